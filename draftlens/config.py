@@ -1,0 +1,118 @@
+"""Methods as frozen dataclasses: the same keys in Python, in `--speculative-config` JSON and in YAML."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from draftlens.draft import Drafter, NoDraft, SmallModelDrafter
+from draftlens.errors import ConfigError
+from draftlens.models.backbone import Backbone
+from draftlens.models.pair import check_models
+from draftlens.ops.tree import EAGLE_PATHS, chain, from_paths
+from draftlens.registry import Registry
+from draftlens.types import Topology
+
+TREES = {"eagle": EAGLE_PATHS}
+SAMPLING_RULES = ("coupled", "rejection")
+
+
+@dataclass(frozen=True)
+class PlainDecoding:
+    """One target forward per token: the baseline."""
+
+    name: ClassVar[str] = "plain"
+    sampling_rule: ClassVar[str] = "coupled"
+
+    def drafter(self, target: Backbone, draft: Backbone | None, draft_inputs: Mapping[str, Any]) -> Drafter:
+        """Nobody drafts."""
+        return NoDraft()
+
+
+@dataclass(frozen=True)
+class SpeculativeDecoding:
+    """A smaller model drafts, the target checks all guesses in one forward (Leviathan et al. 2023).
+
+    Args:
+        num_speculative_tokens: γ, the length of the chain; not used with a tree.
+        tree: None for a chain, `"eagle"` for EAGLE's static tree of 25 nodes, or a list of paths of ranks such as
+            ``[[0], [1], [0, 0]]``.
+        sampling_rule: `"coupled"` (same tokens as plain sampling with the same seed) or `"rejection"` (the papers'
+            rule: same distribution, other tokens, accepts a little more).
+
+    Raises:
+        ConfigError: a value makes no sense.
+    """
+
+    name: ClassVar[str] = "speculative"
+    num_speculative_tokens: int = 5
+    tree: str | Sequence[Sequence[int]] | None = None
+    sampling_rule: str = "coupled"
+
+    def __post_init__(self) -> None:
+        if type(self.num_speculative_tokens) is not int or self.num_speculative_tokens < 1:
+            raise ConfigError(
+                f"num_speculative_tokens must be a whole number of at least 1, not {self.num_speculative_tokens!r}"
+            )
+        if self.sampling_rule not in SAMPLING_RULES:
+            raise ConfigError(f"unknown sampling_rule {self.sampling_rule!r}; known: {', '.join(SAMPLING_RULES)}")
+        if isinstance(self.tree, list):
+            object.__setattr__(self, "tree", tuple(map(tuple, self.tree)))
+        self.topology  # noqa: B018 - raises now, not at the first request
+
+    @property
+    def topology(self) -> Topology:
+        """The tree that the draft grows."""
+        if self.tree is None:
+            return chain(self.num_speculative_tokens)
+        if isinstance(self.tree, str):
+            if self.tree not in TREES:
+                raise ConfigError(f"unknown tree {self.tree!r}; known: {', '.join(TREES)}, or a list of paths")
+            return from_paths(TREES[self.tree])
+        return from_paths(self.tree)
+
+    def drafter(self, target: Backbone, draft: Backbone | None, draft_inputs: Mapping[str, Any]) -> Drafter:
+        """The drafter of one batch.
+
+        Raises:
+            ConfigError: there is no draft model.
+            IncompatiblePairError: it does not go with the target.
+        """
+        if draft is None:
+            raise ConfigError(f"method {self.name!r} needs a draft model")
+        return SmallModelDrafter(draft, draft_inputs, self.topology, check_models(target, draft))
+
+
+Method = PlainDecoding | SpeculativeDecoding
+
+METHODS = Registry(
+    "method", {"plain": "draftlens.config:PlainDecoding", "speculative": "draftlens.config:SpeculativeDecoding"}
+)
+
+
+def from_dict(options: Mapping[str, Any]) -> Method:
+    """A method from ``{"method": name, **its fields}``.
+
+    Raises:
+        ConfigError: the name or a key is not known (the message lists those that are), or a value makes no sense.
+    """
+    fields = dict(options)
+    kind = METHODS[fields.pop("method", "speculative")]
+    known = [f.name for f in dataclasses.fields(kind)]
+    unknown = sorted(set(fields) - set(known))
+    if unknown:
+        names = ", ".join(known) or "none"
+        raise ConfigError(f"method {kind.name!r} does not know {', '.join(map(repr, unknown))}; known: {names}")
+    method: Method = kind(**fields)
+    return method
+
+
+def resolve(method: Method | str | Mapping[str, Any] | None, has_draft: bool) -> Method:
+    """A method from whatever the caller gave; None means speculative decoding if there is a draft, else plain."""
+    if method is None:
+        return SpeculativeDecoding() if has_draft else PlainDecoding()
+    if isinstance(method, str):
+        return from_dict({"method": method})
+    return from_dict(method) if isinstance(method, Mapping) else method

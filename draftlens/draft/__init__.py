@@ -1,0 +1,7 @@
+"""Drafters: who guesses the next tokens."""
+
+from draftlens.draft.base import Drafter, NoDraft
+from draftlens.draft.rows import Rows
+from draftlens.draft.small_model import SmallModelDrafter
+
+__all__ = ["Drafter", "NoDraft", "Rows", "SmallModelDrafter"]
