@@ -1,7 +1,8 @@
 """draftlens: vision-language models answer faster without changing what they say."""
 
-from draftlens.api import SpeculativeGenerate, generate, stream
+from draftlens.api import Engine, Stream, generate, load, stream
 from draftlens.config import PlainDecoding, SpeculativeDecoding, from_dict
+from draftlens.custom_generate import SpeculativeGenerate
 from draftlens.errors import (
     ConfigError,
     DraftlensError,
@@ -18,6 +19,7 @@ __all__ = [
     "Chunk",
     "ConfigError",
     "DraftlensError",
+    "Engine",
     "IncompatiblePairError",
     "InputError",
     "MediaError",
@@ -25,8 +27,10 @@ __all__ = [
     "Result",
     "SpeculativeDecoding",
     "SpeculativeGenerate",
+    "Stream",
     "UnsupportedModelError",
     "from_dict",
     "generate",
+    "load",
     "stream",
 ]

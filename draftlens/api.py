@@ -1,24 +1,20 @@
-"""What Python callers use: `generate` and `stream` on transformers models, `SpeculativeGenerate` inside their own call."""
+"""What Python callers use: `load` and `Engine` for names and files, `generate` and `stream` for transformers models."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
-from transformers.generation.utils import GenerateDecoderOnlyOutput
+from transformers import StopStringCriteria
 
-from draftlens.config import Method, resolve
+from draftlens.call import MethodLike, finish, open_session, text_of
+from draftlens.config import resolve
+from draftlens.conversation import ask, process, read, same_processing
 from draftlens.engine import Clock, Session, Stats, decode
-from draftlens.errors import ConfigError
-from draftlens.models.backbone import Backbone
-from draftlens.models.prompt import Prepared, capture_call
-from draftlens.ops.sampling import SamplingRule, check_processors
+from draftlens.errors import InputError
+from draftlens.load import Loaded, load_pair
+from draftlens.media import Limits
 from draftlens.types import Chunk, Result
-
-MethodLike = Method | str | Mapping[str, Any] | None
 
 
 def generate(
@@ -48,13 +44,9 @@ def generate(
     Raises:
         ConfigError, InputError, UnsupportedModelError, IncompatiblePairError: before any token is made.
     """
-    clock = Clock(Stats())
-    session = open_session(
-        target_model, inputs, draft, draft_inputs, method, seed, clock, do_sample=do_sample, **options
-    )
-    for _ in decode(session):
-        pass
-    return finish(session)
+    chosen = {"do_sample": do_sample, **options}
+    running = Stream(target_model, inputs, draft, draft_inputs, method, seed, Clock(Stats()), chosen)
+    return running.run()
 
 
 def stream(
@@ -67,163 +59,167 @@ def stream(
     seed: int | None = None,
     do_sample: bool = False,
     **options: Any,
-) -> Iterator[Chunk]:
+) -> Stream:
     """The same as `generate`, token ids as they come; a consumer may stop at any time."""
-    clock = Clock(Stats())
-    session = open_session(
-        target_model, inputs, draft, draft_inputs, method, seed, clock, do_sample=do_sample, **options
-    )
-    yield from decode(session)
+    chosen = {"do_sample": do_sample, **options}
+    return Stream(target_model, inputs, draft, draft_inputs, method, seed, Clock(Stats()), chosen)
 
 
-def open_session(
-    target_model: Any,
-    inputs: Mapping[str, Any],
-    draft: Any,
-    draft_inputs: Mapping[str, Any] | None,
-    method: MethodLike,
-    seed: int | None,
-    clock: Clock,
-    **options: Any,
-) -> Session:
-    """A session that is ready to decode; raises whatever is wrong with the call."""
-    target = Backbone.of(target_model)
-    small = Backbone.of(draft) if draft is not None else None
-    chosen = resolve(method, small is not None)
-    drafter = chosen.drafter(target, small, inputs if draft_inputs is None else draft_inputs)
-    given = {name: value for name, value in options.items() if value is not None}
-    with clock.phase("vision"):
-        prepared = target.prepare(inputs, **given)
-    return Session(target, prepared, drafter, sampling_rule(prepared, chosen, seed), clock)
+class Stream:
+    """An answer that is being made: iterate over its `Chunk`s, then read `result`.
 
-
-def sampling_rule(prepared: Prepared, method: Method, seed: int | None) -> SamplingRule:
-    """How this call chooses tokens.
-
-    Raises:
-        ConfigError: a logits processor cannot be asked about guesses.
-    """
-    check_processors(prepared.processors, prepared.input_ids.shape[0])
-    do_sample = bool(prepared.config.do_sample)
-    if seed is None:
-        seed = int(torch.randint(2**62, ())) if do_sample else 0
-    return SamplingRule(prepared.processors, do_sample, method.sampling_rule, seed)
-
-
-def finish(session: Session) -> Result:
-    """The result of a session that has ended."""
-    rows = session.rows
-    approximate = approximations(session)
-    return Result(rows.tokens, rows.from_draft, session.stats, not approximate, approximate)
-
-
-def approximations(session: Session) -> tuple[str, ...]:
-    """What on the target's side is not exact, by name.
-
-    Below float32, checking several tokens at once is another matrix product than checking one, so near-ties may fall
-    otherwise; `draftlens verify` measures whether they did.
-    """
-    dtype = session.target.dtype
-    if len(session.drafter.topology) and dtype not in (torch.float32, torch.float64):
-        return (f"near-ties in {str(dtype).removeprefix('torch.')}",)
-    return ()
-
-
-class SpeculativeGenerate:
-    """Our loop behind the caller's own ``model.generate(**inputs, custom_generate=SpeculativeGenerate(draft, ...))``.
-
-    GenerationConfig, logits processors, stopping criteria and a streamer are honoured, and the return value is the
-    one of `generate`. The result with its statistics is kept in `last`.
+    Whatever is wrong with the call is raised when the stream is made, not midway.
 
     Args:
-        draft: the draft model.
-        draft_inputs: the draft's own inputs. Needed whenever the prompt has images or video: by the time we are
-            called, `generate` has replaced pixels by the target's encoded features.
-        method: as in `draftlens.generate`.
-        seed: as in `draftlens.generate`.
+        target, inputs, draft, draft_inputs, method, seed: as for `generate`.
+        clock: started when the call began.
+        options: everything that goes to `generate`.
+        tokenizer: fills in text, if there is one.
     """
 
     def __init__(
-        self, draft: Any, draft_inputs: Mapping[str, Any] | None = None, method: MethodLike = None, seed: int | None = None
-    ) -> None:
-        self.draft = Backbone.of(draft) if draft is not None else None
-        self.draft_inputs, self.seed = draft_inputs, seed
-        self.method = resolve(method, draft is not None)
-        self.last: Result | None = None
-
-    def __call__(
         self,
-        model: Any,
-        input_ids: Tensor,
-        logits_processor: Any,
-        stopping_criteria: Any,
-        generation_config: Any,
-        **kwargs: Any,
-    ) -> Tensor | GenerateDecoderOnlyOutput:
-        """Decode what stock `generate` prepared; called by it."""
-        prepared = capture_call(model, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)
-        target = Backbone.of(model)
-        drafter = self.method.drafter(target, self.draft, self._inputs(prepared))
-        session = Session(target, prepared, drafter, sampling_rule(prepared, self.method, self.seed), Clock(Stats()))
-        streamer = _callers_streamer()
-        for chunk in decode(session):
-            if streamer is not None:
-                streamer.put(torch.tensor(chunk.tokens))
-        if streamer is not None:
-            streamer.end()
-        self.last = finish(session)
-        sequences = _sequences(prepared, self.last.tokens)
-        if not generation_config.return_dict_in_generate:
-            return sequences
-        if generation_config.output_scores or generation_config.output_logits or generation_config.output_attentions:
-            raise ConfigError("scores, logits and attentions are not returned by speculative decoding")
-        return GenerateDecoderOnlyOutput(sequences=sequences)
+        target: Any,
+        inputs: Mapping[str, Any],
+        draft: Any,
+        draft_inputs: Mapping[str, Any] | None,
+        method: MethodLike,
+        seed: int | None,
+        clock: Clock,
+        options: Mapping[str, Any],
+        tokenizer: Any = None,
+    ) -> None:
+        self.session: Session = open_session(target, inputs, draft, draft_inputs, method, seed, clock, **options)
+        self.tokenizer = tokenizer
+        chunks = decode(self.session)
+        self._chunks = chunks if tokenizer is None else text_of(chunks, self._decode)
 
-    def _inputs(self, prepared: Prepared) -> Mapping[str, Any]:
-        if self.draft_inputs is not None or self.draft is None:
-            return self.draft_inputs or {}
-        if prepared.model_kwargs.get("mm_encoder_outputs"):
-            raise ConfigError("generate has already encoded the images: give SpeculativeGenerate the draft_inputs")
-        kept = {k: v for k, v in prepared.model_kwargs.items() if isinstance(v, Tensor) and k != "position_ids"}
-        return {"input_ids": prepared.input_ids, **kept}
+    def __iter__(self) -> Iterator[Chunk]:
+        return self
 
+    def __next__(self) -> Chunk:
+        return next(self._chunks)
 
-def _sequences(prepared: Prepared, tokens: list[list[int]]) -> Tensor:
-    """Prompt and answers as `generate` returns them, int64 ``[B, L + longest]``, padded behind."""
-    pad = prepared.config._pad_token_tensor
-    longest = max(map(len, tokens))
-    rows = [row + [int(pad) if pad is not None else 0] * (longest - len(row)) for row in tokens]
-    return torch.cat([prepared.input_ids, torch.tensor(rows, device=prepared.input_ids.device)], dim=1)
+    def run(self) -> Result:
+        """Consume what is left and return the result."""
+        for _ in self:
+            pass
+        return self.result
+
+    @property
+    def result(self) -> Result:
+        """What has been answered so far; the whole answer once the iteration has ended."""
+        texts = [self._decode(row) for row in self.session.rows.tokens] if self.tokenizer is not None else []
+        return finish(self.session, texts)
+
+    def _decode(self, ids: list[int]) -> str:
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=True)
+        return text
 
 
-def _callers_streamer() -> Any:
-    """The streamer that the user gave to `generate`.
+class Engine:
+    """A loaded pair and a method; see `load`.
 
-    `generate` keeps it to itself when `custom_generate` is a callable (transformers 5.23), and a streamer that is
-    never ended leaves its reader waiting for ever. So it is taken from the call that we are inside of.
+    Args:
+        target, draft: models with their processors.
+        method: how to decode.
     """
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_code.co_name == "generate" and "custom_generate" in frame.f_locals:
-            return frame.f_locals.get("streamer")
-        frame = frame.f_back
-    return None
+
+    def __init__(self, target: Loaded, draft: Loaded | None, method: MethodLike = None) -> None:
+        self.target, self.draft = target, draft
+        self.method = resolve(method, draft is not None)
+        self._shared = draft is None or same_processing(target.processor, draft.processor)
+
+    def generate(self, prompt: str | None = None, **options: Any) -> Result:
+        """Answer at once; the arguments are those of `stream`."""
+        return self.stream(prompt, **options).run()
+
+    def stream(
+        self,
+        prompt: str | None = None,
+        *,
+        video: Any = None,
+        images: Any = None,
+        messages: Sequence[Any] | None = None,
+        num_frames: int = 8,
+        limits: Limits | None = None,
+        method: MethodLike = None,
+        seed: int | None = None,
+        stop: str | Sequence[str] | None = None,
+        **options: Any,
+    ) -> Stream:
+        """Answer a prompt about a clip or images, piece by piece.
+
+        Args:
+            prompt: what to say or ask; with `messages` it stays None.
+            video: path of a clip.
+            images: one image or several: paths, PIL images or arrays.
+            messages: a chat (or a list of chats: a batch) in the form of chat templates, media by path.
+            num_frames: frames to sample from each clip.
+            limits: what media are refused as absurd.
+            method: for this call, instead of the engine's.
+            seed: of the sampling noise.
+            stop: strings that end the answer.
+            options: everything else that transformers' `generate` takes; answers are greedy unless `do_sample=True`.
+
+        Raises:
+            MediaError, InputError, ConfigError: before any token is made.
+        """
+        clock = Clock(Stats())
+        with clock.phase("frames"):
+            chats = _chats(prompt, video, images, messages)
+            conversations = [read(chat, num_frames, limits) for chat in chats]
+            inputs = self._inputs(self.target, conversations)
+            draft_inputs = None if self._shared or self.draft is None else self._inputs(self.draft, conversations)
+        tokenizer = self.target.processor.tokenizer
+        if stop is not None:
+            options |= {"stopping_criteria": [*(options.get("stopping_criteria") or []), _stop(tokenizer, stop)]}
+        draft = self.draft.backbone if self.draft else None
+        options.setdefault("do_sample", False)
+        chosen = self.method if method is None else method
+        return Stream(self.target.backbone, inputs, draft, draft_inputs, chosen, seed, clock, options, tokenizer)
+
+    def _inputs(self, model: Loaded, conversations: Sequence[Any]) -> dict[str, Any]:
+        inputs = process(model.processor, conversations)
+        floating = {k: v for k, v in inputs.items() if hasattr(v, "is_floating_point") and v.is_floating_point()}
+        return {**inputs, **{key: value.to(model.backbone.dtype) for key, value in floating.items()}}
 
 
-def text_of(chunks: Iterator[Chunk], decode_ids: Callable[[list[int]], str]) -> Iterator[Chunk]:
-    """The same chunks with `text` filled in.
+def load(
+    target: str = "embedded",
+    draft: str | None = None,
+    method: MethodLike = None,
+    device: str | None = None,
+    dtype: str | None = None,
+) -> Engine:
+    """Load a target and its draft, and check that they can work together.
 
-    Text is held back while it ends inside a character: bytes of one may come in different tokens.
+    Args:
+        target: a folder or Hub id of any transformers vision-language model, or `embedded`, the pair in the package.
+        draft: a smaller model of the same tokenizer; `auto` takes the one known for the target; None drafts with
+            nothing (with `embedded`: with its own draft).
+        method: a method, its name, or a dict of its options.
+        device: such as `cpu`, `cuda:0`, or `auto` to spread a large model over devices.
+        dtype: `float32`, `bfloat16`, `float16` or `auto`; by default float32 on the CPU, else the checkpoint's own.
+
+    Raises:
+        ConfigError, UnsupportedModelError, IncompatiblePairError: with a sentence that names the cause.
     """
-    held: dict[int, list[int]] = {}
-    told: dict[int, int] = {}
-    for chunk in chunks:
-        ids = held.setdefault(chunk.row, [])
-        ids.extend(chunk.tokens)
-        text = decode_ids(ids)
-        if text.endswith("\N{REPLACEMENT CHARACTER}"):
-            yield chunk
-            continue
-        begin = told.get(chunk.row, 0)
-        told[chunk.row] = len(text)
-        yield Chunk(chunk.tokens, chunk.from_draft, text[begin:], chunk.row)
+    resolve(method, has_draft=True)  # a bad method is told before minutes of loading
+    return Engine(*load_pair(target, draft, device, dtype), method)
+
+
+def _chats(prompt: str | None, video: Any, images: Any, messages: Sequence[Any] | None) -> list[Any]:
+    if messages is None:
+        if prompt is None:
+            raise InputError("give a prompt or messages")
+        return [ask(prompt, video, images)]
+    if prompt is not None or video is not None or images is not None:
+        raise InputError("messages hold the whole prompt: give either them or prompt, video and images")
+    if not messages:
+        raise InputError("messages are empty")
+    return list(messages) if isinstance(messages[0], (list, tuple)) else [messages]
+
+
+def _stop(tokenizer: Any, strings: str | Sequence[str]) -> Any:
+    return StopStringCriteria(tokenizer, [strings] if isinstance(strings, str) else list(strings))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -100,13 +100,14 @@ class SmallModelDrafter:
         probs: list[Tensor] = []
         above = [ROOT]
         for depth, level in enumerate(levels(topology)):
-            scores = rows.rule.process(logits, lambda above=above: rows.histories(topology, tokens, above))
+            scores = rows.rule.process(logits, partial(rows.histories, topology, tokens, above))
             if rows.rule.rejects:
                 probs.append(torch.softmax(scores.double(), -1))
             most = max(level.ranks) + 1
             steps = (step + depth).expand(-1, scores.shape[1])
             children = draw_children(rows.rule, scores, most, self.numbers, steps, self.generator)
-            tokens[:, level.nodes] = children[:, level.parents, level.ranks] if len(level.parents) > 1 else children[:, 0]
+            single = len(level.parents) == 1
+            tokens[:, level.nodes] = children[:, 0] if single else children[:, level.parents, level.ranks]
             if level.expanded:
                 above = [level.nodes.start + node for node in level.expanded]
                 logits = self._expand(tokens[:, above], step + depth, level)

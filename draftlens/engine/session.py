@@ -99,14 +99,12 @@ class Session:
     def accept(self, verdict: Verdict) -> list[Chunk]:
         """Emit what stands, roll both caches back to it."""
         with self.clock.phase("rollback"):
-            before = list(self.rows.finished)
+            held = [len(tokens) for tokens in self.rows.tokens]
             chunks = self._emit(verdict)
-            counts = [len(tokens) for tokens in self.rows.tokens]
-            # The root's slot and the accepted nodes' stay, as far as the row goes; the last token is the next root.
-            slots = [[] if was else [0, *(node + 1 for node in path)] for was, path in zip(before, verdict.paths, strict=True)]
-            self.cache.keep(self.base, slots)
-            ends = [n + count - 1 for n, count in zip(self.prompt.lengths, counts, strict=True)]
-            self.cache.truncate([min(pair) for pair in zip(self.cache.lengths, ends, strict=True)])
+            gained = [len(tokens) - before for tokens, before in zip(self.rows.tokens, held, strict=True)]
+            # The root and the accepted nodes stay, as far as the row went on; its last token is the next root.
+            slots = [[0, *(node + 1 for node in path)] for path in verdict.paths]
+            self.cache.keep(self.base, [row[:count] for row, count in zip(slots, gained, strict=True)])
             if not self.done:
                 self.drafter.update(verdict, self.rows)
             self.stats.draft_forwards = self.drafter.forwards
@@ -119,7 +117,7 @@ class Session:
         scores = rule.process(logits, lambda: rows.histories(tree.topology, tree.tokens, nodes))
         if rule.rejects:
             return reject(tree, scores, self.generator)
-        steps = rows.steps(scores.device) + trees.depths(tree.topology, scores.device) if rule.do_sample else self.numbers
+        steps = rows.steps(scores.device) + trees.depths(tree.topology, scores.device)
         return match(tree, rule.ranking(scores, self.numbers, steps))
 
     def _emit(self, verdict: Verdict) -> list[Chunk]:

@@ -164,7 +164,7 @@ class Backbone:
             return reached.kwargs
         finally:
             handle.remove()
-        raise UnsupportedModelError(f"{self.name} did not call its {type(self.decoder).__name__}, so it cannot be driven")
+        raise UnsupportedModelError(f"{self.name} did not call its {type(self.decoder).__name__}: it cannot be driven")
 
     def _is_visual(self, input_ids: Tensor) -> Tensor:
         """Which prompt tokens stand for pixels, bool ``[B, L]``."""

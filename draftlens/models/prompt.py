@@ -11,7 +11,10 @@ from torch import Tensor
 
 from draftlens.errors import ConfigError, UnsupportedModelError
 
-DROPPED = ("input_ids", "inputs_embeds", "attention_mask", "position_ids", "past_key_values", "use_cache", "return_dict")
+DROPPED = (
+    *("input_ids", "inputs_embeds", "attention_mask", "position_ids"),
+    *("past_key_values", "use_cache", "return_dict"),
+)
 """Arguments of the language model that we pass ourselves."""
 
 
@@ -44,7 +47,7 @@ def capture_call(
     """
     if generation_config.num_beams != 1 or generation_config.num_return_sequences != 1:
         raise ConfigError(
-            "only greedy decoding and sampling of one answer are supported: num_beams and num_return_sequences must be 1"
+            "only greedy decoding and sampling of one answer work: num_beams and num_return_sequences must be 1"
         )
     return Prepared(input_ids, tuple(logits_processor), tuple(stopping_criteria), generation_config, kwargs)
 

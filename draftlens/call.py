@@ -1,0 +1,89 @@
+"""One call from its arguments to its result: the steps that every way in shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from draftlens.config import Method, resolve
+from draftlens.engine import Clock, Session
+from draftlens.models.backbone import Backbone
+from draftlens.models.prompt import Prepared
+from draftlens.ops.sampling import SamplingRule, check_processors
+from draftlens.types import Chunk, Result
+
+MethodLike = Method | str | Mapping[str, Any] | None
+
+
+def open_session(
+    target_model: Any,
+    inputs: Mapping[str, Any],
+    draft: Any,
+    draft_inputs: Mapping[str, Any] | None,
+    method: MethodLike,
+    seed: int | None,
+    clock: Clock,
+    **options: Any,
+) -> Session:
+    """A session that is ready to decode; raises whatever is wrong with the call."""
+    target = Backbone.of(target_model)
+    small = Backbone.of(draft) if draft is not None else None
+    chosen = resolve(method, small is not None)
+    drafter = chosen.drafter(target, small, inputs if draft_inputs is None else draft_inputs)
+    given = {name: value for name, value in options.items() if value is not None}
+    with clock.phase("vision"):
+        prepared = target.prepare(inputs, **given)
+    return Session(target, prepared, drafter, sampling_rule(prepared, chosen, seed), clock)
+
+
+def sampling_rule(prepared: Prepared, method: Method, seed: int | None) -> SamplingRule:
+    """How this call chooses tokens.
+
+    Raises:
+        ConfigError: a logits processor cannot be asked about guesses.
+    """
+    check_processors(prepared.processors, prepared.input_ids.shape[0])
+    do_sample = bool(prepared.config.do_sample)
+    if seed is None:
+        seed = int(torch.randint(2**62, ())) if do_sample else 0
+    return SamplingRule(prepared.processors, do_sample, method.sampling_rule, seed)
+
+
+def finish(session: Session, texts: list[str] | None = None) -> Result:
+    """What a session has answered so far."""
+    rows = session.rows
+    approximate = approximations(session)
+    return Result(rows.tokens, rows.from_draft, session.stats, not approximate, approximate, texts or [])
+
+
+def approximations(session: Session) -> tuple[str, ...]:
+    """What on the target's side is not exact, by name.
+
+    Below float32, checking several tokens at once is another matrix product than checking one, so near-ties may fall
+    otherwise; `draftlens verify` measures whether they did.
+    """
+    dtype = session.target.dtype
+    if len(session.drafter.topology) and dtype not in (torch.float32, torch.float64):
+        return (f"near-ties in {str(dtype).removeprefix('torch.')}",)
+    return ()
+
+
+def text_of(chunks: Iterator[Chunk], decode_ids: Callable[[list[int]], str]) -> Iterator[Chunk]:
+    """The same chunks with `text` filled in.
+
+    Text is held back while it ends inside a character: bytes of one may come in different tokens.
+    """
+    held: dict[int, list[int]] = {}
+    told: dict[int, int] = {}
+    for chunk in chunks:
+        ids = held.setdefault(chunk.row, [])
+        ids.extend(chunk.tokens)
+        text = decode_ids(ids)
+        if text.endswith("\N{REPLACEMENT CHARACTER}"):
+            yield chunk
+            continue
+        begin = told.get(chunk.row, 0)
+        told[chunk.row] = len(text)
+        yield Chunk(chunk.tokens, chunk.from_draft, text[begin:], chunk.row)

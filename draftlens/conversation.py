@@ -1,0 +1,118 @@
+"""From a prompt with clips and images, or chat messages, to what the model's own processor makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from draftlens.errors import InputError
+from draftlens.media import Limits, Video, load_image, load_video
+
+Message = Mapping[str, Any]
+
+
+@dataclass
+class Conversation:
+    """Chat messages with their media taken out, as processors want them.
+
+    Args:
+        messages: chat-template messages whose media items carry no data.
+        images: PIL images in order of appearance.
+        videos: sampled clips in order of appearance.
+    """
+
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    images: list[Any] = field(default_factory=list)
+    videos: list[Video] = field(default_factory=list)
+
+
+def ask(prompt: str, video: Any = None, images: Any = None) -> list[dict[str, Any]]:
+    """One user message: the clip, the images, then the prompt.
+
+    Args:
+        prompt: the question or instruction.
+        video: path of a clip.
+        images: one image or several: paths, PIL images or arrays.
+    """
+    several = images if isinstance(images, (list, tuple)) else [] if images is None else [images]
+    content: list[dict[str, Any]] = [] if video is None else [{"type": "video", "video": video}]
+    content += [{"type": "image", "image": image} for image in several]
+    return [{"role": "user", "content": [*content, {"type": "text", "text": prompt}]}]
+
+
+def read(messages: Iterable[Message], num_frames: int, limits: Limits | None = None) -> Conversation:
+    """Load the media of chat messages.
+
+    Args:
+        messages: `role` and `content`, a string or a list of items ``{"type": "text" | "image" | "video", ...}``
+            whose media stand under `image`, `video`, `path` or `url` (a local path).
+        num_frames: frames to sample from each clip.
+        limits: what is refused as absurd.
+
+    Raises:
+        InputError: a message or item has another form.
+        MediaError: a file cannot be read.
+    """
+    limits = limits or Limits()
+    conversation = Conversation()
+    for message in messages:
+        if not isinstance(message, Mapping) or "role" not in message or "content" not in message:
+            raise InputError("a message is a dict with role and content")
+        content = message["content"]
+        items = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        kept = [_take(item, conversation, num_frames, limits) for item in items]
+        conversation.messages.append({"role": message["role"], "content": kept})
+    return conversation
+
+
+def _take(item: Message, conversation: Conversation, num_frames: int, limits: Limits) -> dict[str, Any]:
+    kind = item.get("type")
+    if kind == "text":
+        return {"type": "text", "text": item["text"]}
+    if kind not in ("image", "video"):
+        raise InputError(f"an item of a message is text, image or video, not {kind!r}")
+    source = next((item[key] for key in (kind, "path", "url") if item.get(key) is not None), None)
+    if source is None:
+        raise InputError(f"an item of type {kind} needs {kind!r} or 'path'")
+    if kind == "image":
+        conversation.images.append(load_image(source, limits=limits))
+    else:
+        conversation.videos.append(load_video(source, num_frames=num_frames, limits=limits))
+    return {"type": kind}
+
+
+def process(processor: Any, conversations: Sequence[Conversation]) -> dict[str, Any]:
+    """What the processor makes of a batch of conversations, as `generate` takes it.
+
+    Raises:
+        InputError: the processor cannot show what the messages hold.
+    """
+    texts = [
+        processor.apply_chat_template(c.messages, add_generation_prompt=True, tokenize=False) for c in conversations
+    ]
+    images = [image for c in conversations for image in c.images]
+    videos = [video for c in conversations for video in c.videos]
+    options: dict[str, Any] = {"padding": True} if len(texts) > 1 else {}
+    if images:
+        options["images"] = [c.images for c in conversations] if len(texts) > 1 else images
+    if videos:
+        # Frames are sampled already, by timestamp; the processor learns when each was shown.
+        options["videos"] = [video.frames for video in videos]
+        options["video_metadata"] = [video.metadata for video in videos]
+        options["do_sample_frames"] = False
+    try:
+        return dict(processor(text=texts, return_tensors="pt", **options))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{type(processor).__name__} refused the input: {error}") from error
+
+
+def same_processing(one: Any, other: Any) -> bool:
+    """Whether two processors make the same of the same input, so that it needs to be processed only once."""
+    if type(one) is not type(other) or one.chat_template != other.chat_template:
+        return False
+    return all(_settings(one, name) == _settings(other, name) for name in ("image_processor", "video_processor"))
+
+
+def _settings(processor: Any, part: str) -> Any:
+    return getattr(processor, part).to_dict() if getattr(processor, part, None) is not None else None
