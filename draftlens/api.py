@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from transformers import StopStringCriteria
@@ -117,6 +118,19 @@ class Stream:
         return text
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """What the processors made of one prompt, or of a batch of them.
+
+    Args:
+        target: keyword arguments of the target's `generate`.
+        draft: those of the draft, None if they are the same.
+    """
+
+    target: dict[str, Any]
+    draft: dict[str, Any] | None = None
+
+
 class Engine:
     """A loaded pair and a method; see `load`.
 
@@ -167,19 +181,65 @@ class Engine:
         """
         clock = Clock(Stats())
         with clock.phase("frames"):
-            chats = _chats(prompt, video, images, messages)
-            conversations = [read(chat, num_frames, limits) for chat in chats]
-            inputs = self._inputs(self.target, conversations)
-            draft_inputs = None if self._shared or self.draft is None else self._inputs(self.draft, conversations)
+            inputs = self.read(
+                prompt, video=video, images=images, messages=messages, num_frames=num_frames, limits=limits
+            )
+        return self.answer(inputs, method=method, seed=seed, stop=stop, clock=clock, **options)
+
+    def read(
+        self,
+        prompt: str | None = None,
+        *,
+        video: Any = None,
+        images: Any = None,
+        messages: Sequence[Any] | None = None,
+        num_frames: int = 8,
+        limits: Limits | None = None,
+        on_frame: Callable[[int, int], None] | None = None,
+    ) -> Inputs:
+        """Read media and run the processors, once for both models if theirs do the same.
+
+        Args:
+            on_frame: told (frames read, frames wanted) while a clip is read; the rest as for `stream`.
+        """
+        chats = _chats(prompt, video, images, messages)
+        conversations = [read(chat, num_frames, limits, on_frame) for chat in chats]
+        inputs = self._process(self.target, conversations)
+        return Inputs(inputs, None if self._shared or not self.draft else self._process(self.draft, conversations))
+
+    def answer(
+        self,
+        inputs: Inputs,
+        *,
+        method: MethodLike = None,
+        seed: int | None = None,
+        stop: str | Sequence[str] | None = None,
+        clock: Clock | None = None,
+        **options: Any,
+    ) -> Stream:
+        """Answer what `read` returned; arguments as for `stream`."""
         tokenizer = self.target.processor.tokenizer
         if stop is not None:
-            options |= {"stopping_criteria": [*(options.get("stopping_criteria") or []), _stop(tokenizer, stop)]}
-        draft = self.draft.backbone if self.draft else None
+            ending = StopStringCriteria(tokenizer, [stop] if isinstance(stop, str) else list(stop))
+            options |= {"stopping_criteria": [*(options.get("stopping_criteria") or []), ending]}
         options.setdefault("do_sample", False)
-        chosen = self.method if method is None else method
-        return Stream(self.target.backbone, inputs, draft, draft_inputs, chosen, seed, clock, options, tokenizer)
+        return Stream(
+            self.target.backbone,
+            inputs.target,
+            self.draft.backbone if self.draft else None,
+            inputs.draft,
+            self.method if method is None else method,
+            seed,
+            clock or Clock(Stats()),
+            options,
+            tokenizer,
+        )
 
-    def _inputs(self, model: Loaded, conversations: Sequence[Any]) -> dict[str, Any]:
+    def pieces(self, ids: list[int]) -> list[str]:
+        """Each token's own text, special tokens empty."""
+        return [self.target.processor.tokenizer.decode([token], skip_special_tokens=True) for token in ids]
+
+    def _process(self, model: Loaded, conversations: Sequence[Any]) -> dict[str, Any]:
         inputs = process(model.processor, conversations)
         floating = {k: v for k, v in inputs.items() if hasattr(v, "is_floating_point") and v.is_floating_point()}
         return {**inputs, **{key: value.to(model.backbone.dtype) for key, value in floating.items()}}
@@ -219,7 +279,3 @@ def _chats(prompt: str | None, video: Any, images: Any, messages: Sequence[Any] 
     if not messages:
         raise InputError("messages are empty")
     return list(messages) if isinstance(messages[0], (list, tuple)) else [messages]
-
-
-def _stop(tokenizer: Any, strings: str | Sequence[str]) -> Any:
-    return StopStringCriteria(tokenizer, [strings] if isinstance(strings, str) else list(strings))

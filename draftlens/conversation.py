@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +41,12 @@ def ask(prompt: str, video: Any = None, images: Any = None) -> list[dict[str, An
     return [{"role": "user", "content": [*content, {"type": "text", "text": prompt}]}]
 
 
-def read(messages: Iterable[Message], num_frames: int, limits: Limits | None = None) -> Conversation:
+def read(
+    messages: Iterable[Message],
+    num_frames: int,
+    limits: Limits | None = None,
+    on_frame: Callable[[int, int], None] | None = None,
+) -> Conversation:
     """Load the media of chat messages.
 
     Args:
@@ -49,6 +54,7 @@ def read(messages: Iterable[Message], num_frames: int, limits: Limits | None = N
             whose media stand under `image`, `video`, `path` or `url` (a local path).
         num_frames: frames to sample from each clip.
         limits: what is refused as absurd.
+        on_frame: told (frames read, frames wanted) while a clip is read.
 
     Raises:
         InputError: a message or item has another form.
@@ -56,29 +62,36 @@ def read(messages: Iterable[Message], num_frames: int, limits: Limits | None = N
     """
     limits = limits or Limits()
     conversation = Conversation()
+
+    def load_clip(source: Any) -> Video:
+        return load_video(source, num_frames=num_frames, limits=limits, on_progress=on_frame)
+
+    def load_picture(source: Any) -> Any:
+        return load_image(source, limits=limits)
+
+    loaders = {"video": (load_clip, conversation.videos), "image": (load_picture, conversation.images)}
     for message in messages:
         if not isinstance(message, Mapping) or "role" not in message or "content" not in message:
             raise InputError("a message is a dict with role and content")
         content = message["content"]
         items = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        kept = [_take(item, conversation, num_frames, limits) for item in items]
+        kept = [_take(item, loaders) for item in items]
         conversation.messages.append({"role": message["role"], "content": kept})
     return conversation
 
 
-def _take(item: Message, conversation: Conversation, num_frames: int, limits: Limits) -> dict[str, Any]:
-    kind = item.get("type")
+def _take(item: Message, loaders: Mapping[str, tuple[Callable[[Any], Any], list[Any]]]) -> dict[str, Any]:
+    """Load an item's media into its list; what is left of the item goes to the chat template."""
+    kind = str(item.get("type"))
     if kind == "text":
         return {"type": "text", "text": item["text"]}
-    if kind not in ("image", "video"):
+    if kind not in loaders:
         raise InputError(f"an item of a message is text, image or video, not {kind!r}")
     source = next((item[key] for key in (kind, "path", "url") if item.get(key) is not None), None)
     if source is None:
         raise InputError(f"an item of type {kind} needs {kind!r} or 'path'")
-    if kind == "image":
-        conversation.images.append(load_image(source, limits=limits))
-    else:
-        conversation.videos.append(load_video(source, num_frames=num_frames, limits=limits))
+    load, loaded = loaders[kind]
+    loaded.append(load(source))
     return {"type": kind}
 
 

@@ -23,7 +23,7 @@ class Stopper:
         eos = [c for c in criteria if isinstance(c, EosTokenCriteria)]
         limits = [c.max_length - prompt_length for c in criteria if isinstance(c, MaxLengthCriteria)]
         self.eos = frozenset(int(i) for c in eos for i in c.eos_token_id.flatten().tolist())
-        self.max_new_tokens: int = max(1, min(limits)) if limits else 1
+        self.max_new_tokens: int = max(1, min(limits, default=1))
         self.others = [c for c in criteria if not isinstance(c, (EosTokenCriteria, MaxLengthCriteria))]
 
     def room(self, rows: Rows) -> int:

@@ -48,16 +48,14 @@ class Backbone:
             )
         self.device = _execution_device(self.embed)
         self.vocab_size: int = _rows(self.head) or self.text_config.vocab_size
-        check_seam(self)
+        if model not in _CHECKED:
+            check_seam(self)
+            _CHECKED.add(model)
 
     @classmethod
     def of(cls, model: Any) -> Backbone:
-        """The backbone of a model, made once for as long as the model lives."""
-        if isinstance(model, Backbone):
-            return model
-        if model not in _BACKBONES:
-            _BACKBONES[model] = cls(model)
-        return _BACKBONES[model]
+        """A model behind the seam; one that is there already is returned as it is."""
+        return model if isinstance(model, Backbone) else cls(model)
 
     @property
     def modalities(self) -> frozenset[str]:
@@ -173,7 +171,8 @@ class Backbone:
         return torch.isin(input_ids, torch.tensor(sorted(ids), dtype=torch.long, device=input_ids.device))
 
 
-_BACKBONES: weakref.WeakKeyDictionary[Any, Backbone] = weakref.WeakKeyDictionary()
+_CHECKED: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Models that passed `check_seam`, so that a model used in many calls pays for it once."""
 
 
 class _Reached(Exception):  # noqa: N818 - not an error: it ends a forward that has served its purpose

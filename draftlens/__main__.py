@@ -1,0 +1,3 @@
+from draftlens.cli import main
+
+main()

@@ -1,0 +1,219 @@
+"""The commands."""
+
+from __future__ import annotations
+
+import sys
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from transformers.utils import logging as transformers_logging
+
+from draftlens import __version__
+from draftlens.api import Engine, Inputs, load
+from draftlens.cli import options as opt
+from draftlens.cli.demo import run_demo
+from draftlens.cli.doctor import report, show_report
+from draftlens.cli.show import errors, frame_bar, print_json, result_json, show_stats, show_stream, working
+from draftlens.cli.verify import show_verification, verify_engine
+from draftlens.errors import DraftlensError
+from draftlens.models.zoo import EMBEDDED
+
+app = typer.Typer(
+    help="Vision-language models answer faster without changing what they say.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+DEFAULT_VIDEO_PROMPT = "Describe the video."
+
+
+def _load(target: str, draft: str | None, method: Any, device: str | None, dtype: str | None, quiet: bool) -> Engine:
+    if quiet or target == EMBEDDED:
+        transformers_logging.disable_progress_bar()
+    with working(f"loading {target}", quiet):
+        return load(target, draft, method, device, dtype)
+
+
+def _read(engine: Engine, quiet: bool, prompt: str, **media: Any) -> Inputs:
+    with frame_bar(quiet) as bar:
+        return engine.read(prompt, on_frame=bar, **media)
+
+
+def _answer(engine: Engine, inputs: Inputs, as_json: bool, generation: dict[str, Any]) -> None:
+    stream = engine.answer(inputs, **generation)
+    if as_json:
+        print_json(result_json(stream.run()))
+    else:
+        show_stats(show_stream(stream, engine.pieces))
+
+
+@app.command()
+def demo(
+    clip: Annotated[Path | None, typer.Argument(help="A clip; by default one from the package.")] = None,
+    target: opt.Target = EMBEDDED,
+    draft: opt.Draft = None,
+    method: opt.MethodName = None,
+    speculative_config: opt.SpeculativeConfig = None,
+    frames: opt.Frames = 8,
+    prompt: Annotated[str, typer.Option(help="What to ask about the clip.")] = DEFAULT_VIDEO_PROMPT,
+    max_new_tokens: opt.MaxNewTokens = 160,
+    device: opt.Device = None,
+    dtype: opt.Dtype = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Describe a clip twice, by stock generate and by draftlens, and compare."""
+    engine = _load(target, draft, opt.method_of(method, speculative_config), device, dtype, as_json)
+    path = clip or Path(str(files("draftlens") / "embedded" / "clips" / "world-1.mp4"))
+    inputs = _read(engine, as_json, prompt, video=path, num_frames=frames)
+    run_demo(engine, inputs, path, max_new_tokens, as_json)
+
+
+@app.command()
+def caption(
+    clip: Annotated[Path, typer.Argument(help="A video file.")],
+    target: opt.Target = EMBEDDED,
+    draft: opt.Draft = None,
+    method: opt.MethodName = None,
+    speculative_config: opt.SpeculativeConfig = None,
+    frames: opt.Frames = 8,
+    prompt: Annotated[str, typer.Option(help="What to ask about the clip.")] = DEFAULT_VIDEO_PROMPT,
+    max_new_tokens: opt.MaxNewTokens = 256,
+    sample: opt.Sample = False,
+    temperature: opt.Temperature = None,
+    top_k: opt.TopK = None,
+    top_p: opt.TopP = None,
+    min_p: opt.MinP = None,
+    repetition_penalty: opt.RepetitionPenalty = None,
+    seed: opt.Seed = None,
+    device: opt.Device = None,
+    dtype: opt.Dtype = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Describe a clip."""
+    generation = opt.sampling_of(sample, temperature, top_k, top_p, min_p, repetition_penalty)
+    engine = _load(target, draft, opt.method_of(method, speculative_config), device, dtype, as_json)
+    inputs = _read(engine, as_json, prompt, video=clip, num_frames=frames)
+    _answer(engine, inputs, as_json, {"max_new_tokens": max_new_tokens, "seed": seed, **generation})
+
+
+@app.command()
+def ask(
+    images: Annotated[list[Path], typer.Argument(help="One image or several.")],
+    prompt: Annotated[str, typer.Option(help="The question.")],
+    target: opt.Target = EMBEDDED,
+    draft: opt.Draft = None,
+    method: opt.MethodName = None,
+    speculative_config: opt.SpeculativeConfig = None,
+    max_new_tokens: opt.MaxNewTokens = 256,
+    sample: opt.Sample = False,
+    temperature: opt.Temperature = None,
+    top_k: opt.TopK = None,
+    top_p: opt.TopP = None,
+    min_p: opt.MinP = None,
+    repetition_penalty: opt.RepetitionPenalty = None,
+    seed: opt.Seed = None,
+    device: opt.Device = None,
+    dtype: opt.Dtype = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Ask about one image or several."""
+    generation = opt.sampling_of(sample, temperature, top_k, top_p, min_p, repetition_penalty)
+    engine = _load(target, draft, opt.method_of(method, speculative_config), device, dtype, as_json)
+    inputs = _read(engine, as_json, prompt, images=list(images))
+    _answer(engine, inputs, as_json, {"max_new_tokens": max_new_tokens, "seed": seed, **generation})
+
+
+@app.command()
+def verify(
+    media: Annotated[list[Path] | None, typer.Argument(help="A clip, or images with --images.")] = None,
+    images: Annotated[bool, typer.Option("--images", help="The files are images.")] = False,
+    prompt: Annotated[str, typer.Option(help="What to ask.")] = DEFAULT_VIDEO_PROMPT,
+    target: opt.Target = EMBEDDED,
+    draft: opt.Draft = None,
+    method: opt.MethodName = None,
+    speculative_config: opt.SpeculativeConfig = None,
+    frames: opt.Frames = 8,
+    max_new_tokens: opt.MaxNewTokens = 256,
+    sample: opt.Sample = False,
+    temperature: opt.Temperature = None,
+    top_k: opt.TopK = None,
+    top_p: opt.TopP = None,
+    min_p: opt.MinP = None,
+    repetition_penalty: opt.RepetitionPenalty = None,
+    seed: opt.Seed = 0,
+    device: opt.Device = None,
+    dtype: opt.Dtype = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Compare plain and accelerated answers token by token; exit status 1 if they differ in float32."""
+    generation = opt.sampling_of(sample, temperature, top_k, top_p, min_p, repetition_penalty)
+    engine = _load(target, draft, opt.method_of(method, speculative_config), device, dtype, as_json)
+    for inputs, name in _verify_inputs(engine, media, images, prompt, frames, as_json):
+        options = {"max_new_tokens": max_new_tokens, "seed": seed, **generation}
+        verification = verify_engine(engine, inputs, options)
+        show_verification(verification, name, as_json)
+        if verification.failed:
+            raise typer.Exit(1)
+
+
+def _verify_inputs(
+    engine: Engine, media: list[Path] | None, images: bool, prompt: str, frames: int, quiet: bool
+) -> list[tuple[Inputs, str]]:
+    if images and media:
+        return [(_read(engine, quiet, prompt, images=list(media)), ", ".join(map(str, media)))]
+    if not media:
+        return [(_read(engine, quiet, prompt), "text only")]
+    return [(_read(engine, quiet, prompt, video=clip, num_frames=frames), str(clip)) for clip in media]
+
+
+@app.command()
+def doctor(
+    target: Annotated[str | None, typer.Option("--target", "-t", help="A target to check.")] = None,
+    draft: opt.Draft = None,
+    device: opt.Device = None,
+    dtype: opt.Dtype = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Say what this machine offers and whether a pair fits together; exit status 2 if it does not."""
+    show_report(report(target, draft, device, dtype), as_json)
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(f"draftlens {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback with an error.")] = False,
+) -> None:
+    """Vision-language models answer faster without changing what they say."""
+
+
+def main() -> None:
+    """Run the command line. An error is one sentence and exit status 2; Ctrl-C is exit status 130."""
+    debug = "--debug" in sys.argv
+    sys.argv = [word for word in sys.argv if word != "--debug"]  # accepted anywhere, not only in front
+    transformers_logging.set_verbosity_error()
+    try:
+        app()
+    except DraftlensError as error:
+        _fail(str(error), debug)
+    except KeyboardInterrupt:
+        errors.show_cursor()
+        errors.print("\ninterrupted")
+        raise SystemExit(130) from None
+    except Exception as error:
+        _fail(f"unexpected {type(error).__name__}: {error} (run with --debug for the traceback)", debug)
+
+
+def _fail(sentence: str, debug: bool) -> None:
+    if debug:
+        raise  # from inside an except block: the traceback is what was asked for
+    errors.print(f"error: {' '.join(sentence.split())}", style="red", markup=False, soft_wrap=True)
+    raise SystemExit(2)

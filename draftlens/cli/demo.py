@@ -1,0 +1,86 @@
+"""The demonstration: the same clip described by stock `generate` and by draftlens."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from draftlens.api import Engine, Inputs
+from draftlens.cli.show import console, definitions, print_json, result_json, show_stream, table
+from draftlens.compare import StockRun, run_stock
+from draftlens.types import Result
+
+
+def run_demo(engine: Engine, inputs: Inputs, clip: Path, max_new_tokens: int, as_json: bool) -> None:
+    """Both answers, streamed, then the table."""
+    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "do_sample": False}
+    _warm_up(engine, inputs)
+    if as_json:
+        stock = run_stock(engine.target.backbone, inputs.target, **options)
+        result = engine.answer(inputs, **options).run()
+        print_json({"clip": str(clip), **_figures(stock, result), "result": result_json(result)})
+        return
+    console.print(f"[bold]{clip.name}[/], stock generate of {engine.target.name}:")
+    stock = run_stock(engine.target.backbone, inputs.target, on_token=_printer(engine), **options)
+    console.print("\n")
+    console.print(f"[bold]{clip.name}[/], draftlens ([bold green]green[/]: supplied by the draft):")
+    result = show_stream(engine.answer(inputs, **options), engine.pieces)
+    console.print()
+    _show_table(stock, result)
+
+
+def _warm_up(engine: Engine, inputs: Inputs) -> None:
+    """The first call of a process pays for lazy initialisation; neither side should."""
+    run_stock(engine.target.backbone, inputs.target, max_new_tokens=4, do_sample=False)
+    engine.answer(inputs, max_new_tokens=12).run()
+
+
+def _printer(engine: Engine) -> Any:
+    ids: list[int] = []
+    told = 0
+
+    def show(token: int) -> None:
+        nonlocal told
+        ids.append(token)
+        text = engine.target.processor.tokenizer.decode(ids, skip_special_tokens=True)
+        if not text.endswith("\N{REPLACEMENT CHARACTER}"):
+            console.print(text[told:], end="", soft_wrap=True, markup=False)
+            told = len(text)
+
+    return show
+
+
+def _figures(stock: StockRun, result: Result) -> dict[str, Any]:
+    emitted, stats = len(stock.tokens[0]), result.stats
+    return {
+        "identical": stock.tokens == result.tokens,
+        "stock_tokens_per_second": emitted / stock.e2e,
+        "tokens_per_second": stats.tokens_per_second,
+        "speedup_e2e": stock.e2e / stats.e2e,
+        "speedup_decode": stock.decode / stats.decode if stats.decode else 1.0,
+        "mean_acceptance_length": stats.mean_acceptance_length,
+    }
+
+
+def _show_table(stock: StockRun, result: Result) -> None:
+    figures, stats = _figures(stock, result), result.stats
+    supplied = sum(map(sum, result.from_draft))
+    rows = [
+        ["tokens", str(len(stock.tokens[0])), str(stats.emitted)],
+        ["of them supplied by the draft", "", str(supplied)],
+        ["target forwards after the first token", str(len(stock.tokens[0]) - 1), str(stats.target_forwards)],
+        ["seconds, vision and prefill included", f"{stock.e2e:.3f}", f"{stats.e2e:.3f}"],
+        ["tokens/s", f"{figures['stock_tokens_per_second']:.1f}", f"{stats.tokens_per_second:.1f}"],
+        ["speedup, end to end", "1.00x", f"{figures['speedup_e2e']:.2f}x"],
+        ["speedup, decoding only", "1.00x", f"{figures['speedup_decode']:.2f}x"],
+        ["mean acceptance length", "1.00", f"{stats.mean_acceptance_length:.2f}"],
+        ["identical", "", "yes" if figures["identical"] else "NO"],
+    ]
+    table("", ["", "stock generate", "draftlens"], rows)
+    definitions("mean_acceptance_length")
+    versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
+    console.print(f"  {platform.machine()}, {torch.get_num_threads()} threads, {versions}", style="dim")

@@ -1,0 +1,87 @@
+"""Options that several commands share, and what they become."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from draftlens.config import Method, from_dict
+from draftlens.errors import ConfigError
+
+Target = Annotated[
+    str, typer.Option("--target", "-t", help="Folder or Hub id of a vision-language model, or `embedded`.")
+]
+Draft = Annotated[
+    str | None,
+    typer.Option(
+        "--draft", "-d", help="A smaller model of the same tokenizer; `auto` takes the one known for the target."
+    ),
+]
+MethodName = Annotated[str | None, typer.Option("--method", "-m", help="`plain` or `speculative`.")]
+SpeculativeConfig = Annotated[
+    str | None,
+    typer.Option(help='The method and its options: JSON such as \'{"tree": "eagle"}\', or a .json or .yaml file.'),
+]
+Frames = Annotated[int, typer.Option("--frames", min=1, help="Frames to sample from the clip.")]
+MaxNewTokens = Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")]
+Sample = Annotated[bool, typer.Option("--sample", help="Draw tokens instead of taking the best.")]
+Temperature = Annotated[float | None, typer.Option(min=0.0, help="Sampling temperature; implies --sample.")]
+TopK = Annotated[int | None, typer.Option(min=1, help="Draw among the k likeliest; implies --sample.")]
+TopP = Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Nucleus sampling; implies --sample.")]
+MinP = Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Min-p sampling; implies --sample.")]
+RepetitionPenalty = Annotated[float | None, typer.Option(min=0.0, help="Above 1, repeating becomes less likely.")]
+Seed = Annotated[int | None, typer.Option(help="Of the sampling noise.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... or `auto` to spread a large model.")]
+Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16, float16 or auto.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+def method_of(name: str | None, config: str | None) -> Method | str | None:
+    """The method that `--method` and `--speculative-config` name together.
+
+    Raises:
+        ConfigError: they contradict each other, or the configuration cannot be read.
+    """
+    if config is None:
+        return name
+    options = _read_config(config)
+    if name is not None and options.setdefault("method", name) != name:
+        raise ConfigError(f"--method {name} and the configuration's method {options['method']!r} contradict each other")
+    return from_dict(options)
+
+
+def _read_config(config: str) -> dict[str, Any]:
+    text, source = config, "--speculative-config"
+    if not config.lstrip().startswith("{"):
+        source = config
+        try:
+            text = Path(config).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read the configuration {config}: {error}") from error
+    try:
+        options = yaml.safe_load(text) if source.endswith((".yaml", ".yml")) else json.loads(text)
+    except (ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"{source} is not valid: {' '.join(str(error).split())}") from error
+    if not isinstance(options, dict):
+        raise ConfigError(f"{source} must hold an object with a method and its options")
+    return options
+
+
+def sampling_of(
+    sample: bool,
+    temperature: float | None,
+    top_k: int | None,
+    top_p: float | None,
+    min_p: float | None,
+    repetition_penalty: float | None,
+) -> dict[str, Any]:
+    """Options for `generate`; temperature 0 means greedy."""
+    drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    chosen = {name: value for name, value in drawing.items() if value is not None}
+    do_sample = temperature != 0 and (sample or bool(chosen))
+    penalty = {} if repetition_penalty is None else {"repetition_penalty": repetition_penalty}
+    return {"do_sample": do_sample, **(chosen if do_sample else {}), **penalty}

@@ -1,0 +1,123 @@
+"""What a person sees: answers as they come, tables, one line for an error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from draftlens.api import Stream
+from draftlens.engine import DEFINITIONS
+from draftlens.types import Result
+
+console = Console(highlight=False)
+errors = Console(stderr=True, highlight=False)
+DRAFT_STYLE = "bold green"
+
+
+@contextmanager
+def working(what: str, quiet: bool = False) -> Iterator[None]:
+    """A spinner on the error stream while something takes its time."""
+    if quiet or not errors.is_terminal:
+        yield
+        return
+    with errors.status(what):
+        yield
+
+
+@contextmanager
+def frame_bar(quiet: bool = False) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar for the frames of a clip, gone when they are read."""
+    if quiet or not errors.is_terminal:
+        yield None
+        return
+    columns = TextColumn("reading frames"), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, console=errors, transient=True) as progress:
+        task = progress.add_task("frames", total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def show_stream(stream: Stream, pieces: Callable[[list[int]], list[str]]) -> Result:
+    """Print an answer as it comes, what the draft supplied in colour; return the result."""
+    for chunk in stream:
+        if chunk.text:
+            console.print(shaded(chunk.text, chunk.tokens, chunk.from_draft, pieces), end="", soft_wrap=True)
+    console.print()
+    return stream.result
+
+
+def shaded(
+    text: str, tokens: Sequence[int], from_draft: Sequence[bool], pieces: Callable[[list[int]], list[str]]
+) -> Text:
+    """A chunk's text, its draft-supplied part in colour.
+
+    Args:
+        pieces: decodes each token by itself; where the pieces do not add up to the text (a character spread over
+            tokens), the whole chunk takes the colour of its first token.
+    """
+    parts = pieces(list(tokens))
+    if "".join(parts) != text:
+        return Text(text, DRAFT_STYLE if from_draft[0] else "")
+    shaded_text = Text()
+    for part, drafted in zip(parts, from_draft, strict=True):
+        shaded_text.append(part, DRAFT_STYLE if drafted else "")
+    return shaded_text
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table, first column to the left, figures to the right."""
+    grid = Table(title=title, title_justify="left", title_style="bold")
+    for index, column in enumerate(columns):
+        grid.add_column(column, justify="left" if index == 0 else "right")
+    for row in rows:
+        grid.add_row(*row)
+    console.print(grid)
+
+
+def show_stats(result: Result) -> None:
+    """One line of figures under an answer."""
+    stats = result.stats
+    parts = [
+        f"{stats.emitted} tokens in {stats.e2e:.2f} s ({stats.tokens_per_second:.1f} tokens/s)",
+        f"first after {stats.ttft:.2f} s",
+    ]
+    if stats.drafted:
+        supplied = sum(map(sum, result.from_draft))
+        parts.append(f"[{DRAFT_STYLE}]{supplied} from the draft[/]")
+        parts.append(f"mean acceptance length {stats.mean_acceptance_length:.2f}")
+    parts.append(exactness(result))
+    errors.print(" · ".join(parts), style="dim")
+
+
+def exactness(result: Result) -> str:
+    """Whether the answer is exact, and if not, what was approximate."""
+    return "lossless" if result.lossless else f"approximate: {', '.join(result.approximate)}"
+
+
+def definitions(*names: str) -> None:
+    """What the named metrics mean."""
+    for name in names:
+        console.print(f"  {name}: {DEFINITIONS[name]}", style="dim")
+
+
+def print_json(value: Any) -> None:
+    """One JSON object on standard output."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def result_json(result: Result) -> dict[str, Any]:
+    """A result as JSON values."""
+    return {
+        "text": result.text,
+        "tokens": result.tokens,
+        "from_draft": result.from_draft,
+        "lossless": result.lossless,
+        "approximate": list(result.approximate),
+        "stats": result.stats.to_dict(),
+    }
