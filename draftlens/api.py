@@ -10,7 +10,7 @@ from transformers import StopStringCriteria
 
 from draftlens.call import MethodLike, finish, open_session, text_of
 from draftlens.config import resolve
-from draftlens.conversation import ask, process, read, same_processing
+from draftlens.conversation import Conversation, ask, process, read, same_processing
 from draftlens.engine import Clock, Session, Stats, decode
 from draftlens.errors import InputError
 from draftlens.load import Loaded, load_pair
@@ -203,7 +203,10 @@ class Engine:
             on_frame: told (frames read, frames wanted) while a clip is read; the rest as for `stream`.
         """
         chats = _chats(prompt, video, images, messages)
-        conversations = [read(chat, num_frames, limits, on_frame) for chat in chats]
+        return self.process([read(chat, num_frames, limits, on_frame) for chat in chats])
+
+    def process(self, conversations: Sequence[Conversation]) -> Inputs:
+        """Run the processors on conversations whose media are read already (`draftlens.conversation.read`)."""
         inputs = self._process(self.target, conversations)
         return Inputs(inputs, None if self._shared or not self.draft else self._process(self.draft, conversations))
 
@@ -239,7 +242,7 @@ class Engine:
         """Each token's own text, special tokens empty."""
         return [self.target.processor.tokenizer.decode([token], skip_special_tokens=True) for token in ids]
 
-    def _process(self, model: Loaded, conversations: Sequence[Any]) -> dict[str, Any]:
+    def _process(self, model: Loaded, conversations: Sequence[Conversation]) -> dict[str, Any]:
         inputs = process(model.processor, conversations)
         floating = {k: v for k, v in inputs.items() if hasattr(v, "is_floating_point") and v.is_floating_point()}
         return {**inputs, **{key: value.to(model.backbone.dtype) for key, value in floating.items()}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -51,6 +52,8 @@ def load_model(name: str, role: str, device: str | None = None, dtype: str | Non
         raise ConfigError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
     _check_device(device)
     path = path_of(name, role)
+    if not Path(path).exists() and (Path(path).is_absolute() or path.startswith(".") or path.count("/") > 1):
+        raise ConfigError(f"cannot load the {role} {name!r}: there is no such folder")
     try:
         processor = AutoProcessor.from_pretrained(path)
         model = AutoModelForImageTextToText.from_pretrained(

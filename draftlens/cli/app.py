@@ -11,12 +11,14 @@ import typer
 from transformers.utils import logging as transformers_logging
 
 from draftlens import __version__
-from draftlens.api import Engine, Inputs, load
+from draftlens.api import Engine, load
 from draftlens.cli import options as opt
 from draftlens.cli.demo import run_demo
 from draftlens.cli.doctor import report, show_report
 from draftlens.cli.show import errors, frame_bar, print_json, result_json, show_stats, show_stream, working
 from draftlens.cli.verify import show_verification, verify_engine
+from draftlens.conversation import Conversation, read
+from draftlens.conversation import ask as conversation_of
 from draftlens.errors import DraftlensError
 from draftlens.models.zoo import EMBEDDED
 
@@ -37,13 +39,14 @@ def _load(target: str, draft: str | None, method: Any, device: str | None, dtype
         return load(target, draft, method, device, dtype)
 
 
-def _read(engine: Engine, quiet: bool, prompt: str, **media: Any) -> Inputs:
+def _read(quiet: bool, prompt: str, frames: int = 8, **media: Any) -> Conversation:
+    """Read the media: before any model is loaded, so that a wrong path is told at once."""
     with frame_bar(quiet) as bar:
-        return engine.read(prompt, on_frame=bar, **media)
+        return read(conversation_of(prompt, **media), frames, on_frame=bar)
 
 
-def _answer(engine: Engine, inputs: Inputs, as_json: bool, generation: dict[str, Any]) -> None:
-    stream = engine.answer(inputs, **generation)
+def _answer(engine: Engine, chat: Conversation, as_json: bool, generation: dict[str, Any]) -> None:
+    stream = engine.answer(engine.process([chat]), **generation)
     if as_json:
         print_json(result_json(stream.run()))
     else:
@@ -65,10 +68,10 @@ def demo(
     as_json: opt.AsJson = False,
 ) -> None:
     """Describe a clip twice, by stock generate and by draftlens, and compare."""
-    engine = _load(target, draft, opt.method_of(method, speculative_config), device, dtype, as_json)
     path = clip or Path(str(files("draftlens") / "embedded" / "clips" / "world-1.mp4"))
-    inputs = _read(engine, as_json, prompt, video=path, num_frames=frames)
-    run_demo(engine, inputs, path, max_new_tokens, as_json)
+    chosen, chat = opt.method_of(method, speculative_config), _read(as_json, prompt, frames, video=path)
+    engine = _load(target, draft, chosen, device, dtype, as_json)
+    run_demo(engine, engine.process([chat]), path, max_new_tokens, as_json)
 
 
 @app.command()
@@ -94,9 +97,9 @@ def caption(
 ) -> None:
     """Describe a clip."""
     generation = opt.sampling_of(sample, temperature, top_k, top_p, min_p, repetition_penalty)
-    engine = _load(target, draft, opt.method_of(method, speculative_config), device, dtype, as_json)
-    inputs = _read(engine, as_json, prompt, video=clip, num_frames=frames)
-    _answer(engine, inputs, as_json, {"max_new_tokens": max_new_tokens, "seed": seed, **generation})
+    chosen, chat = opt.method_of(method, speculative_config), _read(as_json, prompt, frames, video=clip)
+    engine = _load(target, draft, chosen, device, dtype, as_json)
+    _answer(engine, chat, as_json, {"max_new_tokens": max_new_tokens, "seed": seed, **generation})
 
 
 @app.command()
@@ -121,9 +124,9 @@ def ask(
 ) -> None:
     """Ask about one image or several."""
     generation = opt.sampling_of(sample, temperature, top_k, top_p, min_p, repetition_penalty)
-    engine = _load(target, draft, opt.method_of(method, speculative_config), device, dtype, as_json)
-    inputs = _read(engine, as_json, prompt, images=list(images))
-    _answer(engine, inputs, as_json, {"max_new_tokens": max_new_tokens, "seed": seed, **generation})
+    chosen, chat = opt.method_of(method, speculative_config), _read(as_json, prompt, images=list(images))
+    engine = _load(target, draft, chosen, device, dtype, as_json)
+    _answer(engine, chat, as_json, {"max_new_tokens": max_new_tokens, "seed": seed, **generation})
 
 
 @app.command()
@@ -150,23 +153,24 @@ def verify(
 ) -> None:
     """Compare plain and accelerated answers token by token; exit status 1 if they differ in float32."""
     generation = opt.sampling_of(sample, temperature, top_k, top_p, min_p, repetition_penalty)
-    engine = _load(target, draft, opt.method_of(method, speculative_config), device, dtype, as_json)
-    for inputs, name in _verify_inputs(engine, media, images, prompt, frames, as_json):
+    chosen, chats = opt.method_of(method, speculative_config), _verify_chats(media, images, prompt, frames, as_json)
+    engine = _load(target, draft, chosen, device, dtype, as_json)
+    for chat, name in chats:
         options = {"max_new_tokens": max_new_tokens, "seed": seed, **generation}
-        verification = verify_engine(engine, inputs, options)
+        verification = verify_engine(engine, engine.process([chat]), options)
         show_verification(verification, name, as_json)
         if verification.failed:
             raise typer.Exit(1)
 
 
-def _verify_inputs(
-    engine: Engine, media: list[Path] | None, images: bool, prompt: str, frames: int, quiet: bool
-) -> list[tuple[Inputs, str]]:
-    if images and media:
-        return [(_read(engine, quiet, prompt, images=list(media)), ", ".join(map(str, media)))]
+def _verify_chats(
+    media: list[Path] | None, images: bool, prompt: str, frames: int, quiet: bool
+) -> list[tuple[Conversation, str]]:
     if not media:
-        return [(_read(engine, quiet, prompt), "text only")]
-    return [(_read(engine, quiet, prompt, video=clip, num_frames=frames), str(clip)) for clip in media]
+        return [(_read(quiet, prompt), "text only")]
+    if images:
+        return [(_read(quiet, prompt, images=list(media)), ", ".join(map(str, media)))]
+    return [(_read(quiet, prompt, frames, video=clip), str(clip)) for clip in media]
 
 
 @app.command()
