@@ -46,7 +46,8 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     engine = draftlens.load("embedded", device="cpu")
-    clips = sorted(Path(str(files("draftlens") / "embedded" / "clips")).glob("world-*.mp4"))
+    folder = Path(str(files("draftlens") / "embedded" / "clips"))
+    clips = [record.with_suffix("") for record in sorted(folder.glob("*.mp4.json"))]
     prompts = {clip.name: engine.read("Describe the video.", video=clip, num_frames=8) for clip in clips}
     runs = measure(engine, prompts, args)
     costs = forward_costs(engine, next(iter(prompts.values())), args.gamma)

@@ -1,6 +1,6 @@
 """draftlens: vision-language models answer faster without changing what they say."""
 
-from draftlens.api import Engine, Stream, generate, load, stream
+from draftlens.api import Engine, Inputs, Stream, generate, load, stream
 from draftlens.config import PlainDecoding, SpeculativeDecoding, from_dict
 from draftlens.custom_generate import SpeculativeGenerate
 from draftlens.errors import (
@@ -22,6 +22,7 @@ __all__ = [
     "Engine",
     "IncompatiblePairError",
     "InputError",
+    "Inputs",
     "MediaError",
     "PlainDecoding",
     "Result",

@@ -58,9 +58,9 @@ class SpeculativeDecoding:
             )
         if self.sampling_rule not in SAMPLING_RULES:
             raise ConfigError(f"unknown sampling_rule {self.sampling_rule!r}; known: {', '.join(SAMPLING_RULES)}")
-        if isinstance(self.tree, list):
-            object.__setattr__(self, "tree", tuple(map(tuple, self.tree)))
         self.topology  # noqa: B018 - raises now, not at the first request
+        if isinstance(self.tree, (list, tuple)):
+            object.__setattr__(self, "tree", tuple(map(tuple, self.tree)))
 
     @property
     def topology(self) -> Topology:

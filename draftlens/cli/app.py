@@ -68,7 +68,7 @@ def demo(
     as_json: opt.AsJson = False,
 ) -> None:
     """Describe a clip twice, by stock generate and by draftlens, and compare."""
-    path = clip or Path(str(files("draftlens") / "embedded" / "clips" / "world-1.mp4"))
+    path = clip or Path(str(files("draftlens") / "embedded" / "clips" / "shapes.mp4"))
     chosen, chat = opt.method_of(method, speculative_config), _read(as_json, prompt, frames, video=path)
     engine = _load(target, draft, chosen, device, dtype, as_json)
     run_demo(engine, engine.process([chat]), path, max_new_tokens, as_json)

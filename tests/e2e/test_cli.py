@@ -1,0 +1,167 @@
+"""The command line as a person uses it: exit statuses, sentences, JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from transformers.utils import logging
+
+from draftlens.cli import main
+from tests.e2e.conftest import CLIPS
+
+CLIP = str(CLIPS / "shapes.mp4")
+PICTURE = str(CLIPS / "shapes.png")
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Call the command line; returns exit status, standard output and error output."""
+    verbosity = logging.get_verbosity()
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["draftlens", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    yield call
+    logging.set_verbosity(verbosity)
+
+
+def test_the_demo_streams_both_and_ends_with_a_table(run) -> None:
+    status, out, _ = run("demo", "--device", "cpu")
+    assert status == 0
+    caption = json.loads(Path(CLIP + ".json").read_text())["caption"]
+    assert " ".join(out.split()).count(" ".join(caption.split())) == 2
+    for row in ("tokens/s", "speedup, end to end", "mean acceptance length", "supplied by the draft"):
+        assert row in out
+    assert "yes" in next(line for line in out.splitlines() if "identical" in line)
+
+
+def test_demo_json_holds_the_figures(run) -> None:
+    status, out, _ = run("demo", "--json", "--device", "cpu")
+    report = json.loads(out)
+    assert status == 0
+    assert report["identical"]
+    assert report["result"]["stats"]["emitted"] == len(report["result"]["tokens"][0])
+
+
+def test_caption_and_ask(run) -> None:
+    status, out, err = run("caption", CLIP, "--device", "cpu")
+    caption = json.loads(Path(CLIP + ".json").read_text())["caption"]
+    assert status == 0
+    assert " ".join(out.split()) == " ".join(caption.split())
+    assert "mean acceptance length" in err
+    assert "lossless" in err
+    status, out, _ = run("ask", PICTURE, "--prompt", "Describe the image.", "--json", "--device", "cpu")
+    assert status == 0
+    assert json.loads(out)["text"]
+
+
+def test_the_methods_options_come_from_json_yaml_and_flags(run, tmp_path: Path) -> None:
+    config = tmp_path / "method.yaml"
+    config.write_text("method: speculative\ntree: eagle\n")
+    answers = []
+    for words in (
+        ["--speculative-config", str(config)],
+        ["--speculative-config", '{"num_speculative_tokens": 3}'],
+        ["--method", "plain"],
+    ):
+        status, out, _ = run("caption", CLIP, "--json", "--device", "cpu", *words)
+        assert status == 0
+        answers.append(json.loads(out))
+    assert answers[0]["tokens"] == answers[1]["tokens"] == answers[2]["tokens"]
+    drafted = [answer["stats"]["drafted"] / max(1, answer["stats"]["passes"]) for answer in answers]
+    assert drafted[0] > drafted[1] > drafted[2] == 0
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--temperature", "1.2"], ["--images"], ["--speculative-config", '{"tree": "eagle"}']]
+)
+def test_verify_finds_no_difference(run, words: list[str]) -> None:
+    media = [PICTURE] if "--images" in words else [CLIP]
+    status, out, _ = run("verify", *media, "--max-new-tokens", "40", "--device", "cpu", "--json", *words)
+    report = json.loads(out)
+    assert status == 0
+    assert report["identical"]
+    assert report["lossless"]
+    assert report["tokens"] > 0
+
+
+def test_verify_exits_with_1_on_a_difference_and_shows_where(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from draftlens.engine import session
+
+    def wrong(tree, ranking):
+        ranking = ranking.clone()
+        if ranking.shape[1] > 1:
+            ranking[:, -1] = ranking[:, -1].roll(1, -1)
+        return right(tree, ranking)
+
+    right = session.match
+    monkeypatch.setattr(session, "match", wrong)
+    status, out, _ = run("verify", CLIP, "--device", "cpu")
+    assert status == 1
+    assert "identical: no; first at token" in " ".join(out.split())
+    assert "logit margin" in " ".join(out.split())
+
+
+def test_verify_refuses_what_cannot_be_compared(run) -> None:
+    words = ["--sample", "--speculative-config", '{"sampling_rule": "rejection"}']
+    status, _, err = run("verify", CLIP, "--device", "cpu", *words)
+    assert status == 2
+    assert "rejection sampling draws other tokens by design" in " ".join(err.split())
+
+
+def test_doctor_tells_of_the_machine_and_of_a_pair(run) -> None:
+    status, out, _ = run("doctor", "--json", "--target", "embedded", "--device", "cpu")
+    facts = json.loads(out)
+    assert status == 0
+    assert {"torch", "transformers", "devices", "memory", "attention backends", "target", "draft"} <= set(facts)
+    assert facts["pair"].startswith("fits")
+    assert run("doctor")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["caption", "nowhere.mp4"], "there is no such file"),
+        (["caption", "."], "it is a folder"),
+        (["ask", CLIP, "--prompt", "Hello?"], "error: cannot read"),
+        (["caption", CLIP, "--target", "/no/such/model"], "there is no such folder"),
+        (["caption", CLIP, "--method", "telepathy"], "unknown method 'telepathy'; known: plain, speculative"),
+        (["caption", CLIP, "--speculative-config", '{"gamma": 4}'], "does not know 'gamma'; known: num_speculative"),
+        (["caption", CLIP, "--speculative-config", "{"], "--speculative-config is not valid"),
+        (["caption", CLIP, "--speculative-config", "no.json"], "cannot read the configuration no.json"),
+        (["caption", CLIP, "--method", "plain", "--speculative-config", '{"method": "speculative"}'], "contradict"),
+        (["caption", CLIP, "--dtype", "int3"], "unknown dtype 'int3'"),
+        (["caption", CLIP, "--device", "nowhere"], "device 'nowhere' cannot be used"),
+    ],
+)
+def test_errors_are_one_sentence_and_exit_status_2(run, words: list[str], sentence: str) -> None:
+    status, out, err = run(*words)
+    assert status == 2
+    assert sentence in " ".join(err.split())
+    assert "Traceback" not in err + out
+    assert out == ""
+
+
+def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["draftlens", "caption", "nowhere.mp4", "--debug"])
+    with pytest.raises(Exception, match="there is no such file"):
+        main()
+
+
+def test_ctrl_c_is_exit_status_130(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from draftlens.cli import app
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(app, "load", interrupt)
+    status, _, err = run("caption", CLIP)
+    assert status == 130
+    assert "Traceback" not in err
