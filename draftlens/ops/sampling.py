@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,20 @@ HISTORY_FREE = (
     hf.LogitNormalization,
 )
 """Processors that look at the scores alone: all nodes of all rows go through them in one call."""
+
+ROW_BLIND = (
+    hf.MinLengthLogitsProcessor,
+    hf.MinNewTokensLengthLogitsProcessor,
+    hf.RepetitionPenaltyLogitsProcessor,
+    hf.NoRepeatNGramLogitsProcessor,
+    hf.SequenceBiasLogitsProcessor,
+    hf.NoBadWordsLogitsProcessor,
+    hf.ForcedBOSTokenLogitsProcessor,
+    hf.ForcedEOSTokenLogitsProcessor,
+    hf.ExponentialDecayLengthPenalty,
+    hf.SuppressTokensAtBeginLogitsProcessor,
+)
+"""Processors that read histories but treat all rows alike: nodes of one length go through them together."""
 
 STATEFUL = (
     "UnbatchedClassifierFreeGuidanceLogitsProcessor",
@@ -83,14 +98,14 @@ class SamplingRule:
             return logits
         scores, groups = logits.float(), None
         for processor in self.processors:
-            if isinstance(processor, HISTORY_FREE):
+            if type(processor) in HISTORY_FREE:
                 # None of these reads the ids; they only want a tensor in their place.
                 scores = processor(scores.new_empty(0, dtype=torch.long), scores.flatten(0, 1)).view_as(scores)
                 continue
             groups = list(histories()) if groups is None else groups
             scores = scores.clone()
             for row, nodes, ids in groups:
-                scores[row, nodes] = processor(ids, scores[row, nodes])
+                scores[row, nodes] = _ask(processor, ids, scores[row, nodes], row, scores.shape[0])
         return scores
 
     def ranking(self, scores: Tensor, rows: Tensor, steps: Tensor) -> Tensor:
@@ -105,6 +120,24 @@ class SamplingRule:
             return scores
         noise = gumbel(self.seed, rows[:, None], steps, scores.shape[-1])
         return torch.log_softmax(scores.double(), -1) + noise.to(scores.device)
+
+
+def _ask(processor: Any, ids: Tensor, scores: Tensor, row: int, rows: int) -> Tensor:
+    """What a processor makes of some nodes of one row (ids ``[n, length]``, scores ``[n, V]``) out of `rows`."""
+    if type(processor) is hf.RepetitionPenaltyLogitsProcessor and isinstance(processor.prompt_ignore_length, Tensor):
+        padding = processor.prompt_ignore_length[row].expand(len(ids))  # of all rows, so this one's for each node
+        processor = hf.RepetitionPenaltyLogitsProcessor(processor.penalty, padding)
+    if type(processor) in ROW_BLIND:
+        alike: Tensor = processor(ids, scores)
+        return alike
+    # Any other may tell rows apart by index, so each node is asked about as `generate` would: in its row's place.
+    asked = zip(ids, scores, strict=True)
+    return torch.stack([processor(i.repeat(rows, 1), s.repeat(rows, 1))[row] for i, s in asked])
+
+
+def generator_of(seed: int) -> torch.Generator:
+    """A CPU generator for any Python int; its low 63 bits count."""
+    return torch.Generator().manual_seed(seed & (2**63 - 1))
 
 
 def gumbel(seed: int, rows: Tensor, steps: Tensor, vocab: int) -> Tensor:
@@ -124,7 +157,8 @@ def gumbel(seed: int, rows: Tensor, steps: Tensor, vocab: int) -> Tensor:
     ids = torch.arange(vocab, device=steps.device)
     key = _mix(_mix(_mix(torch.as_tensor(seed & (2**63 - 1), device=steps.device)) + rows) + steps)
     bits = _mix(key[..., None] + ids)
-    uniform = (((bits >> 11) & (2**53 - 1)).double() + 0.5) * 2.0**-53
+    # 52 bits and a half are exact in a double, so the ends 0 and 1, where the noise is infinite, are never reached.
+    uniform = (((bits >> 12) & (2**52 - 1)).double() + 0.5) * 2.0**-52
     return -torch.log(-torch.log(uniform))
 
 

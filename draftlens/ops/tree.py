@@ -36,9 +36,9 @@ def from_paths(paths: Sequence[Sequence[int]]) -> Topology:
         ConfigError: a node's parent or its better-ranked sibling is missing, a node is named twice, or a rank is
             no whole number >= 0.
     """
-    nodes = sorted((tuple(path) for path in paths), key=lambda path: (len(path), path))
-    if any(not path or any(type(rank) is not int or rank < 0 for rank in path) for path in nodes):
+    if not isinstance(paths, (list, tuple)) or not all(map(_is_path, paths)):
         raise ConfigError(f"a tree is a list of non-empty paths of ranks >= 0, such as [[0], [1], [0, 0]], not {paths}")
+    nodes = sorted(map(tuple, paths), key=lambda path: (len(path), path))
     index: dict[tuple[int, ...], int] = {(): ROOT}
     for node, path in enumerate(nodes):
         if path in index:
@@ -48,6 +48,10 @@ def from_paths(paths: Sequence[Sequence[int]]) -> Topology:
                 raise ConfigError(f"the tree's path {list(path)} needs {list(needed)}, which is missing")
         index[path] = node
     return Topology(tuple(index[path[:-1]] for path in nodes))
+
+
+def _is_path(path: object) -> bool:
+    return isinstance(path, (list, tuple)) and len(path) > 0 and all(type(r) is int and r >= 0 for r in path)
 
 
 @lru_cache

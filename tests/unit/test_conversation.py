@@ -1,0 +1,111 @@
+"""Messages in, media and chat-template messages out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from draftlens.conversation import Conversation, ask, process, read, same_processing
+from draftlens.errors import InputError, MediaError
+
+RED = Image.new("RGB", (8, 6), (255, 0, 0))
+
+
+class FakeProcessor:
+    """Records what it is called with."""
+
+    chat_template = "template"
+    image_processor = None
+    video_processor = None
+
+    def apply_chat_template(self, messages: list[dict[str, Any]], add_generation_prompt: bool, tokenize: bool) -> str:
+        assert add_generation_prompt
+        assert not tokenize
+        return " ".join(item.get("text", f"<{item['type']}>") for m in messages for item in m["content"])
+
+    def __call__(self, **options: Any) -> dict[str, Any]:
+        self.options = options
+        return {"input_ids": [[1]]}
+
+
+def test_a_prompt_becomes_one_user_message_media_first() -> None:
+    (message,) = ask("What?", video="clip.mp4", images=[RED, "b.png"])
+    assert message["role"] == "user"
+    assert [item["type"] for item in message["content"]] == ["video", "image", "image", "text"]
+    assert ask("What?", images=RED)[0]["content"][0] == {"type": "image", "image": RED}
+    assert ask("What?")[0]["content"] == [{"type": "text", "text": "What?"}]
+
+
+def test_media_are_taken_out_in_order_and_turns_are_kept(tmp_path: Path) -> None:
+    file = tmp_path / "blue.png"
+    Image.new("RGB", (4, 4), (0, 0, 255)).save(file)
+    turns = [
+        {"role": "user", "content": [{"type": "image", "image": RED}, {"type": "text", "text": "This?"}]},
+        {"role": "assistant", "content": "Red."},
+        {"role": "user", "content": [{"type": "image", "path": file}, {"type": "text", "text": "And this?"}]},
+    ]
+    chat = read(turns, num_frames=4)
+    assert [m["role"] for m in chat.messages] == ["user", "assistant", "user"]
+    assert chat.messages[0]["content"] == [{"type": "image"}, {"type": "text", "text": "This?"}]
+    assert [np.asarray(image)[0, 0].tolist() for image in chat.images] == [[255, 0, 0], [0, 0, 255]]
+    assert turns[0]["content"][0]["image"] is RED
+
+
+@pytest.mark.parametrize(
+    ("messages", "sentence"),
+    [
+        (["hello"], "a message is a dict with role and content"),
+        ([{"role": "user"}], "a message is a dict with role and content"),
+        ([{"role": "user", "content": [{"type": "audio", "path": "a.wav"}]}], "not 'audio'"),
+        ([{"role": "user", "content": [{"type": "image"}]}], "needs 'image' or 'path'"),
+    ],
+)
+def test_other_forms_are_refused(messages: list[Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        read(messages, num_frames=4)
+
+
+def test_a_missing_file_names_itself() -> None:
+    with pytest.raises(MediaError, match=r"gone\.png"):
+        read(ask("What?", images="gone.png"), num_frames=4)
+
+
+def test_one_chat_is_not_padded_and_a_batch_is() -> None:
+    processor = FakeProcessor()
+    chat = Conversation([{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Hi"}]}], [RED])
+    process(processor, [chat])
+    assert processor.options == {"text": ["<image> Hi"], "return_tensors": "pt", "images": [RED]}
+    process(processor, [chat, chat])
+    assert processor.options["padding"]
+    assert processor.options["images"] == [[RED], [RED]]
+
+
+def test_a_processors_refusal_is_one_sentence() -> None:
+    class Blind(FakeProcessor):
+        def __call__(self, **options: Any) -> dict[str, Any]:
+            raise TypeError("unexpected argument 'images'")
+
+    with pytest.raises(InputError, match="Blind refused the input: unexpected argument"):
+        process(Blind(), [Conversation([{"role": "user", "content": []}], [RED])])
+
+
+def test_processors_are_the_same_only_if_their_settings_are() -> None:
+    class Settings:
+        def __init__(self, size: int) -> None:
+            self.size = size
+
+        def to_dict(self) -> dict[str, int]:
+            return {"size": self.size}
+
+    one, other = FakeProcessor(), FakeProcessor()
+    assert same_processing(one, other)
+    one.image_processor, other.image_processor = Settings(8), Settings(8)  # type: ignore[assignment]
+    assert same_processing(one, other)
+    other.image_processor = Settings(9)  # type: ignore[assignment]
+    assert not same_processing(one, other)
+    other.image_processor = None
+    assert not same_processing(one, other)
