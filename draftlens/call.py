@@ -73,7 +73,8 @@ def approximations(session: Session) -> tuple[str, ...]:
 def text_of(chunks: Iterator[Chunk], decode_ids: Callable[[list[int]], str]) -> Iterator[Chunk]:
     """The same chunks with `text` filled in.
 
-    Text is held back while it ends inside a character: bytes of one may come in different tokens.
+    Text is held back while it ends inside a character: bytes of one may come in different tokens. What an answer's end
+    leaves held back comes last, in a chunk without tokens.
     """
     held: dict[int, list[int]] = {}
     told: dict[int, int] = {}
@@ -87,3 +88,7 @@ def text_of(chunks: Iterator[Chunk], decode_ids: Callable[[list[int]], str]) -> 
         begin = told.get(chunk.row, 0)
         told[chunk.row] = len(text)
         yield Chunk(chunk.tokens, chunk.from_draft, text[begin:], chunk.row)
+    for row, ids in held.items():
+        rest = decode_ids(ids)[told.get(row, 0) :]
+        if rest:
+            yield Chunk((), (), rest, row)

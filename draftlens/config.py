@@ -82,7 +82,8 @@ class SpeculativeDecoding:
         """
         if draft is None:
             raise ConfigError(f"method {self.name!r} needs a draft model")
-        return SmallModelDrafter(draft, draft_inputs, self.topology, check_models(target, draft))
+        check_models(target, draft)
+        return SmallModelDrafter(draft, draft_inputs, self.topology, target.vocab_size)
 
 
 Method = PlainDecoding | SpeculativeDecoding

@@ -63,7 +63,7 @@ def shaded(
     """
     parts = pieces(list(tokens))
     if "".join(parts) != text:
-        return Text(text, DRAFT_STYLE if from_draft[0] else "")
+        return Text(text, DRAFT_STYLE if any(from_draft[:1]) else "")
     shaded_text = Text()
     for part, drafted in zip(parts, from_draft, strict=True):
         shaded_text.append(part, DRAFT_STYLE if drafted else "")

@@ -18,6 +18,7 @@ from draftlens.draft.base import draw_children
 from draftlens.draft.rows import Rows
 from draftlens.models.backbone import Backbone
 from draftlens.ops import tree as trees
+from draftlens.ops.sampling import generator_of
 from draftlens.types import EMPTY, ROOT, DraftTree, Topology, Verdict
 
 
@@ -68,7 +69,7 @@ class SmallModelDrafter:
         backbone: the draft model.
         inputs: what the draft's processor made of the same prompt.
         topology: the tree to grow (`ops.tree.chain` for a chain).
-        vocab: ids that draft and target share.
+        vocab: ids that the target knows; the draft may know more or fewer.
     """
 
     def __init__(self, backbone: Backbone, inputs: Mapping[str, Any], topology: Topology, vocab: int) -> None:
@@ -82,7 +83,7 @@ class SmallModelDrafter:
         self.cache = self.backbone.new_cache(self.prompt, room + len(self.topology.inner) + 1)
         self.backbone.prefill(self.prompt, self.cache)
         self.device = self.backbone.device
-        self.generator = torch.Generator().manual_seed(rows.rule.seed)
+        self.generator = generator_of(rows.rule.seed)
         self.numbers = rows.numbers(self.device)
         self.pending: list[list[int]] = []
         self.proposed = EMPTY
@@ -153,4 +154,8 @@ class SmallModelDrafter:
         self.forwards += 1
         tokens = tokens.clamp_max(self.backbone.vocab_size - 1)  # the target may know ids that the draft does not
         logits = self.backbone.forward(tokens, self.prompt.positions(steps), self.cache, mask)
-        return logits[..., : self.vocab]
+        missing = self.vocab - logits.shape[-1]
+        if missing <= 0:
+            return logits[..., : self.vocab]
+        # Logits processors are bound to the target's ids: those that the draft lacks are there, but never likely.
+        return torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)

@@ -12,7 +12,7 @@ from draftlens.engine.stopping import Stopper
 from draftlens.models.backbone import Backbone
 from draftlens.models.prompt import Prepared
 from draftlens.ops import tree as trees
-from draftlens.ops.sampling import SamplingRule
+from draftlens.ops.sampling import SamplingRule, generator_of
 from draftlens.ops.verify import match, reject
 from draftlens.types import EMPTY, ROOT, Chunk, DraftTree, Verdict
 
@@ -37,7 +37,7 @@ class Session:
         self.target, self.prepared, self.drafter, self.clock = target, prepared, drafter, clock
         self.rows = Rows(prepared.input_ids, rule)
         self.stopper = Stopper(prepared.criteria, prepared.input_ids.shape[1])
-        self.generator = torch.Generator().manual_seed(rule.seed + 1)
+        self.generator = generator_of(rule.seed + 1)
         self.numbers = self.rows.numbers(target.device)
 
     @property

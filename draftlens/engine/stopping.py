@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
 from draftlens.draft.rows import Rows
@@ -46,4 +47,5 @@ class Stopper:
         if not self.others:
             return False
         ids = rows.history(row, new)[None]
-        return any(bool(criterion(ids, None).all()) for criterion in self.others)
+        # A criterion may answer with one bool for all rows, which stock `generate` takes too.
+        return any(bool(torch.as_tensor(criterion(ids, None)).all()) for criterion in self.others)

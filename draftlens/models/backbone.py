@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from draftlens.errors import InputError, UnsupportedModelError
 from draftlens.models.cache import KVCache, check_rollback
-from draftlens.models.prompt import Prepared, Prompt, build_prompt, capture_call, left_padded
+from draftlens.models.prompt import Prepared, Prompt, build_prompt, capture_call, left_padded, with_stop_strings
 from draftlens.ops import tree as trees
 from draftlens.types import Topology
 
@@ -79,10 +79,12 @@ class Backbone:
 
         Raises:
             InputError: there are no `input_ids`.
+            ConfigError: `stop_strings` without a `tokenizer`, or a strategy other than greedy decoding and sampling.
         """
         if inputs.get("input_ids") is None:
             raise InputError("inputs must hold the processor's input_ids")
         moved = {key: value.to(self.device) if isinstance(value, Tensor) else value for key, value in inputs.items()}
+        options = with_stop_strings(options)
         prepared: Prepared = self.model.generate(**left_padded(moved), **options, custom_generate=capture_call)
         return prepared
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import StopStringCriteria
 
 from draftlens.errors import ConfigError, UnsupportedModelError
 
@@ -86,6 +87,24 @@ def left_padded(inputs: dict[str, Any]) -> dict[str, Any]:
     last = length - 1 - (mask != 0).long().flip(1).argmax(1)
     order = (torch.arange(length, device=mask.device)[None] - (length - 1 - last)[:, None]) % length
     return {key: value.gather(1, order) if _per_token(value, mask.shape) else value for key, value in inputs.items()}
+
+
+def with_stop_strings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The same options of `generate` with `stop_strings` as a criterion.
+
+    A callable `custom_generate` makes `generate` lose the tokenizer that it needs for them (transformers 5.23).
+
+    Raises:
+        ConfigError: no tokenizer is given.
+    """
+    given = dict(options)
+    strings, tokenizer = given.pop("stop_strings", None), given.pop("tokenizer", None)
+    if strings is None:
+        return given
+    if tokenizer is None:
+        raise ConfigError("stop_strings need the model's tokenizer: give it as tokenizer")
+    criteria = [*(given.get("stopping_criteria") or ()), StopStringCriteria(tokenizer, strings)]
+    return {**given, "stopping_criteria": criteria}
 
 
 def build_prompt(name: str, kwargs: dict[str, Any], embed: Callable[[Tensor], Tensor], visual: Tensor) -> Prompt:

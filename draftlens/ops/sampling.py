@@ -105,7 +105,9 @@ class SamplingRule:
             groups = list(histories()) if groups is None else groups
             scores = scores.clone()
             for row, nodes, ids in groups:
-                scores[row, nodes] = _ask(processor, ids, scores[row, nodes], row, scores.shape[0])
+                # A draft may live elsewhere than the target, whose device the processors are made for.
+                asked = _ask(processor, ids, scores[row, nodes].to(ids.device), row, scores.shape[0])
+                scores[row, nodes] = asked.to(scores.device)
         return scores
 
     def ranking(self, scores: Tensor, rows: Tensor, steps: Tensor) -> Tensor:
