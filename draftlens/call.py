@@ -44,7 +44,7 @@ def sampling_rule(prepared: Prepared, method: Method, seed: int | None) -> Sampl
     Raises:
         ConfigError: a logits processor cannot be asked about guesses.
     """
-    check_processors(prepared.processors, prepared.input_ids.shape[0])
+    check_processors(prepared.processors)
     do_sample = bool(prepared.config.do_sample)
     if seed is None:
         seed = int(torch.randint(2**62, ())) if do_sample else 0

@@ -57,18 +57,16 @@ STATEFUL = (
 """Processors that keep state from call to call, so a rejected guess would change what they do next."""
 
 
-def check_processors(processors: Sequence[LogitsProcessor], rows: int) -> None:
+def check_processors(processors: Sequence[LogitsProcessor]) -> None:
     """Refuse processors that cannot be asked about a guess.
 
     Raises:
-        ConfigError: one keeps state between calls, or tells the rows of a batch apart by their index.
+        ConfigError: one keeps state between calls.
     """
     for processor in processors:
         name = type(processor).__name__
         if name in STATEFUL:
             raise ConfigError(f"{name} keeps state from token to token, so guesses cannot be checked with it")
-        if isinstance(processor, hf.PrefixConstrainedLogitsProcessor) and rows > 1:
-            raise ConfigError("prefix_allowed_tokens_fn tells rows apart by index: generate one row at a time")
 
 
 @dataclass(frozen=True)

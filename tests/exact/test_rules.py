@@ -1,0 +1,334 @@
+"""Tier 1 of the exactness matrix: the rules themselves, against slow walks and enumerated distributions.
+
+A table stands in for the transformer: its logits after any history are random but fixed. So the distribution of an
+answer can be written down, and what the real loop emits (sessions, drafter, cache and masks included) is compared
+with it. Wrong rules, made on purpose, must fail the same comparison: the test has power.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+from transformers.generation import logits_process as hf
+from transformers.generation.stopping_criteria import MaxLengthCriteria
+
+from draftlens.draft import NoDraft, SmallModelDrafter
+from draftlens.draft.base import draw_children
+from draftlens.engine import Clock, Session, Stats, decode
+from draftlens.engine import session as session_module
+from draftlens.models import KVCache, Prepared, Prompt
+from draftlens.ops import verify
+from draftlens.ops.sampling import SamplingRule
+from draftlens.ops.tree import EAGLE_PATHS, chain, from_paths
+from draftlens.ops.verify import match, reject
+from draftlens.types import ROOT, DraftTree, Topology, Verdict
+
+VOCAB, ROWS, LENGTH = 6, 2000, 5
+LIKELY, IMPOSSIBLE = 1e-3, 1e-9
+"""A right rule's p-value lies above the first, a wrong rule's below the second."""
+
+TREE = from_paths([[0], [1], [2], [3], [0, 0], [0, 1], [0, 2], [1, 0], [1, 1]])
+WARPERS = (hf.TemperatureLogitsWarper(0.7), hf.TopKLogitsWarper(4), hf.TopPLogitsWarper(0.9))
+
+
+# --- greedy and coupled: the walk -------------------------------------------------------------------------------------
+
+
+def random_tree(rng: random.Random, most: int = 20) -> Topology:
+    parents: list[int] = []
+    for node in range(rng.randint(0, most)):
+        parents.append(rng.randint(parents[-1] if parents else ROOT, node - 1))
+    return Topology(tuple(parents))
+
+
+def slow_walk(topology: Topology, choices: Sequence[int], tokens: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Path and emitted tokens; `choices` has the root's first."""
+    path: list[int] = []
+    emitted = [choices[0]]
+    for node, (parent, token) in enumerate(zip(topology.parents, tokens, strict=True)):
+        if parent == (path[-1] if path else ROOT) and token == emitted[-1]:
+            path.append(node)
+            emitted.append(choices[node + 1])
+    return path, emitted
+
+
+@pytest.mark.parametrize("kind", ["chain", "eagle", "random"])
+def test_match_equals_the_slow_walk(kind: str) -> None:
+    rng = random.Random(kind)
+    torch.manual_seed(7)
+    lengths = set()
+    for _ in range(60):
+        topology = {
+            "chain": lambda: chain(rng.randint(0, 8)),
+            "eagle": lambda: from_paths(EAGLE_PATHS),
+            "random": lambda: random_tree(rng),
+        }[kind]()
+        ranking = torch.randn(4, len(topology) + 1, 3)
+        tokens = torch.randint(0, 3, (4, len(topology)))
+        verdict = match(DraftTree(topology, tokens), ranking)
+        for row in range(4):
+            path, emitted = slow_walk(topology, ranking[row].argmax(-1).tolist(), tokens[row].tolist())
+            assert torch.equal(torch.tensor(verdict.paths[row]), torch.tensor(path))
+            assert torch.equal(torch.tensor(verdict.tokens[row]), torch.tensor(emitted))
+            lengths.add(len(path))
+    assert len(lengths) >= 4  # the comparison saw short and long paths
+
+
+# --- one node, many rows: the rules' own claims -----------------------------------------------------------------------
+
+
+def draw(q: Tensor, most: int, rule: SamplingRule, seed: int) -> DraftTree:
+    """`most` siblings drawn from q ``[V]`` in each of ROWS rows."""
+    scores = q.log().expand(ROWS, 1, -1)
+    numbers, steps = torch.arange(ROWS), torch.zeros(ROWS, 1, dtype=torch.long)
+    tokens = draw_children(rule, scores, most, numbers, steps, torch.Generator().manual_seed(seed))
+    return DraftTree(Topology((ROOT,) * most), tokens[:, 0], q.expand(ROWS, 1, -1))
+
+
+def judge(p: Tensor, tree: DraftTree, seed: int) -> Verdict:
+    scores = p.log().expand(ROWS, len(tree.topology) + 1, -1)
+    return reject(tree, scores, torch.Generator().manual_seed(seed))
+
+
+DISTRIBUTIONS = {
+    "equal": ([0.4, 0.3, 0.15, 0.1, 0.05, 0.0], [0.4, 0.3, 0.15, 0.1, 0.05, 0.0]),
+    "far": ([0.4, 0.3, 0.15, 0.1, 0.05, 0.0], [0.02, 0.03, 0.1, 0.1, 0.25, 0.5]),
+    "disjoint": ([0.5, 0.5, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.1, 0.2, 0.3, 0.4]),
+    "narrow": ([0.3, 0.2, 0.2, 0.1, 0.1, 0.1], [0.0, 0.9, 0.0, 0.1, 0.0, 0.0]),
+    "certain": ([0.3, 0.2, 0.2, 0.1, 0.1, 0.1], [0.0, 0.0, 0.0, 0.0, 0.0, 1.0]),
+    "smaller": ([0.3, 0.2, 0.2, 0.1, 0.1, 0.1], [0.1, 0.4, 0.4, 0.1]),
+}
+REJECTION = SamplingRule(do_sample=True, rule="rejection")
+
+
+@pytest.mark.parametrize("most", [1, 2, 4])
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_siblings_leave_the_target_distribution_as_it_is(name: str, most: int) -> None:
+    p, q = (torch.tensor(values, dtype=torch.float64) for values in DISTRIBUTIONS[name])
+    tree = draw(q, most, REJECTION, seed=1)
+    verdict = judge(p, tree, seed=2)
+    assert p_value(torch.tensor([tokens[0] for tokens in verdict.tokens]), p) > LIKELY
+    if most == 1:  # Leviathan et al. 2023: a guess is accepted with probability sum(min(p, q))
+        accepted = sum(map(len, verdict.paths))
+        chance = float(torch.minimum(p[: len(q)], q).sum())
+        assert stats.binomtest(accepted, ROWS, min(1.0, chance)).pvalue > LIKELY
+
+
+def test_siblings_are_drawn_one_after_the_other_without_replacement() -> None:
+    q = torch.tensor([0.4, 0.3, 0.15, 0.1, 0.05, 0.0], dtype=torch.float64)
+    first, second, _ = draw(q, 3, REJECTION, seed=3).tokens.T
+    after = q.expand(VOCAB, -1).clone().fill_diagonal_(0)
+    pairs = q[:, None] * after / after.sum(-1, keepdim=True)
+    assert p_value(first * VOCAB + second, pairs.flatten()) > LIKELY
+
+
+@pytest.mark.parametrize("most", [1, 4])
+def test_coupled_draft_with_the_target_distribution_guesses_what_the_target_takes(most: int) -> None:
+    rule = SamplingRule(do_sample=True, seed=4)
+    p = torch.tensor(DISTRIBUTIONS["far"][0], dtype=torch.float64)
+    tree = draw(p, most, rule, seed=0)
+    steps = torch.zeros(ROWS, 1, dtype=torch.long)
+    choice = rule.ranking(p.log().expand(ROWS, 1, -1), torch.arange(ROWS), steps)
+    assert torch.equal(tree.tokens[:, 0], choice.argmax(-1)[:, 0])
+
+
+def p_value(tokens: Tensor, expected: Tensor) -> float:
+    """Chi-square of drawn cells against probabilities ``[C]``; cells expected less than five times are pooled."""
+    seen = torch.bincount(tokens, minlength=len(expected)).double()
+    wanted = expected * len(tokens)
+    if bool((seen[expected == 0] > 0).any()):
+        return 0.0
+    rare = wanted < 5
+    if bool(rare.any()):
+        seen = torch.cat([seen[~rare], seen[rare].sum()[None]])
+        wanted = torch.cat([wanted[~rare], wanted[rare].sum()[None]])
+        seen, wanted = seen[wanted > 0], wanted[wanted > 0]
+    return float(stats.chisquare(seen.numpy(), wanted.numpy(), sum_check=False).pvalue) if len(seen) > 1 else 1.0
+
+
+# --- the whole loop on tables -----------------------------------------------------------------------------------------
+
+
+class TableModel:
+    """Stands where a `Backbone` does: logits are looked up by position and the last two tokens that the mask shows.
+
+    Args:
+        table: logits ``[LENGTH, V, V, V]``: position in the answer, token before last, last token, next token.
+    """
+
+    name, dtype, device, vocab_size = "TableModel", torch.float64, torch.device("cpu"), VOCAB
+
+    def __init__(self, table: Tensor) -> None:
+        self.table = table
+
+    def prepare(self, inputs: Prepared, **_: Any) -> Prepared:
+        return inputs
+
+    def encode(self, prepared: Prepared) -> Prompt:
+        ids = prepared.input_ids
+        rows, length = ids.shape
+        positions = torch.arange(length).expand(rows, -1)
+        return Prompt(ids, positions, [length] * rows, torch.full((rows, 1), length), ids > VOCAB, {})
+
+    def new_cache(self, prompt: Prompt, room: int) -> KVCache:
+        return KVCache(1, len(prompt.lengths), max(prompt.lengths) + room)
+
+    def prefill(self, prompt: Prompt, cache: KVCache) -> Tensor:
+        return self.forward(prompt.embeds, prompt.position_ids, cache, None)[:, -1:]
+
+    def forward(self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None) -> Tensor:
+        count = tokens.shape[1]
+        held, _ = cache.update(tokens[:, None, :, None], tokens[:, None, :, None], 0)
+        cache.advance(count)
+        slots = torch.arange(held.shape[2])
+        seen = mask[:, 0] if mask is not None else slots <= (slots[-count:, None])
+        last, before = torch.where(seen, slots, -1).expand(len(tokens), count, -1).topk(2).values.unbind(-1)
+        rows = torch.arange(len(tokens))[:, None]
+        at = (position_ids - PROMPT.shape[1] + 1).clamp(0, LENGTH - 1)
+        return self.table[at, held[rows, 0, before, 0], held[rows, 0, last, 0]]
+
+
+PROMPT = torch.zeros(ROWS, 2, dtype=torch.long)
+
+
+def table(seed: int) -> Tensor:
+    return torch.randn(LENGTH, VOCAB, VOCAB, VOCAB, generator=torch.Generator().manual_seed(seed)).double() * 1.5
+
+
+def narrow(logits: Tensor) -> Tensor:
+    """Only the two best of these logits: tokens that are never guessed, and fewer of them than a node has children."""
+    return logits.masked_fill(logits < logits.topk(2).values[..., -1:], -torch.inf)
+
+
+TARGET = table(0)
+DRAFTS = {
+    "equal": TARGET,
+    "near": TARGET + 0.5 * table(1),
+    "far": table(2),
+    "narrow": narrow(table(3)),
+}
+
+
+def speak(topology: Topology, draft: Tensor, rule: SamplingRule, rows: int = ROWS) -> Session:
+    """A finished session: LENGTH tokens in each row."""
+    prepared = Prepared(PROMPT[:rows], rule.processors, (MaxLengthCriteria(PROMPT.shape[1] + LENGTH),), None, {})
+    small = SmallModelDrafter(TableModel(draft), prepared, topology, VOCAB)  # type: ignore[arg-type]
+    drafter = small if topology else NoDraft()
+    session = Session(TableModel(TARGET), prepared, drafter, rule, Clock(Stats()))  # type: ignore[arg-type]
+    for _ in decode(session):
+        pass
+    return session
+
+
+def fit(session: Session) -> float:
+    """p-value of the answers' tokens 1, 2, 3: the joint of the first three that verification emits."""
+    rule = session.rows.rule
+    p = rule.process(TARGET.reshape(LENGTH, VOCAB * VOCAB, VOCAB), list).double().softmax(-1).view_as(TARGET)
+    expected = torch.einsum("a,ab,abc,bcd->bcd", p[0, 0, 0], p[1, 0], p[2], p[3]).flatten()
+    tokens = torch.tensor(session.rows.tokens)
+    assert tokens.shape == (ROWS, LENGTH)
+    return p_value(tokens[:, 1] * VOCAB**2 + tokens[:, 2] * VOCAB + tokens[:, 3], expected)
+
+
+TOPOLOGIES = {"chain": chain(3), "tree": TREE}
+
+
+@pytest.mark.parametrize("processors", [(), WARPERS], ids=["plain", "warped"])
+@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize("shape", TOPOLOGIES)
+def test_rejection_keeps_the_target_distribution(shape: str, draft: str, processors: Any) -> None:
+    session = speak(TOPOLOGIES[shape], DRAFTS[draft], SamplingRule(processors, True, "rejection", seed=11))
+    assert fit(session) > LIKELY
+    assert session.stats.accepted > 0
+    if draft == "equal":  # p = q: the first guess at every node is accepted
+        assert session.stats.accepted == ROWS * TOPOLOGIES[shape].depth
+
+
+@pytest.mark.parametrize("processors", [(), WARPERS], ids=["plain", "warped"])
+def test_coupled_is_token_identical_to_plain_decoding_and_keeps_the_distribution(processors: Any) -> None:
+    rule = SamplingRule(processors, True, "coupled", seed=12)
+    plain = speak(Topology(()), TARGET, rule)
+    assert fit(plain) > LIKELY
+    for topology in TOPOLOGIES.values():
+        for draft in DRAFTS.values():
+            session = speak(topology, draft, rule)
+            assert session.rows.tokens == plain.rows.tokens
+            assert session.stats.target_forwards <= plain.stats.target_forwards
+            assert session.stats.accepted > 0
+
+
+def test_greedy_is_token_identical_to_plain_decoding() -> None:
+    plain = speak(Topology(()), TARGET, SamplingRule(), rows=3)
+    for topology in TOPOLOGIES.values():
+        for draft in DRAFTS.values():
+            assert speak(topology, draft, SamplingRule(), rows=3).rows.tokens == plain.rows.tokens
+
+
+@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+@pytest.mark.parametrize("seed", [-1, -(2**63), 2**63, 2**64 - 1, 2**100])
+def test_any_seed_works_and_repeats(rule: str, seed: int) -> None:
+    twice = [speak(TREE, DRAFTS["near"], SamplingRule((), True, rule, seed), rows=20).rows.tokens for _ in range(2)]
+    other = speak(TREE, DRAFTS["near"], SamplingRule((), True, rule, seed ^ 1), rows=20).rows.tokens
+    assert twice[0] == twice[1] != other
+
+
+# --- power: rules that are wrong on purpose ---------------------------------------------------------------------------
+
+
+def accept_always(p: Tensor, q: Tensor, children: list[tuple[int, int]], _: torch.Generator) -> Any:
+    return children[0][0], p
+
+
+def without_repair(p: Tensor, q: Tensor, children: list[tuple[int, int]], generator: torch.Generator) -> Any:
+    for child, token in children:
+        if q[token] > 0 and torch.rand((), generator=generator) < p[token] / q[token]:
+            return child, p
+    return None, p
+
+
+def without_removal(p: Tensor, q: Tensor, children: list[tuple[int, int]], generator: torch.Generator) -> Any:
+    """Siblings as if they had been drawn with replacement."""
+    for child, token in children:
+        if q[token] > 0 and torch.rand((), generator=generator) < p[token] / q[token]:
+            return child, p
+        p = (p - q).clamp_min(0)
+        p = p / p.sum()
+    return None, p
+
+
+@pytest.mark.parametrize("wrong", [accept_always, without_repair, without_removal])
+def test_the_fit_notices_wrong_rejection(wrong: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "_try_children", wrong)
+    assert fit(speak(TREE, DRAFTS["far"], SamplingRule((), True, "rejection", seed=11))) < IMPOSSIBLE
+
+
+def test_the_fit_notices_a_draft_that_does_not_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    def best(*args: Any) -> Tensor:
+        return args[1].topk(args[2]).indices
+
+    monkeypatch.setattr("draftlens.draft.small_model.draw_children", best)
+    assert fit(speak(TREE, DRAFTS["near"], SamplingRule((), True, "rejection", seed=11))) < IMPOSSIBLE
+
+
+def test_the_fit_notices_noise_that_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = SamplingRule.ranking
+    monkeypatch.setattr(SamplingRule, "ranking", lambda self, s, rows, steps: right(self, s, rows, steps * 0))
+    assert fit(speak(TREE, DRAFTS["far"], SamplingRule((), True, "coupled", seed=12))) < IMPOSSIBLE
+
+
+def test_the_fit_notices_guesses_that_are_taken_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def first_child(tree: DraftTree, ranking: Tensor) -> Verdict:
+        rows = match(tree, ranking)
+        if not tree.topology:
+            return rows
+        tokens = [(int(guess), *row[1:2]) for guess, row in zip(tree.tokens[:, 0], rows.tokens, strict=True)]
+        return Verdict(tuple((0,)[: len(row) - 1] for row in tokens), tuple(tokens))
+
+    monkeypatch.setattr(session_module, "match", first_child)
+    assert fit(speak(chain(1), DRAFTS["far"], SamplingRule((), True, "coupled", seed=12))) < IMPOSSIBLE

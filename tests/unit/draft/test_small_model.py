@@ -1,0 +1,197 @@
+"""The plan by which a draft grows a tree, and a drafter's bookkeeping on a scripted model."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers.generation import logits_process as hf
+
+from draftlens.draft import Rows, SmallModelDrafter
+from draftlens.draft.small_model import levels
+from draftlens.models import KVCache, Prompt
+from draftlens.ops.sampling import SamplingRule
+from draftlens.ops.tree import EAGLE_PATHS, chain, cut, from_paths
+from draftlens.types import EMPTY, ROOT, Topology, Verdict
+
+FORKED = from_paths([[0], [1], [0, 0], [0, 1], [1, 0], [0, 1, 0]])
+EAGLE = from_paths(EAGLE_PATHS)
+
+
+def random_tree(seed: int) -> Topology:
+    rng = random.Random(seed)
+    parents: list[int] = []
+    for node in range(rng.randint(1, 12)):
+        parents.append(rng.randint(parents[-1] if parents else ROOT, node - 1))
+    return Topology(tuple(parents))
+
+
+def line(topology: Topology, node: int) -> list[int]:
+    return [] if node == ROOT else [node, *line(topology, topology.parents[node])]
+
+
+@pytest.mark.parametrize("topology", [chain(1), chain(4), FORKED, EAGLE, *map(random_tree, range(15))])
+def test_levels_equal_the_slow_twin(topology: Topology) -> None:
+    above, held = [ROOT], []  # the nodes whose logits are at hand; all nodes the draft has forwarded
+    plan = levels(topology)
+    assert len(plan) == topology.depth
+    for depth, level in enumerate(plan, start=1):
+        nodes = [node for node in range(len(topology)) if len(line(topology, node)) == depth]
+        assert list(range(len(topology)))[level.nodes] == nodes
+        assert [above[parent] for parent in level.parents] == [topology.parents[node] for node in nodes]
+        for node, rank in zip(nodes, level.ranks, strict=True):
+            assert rank == sum(topology.parents[other] == topology.parents[node] for other in range(node))
+        above = [node for node in nodes if node in topology.parents]
+        assert [nodes[index] for index in level.expanded] == above
+        held += above
+        expected = [[other in line(topology, node) for other in held] for node in above]
+        assert level.window.tolist() == expected
+        assert level.sees_all is all(map(all, expected))
+
+
+def test_the_empty_tree_has_no_levels() -> None:
+    assert levels(EMPTY) == ()
+
+
+class Scripted:
+    """A draft backbone that always thinks that the next token is the last one plus 1, then plus 2, and so on."""
+
+    device, vocab_size = torch.device("cpu"), 10
+
+    def __init__(self, vocab_size: int = 10) -> None:
+        self.vocab_size, self.seen = vocab_size, list[tuple[list[list[int]], list[list[int]]]]()
+
+    def prepare(self, inputs: Any, **_: Any) -> Any:
+        return inputs
+
+    def encode(self, prepared: Any) -> Prompt:
+        ids = prepared["input_ids"]
+        rows, length = ids.shape
+        positions = torch.arange(length).expand(rows, -1)
+        return Prompt(ids, positions, [length] * rows, torch.full((rows, 1), length), ids < 0, {})
+
+    def new_cache(self, prompt: Prompt, room: int) -> KVCache:
+        return KVCache(1, len(prompt.lengths), max(prompt.lengths) + room)
+
+    def prefill(self, prompt: Prompt, cache: KVCache) -> Tensor:
+        return self.forward(prompt.embeds, prompt.position_ids, cache, None)
+
+    def forward(self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None) -> Tensor:
+        cache.update(tokens[:, None, :, None], tokens[:, None, :, None], 0)
+        cache.advance(tokens.shape[1])
+        self.seen.append((tokens.tolist(), position_ids.tolist()))
+        distance = (torch.arange(self.vocab_size) - tokens[..., None] - 1) % self.vocab_size
+        return -distance.float()
+
+
+def begun(topology: Topology, rule: SamplingRule | None = None, vocab: int = 10) -> tuple[SmallModelDrafter, Rows]:
+    """Two rows with a prompt of three tokens and one token said."""
+    rows = Rows(torch.tensor([[0, 0, 1], [0, 0, 5]]), rule or SamplingRule())
+    rows.tokens = [[2], [6]]
+    drafter = SmallModelDrafter(Scripted(), {"input_ids": rows.prompt_ids}, topology, vocab)  # type: ignore[arg-type]
+    drafter.begin(rows, room=20)
+    return drafter, rows
+
+
+def held(drafter: SmallModelDrafter, row: int) -> list[int]:
+    """Tokens in the draft's cache."""
+    return drafter.cache.layers[0].keys[row, 0, : drafter.cache.lengths[row], 0].tolist()  # type: ignore[no-any-return]
+
+
+def tell(drafter: SmallModelDrafter, rows: Rows, verdict: Verdict) -> None:
+    for row, tokens in enumerate(verdict.tokens):
+        if not rows.finished[row]:
+            rows.tokens[row].extend(tokens)
+    drafter.update(verdict, rows)
+
+
+def test_a_chain_is_drafted_token_by_token_and_a_tree_level_by_level() -> None:
+    drafter, rows = begun(chain(3))
+    assert drafter.propose(rows, 3).tokens.tolist() == [[3, 4, 5], [7, 8, 9]]
+    assert drafter.forwards == 3
+    drafter, rows = begun(FORKED)
+    tree = drafter.propose(rows, 9)
+    assert tree.tokens[0].tolist() == [3, 4, 4, 5, 5, 6]
+    assert tree.probs is None
+    assert drafter.forwards == 3
+
+
+@pytest.mark.parametrize("budget", [0, 1, 2, 3, 9])
+def test_a_budget_cuts_the_tree(budget: int) -> None:
+    drafter, rows = begun(FORKED)
+    tree = drafter.propose(rows, budget)
+    assert tree.topology == cut(FORKED, budget)
+    assert tree.tokens.shape == (2, len(tree.topology))
+    assert drafter.forwards == min(budget, 3)
+
+
+def test_accepted_tokens_are_not_forwarded_twice() -> None:
+    drafter, rows = begun(chain(3))
+    drafter.propose(rows, 3)
+    tell(drafter, rows, Verdict(((0, 1, 2), ()), ((3, 4, 5, 0), (1,))))
+    assert held(drafter, 0) == [0, 0, 1, 2, 3, 4]
+    assert held(drafter, 1) == [0, 0, 5, 6]
+    small: Any = drafter.backbone
+    small.seen.clear()
+    assert drafter.propose(rows, 1).tokens.tolist() == [[1], [2]]
+    # The last guess was never forwarded; row 1 has one token to catch up on and repeats it as padding.
+    assert small.seen == [([[5, 0], [1, 1]], [[6, 7], [4, 5]])]
+    assert held(drafter, 0) == [0, 0, 1, 2, 3, 4, 5, 0]
+    assert held(drafter, 1) == [0, 0, 5, 6, 1]
+
+
+def test_a_tree_keeps_its_accepted_path() -> None:
+    drafter, rows = begun(FORKED)
+    drafter.propose(rows, 3)
+    tell(drafter, rows, Verdict(((0, 3, 5), (1, 4)), ((3, 5, 6, 9), (8, 9, 0))))
+    assert held(drafter, 0) == [0, 0, 1, 2, 3, 5]
+    assert held(drafter, 1) == [0, 0, 5, 6, 8]
+    assert drafter.pending == [[6, 9], [9, 0]]
+
+
+def test_a_round_without_guesses_is_caught_up_on() -> None:
+    drafter, rows = begun(chain(2))
+    for token in (1, 2):
+        drafter.propose(rows, 0)
+        tell(drafter, rows, Verdict(((), ()), ((token,), (token + 1,))))
+    assert drafter.forwards == 0
+    assert drafter.propose(rows, 1).tokens.tolist() == [[3], [4]]
+    assert held(drafter, 0) == [0, 0, 1, 2, 1, 2]
+
+
+def test_a_finished_row_does_not_grow() -> None:
+    drafter, rows = begun(chain(2))
+    for _ in range(8):
+        drafter.propose(rows, 2)
+        rows.finished[1] = True
+        tell(drafter, rows, Verdict(((0, 1), ()), ((0, 0, 0), (0,))))
+        assert drafter.cache.lengths[1] == 3
+    assert drafter.cache.lengths[0] == 3 + 1 + 8 * 3 - 2
+
+
+def test_rejection_needs_probabilities_of_all_inner_nodes() -> None:
+    rule = SamplingRule((hf.TopKLogitsWarper(2),), do_sample=True, rule="rejection")
+    drafter, rows = begun(FORKED, rule)
+    tree = drafter.propose(rows, 3)
+    assert tree.probs is not None
+    assert tree.probs.shape == (2, len(FORKED.inner), 10)
+    best = torch.tensor([1.0, 0.0]).double().softmax(-1)
+    for row, root in enumerate((2, 6)):
+        for index, node in enumerate(FORKED.inner):
+            last = root if node == ROOT else int(tree.tokens[row, node])
+            expected = torch.zeros(10, dtype=torch.float64)
+            expected[[(last + 1) % 10, (last + 2) % 10]] = best
+            assert torch.allclose(tree.probs[row, index], expected)
+
+
+@pytest.mark.parametrize("vocab", [8, 10, 13])
+def test_the_draft_speaks_the_vocabulary_of_the_target(vocab: int) -> None:
+    """Smaller, equal, larger: processors bound to the target's ids work on the draft's scores too."""
+    bad_words = hf.NoBadWordsLogitsProcessor([[vocab - 1], [3]])
+    bad_words(torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, vocab))  # the target's prefill comes first
+    drafter, rows = begun(chain(2), SamplingRule((bad_words,)), vocab)
+    assert drafter.propose(rows, 2).tokens.tolist()[0] == [4, 5]
+    assert drafter.propose(rows, 2).tokens.max() < min(vocab, 10)

@@ -1,0 +1,135 @@
+"""Prompts: padding moved to where it belongs, and nothing else changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from draftlens.errors import ConfigError, UnsupportedModelError
+from draftlens.models.prompt import build_prompt, capture_call, left_padded
+
+ROWS = [[11, 12, 13], [21, 22, 23, 24, 25], [31]]
+LENGTH, PAD = 6, 0
+
+
+def padded(side: str) -> dict[str, Any]:
+    """ROWS as a processor pads them; token types are the ids' tens."""
+    ids, mask = torch.full((3, LENGTH), PAD), torch.zeros(3, LENGTH, dtype=torch.long)
+    for number, row in enumerate(ROWS):
+        begin = {"left": LENGTH - len(row), "right": 0, "both": (LENGTH - len(row)) // 2}[side]
+        ids[number, begin : begin + len(row)] = torch.tensor(row)
+        mask[number, begin : begin + len(row)] = 1
+    types, pixels = ids // 10, torch.randn(3, LENGTH, 2)
+    return {"input_ids": ids, "attention_mask": mask, "mm_token_type_ids": types, "pixel_values": pixels, "flag": True}
+
+
+@pytest.mark.parametrize("side", ["left", "right", "both"])
+def test_padding_moves_to_the_left(side: str) -> None:
+    given, expected = padded(side), padded("left")
+    moved = left_padded(given)
+    for key in ("input_ids", "attention_mask", "mm_token_type_ids"):
+        assert torch.equal(moved[key], expected[key]), key
+    assert moved["pixel_values"] is given["pixel_values"]
+    assert moved["flag"] is True
+
+
+def test_no_padding_no_change() -> None:
+    left = padded("left")
+    assert left_padded(left) is left
+    no_mask = {"input_ids": torch.ones(2, 3, dtype=torch.long)}
+    assert left_padded(no_mask) is no_mask
+
+
+def embed(ids: Tensor) -> Tensor:
+    return torch.stack([ids, -ids], -1).float()
+
+
+def call(side: str, positions: Tensor | None = None) -> dict[str, Any]:
+    """What a model would hand to its language model for the padded rows."""
+    inputs = padded(side)
+    return {
+        "inputs_embeds": embed(inputs["input_ids"]),
+        "attention_mask": inputs["attention_mask"],
+        "position_ids": positions,
+        "visual_pos_masks": inputs["input_ids"] == 23,
+        "deepstack_visual_embeds": [torch.randn(1, 2)],
+        "past_key_values": None,
+        "use_cache": True,
+    }
+
+
+@pytest.mark.parametrize("side", ["left", "right", "both"])
+@pytest.mark.parametrize("axes", [0, 3])
+def test_rows_are_left_aligned(side: str, axes: int) -> None:
+    ids = padded(side)["input_ids"]
+    # Under M-RoPE the axes differ and positions repeat inside an image: each token's are made from its id.
+    positions = (ids % 10 + 5).expand(axes, -1, -1) + torch.arange(axes)[:, None, None] if axes else None
+    kwargs = call(side, positions)
+    prompt = build_prompt("Some", kwargs, embed, ids == 23)
+    assert prompt.lengths == [len(row) for row in ROWS]
+    for number, row in enumerate(ROWS):
+        real, count = torch.tensor(row), len(row)
+        assert torch.equal(prompt.embeds[number, :count], embed(real))
+        assert torch.equal(prompt.visual[number, :count], real == 23)
+        assert torch.equal(prompt.extra["visual_pos_masks"][number, :count], real == 23)
+        for axis in range(max(axes, 1)):
+            expected = real % 10 + 5 + axis if axes else torch.arange(count)
+            ours = prompt.position_ids[axis] if axes else prompt.position_ids
+            following = prompt.next_position[axis] if axes else prompt.next_position
+            assert torch.equal(ours[number, :count], expected)
+            assert following[number].tolist() == [int(expected[-1]) + 1]
+    assert set(prompt.extra) == {"visual_pos_masks", "deepstack_visual_embeds"}
+    assert prompt.extra["deepstack_visual_embeds"] is kwargs["deepstack_visual_embeds"]
+
+
+def test_positions_of_the_answer_follow_each_row() -> None:
+    steps = torch.tensor([[0, 1], [3, 4], [1, 1]])
+    flat = build_prompt("Some", call("right"), embed, torch.zeros(3, LENGTH, dtype=torch.bool))
+    assert flat.positions(steps).tolist() == [[3, 4], [8, 9], [2, 2]]
+    positions = torch.arange(LENGTH).expand(3, 3, -1) * 2
+    axes = build_prompt("Some", call("right", positions), embed, torch.zeros(3, LENGTH, dtype=torch.bool))
+    assert axes.positions(steps).shape == (3, 3, 2)
+    assert axes.positions(steps)[1].tolist() == [[5, 6], [12, 13], [2, 2]]
+
+
+@pytest.mark.parametrize("mask", [None, torch.ones(2, 3, dtype=torch.long)])
+@pytest.mark.parametrize("positions", [None, torch.arange(3)[None], torch.arange(3).expand(3, 1, 3)])
+def test_without_padding_everything_stays(mask: Tensor | None, positions: Tensor | None) -> None:
+    ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    kwargs = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
+    prompt = build_prompt("Some", kwargs, embed, ids == 2)
+    assert torch.equal(prompt.embeds, embed(ids))
+    assert prompt.lengths == [3, 3]
+    assert prompt.position_ids.shape == ((3, 2, 3) if positions is not None and positions.ndim == 3 else (2, 3))
+    assert torch.equal(prompt.next_position, torch.full_like(prompt.next_position, 3))
+    assert prompt.extra == {}
+
+
+@pytest.mark.parametrize("mask", [torch.ones(1, 1, 3, 3, dtype=torch.bool), {"full_attention": None}])
+def test_an_own_attention_mask_is_refused(mask: Any) -> None:
+    kwargs = {"inputs_embeds": torch.zeros(1, 3, 2), "attention_mask": mask}
+    with pytest.raises(UnsupportedModelError, match="Some builds its own attention mask"):
+        build_prompt("Some", kwargs, embed, torch.zeros(1, 3, dtype=torch.bool))
+
+
+class Config:
+    num_beams, num_return_sequences = 1, 1
+
+
+def test_capture_call_hands_back_what_it_was_given() -> None:
+    ids, config = torch.ones(1, 2), Config()
+    prepared = capture_call(None, ids, ["processor"], ["criterion"], config, pixel_values=7)
+    assert prepared.input_ids is ids
+    assert (prepared.processors, prepared.criteria, prepared.config) == (("processor",), ("criterion",), config)
+    assert prepared.model_kwargs == {"pixel_values": 7}
+
+
+@pytest.mark.parametrize("option", ["num_beams", "num_return_sequences"])
+def test_beams_are_refused(option: str) -> None:
+    config = Config()
+    setattr(config, option, 2)
+    with pytest.raises(ConfigError, match="num_beams and num_return_sequences must be 1"):
+        capture_call(None, torch.ones(1, 2), [], [], config)

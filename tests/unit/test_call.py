@@ -1,0 +1,68 @@
+"""Text of a stream: whole characters, every row its own, and nothing lost."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from draftlens.call import text_of
+from draftlens.types import Chunk
+
+TEXT = "a é € 😀 日本 �b"
+
+
+def decode(ids: list[int]) -> str:
+    """A byte-level tokenizer: one token per byte."""
+    return bytes(ids).decode("utf-8", "replace")
+
+
+def chunks_of(data: bytes, sizes: list[int], row: int = 0) -> list[Chunk]:
+    cuts = list(itertools.accumulate(sizes, initial=0))
+    parts = [tuple(data[a:b]) for a, b in itertools.pairwise(cuts)]
+    return [Chunk(part, (True,) * len(part), row=row) for part in parts if part]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_characters_split_over_tokens_and_chunks_come_whole(seed: int) -> None:
+    rng, data = random.Random(seed), TEXT.encode()
+    given = chunks_of(data, [rng.randint(1, 4) for _ in range(len(data))])
+    told = list(text_of(iter(given), decode))
+    assert "".join(chunk.text for chunk in told) == TEXT
+    for count in range(1, len(told)):
+        assert TEXT.startswith("".join(chunk.text for chunk in told[:count]))
+    assert [(chunk.tokens, chunk.from_draft, chunk.row) for chunk in told[: len(given)]] == [
+        (chunk.tokens, chunk.from_draft, chunk.row) for chunk in given
+    ]
+
+
+def test_text_comes_as_soon_as_it_is_whole() -> None:
+    told = text_of(iter(chunks_of("x€y".encode(), [1, 1, 1, 1, 1])), decode)
+    assert [chunk.text for chunk in told] == ["x", "", "", "€", "y"]
+
+
+def test_rows_do_not_mix() -> None:
+    one, other = "é😀a".encode(), "日b€".encode()
+    mixed = itertools.chain.from_iterable(
+        itertools.zip_longest(chunks_of(one, [1] * len(one)), chunks_of(other, [1] * len(other), row=1))
+    )
+    told = list(text_of((chunk for chunk in mixed if chunk), decode))
+    assert "".join(chunk.text for chunk in told if chunk.row == 0) == "é😀a"
+    assert "".join(chunk.text for chunk in told if chunk.row == 1) == "日b€"
+
+
+@pytest.mark.parametrize("end", ["�", "😀"])
+def test_an_answer_that_ends_inside_a_character_loses_nothing(end: str) -> None:
+    data = ("a" + end).encode()
+    data = data if end == "�" else data[:-1]
+    told = list(text_of(iter([*chunks_of(b"b", [1], row=1), *chunks_of(data, [1] * len(data))]), decode))
+    assert "".join(chunk.text for chunk in told if chunk.row == 0) == decode(list(data)) == "a�"
+    assert (told[-1].tokens, told[-1].from_draft, told[-1].row) == ((), (), 0)
+    assert sum(not chunk.tokens for chunk in told) == 1
+
+
+def test_the_shown_stream_takes_a_chunk_without_tokens() -> None:
+    from draftlens.cli.show import shaded
+
+    assert str(shaded("�", (), (), lambda ids: [])) == "�"
