@@ -104,6 +104,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
             self.values[row, :, at] = value_states.transpose(1, 2)
         return self.keys[:, :, :end], self.values[:, :, :end]
 
+    @torch.inference_mode()  # as the passes that write the buffers
     def move(self, source: Tensor, target: Tensor) -> None:
         """Copy slots within each row: int64 ``[B, K]`` absolute positions, from `source` to `target`."""
         source, target = source.to(self.device), target.to(self.device)
