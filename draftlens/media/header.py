@@ -100,7 +100,7 @@ def open_container(path: str) -> InputContainer:
     """
     try:
         # The whitelist keeps a playlist from fetching what it names; "file:" keeps a name such as "concat:a|b" a name.
-        return av.open(f"file:{path}", metadata_errors="replace", options={"protocol_whitelist": "file"})
+        return av.open(f"file:{path}", metadata_errors="replace", container_options={"protocol_whitelist": "file"})
     except av.FFmpegError as error:
         if lacks_mp4_index(path):
             cause = "it is truncated: its index (the moov atom, often at the end of an MP4) is missing"

@@ -22,6 +22,7 @@ _FORMATS = [
     *("AVIF", "BMP", "DIB", "GIF", "ICNS", "ICO", "JPEG", "JPEG2000", "MPO", "PCX"),
     *("PNG", "PPM", "PSD", "QOI", "SGI", "TIFF", "WEBP"),
 ]
+_WITH_ALPHA = {"LA", "La", "PA", "RGBA", "RGBa"}  # Pillow 11's own has_transparency_data forgets PA
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -108,7 +109,7 @@ def _to_rgb(image: Image.Image, name: str) -> Image.Image:
     turn = _TURNS.get(_orientation(image))
     picture = _eight_bit(image, name)
     try:
-        if picture.has_transparency_data:
+        if picture.mode in _WITH_ALPHA or "transparency" in picture.info:
             straight = picture.convert("LA") if picture.mode == "La" else picture  # La turns into nothing else
             white = Image.new("RGBA", picture.size, "white")
             picture = Image.alpha_composite(white, straight.convert("RGBA"))

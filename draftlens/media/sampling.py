@@ -67,7 +67,7 @@ def by_seeking(source: Source, scout: Source, ticks: Sequence[int]) -> Iterator[
         if cursor is None or key > cursor.reached:
             cursor = Cursor(source.frames(key))
         shown = cursor.at(tick)
-        if shown is None or shown.tick > tick:  # the keyframe itself was not shown
+        if shown is None or not key <= shown.tick <= tick:  # the keyframe itself was not shown
             raise Unseekable
         yield shown
 

@@ -71,22 +71,19 @@ class Source:
             Unseekable: the keyframe cannot be found again, or frames behind it carry no ordered timestamps.
         """
         last: Stamped | None = None
-        started = False
         for packet in self._packets(key):
             try:
                 pictures = self._stream.decode(packet)
                 damaged = packet is not None and packet.is_corrupt
             except _DAMAGE:
                 pictures, damaged = [], True
-            if damaged and started:
+            if damaged:
                 self._check_tail(last)
                 return
-            started = started or not damaged  # a recording may begin between two keyframes: skip up to the first
             for picture in pictures:
-                if picture.is_corrupt or (key is not None and picture.pts is not None and picture.pts < key - 10**9):
-                    continue
-                last = self._stamp(picture, last, strict=key is not None)
-                yield last
+                if not picture.is_corrupt:
+                    last = self._stamp(picture, last, strict=key is not None)
+                    yield last
 
     def _demux(self) -> Iterator[Packet[VideoStream] | None]:
         """The stream's packets from here on, and last None, at which a decoder gives what it still holds back."""

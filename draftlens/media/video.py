@@ -34,7 +34,7 @@ class Video:
         timestamps: T times at which the frames appear, in seconds from the start of the video stream.
         frame_indices: T positions in the source, in order of presentation, from 0. Counted when every frame was
             decoded, else estimated as timestamp times `fps`, which is exact at a constant frame rate.
-        fps: average frames per second of the source.
+        fps: average frames per second of the source; where not every frame was decoded, as the header gives it.
         total_frames: frames in the source: counted, as the header counts them, or duration times `fps`.
         duration: seconds from the start of the video stream to the end of its last frame.
     """
@@ -113,7 +113,7 @@ def _load_by_seeking(path: str, num_frames: int, limits: Limits, report: Progres
         end = scout.find_end()
         duration = header.seconds(end)
         total = round(duration * (header.rate or 0))
-        if abs(header.counted - total) <= 1:  # it counts frames that an edit list cuts out, too
+        if abs(header.counted - total) <= total / 20:  # it counts the frames that an edit list cuts out, too
             total = header.counted
         if duration <= 0 or total <= 2 * num_frames:  # too close to wanting every frame to rely on an estimate
             raise Unseekable

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,11 @@ def seeking(path: Path, count: int) -> Video:
 
 def decoding(path: Path, count: int) -> Video:
     return _load_by_decoding(str(path), count, Limits(), quiet)
+
+
+def noisy(number: int) -> np.ndarray:
+    """Drawings that no codec makes small, so that a share of the bytes is a share of the time."""
+    return np.random.default_rng(number).integers(0, 255, (48, 64, 3), np.uint8)
 
 
 def middles(total: int, count: int) -> list[int]:
@@ -191,9 +197,19 @@ def test_both_ways_describe_the_clip_alike(film: Film, name: str) -> None:
         assert (fast.total_frames, fast.fps, fast.duration) == (slow.total_frames, slow.fps, slow.duration)
 
 
-def test_refreshed_bit_by_bit_without_keyframes(film: Film, numbers: Numbers) -> None:
-    clip = film("refresh.mp4", 90, options={"g": "20", "intra-refresh": "1"})
-    assert numbers(load_video(clip, num_frames=8).frames) == middles(90, 8)
+def test_refreshed_bit_by_bit_without_keyframes(film: Film) -> None:
+    """Decoding may begin at any refresh, but the picture is whole only when that is over."""
+
+    def sliding(number: int) -> np.ndarray:
+        return np.roll(noisy(0), 3 * number, axis=1)
+
+    options = {"g": "20", "intra-refresh": "1", "x264-params": "scenecut=0"}
+    clip = film("refresh.mp4", 90, options=options, draw=sliding)
+    with pytest.raises(Unseekable):
+        seeking(clip, 8)
+    with open_source(str(clip), Limits()) as source:
+        every = [shown.frame.to_ndarray(format="rgb24") for shown in source.frames()]
+    assert np.array_equal(load_video(clip, num_frames=8).frames, [every[i] for i in middles(90, 8)])
 
 
 @pytest.fixture
@@ -280,6 +296,19 @@ def test_a_size_that_changes_midway_is_scaled_to_the_first(film: Film, tmp_path:
     frames = load_video(tmp_path / "both.h264", num_frames=4).frames
     assert frames.shape == (4, 48, 64, 3)
     assert abs(int(frames[3].mean()) - 200) < 4
+
+
+@pytest.mark.parametrize("codec", ["libx264", "libx265", "mpeg2video"])
+def test_a_recording_that_begins_between_keyframes(film: Film, numbers: Numbers, tmp_path: Path, codec: str) -> None:
+    x265 = "log-level=none:pools=1:keyint=20:scenecut=0:open-gop=0"
+    options = {"g": "20", "bf": "0", "x264-params": "scenecut=0", "x265-params": x265}
+    whole = film("whole.ts", 100, codec=codec, options=options)
+    data = whole.read_bytes()
+    (tmp_path / "part.ts").write_bytes(data[len(data) // 188 // 3 * 188 :])  # a transport stream is cut in 188 bytes
+    seen = numbers(load_video(tmp_path / "part.ts", num_frames=100).frames)
+    assert seen == list(range(seen[0], 100))
+    assert seen[0] % 20 == 0  # the first picture that needs no other
+    assert 20 <= seen[0] <= 60
 
 
 def test_a_stream_that_turns_up_midway(film: Film, numbers: Numbers, tmp_path: Path) -> None:
@@ -466,11 +495,6 @@ def cut(path: Path, share: float) -> Path:
     return shorter
 
 
-def noisy(number: int) -> np.ndarray:
-    """Drawings that no codec makes small, so that a share of the bytes is a share of the time."""
-    return np.random.default_rng(number).integers(0, 255, (48, 64, 3), np.uint8)
-
-
 def test_truncated_before_the_index(film: Film) -> None:
     refused(cut(film("clip.mp4", draw=noisy), 0.6), "truncated", "moov")
     refused(cut(film("clip.mov", draw=noisy), 0.6), "truncated", "moov")
@@ -486,6 +510,18 @@ def test_truncated_says_how_much_is_left(film: Film, name: str, count: int, shar
     readable = re.search(r"only (\d+\.\d) s", message)
     assert readable
     assert float(readable[1]) == pytest.approx(6 * share, abs=0.5)
+
+
+def test_damage_at_the_start(film: Film) -> None:
+    """Frames that build on a lost one would come out as mud."""
+    clip = film("clip.mkv", 60, draw=noisy, options={"g": "999", "bf": "0"})
+    data = bytearray(clip.read_bytes())
+    with av.open(clip) as container:
+        first = bytes(next(container.demux(video=0)))
+    at = data.index(first)
+    data[at : at + len(first)] = b"\xff" * len(first)
+    clip.write_bytes(data)
+    refused(clip, "truncated or damaged", "0.0 s of 2.0 s")
 
 
 @pytest.mark.parametrize("count", [3, 60])
@@ -510,6 +546,17 @@ def test_sound_that_runs_on_is_no_truncation(film: Film, numbers: Numbers, name:
         video = load_video(film(name, 60, sound_s=6.0, options=GOP), num_frames=count)
         assert numbers(video.frames) == middles(60, count)
         assert video.duration == pytest.approx(2.0, abs=0.01)
+
+
+def test_sound_that_runs_on_hides_no_truncation(film: Film) -> None:
+    """Where the header states the video's own duration, sound that reaches the end is no excuse."""
+    with open_source(str(film("clip.mp4")), Limits()) as source:
+        header = replace(source.header, stated_s=Fraction(10))
+    middle = round(5 / header.tick)
+    assert header.of_video
+    assert not header.is_complete(middle, latest=Fraction(10))
+    assert replace(header, of_video=False).is_complete(middle, latest=Fraction(10))
+    assert not replace(header, of_video=False).is_complete(middle, latest=Fraction(5))
 
 
 def test_a_few_lost_frames_at_the_end_are_no_truncation(film: Film) -> None:
