@@ -17,6 +17,9 @@ from draftlens.load import Loaded, load_pair
 from draftlens.media import Limits
 from draftlens.types import Chunk, Result
 
+MAX_NEW_TOKENS = 256
+"""Length of an engine's answers where the caller names none."""
+
 
 def generate(
     target_model: Any,
@@ -174,7 +177,8 @@ class Engine:
             method: for this call, instead of the engine's.
             seed: of the sampling noise.
             stop: strings that end the answer.
-            options: everything else that transformers' `generate` takes; answers are greedy unless `do_sample=True`.
+            options: everything else that transformers' `generate` takes; answers are greedy unless `do_sample=True`,
+                and at most `MAX_NEW_TOKENS` long unless a length is given.
 
         Raises:
             MediaError, InputError, ConfigError: before any token is made.
@@ -226,6 +230,8 @@ class Engine:
             ending = StopStringCriteria(tokenizer, [stop] if isinstance(stop, str) else list(stop))
             options |= {"stopping_criteria": [*(options.get("stopping_criteria") or []), ending]}
         options.setdefault("do_sample", False)
+        if not options.keys() & {"max_length", "generation_config"}:
+            options.setdefault("max_new_tokens", MAX_NEW_TOKENS)
         return Stream(
             self.target.backbone,
             inputs.target,

@@ -9,6 +9,7 @@ import torch
 
 from draftlens.config import Method, resolve
 from draftlens.engine import Clock, Session
+from draftlens.errors import InputError
 from draftlens.models.backbone import Backbone
 from draftlens.models.prompt import Prepared
 from draftlens.ops.sampling import SamplingRule, check_processors
@@ -35,7 +36,20 @@ def open_session(
     given = {name: value for name, value in options.items() if value is not None}
     with clock.phase("vision"):
         prepared = target.prepare(inputs, **given)
+    if draft_inputs is not None:
+        check_rows(prepared, draft_inputs)
     return Session(target, prepared, drafter, sampling_rule(prepared, chosen, seed), clock)
+
+
+def check_rows(prepared: Prepared, draft_inputs: Mapping[str, Any]) -> None:
+    """Refuse draft inputs that belong to another batch.
+
+    Raises:
+        InputError: there are no `input_ids`, or not as many rows as the target has.
+    """
+    ids, rows = draft_inputs.get("input_ids"), prepared.input_ids.shape[0]
+    if ids is None or len(ids) != rows:
+        raise InputError(f"draft_inputs must hold input_ids for {rows} rows, not {0 if ids is None else len(ids)}")
 
 
 def sampling_rule(prepared: Prepared, method: Method, seed: int | None) -> SamplingRule:

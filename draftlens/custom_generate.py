@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from draftlens.call import MethodLike, finish, sampling_rule
+from draftlens.call import MethodLike, check_rows, finish, sampling_rule
 from draftlens.config import resolve
 from draftlens.engine import Clock, Session, Stats, decode
 from draftlens.errors import ConfigError
@@ -74,8 +74,11 @@ class SpeculativeGenerate:
         return GenerateDecoderOnlyOutput(sequences=sequences)
 
     def _inputs(self, prepared: Prepared) -> Mapping[str, Any]:
-        if self.draft_inputs is not None or self.draft is None:
-            return self.draft_inputs or {}
+        if self.draft is None:
+            return {}
+        if self.draft_inputs is not None:
+            check_rows(prepared, self.draft_inputs)
+            return self.draft_inputs
         if prepared.model_kwargs.get("mm_encoder_outputs"):
             raise ConfigError("generate has already encoded the images: give SpeculativeGenerate the draft_inputs")
         kept = {k: v for k, v in prepared.model_kwargs.items() if isinstance(v, Tensor) and k != "position_ids"}

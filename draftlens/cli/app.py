@@ -16,6 +16,7 @@ from draftlens.cli import options as opt
 from draftlens.cli.demo import run_demo
 from draftlens.cli.doctor import report, show_report
 from draftlens.cli.show import errors, frame_bar, print_json, result_json, show_stats, show_stream, working
+from draftlens.cli.threads import settle_threads
 from draftlens.cli.verify import show_verification, verify_engine
 from draftlens.conversation import Conversation, read
 from draftlens.conversation import ask as conversation_of
@@ -36,7 +37,9 @@ def _load(target: str, draft: str | None, method: Any, device: str | None, dtype
     if quiet or target == EMBEDDED:
         transformers_logging.disable_progress_bar()
     with working(f"loading {target}", quiet):
-        return load(target, draft, method, device, dtype)
+        engine = load(target, draft, method, device, dtype)
+    settle_threads(engine.target.backbone.model)
+    return engine
 
 
 def _read(quiet: bool, prompt: str, frames: int = 8, **media: Any) -> Conversation:

@@ -46,6 +46,6 @@ class Stopper:
     def _others_stop(self, rows: Rows, row: int, new: Sequence[int]) -> bool:
         if not self.others:
             return False
-        ids = rows.history(row, new)[None]
-        # A criterion may answer with one bool for all rows, which stock `generate` takes too.
-        return any(bool(torch.as_tensor(criterion(ids, None)).all()) for criterion in self.others)
+        # A criterion may tell rows apart by index, so it is asked in the row's place; one bool may stand for all rows.
+        ids = rows.history(row, new).repeat(len(rows), 1)
+        return any(bool(torch.as_tensor(criterion(ids, None)).expand(len(rows))[row]) for criterion in self.others)
