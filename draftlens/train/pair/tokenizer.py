@@ -1,0 +1,75 @@
+"""The pair's one tokenizer: byte-level BPE trained on what is said in the world."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from draftlens.train.world import Turn, describe, questions, sample_scene, sample_still
+
+VOCABULARY = 512
+START, END, PAD, IMAGE, VIDEO = "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<image>", "<video>"
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+    "{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}<image>\n{% elif part['type'] == 'video' %}<video>\n"
+    "{% elif part['type'] == 'text' %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}{% endif %}"
+    "<|im_end|>\n"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def world_text(num_scenes: int) -> Iterator[str]:
+    """Every question and answer about the first ``num_scenes`` scenes, moving and still."""
+    rng = np.random.default_rng(0)
+    for seed in range(num_scenes):
+        for still in (False, True):
+            scene = sample_still(seed) if still else sample_scene(seed)
+            for turn in [describe(scene, rng, still), *questions(scene, still)]:
+                yield turn.question
+                yield turn.answer
+    yield from ("user\n", "assistant\n", "system\n")
+
+
+def build_tokenizer(num_scenes: int = 400) -> Any:
+    """A ``PreTrainedTokenizerFast`` with the Qwen-style chat tokens; the same one every time."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=[PAD, START, END, IMAGE, VIDEO],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(world_text(num_scenes), trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token=END,
+        pad_token=PAD,
+        additional_special_tokens=[START, IMAGE, VIDEO],
+        clean_up_tokenization_spaces=False,
+        padding_side="left",
+        model_max_length=8192,
+    )
+
+
+def chat(media: str | None, turns: list[Turn]) -> list[tuple[str, bool]]:
+    """The chat as pieces of text, each with whether it is an answer (and so trained on).
+
+    Joined, the pieces are what the chat template makes of the same conversation; ``media`` is IMAGE, VIDEO or None.
+    """
+    pieces: list[tuple[str, bool]] = []
+    for i, turn in enumerate(turns):
+        shown = f"{media}\n" if media and i == 0 else ""
+        pieces.append((f"{START}user\n{shown}{turn.question}{END}\n{START}assistant\n", False))
+        pieces.append((f"{turn.answer}{END}", True))
+        pieces.append(("\n", False))
+    return pieces
