@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from rich.text import Text
 
 from draftlens.api import Engine, Inputs
-from draftlens.cli.show import console, definitions, print_json, result_json, show_stream, table
+from draftlens.cli.show import WordWriter, console, definitions, print_json, result_json, show_stream, table
 from draftlens.compare import StockRun, run_stock
 from draftlens.types import Result
 
@@ -25,8 +27,10 @@ def run_demo(engine: Engine, inputs: Inputs, clip: Path, max_new_tokens: int, as
         print_json({"clip": str(clip), **_figures(stock, result), "result": result_json(result)})
         return
     console.print(f"[bold]{clip.name}[/], stock generate of {engine.target.name}:")
-    stock = run_stock(engine.target.backbone, inputs.target, on_token=_printer(engine), **options)
-    console.print("\n")
+    writer = WordWriter(console)
+    stock = run_stock(engine.target.backbone, inputs.target, on_token=_printer(engine, writer), **options)
+    writer.end()
+    console.print()
     console.print(f"[bold]{clip.name}[/], draftlens ([bold green]green[/]: supplied by the draft):")
     result = show_stream(engine.answer(inputs, **options), engine.pieces)
     console.print()
@@ -39,7 +43,7 @@ def _warm_up(engine: Engine, inputs: Inputs) -> None:
     engine.answer(inputs, max_new_tokens=12).run()
 
 
-def _printer(engine: Engine) -> Any:
+def _printer(engine: Engine, writer: WordWriter) -> Callable[[int], None]:
     ids: list[int] = []
     told = 0
 
@@ -48,7 +52,7 @@ def _printer(engine: Engine) -> Any:
         ids.append(token)
         text = engine.target.processor.tokenizer.decode(ids, skip_special_tokens=True)
         if not text.endswith("\N{REPLACEMENT CHARACTER}"):
-            console.print(text[told:], end="", soft_wrap=True, markup=False)
+            writer.write(Text(text[told:]))
             told = len(text)
 
     return show

@@ -45,11 +45,55 @@ def frame_bar(quiet: bool = False) -> Iterator[Callable[[int, int], None] | None
 
 def show_stream(stream: Stream, pieces: Callable[[list[int]], list[str]]) -> Result:
     """Print an answer as it comes, what the draft supplied in colour; return the result."""
+    writer = WordWriter(console)
     for chunk in stream:
         if chunk.text:
-            console.print(shaded(chunk.text, chunk.tokens, chunk.from_draft, pieces), end="", soft_wrap=True)
-    console.print()
+            writer.write(shaded(chunk.text, chunk.tokens, chunk.from_draft, pieces))
+    writer.end()
     return stream.result
+
+
+class WordWriter:
+    """Prints text that comes in pieces without breaking words at the edge of a terminal.
+
+    A word is printed once the space behind it is known, so the line it belongs to is known too.
+    """
+
+    def __init__(self, to: Console) -> None:
+        self.console, self.column, self.word = to, 0, Text()
+
+    def write(self, text: Text) -> None:
+        """Take a piece; print the words that it completes."""
+        for character in (text[index] for index in range(len(text))):
+            if character.plain.isspace():
+                self._flush()
+                self._space(character)
+            else:
+                self.word.append(character)
+
+    def end(self) -> None:
+        """Print what is left and end the line."""
+        self._flush()
+        self.console.print()
+        self.column = 0
+
+    def _flush(self) -> None:
+        if self.console.is_terminal and self.column and self.column + self.word.cell_len > self.console.width:
+            self.console.print()
+            self.column = 0
+        self._print(self.word)
+        self.word = Text()
+
+    def _space(self, character: Text) -> None:
+        if character.plain == "\n":
+            self.console.print()
+            self.column = 0
+        elif not self.console.is_terminal or 0 < self.column < self.console.width:
+            self._print(character)
+
+    def _print(self, text: Text) -> None:
+        self.console.print(text, end="", soft_wrap=True)
+        self.column += text.cell_len
 
 
 def shaded(
@@ -92,7 +136,7 @@ def show_stats(result: Result) -> None:
         parts.append(f"[{DRAFT_STYLE}]{supplied} from the draft[/]")
         parts.append(f"mean acceptance length {stats.mean_acceptance_length:.2f}")
     parts.append(exactness(result))
-    errors.print(" · ".join(parts), style="dim")
+    errors.print(" · ".join(parts), style="dim", soft_wrap=True)
 
 
 def exactness(result: Result) -> str:
