@@ -54,7 +54,7 @@ def main() -> None:
     report = {"environment": environment(args), "prediction": PREDICTION, "runs": runs, "costs": costs}
     report["summary"] = summarize(runs, costs, args.gamma)
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.with_suffix(".json").write_text(json.dumps(report, indent=2) + "\n")
+    args.out.with_suffix(".json").write_text(json.dumps(report) + "\n")
     args.out.with_suffix(".md").write_text(markdown(report))
     print(markdown(report))
 
@@ -136,7 +136,7 @@ def measure(engine: Engine, prompts: dict[str, Inputs], args: argparse.Namespace
     options = {"max_new_tokens": args.max_new_tokens, "do_sample": False}
     table = configurations(engine, args.gamma)
     runs: dict[str, Any] = {
-        name: {"e2e": [], "decode": [], "tau": [], "outside": [], "identical": True} for name in table
+        name: {"e2e": {}, "decode": {}, "tau": {}, "outside": {}, "identical": True} for name in table
     }
     for name, call in list(table.items()):
         try:
@@ -152,7 +152,7 @@ def measure(engine: Engine, prompts: dict[str, Inputs], args: argparse.Namespace
                 run = runs[name]
                 for key in ("e2e", "decode", "tau", "outside"):
                     if key in found:
-                        run[key].append({"clip": clip, "value": found[key]})
+                        run[key].setdefault(clip, []).append(round(found[key], 6))
                 reference = reference or found["tokens"]
                 run["identical"] &= found["tokens"] == reference
                 run["emitted"] = run.get("emitted", 0) + sum(map(len, found["tokens"]))
@@ -207,11 +207,11 @@ def summarize(runs: dict[str, Any], costs: dict[str, float], gamma: int) -> dict
             continue
         ratios = {key: paired(runs["hf-generate"][key], run[key]) for key in ("e2e", "decode")}
         summary[name] = {
-            "e2e_seconds": statistics.median(v["value"] for v in run["e2e"]),
+            "e2e_seconds": statistics.median(values(run["e2e"])),
             "speedup_e2e": spread(ratios["e2e"]),
             "speedup_decode": spread(ratios["decode"]),
             "identical": run["identical"],
-            **{key: statistics.median(v["value"] for v in run[key]) for key in ("tau", "outside") if run[key]},
+            **{key: statistics.mean(values(run[key])) for key in ("tau", "outside") if run[key]},
         }
     chain = next(name for name in runs if name.startswith("chain"))
     tau, one = summary[chain]["tau"], costs["target(1)"]
@@ -225,9 +225,14 @@ def summarize(runs: dict[str, Any], costs: dict[str, float], gamma: int) -> dict
     return summary
 
 
-def paired(slow: list[dict[str, Any]], fast: list[dict[str, Any]]) -> list[float]:
+def values(by_clip: dict[str, list[float]]) -> list[float]:
+    """All clips' values in one list."""
+    return [value for column in by_clip.values() for value in column]
+
+
+def paired(slow: dict[str, list[float]], fast: dict[str, list[float]]) -> list[float]:
     """Ratios of runs of the same clip in the same repeat."""
-    return [a["value"] / b["value"] for a, b in zip(slow, fast, strict=True)]
+    return [a / b for clip in slow for a, b in zip(slow[clip], fast[clip], strict=True)]
 
 
 def spread(values: list[float]) -> dict[str, float]:

@@ -1,0 +1,120 @@
+"""What the unmodified library answers, and drafts that agree with a model in part."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import torch
+from families import FAMILIES, Family, inputs, tokenizer
+from transformers import LogitsProcessor, StoppingCriteria
+
+NEW = 25
+"""New tokens: the one of prefill and 24 more, which chains of 1, 3 and 5 and a bonus token fill without a rest."""
+
+NEAR_TIE = 4e-5
+"""Scores this close could fall either way: in float32, checking many tokens at once moves logits by up to 1.5e-5."""
+
+METHODS: Mapping[str, Any] = {
+    "chain1": {"num_speculative_tokens": 1},
+    "chain3": {"num_speculative_tokens": 3},
+    "chain5": {"num_speculative_tokens": 5},
+    "eagle": {"tree": "eagle"},
+    "odd": {"tree": [[0], [1], [2], [1, 0], [1, 1], [2, 0], [1, 1, 0], [1, 1, 0, 0]]},
+}
+"""In the odd tree the likeliest guess is a leaf and the longest path begins at the second likeliest."""
+
+ALL_KINDS = [(family, kind) for family in FAMILIES for kind in family.kinds]
+
+
+@cache
+def target(family: Family) -> Any:
+    """The family's model."""
+    return family.build()
+
+
+def noisy(model: Any, amount: float = 0.05) -> Any:
+    """A copy with noise on all weights: a draft that agrees in part."""
+    draft = copy.deepcopy(model)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in draft.parameters():
+            if weight.ndim > 1:
+                weight += torch.randn(weight.shape, generator=generator) * weight.std() * amount
+    return draft
+
+
+@cache
+def draft(family: Family, kind: str = "noisy") -> Any:
+    """A draft for the family's model: `random`, `self` or `noisy`."""
+    if kind == "random":
+        return family.build(seed=7)
+    return target(family) if kind == "self" else noisy(target(family))
+
+
+@cache
+def reference(family: Family, kind: str) -> list[list[int]]:
+    """Stock tokens of the kind's whole batch, which never ends by itself."""
+    return stock(target(family), inputs(family, kind), max_new_tokens=NEW)
+
+
+def stock(model: Any, given: Mapping[str, Any], **options: Any) -> list[list[int]]:
+    """New tokens of each row by `model.generate`, up to and with its end-of-sequence token, without padding."""
+    output = model.generate(**given, do_sample=False, return_dict_in_generate=True, output_scores=True, **options)
+    rows = answers(model, given, output.sequences, **options)
+    best = torch.stack(output.scores, 1).topk(2).values
+    for gaps, row in zip(best[..., 0] - best[..., 1], rows, strict=True):
+        assert gaps[: len(row)].min() > NEAR_TIE, "a near-tie: choose another prompt"
+    return rows
+
+
+def answers(model: Any, given: Mapping[str, Any], sequences: torch.Tensor, **options: Any) -> list[list[int]]:
+    """The rows of what `generate` returned, as `Result.tokens` has them."""
+    config = options.get("generation_config") or model.generation_config
+    eos = options.get("eos_token_id", config.eos_token_id)
+    ends = set(eos if isinstance(eos, list) else [eos])
+    return [trim(row, ends) for row in sequences[:, given["input_ids"].shape[1] :].tolist()]
+
+
+def trim(row: list[int], ends: set[int | None]) -> list[int]:
+    """A row of `generate` cut behind its first end-of-sequence token, else before its padding."""
+    for count, token in enumerate(row, start=1):
+        if token in ends:
+            return row[:count]
+    while row and row[-1] == tokenizer().pad_token_id:
+        row = row[:-1]
+    return row
+
+
+def staggered(rows: list[list[int]]) -> list[int]:
+    """End-of-sequence ids that end two of three rows, early and late, and leave the third running."""
+    for first in rows[0][3:9] + rows[1][3:9] + rows[2][3:9]:
+        for second in rows[0][11:20] + rows[1][11:20] + rows[2][11:20]:
+            ends = [min((row.index(token) for token in (first, second) if token in row), default=NEW) for row in rows]
+            early, late, never = sorted(ends)
+            if 2 < early < 10 < late < 22 < never == NEW:
+                return [first, second]
+    raise AssertionError("these rows have no such tokens")
+
+
+class Divisible(StoppingCriteria):
+    """Ends a row at its first token that 7 divides, from the third on."""
+
+    def __init__(self, prompt_length: int, as_bool: bool = False) -> None:
+        self.prompt_length, self.as_bool = prompt_length, as_bool
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> Any:
+        """One truth per row."""
+        done = (input_ids[:, -1] % 7 == 0) & (input_ids.shape[1] >= self.prompt_length + 3)
+        return bool(done.all()) if self.as_bool else done
+
+
+class NoEcho(LogitsProcessor):
+    """Forbids the ids next to the last four, and likes those next to the fifth last: five tokens of history count."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Change the scores in place, as careless processors do."""
+        scores.scatter_(1, (input_ids[:, -4:] + 1) % scores.shape[1], -torch.inf)
+        return scores.scatter_add_(1, (input_ids[:, -5:-4] + 2) % scores.shape[1], torch.full((len(scores), 1), 4.0))

@@ -1,0 +1,182 @@
+"""`SpeculativeGenerate` behind the caller's own `model.generate`: the same tensor, padding included."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from families import FAMILIES, Family, inputs, tokenizer
+from stock import METHODS, NEW, Divisible, NoEcho, draft, reference, staggered, stock, target
+from transformers.generation.streamers import BaseStreamer
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+import draftlens
+
+every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
+methods = pytest.mark.parametrize("method", ["chain5", "eagle"])
+
+
+def compare(family: Family, given: dict[str, Any], method: str = "chain5", **options: Any) -> draftlens.Result:
+    """Call `generate` with and without us; our statistics."""
+    options = {"max_new_tokens": NEW, "do_sample": False, **options}
+    ours = draftlens.SpeculativeGenerate(draft(family), given, METHODS[method])
+    expected = target(family).generate(**given, **options)
+    assert torch.equal(target(family).generate(**given, **options, custom_generate=ours), expected)
+    assert ours.last is not None
+    return ours.last
+
+
+@every_family
+@methods
+def test_the_whole_tensor(family: Family, method: str) -> None:
+    """Prompt, answers and the padding of rows that end early."""
+    eos = staggered(reference(family, family.richest))
+    result = compare(family, inputs(family, family.richest), method, eos_token_id=eos)
+    assert 0 < result.stats.accepted < result.stats.drafted
+
+
+@every_family
+def test_a_dict(family: Family) -> None:
+    """`return_dict_in_generate`."""
+    given = inputs(family, family.richest)
+    output = target(family).generate(
+        **given,
+        max_new_tokens=NEW,
+        do_sample=False,
+        return_dict_in_generate=True,
+        custom_generate=draftlens.SpeculativeGenerate(draft(family), given),
+    )
+    assert isinstance(output, GenerateDecoderOnlyOutput)
+    assert output.sequences[:, given["input_ids"].shape[1] :].tolist() == reference(family, family.richest)
+
+
+@every_family
+def test_criteria_and_processors(family: Family) -> None:
+    """The caller's own objects."""
+    given = inputs(family, family.richest)
+    criteria = [Divisible(given["input_ids"].shape[1])]
+    compare(
+        family,
+        given,
+        "eagle",
+        stopping_criteria=criteria,
+        logits_processor=[NoEcho()],
+        repetition_penalty=1.2,
+        eos_token_id=staggered(reference(family, family.richest)),
+    )
+
+
+@every_family
+def test_criteria_without_an_eos(family: Family) -> None:
+    """The one known difference: stock rows that a criterion has ended babble on until all have; ours are padded."""
+    given = inputs(family, family.richest)
+    length = given["input_ids"].shape[1]
+    options = {"max_new_tokens": NEW, "do_sample": False, "stopping_criteria": [Divisible(length)]}
+    expected = target(family).generate(**given, **options)
+    ours = draftlens.SpeculativeGenerate(draft(family), given)
+    output = target(family).generate(**given, **options, custom_generate=ours)
+    assert output.shape == expected.shape
+    assert ours.last is not None
+    for row, said, stock_row in zip(ours.last.tokens, output, expected, strict=True):
+        end = length + len(row)
+        assert torch.equal(said[:end], stock_row[:end])
+        assert (said[end:] == tokenizer().pad_token_id).all()
+    assert len(set(map(len, ours.last.tokens))) > 1
+
+
+class Recorder(BaseStreamer):
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.puts = self.ends = 0
+
+    def put(self, value: torch.Tensor) -> None:
+        """Prompt first, then tokens."""
+        assert not self.ends
+        self.puts += 1
+        self.ids += value.flatten().tolist()
+
+    def end(self) -> None:
+        """Nothing comes after."""
+        self.ends += 1
+
+
+@every_family
+@methods
+def test_a_streamer(family: Family, method: str) -> None:
+    """All ids in order, and one end."""
+    given, told, heard = inputs(family, family.richest, rows=(0,)), Recorder(), Recorder()
+    options = {"max_new_tokens": NEW, "do_sample": False}
+    target(family).generate(**given, **options, streamer=told)
+    ours = draftlens.SpeculativeGenerate(draft(family), given, METHODS[method])
+    target(family).generate(**given, **options, streamer=heard, custom_generate=ours)
+    assert heard.ids == told.ids
+    assert heard.ends == told.ends == 1
+    assert heard.puts < told.puts
+
+
+@every_family
+def test_a_streamer_of_a_call_around_ours_is_left_alone(family: Family) -> None:
+    """`draftlens.generate` inside somebody's streamed `generate` tells that streamer nothing."""
+    given, recorder = inputs(family, "text", rows=(0,)), Recorder()
+
+    def inner(model: Any, input_ids: torch.Tensor, **_: Any) -> torch.Tensor:
+        draftlens.generate(model, given, draft=draft(family), max_new_tokens=5)
+        return input_ids
+
+    target(family).generate(**given, max_new_tokens=5, streamer=recorder, custom_generate=inner)
+    assert recorder.ids == given["input_ids"][0].tolist()
+
+
+@every_family
+def test_text_needs_no_draft_inputs(family: Family) -> None:
+    """Nothing has been replaced in them."""
+    given = inputs(family, "text")
+    ours = draftlens.SpeculativeGenerate(draft(family))
+    output = target(family).generate(**given, max_new_tokens=NEW, do_sample=False, custom_generate=ours)
+    assert output[:, given["input_ids"].shape[1] :].tolist() == reference(family, "text")
+
+
+@every_family
+def test_pictures_need_draft_inputs(family: Family) -> None:
+    """Refused with a sentence that says so."""
+    given = inputs(family, "image")
+    with pytest.raises(draftlens.ConfigError, match="draft_inputs"):
+        target(family).generate(**given, max_new_tokens=3, custom_generate=draftlens.SpeculativeGenerate(draft(family)))
+
+
+def encoded(family: Family, given: dict[str, Any]) -> dict[str, Any]:
+    """The same inputs with the pictures' features in place of their pixels."""
+    body = target(family).base_model
+    names = [name for name in inspect.signature(body.get_image_features).parameters if name in given]
+    with torch.no_grad():
+        features = body.get_image_features(**{name: given[name] for name in names}, return_dict=True)
+    left = {key: value for key, value in given.items() if not key.startswith("pixel")}
+    return {**left, "mm_encoder_outputs": {"image": features}}
+
+
+@every_family
+def test_features_that_the_caller_encoded(family: Family) -> None:
+    """Both ways in take `mm_encoder_outputs`, and leave them as they are."""
+    given = inputs(family, "image")
+    features = encoded(family, given)
+    assert stock(target(family), features, max_new_tokens=NEW) == reference(family, "image")
+    result = draftlens.generate(target(family), features, draft=draft(family), draft_inputs=given, max_new_tokens=NEW)
+    assert result.tokens == reference(family, "image")
+    ours = draftlens.SpeculativeGenerate(draft(family), given, METHODS["odd"])
+    output = target(family).generate(**features, max_new_tokens=NEW, do_sample=False, custom_generate=ours)
+    assert output[:, given["input_ids"].shape[1] :].tolist() == reference(family, "image")
+
+
+@every_family
+def test_sampling(family: Family) -> None:
+    """The draws of plain decoding with the same seed."""
+    given = inputs(family, family.richest)
+    options = {"max_new_tokens": NEW, "do_sample": True, "temperature": 0.8, "top_k": 12}
+    ours = draftlens.SpeculativeGenerate(draft(family), given, seed=11)
+    output = target(family).generate(**given, **options, custom_generate=ours)
+    expected = draftlens.generate(target(family), given, seed=11, **options)
+    assert output[:, given["input_ids"].shape[1] :].tolist() == expected.tokens

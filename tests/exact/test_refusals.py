@@ -1,0 +1,142 @@
+"""What cannot be exact is refused before any token, with a sentence that names the cause."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import transformers as hf
+from families import FAMILIES, TEXT, VOCAB, Family, inputs
+from stock import draft, target
+
+import draftlens
+from draftlens import ConfigError, IncompatiblePairError, InputError, UnsupportedModelError
+
+FAMILY: Family = next(family for family in FAMILIES if family.name == "llava_onevision")
+QWEN: Family = next(family for family in FAMILIES if family.name == "qwen2_5_vl")
+
+
+def ask(model: Any = None, **options: Any) -> draftlens.Result:
+    """One short question."""
+    given = inputs(FAMILY, "image")
+    return draftlens.generate(model or target(FAMILY), given, **{"max_new_tokens": 3, **options})
+
+
+def test_a_sliding_window() -> None:
+    """As a target and as a draft."""
+    sliding = FAMILY.build(use_sliding_window=True, sliding_window=8, max_window_layers=1)
+    with pytest.raises(UnsupportedModelError, match=r"LlavaOnevision.* keeps a \w*Sliding\w*, which cannot be rolled"):
+        ask(sliding)
+    with pytest.raises(UnsupportedModelError, match="Sliding"):
+        ask(draft=sliding)
+
+
+def test_an_encoder_with_a_decoder() -> None:
+    """T5 is no decoder-only model."""
+    config = hf.T5Config(vocab_size=VOCAB, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+    with pytest.raises(UnsupportedModelError, match="T5ForConditionalGeneration is no decoder-only model"):
+        ask(hf.T5ForConditionalGeneration(config))
+
+
+@pytest.mark.parametrize("name", ["flash_attention_2", "flex_attention", "mine"])
+def test_attention_without_a_tree_mask(name: str) -> None:
+    """Named, with what to do about it."""
+    model = FAMILY.build()
+    model.get_decoder().config._attn_implementation = name
+    with pytest.raises(UnsupportedModelError, match=f"'{name}' attention, which takes no tree mask.*sdpa"):
+        ask(model)
+
+
+def test_a_draft_that_cannot_see() -> None:
+    """A language model drafts for a model with eyes."""
+    blind = hf.LlamaForCausalLM(hf.LlamaConfig(**TEXT)).eval()
+    with pytest.raises(IncompatiblePairError, match=r"LlamaForCausalLM cannot see what .* can: image, video"):
+        ask(draft=blind)
+
+
+def test_a_draft_that_cannot_see_video() -> None:
+    """Pictures alone are not enough."""
+    with pytest.raises(IncompatiblePairError, match=r"Llava\w* cannot see .* can: video"):
+        ask(draft=target(FAMILIES[0]))
+
+
+def test_a_draft_of_another_tokenizer() -> None:
+    """A thousand ids are no padding."""
+    large = FAMILY.build(vocab_size=VOCAB + 2000)
+    for pair in ({"model": large, "draft": draft(FAMILY)}, {"draft": large}):
+        with pytest.raises(IncompatiblePairError, match=r"2208.* 208|208.* 2208.*cannot share a tokenizer"):
+            ask(**pair)
+
+
+@pytest.mark.parametrize("options", [{"num_beams": 2}, {"num_return_sequences": 2, "do_sample": True}], ids=str)
+def test_more_than_one_answer(options: dict[str, Any]) -> None:
+    """Beams and several answers."""
+    with pytest.raises(ConfigError, match="num_beams and num_return_sequences must be 1"):
+        ask(draft=draft(FAMILY), **options)
+    ours = draftlens.SpeculativeGenerate(draft(FAMILY), inputs(FAMILY, "image"))
+    with pytest.raises(ConfigError, match="num_beams and num_return_sequences must be 1"):
+        target(FAMILY).generate(**inputs(FAMILY, "image"), max_new_tokens=3, custom_generate=ours, **options)
+
+
+def test_processors_that_cannot_be_asked_about_guesses() -> None:
+    """They keep state."""
+    with pytest.raises(ConfigError, match="keeps state"):
+        ask(guidance_scale=1.5)
+
+
+def test_inputs() -> None:
+    """None at all, and a draft with another number of rows."""
+    with pytest.raises(InputError, match="input_ids"):
+        draftlens.generate(target(FAMILY), {}, max_new_tokens=3)
+    with pytest.raises(InputError, match="input_ids for 3 rows, not 2"):
+        ask(draft=draft(FAMILY), draft_inputs=inputs(FAMILY, "image", rows=(0, 1)))
+    ours = draftlens.SpeculativeGenerate(draft(FAMILY), inputs(FAMILY, "image", rows=(0, 1)))
+    with pytest.raises(InputError, match="input_ids for 3 rows, not 2"):
+        target(FAMILY).generate(**inputs(FAMILY, "image"), max_new_tokens=3, custom_generate=ours)
+
+
+def test_stop_strings_without_a_tokenizer() -> None:
+    """Nobody could read them."""
+    with pytest.raises(ConfigError, match="stop_strings need the model's tokenizer"):
+        ask(stop_strings="ab")
+
+
+def test_a_seam_that_lies() -> None:
+    """A model that scales its logits behind the head would get other answers: found out by trying."""
+
+    class Louder(hf.Qwen2_5_VLForConditionalGeneration):
+        """Doubles its logits where our seam cannot see it."""
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            """The forward of its parent, louder."""
+            output = super().forward(*args, **kwargs)
+            output.logits = output.logits * 2
+            return output
+
+    louder = Louder(QWEN.build().config).eval()
+    with pytest.raises(UnsupportedModelError, match="Louder computes other logits"):
+        draftlens.generate(louder, inputs(QWEN, "image"), max_new_tokens=3)
+
+
+@pytest.mark.parametrize(
+    ("method", "cause"),
+    [
+        ({"num_speculative_tokens": 0}, "at least 1"),
+        ({"tree": [[1]]}, "missing"),
+        ({"tree": "oak"}, "known: eagle"),
+        ({"sampling_rule": "hope"}, "known: coupled, rejection"),
+        ({"method": "magic"}, "known: plain, speculative"),
+        ({"gamma": 3}, "known: num_speculative_tokens"),
+    ],
+    ids=str,
+)
+def test_methods(method: dict[str, Any], cause: str) -> None:
+    """Each names what is known."""
+    with pytest.raises(ConfigError, match=cause):
+        ask(draft=draft(FAMILY), method=method)
+
+
+def test_speculation_without_a_draft() -> None:
+    """It needs one."""
+    with pytest.raises(ConfigError, match="needs a draft model"):
+        ask(method="speculative")

@@ -1,0 +1,78 @@
+"""Consumers that stop early, and the memory that a session takes."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import pytest
+from families import FAMILIES, Family, inputs
+from stock import METHODS, NEW, draft, reference, staggered, target
+
+import draftlens
+from draftlens.engine import Session
+
+every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
+methods = pytest.mark.parametrize("method", ["chain5", "eagle", "odd"])
+
+
+def check_caches(session: Session) -> None:
+    """What each running row holds is its prompt and all that it said but the last token."""
+    drafter: Any = session.drafter
+    for row, (said, finished) in enumerate(zip(session.rows.tokens, session.rows.finished, strict=True)):
+        if finished:
+            continue
+        assert session.cache.lengths[row] == session.prompt.lengths[row] + len(said) - 1
+        if not hasattr(drafter, "cache"):  # nothing has been drafted yet
+            continue
+        pending = drafter.pending[row] if drafter.pending else said[-1:]
+        assert drafter.cache.lengths[row] == drafter.prompt.lengths[row] + len(said) - len(pending)
+        assert said[len(said) - len(pending) :] == list(pending)
+
+
+@every_family
+@pytest.mark.parametrize(("method", "chunks"), [("chain5", 1), ("eagle", 4), ("odd", 7), ("chain5", 11)])
+def test_a_consumer_that_stops(family: Family, method: str, chunks: int) -> None:
+    """The caches agree with what was said, the words so far are right, and the next call is as if nothing was."""
+    rows, given = reference(family, family.richest), inputs(family, family.richest)
+    options = {"draft": draft(family), "method": METHODS[method], "max_new_tokens": NEW}
+    stream = draftlens.stream(target(family), given, **options, eos_token_id=staggered(rows))
+    heard: list[list[int]] = [[], [], []]
+    for chunk in islice(stream, chunks):
+        heard[chunk.row] += chunk.tokens
+    check_caches(stream.session)
+    assert all(row[: len(part)] == part for row, part in zip(rows, heard, strict=True))
+    assert all(said[: len(part)] == part for said, part in zip(stream.result.tokens, heard, strict=True))
+    del stream
+    assert draftlens.generate(target(family), given, **options).tokens == rows
+
+
+@every_family
+def test_a_stream_that_is_resumed(family: Family) -> None:
+    """What comes after a pause is what would have come without one, whatever ran in between."""
+    rows, given = reference(family, family.richest), inputs(family, family.richest)
+    stream = draftlens.stream(target(family), given, draft=draft(family), max_new_tokens=NEW)
+    heard: list[list[int]] = [[], [], []]
+    for chunk in islice(stream, 7):
+        heard[chunk.row] += chunk.tokens
+    draftlens.generate(target(family), inputs(family, "text"), draft=draft(family), max_new_tokens=4)
+    for chunk in stream:
+        heard[chunk.row] += chunk.tokens
+    check_caches(stream.session)
+    assert heard == stream.result.tokens == rows
+
+
+@every_family
+@methods
+@pytest.mark.parametrize("rows", [(0,), (0, 1, 2)], ids=["one", "ragged"])
+def test_the_memory_of_the_cache(family: Family, method: str, rows: tuple[int, ...]) -> None:
+    """Prompt, answer and one tree: nothing is held twice and nothing grows."""
+    given = inputs(family, family.richest, rows)
+    stream = draftlens.stream(target(family), given, draft=draft(family), method=METHODS[method], max_new_tokens=NEW)
+    stream.run()
+    text = target(family).config.get_text_config()
+    nodes = {"chain5": 5, "eagle": 25, "odd": 8}[method]
+    tokens = len(rows) * (int(given["attention_mask"].sum(1).max()) + NEW + nodes)
+    per_token = 2 * text.num_hidden_layers * text.num_key_value_heads * (64 // 4) * 4
+    assert stream.session.cache.nbytes == pytest.approx(tokens * per_token, rel=0.05)
+    assert stream.session.drafter.cache.nbytes <= 1.05 * tokens * per_token
