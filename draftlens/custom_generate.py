@@ -55,6 +55,8 @@ class SpeculativeGenerate:
         **kwargs: Any,
     ) -> Tensor | GenerateDecoderOnlyOutput:
         """Decode what stock `generate` prepared; called by it."""
+        if generation_config.output_scores or generation_config.output_logits or generation_config.output_attentions:
+            raise ConfigError("scores, logits and attentions are not returned by speculative decoding")
         prepared = capture_call(model, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)
         target = Backbone.of(model)
         drafter = self.method.drafter(target, self.draft, self._inputs(prepared))
@@ -67,11 +69,9 @@ class SpeculativeGenerate:
             streamer.end()
         self.last = finish(session)
         sequences = _sequences(prepared, self.last.tokens)
-        if not generation_config.return_dict_in_generate:
-            return sequences
-        if generation_config.output_scores or generation_config.output_logits or generation_config.output_attentions:
-            raise ConfigError("scores, logits and attentions are not returned by speculative decoding")
-        return GenerateDecoderOnlyOutput(sequences=sequences)
+        return (
+            GenerateDecoderOnlyOutput(sequences=sequences) if generation_config.return_dict_in_generate else sequences
+        )
 
     def _inputs(self, prepared: Prepared) -> Mapping[str, Any]:
         if self.draft is None:

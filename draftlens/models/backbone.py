@@ -8,7 +8,7 @@ language model and the output head are called directly, with our cache and our m
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from draftlens.errors import InputError, UnsupportedModelError
 from draftlens.models.cache import KVCache, check_rollback
 from draftlens.models.prompt import Prepared, Prompt, build_prompt, capture_call, left_padded, with_stop_strings
 from draftlens.ops import tree as trees
-from draftlens.types import Topology
+from draftlens.types import ROOT, Topology
 
 ATTENTION = ("sdpa", "eager")
 """Attention implementations that take the mask of a tree."""
@@ -211,7 +211,7 @@ def _rows(head: Any) -> int | None:
 
 @torch.no_grad()
 def check_seam(backbone: Backbone) -> None:
-    """Compare the seam with the model's own forward on four tokens, and a tree of two leaves with its two chains.
+    """Compare the model's own forward on four tokens with the seam's, where the last is one of a tree's two leaves.
 
     Catches what no structural check can: logits that are scaled after the head, masks that are ignored, positions
     that are made elsewhere.
@@ -221,11 +221,12 @@ def check_seam(backbone: Backbone) -> None:
     """
     ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
     stock = backbone.model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[:, -1]
-    fork, leaves = Topology((-1, -1)), [int(ids[0, 3]), int(ids[0, 1])]
+    root, right, wrong = int(ids[0, 2]), int(ids[0, 3]), int(ids[0, 1])
+    fork = Topology((ROOT, ROOT))
     bound = (1e-3 if stock.dtype == torch.float32 else 5e-2) * float(stock.abs().max().clamp_min(1e-6))
     cache, prompt = _tiny_prefill(backbone, ids[:, :2])
     mask = trees.attention_mask([2], trees.ancestors(fork, backbone.device))
-    tokens = torch.tensor([[int(ids[0, 2]), leaves[1], leaves[0]]], device=backbone.device)
+    tokens = torch.tensor([[root, wrong, right]], device=backbone.device)
     steps = trees.depths(fork, backbone.device)
     seam = backbone.forward(tokens, prompt.positions(steps[None]), cache, mask)[:, 2]
     difference = float((seam.to(stock.device) - stock).abs().max())
@@ -244,8 +245,3 @@ def _tiny_prefill(backbone: Backbone, ids: Tensor) -> tuple[KVCache, Prompt]:
     cache = backbone.new_cache(prompt, room=4)
     backbone.prefill(prompt, cache)
     return cache, prompt
-
-
-def common_vocabulary(backbones: Sequence[Backbone]) -> int:
-    """Ids that all of them have: models of one tokenizer are padded to different sizes."""
-    return min(backbone.vocab_size for backbone in backbones)

@@ -11,8 +11,8 @@ MOST_PADDING = 1024
 """Models of one tokenizer pad their vocabulary differently, but not by more than this."""
 
 
-def check_models(target: Backbone, draft: Backbone) -> int:
-    """The number of ids that both models share.
+def check_models(target: Backbone, draft: Backbone) -> None:
+    """Refuse a draft that sees less than the target or cannot have its tokenizer.
 
     Raises:
         IncompatiblePairError: the draft lacks a modality of the target, or the vocabularies cannot be the same.
@@ -27,7 +27,6 @@ def check_models(target: Backbone, draft: Backbone) -> int:
             f"target {target.name} and draft {draft.name} have {target.vocab_size} and {draft.vocab_size} token ids, "
             "so they cannot share a tokenizer"
         )
-    return min(target.vocab_size, draft.vocab_size)
 
 
 def check_tokenizers(target: Any, draft: Any, target_name: str, draft_name: str) -> None:
