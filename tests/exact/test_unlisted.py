@@ -1,0 +1,112 @@
+"""Architectures outside the list: they work because they fit the seam, or are refused with the reason."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+
+import draftlens
+
+TEXT: dict[str, Any] = {
+    "vocab_size": 120,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "head_dim": 8,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "initializer_range": 0.3,
+    "pad_token_id": 0,
+    "eos_token_id": None,
+    "bos_token_id": None,
+}
+VISION = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 16,
+    "patch_size": 4,
+}
+CLIP = {"model_type": "clip_vision_model"}
+QWEN_VISION = {"depth": 2, "num_heads": 2, "out_hidden_size": 32}
+MROPE = {"rope_type": "default", "mrope_section": [2, 1, 1], "rope_theta": 10000.0}
+
+
+def build(name: str, text: dict[str, Any] | None = None, vision: dict[str, Any] | None = None, **options: Any) -> Any:
+    """A tiny random VLM of the architecture `name`."""
+    torch.manual_seed(0)
+    config = getattr(hf, f"{name}Config")
+    settings = config(text_config={**TEXT, **(text or {})}, vision_config={**VISION, **(vision or {})}, **options)
+    model = getattr(hf, f"{name}ForConditionalGeneration")(settings).eval()
+    model.generation_config.pad_token_id = 0
+    return model
+
+
+LLAMA, TWO = {"model_type": "llama"}, {"image_token_index": 110, "video_token_index": 111}
+WORK: dict[str, dict[str, Any]] = {
+    "Idefics3": {"text": LLAMA, "image_token_id": 110, "scale_factor": 2},
+    "Glm4v": {
+        "text": {"rope_parameters": {**MROPE, "partial_rotary_factor": 1.0}},
+        "vision": QWEN_VISION,
+        "image_token_id": 110,
+        "video_token_id": 111,
+    },
+    "LlavaNextVideo": {"text": LLAMA, "vision": CLIP, **TWO, "image_grid_pinpoints": [[16, 16]]},
+    "VideoLlava": {"text": LLAMA, "vision": CLIP, **TWO},
+    "Mistral3": {"text": {"model_type": "mistral", "sliding_window": None}, "image_token_index": 110},
+    "Ovis2": {"text": {"model_type": "qwen2"}, "image_token_id": 110},
+    "Qwen3VLMoe": {
+        "text": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "rope_scaling": MROPE},
+        "vision": {**QWEN_VISION, "deepstack_visual_indexes": [0]},
+    },
+}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "Gemma3": (
+        {"mm_tokens_per_image": 4, "image_token_index": 110},
+        "DynamicSlidingWindowLayer, which cannot be rolled",
+    ),
+    "AyaVision": ({"text": {"model_type": "cohere2"}}, "DynamicSlidingWindowLayer, which cannot be rolled back"),
+    "Mistral3": ({"text": {"model_type": "mistral"}}, "DynamicSlidingWindowLayer, which cannot be rolled back"),
+    "Qwen3_5": ({"vision": QWEN_VISION}, "LinearAttentionLayer, which cannot be rolled back"),
+    "PaliGemma": (
+        {"text": {"model_type": "gemma"}, "image_token_index": 110, "projection_dim": 32},
+        "other logits when its language model is called directly",
+    ),
+}
+IDS = torch.arange(5, 23).view(2, 9)
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_it_works(name: str) -> None:
+    """Text in two rows, with a draft of the model itself and one with noise on its weights."""
+    model = build(name, **WORK[name])
+    noisy = copy.deepcopy(model)
+    with torch.no_grad():
+        for weight in noisy.parameters():
+            weight += 0.05 * weight.std().nan_to_num() * torch.randn_like(weight)
+    given = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
+    expected = model.generate(**given, max_new_tokens=13, do_sample=False)[:, 9:].tolist()
+    for draft, method in ((model, {"num_speculative_tokens": 5}), (noisy, {"tree": "eagle"})):
+        result = draftlens.generate(model, given, draft=draft, method=method, max_new_tokens=13)
+        assert result.tokens == expected
+        assert result.stats.accepted > 0
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_is_refused_with_the_reason(name: str) -> None:
+    """Before anything is generated."""
+    options, reason = REFUSED[name]
+    with pytest.raises(draftlens.UnsupportedModelError, match=reason):
+        draftlens.generate(build(name, **options), {"input_ids": IDS}, max_new_tokens=3)
+
+
+def test_logits_that_are_scaled_behind_the_head_are_found_out() -> None:
+    """No configuration key is looked at: the numbers themselves differ."""
+    model = hf.GraniteForCausalLM(hf.GraniteConfig(**TEXT, logits_scaling=8.0)).eval()
+    with pytest.raises(draftlens.UnsupportedModelError, match="GraniteForCausalLM computes other logits"):
+        draftlens.generate(model, {"input_ids": IDS}, max_new_tokens=3)
