@@ -42,10 +42,10 @@ def _load(target: str, draft: str | None, method: Any, device: str | None, dtype
     return engine
 
 
-def _read(quiet: bool, prompt: str, frames: int = 8, **media: Any) -> Conversation:
+def _read(quiet: bool, limits: str | None, prompt: str, frames: int = 8, **media: Any) -> Conversation:
     """Read the media: before any model is loaded, so that a wrong path is told at once."""
     with frame_bar(quiet) as bar:
-        return read(conversation_of(prompt, **media), frames, on_frame=bar)
+        return read(conversation_of(prompt, **media), frames, opt.limits_of(limits), on_frame=bar)
 
 
 def _answer(engine: Engine, chat: Conversation, as_json: bool, generation: dict[str, Any]) -> None:
@@ -68,11 +68,12 @@ def demo(
     max_new_tokens: opt.MaxNewTokens = 160,
     device: opt.Device = None,
     dtype: opt.Dtype = None,
+    limits: opt.MediaLimits = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Describe a clip twice, by stock generate and by draftlens, and compare."""
     path = clip or Path(str(files("draftlens") / "embedded" / "clips" / "shapes.mp4"))
-    chosen, chat = opt.method_of(method, speculative_config), _read(as_json, prompt, frames, video=path)
+    chosen, chat = opt.method_of(method, speculative_config), _read(as_json, limits, prompt, frames, video=path)
     engine = _load(target, draft, chosen, device, dtype, as_json)
     run_demo(engine, engine.process([chat]), path, max_new_tokens, as_json)
 
@@ -96,11 +97,12 @@ def caption(
     seed: opt.Seed = None,
     device: opt.Device = None,
     dtype: opt.Dtype = None,
+    limits: opt.MediaLimits = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Describe a clip."""
     generation = opt.sampling_of(sample, temperature, top_k, top_p, min_p, repetition_penalty)
-    chosen, chat = opt.method_of(method, speculative_config), _read(as_json, prompt, frames, video=clip)
+    chosen, chat = opt.method_of(method, speculative_config), _read(as_json, limits, prompt, frames, video=clip)
     engine = _load(target, draft, chosen, device, dtype, as_json)
     _answer(engine, chat, as_json, {"max_new_tokens": max_new_tokens, "seed": seed, **generation})
 
@@ -123,11 +125,12 @@ def ask(
     seed: opt.Seed = None,
     device: opt.Device = None,
     dtype: opt.Dtype = None,
+    limits: opt.MediaLimits = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Ask about one image or several."""
     generation = opt.sampling_of(sample, temperature, top_k, top_p, min_p, repetition_penalty)
-    chosen, chat = opt.method_of(method, speculative_config), _read(as_json, prompt, images=list(images))
+    chosen, chat = opt.method_of(method, speculative_config), _read(as_json, limits, prompt, images=list(images))
     engine = _load(target, draft, chosen, device, dtype, as_json)
     _answer(engine, chat, as_json, {"max_new_tokens": max_new_tokens, "seed": seed, **generation})
 
@@ -152,11 +155,15 @@ def verify(
     seed: opt.Seed = 0,
     device: opt.Device = None,
     dtype: opt.Dtype = None,
+    limits: opt.MediaLimits = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Compare plain and accelerated answers token by token; exit status 1 if they differ in float32."""
     generation = opt.sampling_of(sample, temperature, top_k, top_p, min_p, repetition_penalty)
-    chosen, chats = opt.method_of(method, speculative_config), _verify_chats(media, images, prompt, frames, as_json)
+    chosen, chats = (
+        opt.method_of(method, speculative_config),
+        _verify_chats(media, images, prompt, frames, limits, as_json),
+    )
     engine = _load(target, draft, chosen, device, dtype, as_json)
     for chat, name in chats:
         options = {"max_new_tokens": max_new_tokens, "seed": seed, **generation}
@@ -167,13 +174,13 @@ def verify(
 
 
 def _verify_chats(
-    media: list[Path] | None, images: bool, prompt: str, frames: int, quiet: bool
+    media: list[Path] | None, images: bool, prompt: str, frames: int, limits: str | None, quiet: bool
 ) -> list[tuple[Conversation, str]]:
     if not media:
-        return [(_read(quiet, prompt), "text only")]
+        return [(_read(quiet, limits, prompt), "text only")]
     if images:
-        return [(_read(quiet, prompt, images=list(media)), ", ".join(map(str, media)))]
-    return [(_read(quiet, prompt, frames, video=clip), str(clip)) for clip in media]
+        return [(_read(quiet, limits, prompt, images=list(media)), ", ".join(map(str, media)))]
+    return [(_read(quiet, limits, prompt, frames, video=clip), str(clip)) for clip in media]
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ import yaml
 
 from draftlens.config import Method, from_dict
 from draftlens.errors import ConfigError
+from draftlens.media import Limits
 
 Target = Annotated[
     str, typer.Option("--target", "-t", help="Folder or Hub id of a vision-language model, or `embedded`.")
@@ -37,6 +39,9 @@ RepetitionPenalty = Annotated[float | None, typer.Option(min=0.0, help="Above 1,
 Seed = Annotated[int | None, typer.Option(help="Of the sampling noise.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... or `auto` to spread a large model.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16, float16 or auto.")]
+MediaLimits = Annotated[
+    str | None, typer.Option("--limits", help="What media are too large: JSON such as '{\"max_bytes\": 1000000}'.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
@@ -69,6 +74,25 @@ def _read_config(config: str) -> dict[str, Any]:
     if not isinstance(options, dict):
         raise ConfigError(f"{source} must hold an object with a method and its options")
     return options
+
+
+def limits_of(given: str | None) -> Limits:
+    """The limits on media that `--limits` sets, the others at their defaults.
+
+    Raises:
+        ConfigError: it is no JSON object of known limits with positive numbers.
+    """
+    known = [field.name for field in fields(Limits)]
+    try:
+        chosen = json.loads(given or "{}")
+        if not isinstance(chosen, dict) or not all(isinstance(value, int | float) for value in chosen.values()):
+            raise ValueError("it must be an object of numbers")
+    except ValueError as error:
+        raise ConfigError(f"--limits is not valid: {error}") from error
+    unknown = sorted(set(chosen) - set(known))
+    if unknown:
+        raise ConfigError(f"--limits does not know {', '.join(map(repr, unknown))}; known: {', '.join(known)}")
+    return Limits(**chosen)
 
 
 def sampling_of(

@@ -137,6 +137,12 @@ def test_doctor_tells_of_the_machine_and_of_a_pair(run) -> None:
         (["caption", CLIP, "--speculative-config", "{"], "--speculative-config is not valid"),
         (["caption", CLIP, "--speculative-config", "no.json"], "cannot read the configuration no.json"),
         (["caption", CLIP, "--method", "plain", "--speculative-config", '{"method": "speculative"}'], "contradict"),
+        (
+            ["caption", CLIP, "--limits", '{"max_bytes": 100}'],
+            "over the limit of 100 bytes; pass Limits(max_bytes=...)",
+        ),
+        (["caption", CLIP, "--limits", '{"max_byte": 100}'], "--limits does not know 'max_byte'; known: max_bytes"),
+        (["caption", CLIP, "--limits", "100"], "--limits is not valid: it must be an object of numbers"),
         (["caption", CLIP, "--dtype", "int3"], "unknown dtype 'int3'"),
         (["caption", CLIP, "--device", "nowhere"], "device 'nowhere' cannot be used"),
     ],
