@@ -18,12 +18,15 @@ from draftlens.models.backbone import Backbone
 from draftlens.models.prompt import Prepared, capture_call
 from draftlens.types import Result
 
+NOT_RETURNED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
+
 
 class SpeculativeGenerate:
     """Our loop behind the caller's own ``model.generate(**inputs, custom_generate=SpeculativeGenerate(draft, ...))``.
 
     GenerationConfig, logits processors, stopping criteria and a streamer are honoured, and the return value is the
-    one of `generate`. The result with its statistics is kept in `last`.
+    one of `generate`. The result with its statistics is kept in `last`. Stop strings go into `stopping_criteria` as a
+    `StopStringCriteria`: under a callable `custom_generate`, `generate` loses the tokenizer that `stop_strings` need.
 
     Args:
         draft: the draft model.
@@ -55,8 +58,9 @@ class SpeculativeGenerate:
         **kwargs: Any,
     ) -> Tensor | GenerateDecoderOnlyOutput:
         """Decode what stock `generate` prepared; called by it."""
-        if generation_config.output_scores or generation_config.output_logits or generation_config.output_attentions:
-            raise ConfigError("scores, logits and attentions are not returned by speculative decoding")
+        asked = [name for name in NOT_RETURNED if getattr(generation_config, name, False)]
+        if generation_config.return_dict_in_generate and asked:
+            raise ConfigError(f"speculative decoding does not return what {', '.join(asked)} would add")
         prepared = capture_call(model, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)
         target = Backbone.of(model)
         drafter = self.method.drafter(target, self.draft, self._inputs(prepared))

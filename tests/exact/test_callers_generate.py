@@ -180,3 +180,13 @@ def test_sampling(family: Family) -> None:
     output = target(family).generate(**given, **options, custom_generate=ours)
     expected = draftlens.generate(target(family), given, seed=11, **options)
     assert output[:, given["input_ids"].shape[1] :].tolist() == expected.tokens
+
+
+@pytest.mark.parametrize("asked", ["output_scores", "output_logits", "output_attentions", "output_hidden_states"])
+def test_what_is_not_returned_is_refused(asked: str) -> None:
+    """Silently leaving it out would surprise the caller later."""
+    family = FAMILIES[0]
+    given, speculate = inputs(family, "text"), draftlens.SpeculativeGenerate(draft(family), inputs(family, "text"))
+    options = {"max_new_tokens": 3, "do_sample": False, "custom_generate": speculate, "return_dict_in_generate": True}
+    with pytest.raises(draftlens.ConfigError, match=f"does not return what {asked} would add"):
+        target(family).generate(**given, **options, **{asked: True})
