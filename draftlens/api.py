@@ -48,9 +48,8 @@ def generate(
     Raises:
         ConfigError, InputError, UnsupportedModelError, IncompatiblePairError: before any token is made.
     """
-    chosen = {"do_sample": do_sample, **options}
-    running = Stream(target_model, inputs, draft, draft_inputs, method, seed, Clock(Stats()), chosen)
-    return running.run()
+    drafting = {"draft": draft, "draft_inputs": draft_inputs, "method": method}
+    return stream(target_model, inputs, **drafting, seed=seed, do_sample=do_sample, **options).run()
 
 
 def stream(

@@ -31,7 +31,9 @@ def test_the_first_result_of_the_readme(monkeypatch: pytest.MonkeyPatch, capsys:
     assert out.strip().endswith("True")
 
 
-def test_the_readmes_engine_examples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: draftlens.Engine) -> None:
+def test_the_readmes_engine_examples(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, engine: draftlens.Engine
+) -> None:
     clips = ROOT / "draftlens" / "embedded" / "clips"
     (tmp_path / "clip.mp4").write_bytes((clips / "drift.mp4").read_bytes())
     (tmp_path / "a.png").write_bytes((clips / "shapes.png").read_bytes())
@@ -40,6 +42,7 @@ def test_the_readmes_engine_examples(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         next(b for b in blocks("README.md") if word in b) for word in ("chunk.text", 'method="plain"')
     )
     exec(streaming, {"engine": engine})
+    assert len(capsys.readouterr().out.split()) > 3
     exec(methods, {"draftlens": draftlens})
 
 
