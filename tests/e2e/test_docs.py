@@ -42,7 +42,7 @@ def test_the_readmes_engine_examples(
         next(b for b in blocks("README.md") if word in b) for word in ("chunk.text", 'method="plain"')
     )
     exec(streaming, {"engine": engine})
-    assert len(capsys.readouterr().out.split()) > 3
+    assert capsys.readouterr().out.strip()
     exec(methods, {"draftlens": draftlens})
 
 
