@@ -104,11 +104,11 @@ def process(processor: Any, conversations: Sequence[Conversation]) -> dict[str, 
     texts = [
         processor.apply_chat_template(c.messages, add_generation_prompt=True, tokenize=False) for c in conversations
     ]
-    images = [image for c in conversations for image in c.images]
     videos = [video for c in conversations for video in c.videos]
     options: dict[str, Any] = {"padding": True} if len(texts) > 1 else {}
-    if images:
-        options["images"] = [c.images for c in conversations] if len(texts) > 1 else images
+    if any(c.images for c in conversations):
+        # A list per chat also for one chat: LLaVA-OneVision takes a flat list for as many chats of one image each.
+        options["images"] = [c.images for c in conversations]
     if videos:
         # Frames are sampled already, by timestamp; the processor learns when each was shown.
         options["videos"] = [video.frames for video in videos]

@@ -11,6 +11,7 @@ from stock import noisy
 
 import draftlens
 from draftlens.compare import run_stock
+from draftlens.conversation import ask
 from tests.e2e.conftest import CLIPS
 
 TEMPLATE = """{%- for message in messages %}{{ message['role'] }}: {% for item in message['content'] -%}
@@ -46,11 +47,8 @@ def test_files_in_stock_tokens_out(family: Family, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
 def test_a_batch_of_chats(family: Family, tmp_path: Path) -> None:
-    """Each chat gets the answer that it gets alone."""
+    """Each chat gets the answer that it gets alone, whatever the others show."""
     engine = draftlens.load(*save_pair(family, tmp_path), device="cpu")
-    chats = [
-        draftlens.conversation.ask("what", images=PICTURE),
-        draftlens.conversation.ask("and this one", images=PICTURE),
-    ]
+    chats = [ask("what", images=PICTURE), ask("and what is this"), ask("both", images=[PICTURE, PICTURE])]
     together = engine.answer(engine.read(messages=chats), max_new_tokens=12).run()
     assert together.tokens == [engine.generate(messages=chat, max_new_tokens=12).tokens[0] for chat in chats]

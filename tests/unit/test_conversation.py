@@ -78,7 +78,7 @@ def test_one_chat_is_not_padded_and_a_batch_is() -> None:
     processor = FakeProcessor()
     chat = Conversation([{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Hi"}]}], [RED])
     process(processor, [chat])
-    assert processor.options == {"text": ["<image> Hi"], "return_tensors": "pt", "images": [RED]}
+    assert processor.options == {"text": ["<image> Hi"], "return_tensors": "pt", "images": [[RED]]}
     process(processor, [chat, chat])
     assert processor.options["padding"]
     assert processor.options["images"] == [[RED], [RED]]
