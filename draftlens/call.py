@@ -90,19 +90,25 @@ def text_of(chunks: Iterator[Chunk], decode_ids: Callable[[list[int]], str]) -> 
     Text is held back while it ends inside a character: bytes of one may come in different tokens. What an answer's end
     leaves held back comes last, in a chunk without tokens.
     """
-    held: dict[int, list[int]] = {}
-    told: dict[int, int] = {}
+    context: dict[
+        int, list[int]
+    ] = {}  # the last tokens whose text is out: how a tokenizer spaces words depends on them
+    pending: dict[int, list[int]] = {}
+
+    def untold(row: int) -> str:
+        before = context.get(row, [])
+        return decode_ids([*before, *pending[row]])[len(decode_ids(before)) :]
+
     for chunk in chunks:
-        ids = held.setdefault(chunk.row, [])
-        ids.extend(chunk.tokens)
-        text = decode_ids(ids)
+        new = pending.setdefault(chunk.row, [])
+        new.extend(chunk.tokens)
+        text = untold(chunk.row)
         if text.endswith("\N{REPLACEMENT CHARACTER}"):
             yield chunk
             continue
-        begin = told.get(chunk.row, 0)
-        told[chunk.row] = len(text)
-        yield Chunk(chunk.tokens, chunk.from_draft, text[begin:], chunk.row)
-    for row, ids in held.items():
-        rest = decode_ids(ids)[told.get(row, 0) :]
+        context[chunk.row], pending[chunk.row] = new, []
+        yield Chunk(chunk.tokens, chunk.from_draft, text, chunk.row)
+    for row in pending:
+        rest = untold(row)
         if rest:
             yield Chunk((), (), rest, row)

@@ -160,10 +160,8 @@ def verify(
 ) -> None:
     """Compare plain and accelerated answers token by token; exit status 1 if they differ in float32."""
     generation = opt.sampling_of(sample, temperature, top_k, top_p, min_p, repetition_penalty)
-    chosen, chats = (
-        opt.method_of(method, speculative_config),
-        _verify_chats(media, images, prompt, frames, limits, as_json),
-    )
+    chosen = opt.method_of(method, speculative_config)
+    chats = _verify_chats(media, images, prompt, frames, limits, as_json)
     engine = _load(target, draft, chosen, device, dtype, as_json)
     for chat, name in chats:
         options = {"max_new_tokens": max_new_tokens, "seed": seed, **generation}

@@ -2,14 +2,14 @@
 
 A pass is one verification forward of the target, counted per row that was still running. The token that prefill
 yields belongs to no pass. A phase's time is wall-clock on the CPU; on a GPU, where the host runs ahead, work counts
-in the phase that waits for it, unless `Clock.synchronize` is set.
+in the phase that waits for it.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -105,31 +105,24 @@ class Clock:
 
     Args:
         stats: where it goes.
-        synchronize: called at both ends of a phase, such as `torch.cuda.synchronize`, to time a device truly; None
-            leaves the device to run ahead.
     """
 
-    def __init__(self, stats: Stats, synchronize: Callable[[], None] | None = None) -> None:
-        self.stats, self.synchronize, self.start = stats, synchronize, time.perf_counter()
+    def __init__(self, stats: Stats) -> None:
+        self.stats, self.start = stats, time.perf_counter()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Count the time inside towards `name`."""
-        begin = self._now()
+        begin = time.perf_counter()
         try:
             yield
         finally:
-            self.stats.phases[name] += self._now() - begin
+            self.stats.phases[name] += time.perf_counter() - begin
 
     def mark_first(self) -> None:
         """The first token is out."""
-        self.stats.ttft = self._now() - self.start
+        self.stats.ttft = time.perf_counter() - self.start
 
     def mark_last(self) -> None:
         """A token is out; the latest of these calls sets the end-to-end time."""
-        self.stats.e2e = self._now() - self.start
-
-    def _now(self) -> float:
-        if self.synchronize:
-            self.synchronize()
-        return time.perf_counter()
+        self.stats.e2e = time.perf_counter() - self.start
