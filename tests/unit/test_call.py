@@ -66,3 +66,28 @@ def test_the_shown_stream_takes_a_chunk_without_tokens() -> None:
     from draftlens.cli.show import shaded
 
     assert str(shaded("�", (), (), lambda ids: [])) == "�"
+
+
+def test_spaces_that_a_tokenizer_drops_at_a_texts_start_are_not_lost_between_chunks() -> None:
+    """As SentencePiece tokenizers do: what a token adds depends on whether something stands before it."""
+    words = {1: " one", 2: " two", 3: "fold", 4: " three"}
+
+    def decode_ids(ids: list[int]) -> str:
+        return "".join(words[i] for i in ids).removeprefix(" ")
+
+    chunks = [Chunk((1,), (False,)), Chunk((2, 3), (True, False)), Chunk((4,), (False,)), Chunk((2,), (False,))]
+    assert [chunk.text for chunk in text_of(iter(chunks), decode_ids)] == ["one", " twofold", " three", " two"]
+
+
+def test_each_token_is_decoded_a_bounded_number_of_times() -> None:
+    """However long the answer grows."""
+    decoded = 0
+
+    def decode_ids(ids: list[int]) -> str:
+        nonlocal decoded
+        decoded += len(ids)
+        return "x" * len(ids)
+
+    texts = [chunk.text for chunk in text_of(iter([Chunk((7, 7), (True, False))] * 500), decode_ids)]
+    assert texts == ["xx"] * 500
+    assert decoded <= 3 * 1000
