@@ -1,7 +1,7 @@
 """draftlens: vision-language models answer faster without changing what they say."""
 
 from draftlens.api import Engine, Inputs, Stream, generate, load, stream
-from draftlens.config import PlainDecoding, SpeculativeDecoding, from_dict
+from draftlens.config import PlainDecoding, SpeculativeDecoding, SpecVLM, from_dict
 from draftlens.custom_generate import SpeculativeGenerate
 from draftlens.errors import (
     ConfigError,
@@ -9,6 +9,7 @@ from draftlens.errors import (
     IncompatiblePairError,
     InputError,
     MediaError,
+    TrainingDataError,
     UnsupportedModelError,
 )
 from draftlens.types import Chunk, Result
@@ -26,9 +27,11 @@ __all__ = [
     "MediaError",
     "PlainDecoding",
     "Result",
+    "SpecVLM",
     "SpeculativeDecoding",
     "SpeculativeGenerate",
     "Stream",
+    "TrainingDataError",
     "UnsupportedModelError",
     "from_dict",
     "generate",

@@ -7,11 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from draftlens.draft import Drafter, NoDraft, SmallModelDrafter
+from draftlens.draft import Drafter, NoDraft, SelfDrafter, SmallModelDrafter
+from draftlens.draft.pruned import Pruning
+from draftlens.draft.self_draft import SOURCES
 from draftlens.errors import ConfigError
 from draftlens.models.backbone import Backbone
+from draftlens.models.gather import POSITIONS
 from draftlens.models.pair import check_models
 from draftlens.ops.tree import EAGLE_PATHS, chain, from_paths
+from draftlens.prune import make_pruner
 from draftlens.registry import Registry
 from draftlens.types import Topology
 
@@ -58,9 +62,13 @@ class SpeculativeDecoding:
             )
         if self.sampling_rule not in SAMPLING_RULES:
             raise ConfigError(f"unknown sampling_rule {self.sampling_rule!r}; known: {', '.join(SAMPLING_RULES)}")
-        self.topology  # noqa: B018 - raises now, not at the first request
+        self._check()
         if isinstance(self.tree, (list, tuple)):
             object.__setattr__(self, "tree", tuple(map(tuple, self.tree)))
+
+    def _check(self) -> None:
+        """Raise now what would else be raised by the first request."""
+        self.topology  # noqa: B018
 
     @property
     def topology(self) -> Topology:
@@ -86,10 +94,75 @@ class SpeculativeDecoding:
         return SmallModelDrafter(draft, draft_inputs, self.topology, target.vocab_size)
 
 
-Method = PlainDecoding | SpeculativeDecoding
+@dataclass(frozen=True)
+class SpecVLM(SpeculativeDecoding):
+    """The draft sees only the visual tokens that the target looks at (SpecVLM).
+
+    Args:
+        tree: as for speculative decoding; by default EAGLE's, as in the paper.
+        prune_ratio: r, the share of visual tokens that the draft does not see.
+        pruner: who chooses (`prune.PRUNERS`).
+        attention_mass: λ, the share of attention that the most attended tokens must hold; for pruner `specvlm`.
+        positions: `"original"` leaves kept tokens where they were, `"compact"` closes the gaps.
+        draft: `"model"` for a draft model, `"self"` for the target's own weights, `"auto"` for whichever there is.
+        kv: for `"self"`: `"prefill"` reads the pruned prompt again, `"gather"` reuses the target's keys and values.
+        window: for pruner `window`: `front`, `middle` or `end`.
+        seed: for pruner `random`.
+
+    Raises:
+        ConfigError: a value makes no sense.
+    """
+
+    name: ClassVar[str] = "specvlm"
+    tree: str | Sequence[Sequence[int]] | None = "eagle"
+    prune_ratio: float = 0.9
+    pruner: str = "specvlm"
+    attention_mass: float = 0.4
+    positions: str = "original"
+    draft: str = "auto"
+    kv: str = "prefill"
+    window: str = "front"
+    seed: int = 0
+
+    def _check(self) -> None:
+        super()._check()
+        if not isinstance(self.prune_ratio, (int, float)) or not 0 <= self.prune_ratio <= 1:
+            raise ConfigError(f"prune_ratio is a share between 0 and 1, not {self.prune_ratio!r}")
+        choices = {"positions": POSITIONS, "draft": ("auto", "model", "self"), "kv": SOURCES}
+        for field, known in choices.items():
+            if getattr(self, field) not in known:
+                raise ConfigError(f"unknown {field} {getattr(self, field)!r}; known: {', '.join(known)}")
+        self.pruning  # noqa: B018 - names its own errors
+
+    @property
+    def pruning(self) -> Pruning:
+        """How the draft's prompt is pruned."""
+        return Pruning(make_pruner(self.pruner, dataclasses.asdict(self)), self.prune_ratio, self.positions)
+
+    def drafter(self, target: Backbone, draft: Backbone | None, draft_inputs: Mapping[str, Any]) -> Drafter:
+        """The drafter of one batch: the draft model, or the target itself.
+
+        Raises:
+            ConfigError: a draft model is asked for and there is none.
+            IncompatiblePairError: it does not go with the target.
+        """
+        if self.draft == "self" or (self.draft == "auto" and draft is None):
+            return SelfDrafter(target, self.topology, self.pruning, self.kv)
+        if draft is None:
+            raise ConfigError(f"method {self.name!r} with draft 'model' needs a draft model")
+        check_models(target, draft)
+        return SmallModelDrafter(draft, draft_inputs, self.topology, target.vocab_size, self.pruning)
+
+
+Method = PlainDecoding | SpeculativeDecoding | SpecVLM
 
 METHODS = Registry(
-    "method", {"plain": "draftlens.config:PlainDecoding", "speculative": "draftlens.config:SpeculativeDecoding"}
+    "method",
+    {
+        "plain": "draftlens.config:PlainDecoding",
+        "speculative": "draftlens.config:SpeculativeDecoding",
+        "specvlm": "draftlens.config:SpecVLM",
+    },
 )
 
 

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from draftlens.draft.rows import Rows
+from draftlens.models.cache import KVCache
+from draftlens.models.prompt import Prompt
 from draftlens.ops.sampling import SamplingRule
 from draftlens.types import EMPTY, DraftTree, Topology, Verdict
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the target has made of the prompt when its drafter begins.
+
+    Args:
+        prompt: as the target's language model saw it.
+        cache: the target's, holding the prompt; not to be changed.
+        scores: what a probe read, float32 ``[B, L]``; None unless the drafter asked for it.
+        phase: names a stretch of time for the statistics: ``with seen.phase("prune"): ...``.
+        pruned: counts visual tokens before and after pruning.
+    """
+
+    prompt: Prompt
+    cache: KVCache
+    scores: Tensor | None
+    phase: Callable[[str], AbstractContextManager[None]]
+    pruned: Callable[[int, int], None]
 
 
 class Drafter(Protocol):
@@ -21,7 +45,10 @@ class Drafter(Protocol):
     forwards: int
     """Draft model forwards so far, for the statistics."""
 
-    def begin(self, rows: Rows, room: int) -> None:
+    needs_scores: bool
+    """Whether `begin` wants the target's attention to visual tokens, so that its prefill must be probed."""
+
+    def begin(self, rows: Rows, room: int, seen: Seen) -> None:
         """Read the prompt. Called once per batch; `room` is the most tokens an answer can have."""
         ...
 
@@ -39,8 +66,9 @@ class NoDraft:
 
     topology = EMPTY
     forwards = 0
+    needs_scores = False
 
-    def begin(self, rows: Rows, room: int) -> None:
+    def begin(self, rows: Rows, room: int, seen: Seen) -> None:
         """Nothing to read."""
 
     def propose(self, rows: Rows, budget: int) -> DraftTree:

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftlens.draft.base import draw_children
+from draftlens.draft.base import Seen, draw_children
+from draftlens.draft.pruned import Pruning
 from draftlens.draft.rows import Rows
 from draftlens.models.backbone import Backbone
 from draftlens.ops import tree as trees
@@ -70,23 +71,39 @@ class SmallModelDrafter:
         inputs: what the draft's processor made of the same prompt.
         topology: the tree to grow (`ops.tree.chain` for a chain).
         vocab: ids that the target knows; the draft may know more or fewer.
+        pruning: which visual tokens it reads; None for all.
     """
 
-    def __init__(self, backbone: Backbone, inputs: Mapping[str, Any], topology: Topology, vocab: int) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        inputs: Mapping[str, Any],
+        topology: Topology,
+        vocab: int,
+        pruning: Pruning | None = None,
+    ) -> None:
         self.backbone, self.inputs, self.topology, self.vocab = backbone, inputs, topology, vocab
+        self.pruning = pruning
+        self.needs_scores = pruning is not None and pruning.pruner.needs_scores
         self.forwards = 0
 
-    def begin(self, rows: Rows, room: int) -> None:
-        """Encode the prompt with the draft's own vision tower and prefill its cache."""
-        prepared = self.backbone.prepare(self.inputs, max_new_tokens=1)
-        self.prompt = self.backbone.encode(prepared)
-        self.cache = self.backbone.new_cache(self.prompt, room + len(self.topology.inner) + 1)
-        self.backbone.prefill(self.prompt, self.cache)
+    def begin(self, rows: Rows, room: int, seen: Seen) -> None:
+        """Read the prompt and get ready to guess."""
+        self._read(seen, room + len(self.topology.inner) + 1)
         self.device = self.backbone.device
         self.generator = generator_of(rows.rule.seed)
         self.numbers = rows.numbers(self.device)
         self.pending: list[list[int]] = []
         self.proposed = EMPTY
+
+    def _read(self, seen: Seen, room: int) -> None:
+        """Encode the prompt with the draft's own vision tower, prune it and prefill the draft's cache."""
+        prepared = self.backbone.prepare(self.inputs, max_new_tokens=1)
+        self.prompt = self.backbone.encode(prepared)
+        if self.pruning:
+            self.prompt, _ = self.pruning.apply(self.prompt, seen)
+        self.cache = self.backbone.new_cache(self.prompt, room)
+        self.backbone.prefill(self.prompt, self.cache)
 
     def propose(self, rows: Rows, budget: int) -> DraftTree:
         """Grow the tree level by level; a budget below its depth cuts it."""

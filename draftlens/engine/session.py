@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from draftlens.draft.base import Drafter
+from draftlens.attention import Probe
+from draftlens.draft.base import Drafter, Seen
 from draftlens.draft.rows import Rows
 from draftlens.engine.stats import Clock, Stats
 from draftlens.engine.stopping import Stopper
@@ -56,7 +57,9 @@ class Session:
             self.prompt = self.target.encode(self.prepared)
         with self.clock.phase("target_prefill"):
             self.cache = self.target.new_cache(self.prompt, self.stopper.max_new_tokens + len(self.drafter.topology))
-            logits = self.target.prefill(self.prompt, self.cache)
+            probe = Probe(self.prompt.visual, self.prompt.lengths) if self.drafter.needs_scores else None
+            logits = self.target.prefill(self.prompt, self.cache, probe)
+            self.scores = probe.result() if probe else None
             nothing = DraftTree(EMPTY, logits.new_empty(len(self.rows), 0, dtype=torch.long))
             verdict = self._judge(nothing, logits)
         self.base = self.cache.lengths
@@ -70,7 +73,8 @@ class Session:
         """Let the drafter read the prompt, if there is anything left to draft."""
         if not self.done:
             with self.clock.phase("draft_prefill"):
-                self.drafter.begin(self.rows, self.stopper.max_new_tokens)
+                seen = Seen(self.prompt, self.cache, self.scores, self.clock.phase, self._count_pruned)
+                self.drafter.begin(self.rows, self.stopper.max_new_tokens, seen)
 
     def propose(self) -> DraftTree:
         """Ask the drafter for guesses, at most as deep as the longest answer that may still come."""
@@ -109,6 +113,9 @@ class Session:
                 self.drafter.update(verdict, self.rows)
             self.stats.draft_forwards = self.drafter.forwards
         return chunks
+
+    def _count_pruned(self, visual: int, kept: int) -> None:
+        self.stats.visual, self.stats.kept = visual, kept
 
     def _judge(self, tree: DraftTree, logits: Tensor) -> Verdict:
         """Apply the sampling rule to the target's logits ``[B, N+1, V]`` and compare with the guesses."""

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-PHASES = ("frames", "vision", "target_prefill", "draft_prefill", "draft", "verify", "rollback")
+PHASES = ("frames", "vision", "target_prefill", "prune", "draft_prefill", "draft", "verify", "rollback")
 
 DEFINITIONS = {
     "mean_acceptance_length": "tokens emitted by verification passes / passes, bonus token included",
@@ -38,6 +38,7 @@ class Stats:
         passes: verification passes, counted per running row.
         drafted: guesses that were checked, per running row.
         accepted: guesses that were right and used.
+        visual, kept: visual tokens of the draft's prompt before and after pruning; 0 where none is pruned.
         target_forwards, draft_forwards: decode forwards of each model, whole batches counted once.
         accepted_by_depth: depth to number of passes whose accepted path was that long.
         phases: seconds by phase (`PHASES`).
@@ -50,6 +51,8 @@ class Stats:
     passes: int = 0
     drafted: int = 0
     accepted: int = 0
+    visual: int = 0
+    kept: int = 0
     target_forwards: int = 0
     draft_forwards: int = 0
     accepted_by_depth: Counter[int] = field(default_factory=Counter)
@@ -109,15 +112,18 @@ class Clock:
 
     def __init__(self, stats: Stats) -> None:
         self.stats, self.start = stats, time.perf_counter()
+        self._inner = 0.0  # seconds of phases inside the one that runs
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count the time inside towards `name`."""
-        begin = time.perf_counter()
+        """Count the time inside towards `name`, but for what a phase within it counts."""
+        begin, outer, self._inner = time.perf_counter(), self._inner, 0.0
         try:
             yield
         finally:
-            self.stats.phases[name] += time.perf_counter() - begin
+            spent = time.perf_counter() - begin
+            self.stats.phases[name] += spent - self._inner
+            self._inner = outer + spent
 
     def mark_first(self) -> None:
         """The first token is out."""

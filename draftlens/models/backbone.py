@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from draftlens.attention import Probe, probing
 from draftlens.errors import InputError, UnsupportedModelError
 from draftlens.models.cache import KVCache, check_rollback
 from draftlens.models.prompt import Prepared, Prompt, build_prompt, capture_call, left_padded, with_stop_strings
@@ -94,7 +97,9 @@ class Backbone:
         kwargs = {k: v for k, v in prepared.model_kwargs.items() if k not in ("past_key_values", "logits_to_keep")}
         inputs = self.model.prepare_inputs_for_generation(prepared.input_ids, is_first_iteration=True, **kwargs)
         inputs.pop("past_key_values", None)
-        return build_prompt(self.name, self._language_inputs(inputs), self.embed, self._is_visual(prepared.input_ids))
+        visual = self._is_visual(prepared.input_ids)
+        prompt = build_prompt(self.name, self._language_inputs(inputs), self.embed, visual)
+        return replace(prompt, frames=_frames(prepared.model_kwargs), tile=_tile(self.model.config))
 
     def new_cache(self, prompt: Prompt, room: int) -> KVCache:
         """An empty cache for this prompt and `room` further tokens a row."""
@@ -103,20 +108,32 @@ class Backbone:
     # Inference mode, which no_grad is not, skips the bookkeeping of views and versions: 15% of a small model's forward.
     # It stays inside this method, so that nothing it makes is left on the model.
     @torch.inference_mode()
-    def prefill(self, prompt: Prompt, cache: KVCache) -> Tensor:
+    def prefill(self, prompt: Prompt, cache: KVCache, probe: Probe | None = None) -> Tensor:
         """Fill the cache with the prompt; logits behind each row's last token, ``[B, 1, V]``.
 
         Rows stand left-aligned, so a plain causal pass is right for all of them: padding comes last and is never
         seen; its cache slots are overwritten by the first new tokens.
+
+        Args:
+            prompt: what to read.
+            cache: empty.
+            probe: takes a reading on the way; the attention is then `sdpa`, whatever it is otherwise.
+
+        Raises:
+            UnsupportedModelError: the model hands nothing on to its attention, so it cannot be probed.
         """
-        output = self.decoder(
-            inputs_embeds=prompt.embeds,
-            attention_mask=None,
-            position_ids=prompt.position_ids,
-            past_key_values=cache,
-            use_cache=True,
-            **prompt.extra,
-        )
+        extra = prompt.extra if probe is None else {**prompt.extra, "probe": probe}
+        with nullcontext() if probe is None else probing(self.decoder):
+            output = self.decoder(
+                inputs_embeds=prompt.embeds,
+                attention_mask=None,
+                position_ids=prompt.position_ids,
+                past_key_values=cache,
+                use_cache=True,
+                **extra,
+            )
+        if probe is not None and probe.layers != self.text_config.num_hidden_layers:
+            raise UnsupportedModelError(f"{self.name} does not let its attention be read: prune without attention")
         cache.truncate(prompt.lengths)
         hidden = output.last_hidden_state
         last = torch.tensor(prompt.lengths, device=hidden.device)[:, None] - 1
@@ -188,6 +205,35 @@ def _stop_here(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
     if args:
         kwargs = {"input_ids": args[0], **kwargs}
     raise _Reached(kwargs)
+
+
+def _frames(inputs: Mapping[str, Any]) -> int | None:
+    """Frames of each video of a batch, where the model takes them as an axis of their own and sees nothing else.
+
+    `generate` has encoded the pixels already: features of all frames went in, one row for each video came out.
+    """
+    encoded = inputs.get("mm_encoder_outputs") or {}
+    if "image" in encoded or "pixel_values" in inputs:
+        return None  # pictures beside videos are not told apart
+    pixels, video = inputs.get("pixel_values_videos"), encoded.get("video")
+    if isinstance(pixels, Tensor):
+        return pixels.shape[1] if pixels.ndim == 5 else None
+    taken, made = (getattr(video, name, None) for name in ("last_hidden_state", "pooler_output"))
+    if isinstance(taken, Tensor) and isinstance(made, Tensor) and made.ndim == 3:
+        return len(taken) // len(made)
+    return None
+
+
+def _tile(config: Any) -> int | None:
+    """Visual tokens of one tile of a square vision tower, after a pixel shuffle if there is one."""
+    vision = getattr(config, "vision_config", None)
+    size, patch = (getattr(vision, name, None) for name in ("image_size", "patch_size"))
+    size, patch = (value[0] if isinstance(value, (list, tuple)) else value for value in (size, patch))
+    if not isinstance(size, int) or not isinstance(patch, int):
+        return None
+    ratio, factor = getattr(config, "downsample_ratio", None), getattr(config, "scale_factor", None)
+    shuffled = ratio if ratio else 1 / factor if factor else 1.0
+    return round((size // patch * shuffled) ** 2) or None
 
 
 def _modules(model: Any, name: str) -> tuple[Any, Any, Any]:

@@ -18,6 +18,19 @@ from draftlens.ops.tree import chain, from_paths
 KEYS = {
     "plain": {},
     "speculative": {"num_speculative_tokens": 5, "tree": None, "sampling_rule": "coupled"},
+    "specvlm": {
+        "num_speculative_tokens": 5,
+        "tree": "eagle",
+        "sampling_rule": "coupled",
+        "prune_ratio": 0.9,
+        "pruner": "specvlm",
+        "attention_mass": 0.4,
+        "positions": "original",
+        "draft": "auto",
+        "kv": "prefill",
+        "window": "front",
+        "seed": 0,
+    },
 }
 """Method to its keys and defaults: people's configuration files depend on these."""
 

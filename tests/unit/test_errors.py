@@ -28,3 +28,4 @@ def test_every_error_is_public_and_documented(kind: type[Exception]) -> None:
 def test_wrong_values_are_value_errors_too() -> None:
     assert issubclass(errors.ConfigError, ValueError)
     assert issubclass(errors.InputError, ValueError)
+    assert issubclass(errors.TrainingDataError, ValueError)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 
 from draftlens.draft import NoDraft, Rows
-from draftlens.draft.base import draw_children
+from draftlens.draft.base import Seen, draw_children
+from draftlens.models.cache import KVCache
+from draftlens.models.prompt import Prompt
 from draftlens.ops.sampling import SamplingRule
 from draftlens.types import EMPTY, Verdict
 
 NUMBERS, STEPS = torch.arange(2), torch.tensor([[0, 0, 0], [4, 4, 4]])
 SCORES = torch.randn(2, 3, 9, generator=torch.Generator().manual_seed(0))
+
+
+def nothing_seen() -> Seen:
+    """For drafters that look at nothing of the target."""
+    prompt = Prompt(torch.zeros(3, 4), torch.arange(4)[None], [4] * 3, torch.full((3, 1), 4), torch.zeros(3, 4), {})
+    return Seen(prompt, KVCache(1, 3, 4), None, lambda name: nullcontext(), lambda visual, kept: None)
 
 
 def children(rule: SamplingRule, most: int, generator: torch.Generator | None = None) -> torch.Tensor:
@@ -19,7 +29,7 @@ def children(rule: SamplingRule, most: int, generator: torch.Generator | None = 
 
 def test_no_draft_proposes_the_empty_tree() -> None:
     rows, drafter = Rows(torch.zeros(3, 4, dtype=torch.long), SamplingRule()), NoDraft()
-    drafter.begin(rows, 5)
+    drafter.begin(rows, 5, nothing_seen())
     tree = drafter.propose(rows, 7)
     drafter.update(Verdict(((),) * 3, ((1,),) * 3), rows)
     assert (tree.topology, drafter.topology, drafter.forwards) == (EMPTY, EMPTY, 0)

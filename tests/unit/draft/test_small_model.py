@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor
 from transformers.generation import logits_process as hf
 
 from draftlens.draft import Rows, SmallModelDrafter
+from draftlens.draft.base import Seen
 from draftlens.draft.small_model import levels
 from draftlens.models import KVCache, Prompt
 from draftlens.ops.sampling import SamplingRule
@@ -91,8 +93,10 @@ def begun(topology: Topology, rule: SamplingRule | None = None, vocab: int = 10)
     """Two rows with a prompt of three tokens and one token said."""
     rows = Rows(torch.tensor([[0, 0, 1], [0, 0, 5]]), rule or SamplingRule())
     rows.tokens = [[2], [6]]
+    prompt = Prompt(torch.zeros(2, 3), torch.arange(3)[None], [3, 3], torch.full((2, 1), 3), torch.zeros(2, 3), {})
+    seen = Seen(prompt, KVCache(1, 2, 3), None, lambda name: nullcontext(), lambda visual, kept: None)
     drafter = SmallModelDrafter(Scripted(), {"input_ids": rows.prompt_ids}, topology, vocab)  # type: ignore[arg-type]
-    drafter.begin(rows, room=20)
+    drafter.begin(rows, 20, seen)
     return drafter, rows
 
 

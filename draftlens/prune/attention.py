@@ -1,0 +1,60 @@
+"""Pruning by the target's attention (SpecVLM, section 3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from draftlens.errors import ConfigError
+from draftlens.prune.base import Visual, spread, top
+
+
+def _scores(visual: Visual) -> Tensor:
+    if visual.scores is None:
+        raise ConfigError("this pruner needs the target's attention, and none was read")
+    return visual.scores
+
+
+@dataclass(frozen=True)
+class SpecVLMPruner:
+    """Stage I keeps the most attended tokens, stage II spreads the rest over what is left (eq. 6 and 7).
+
+    Args:
+        attention_mass: λ, the share of all visual attention that stage I must hold, 0 to 1.
+
+    Raises:
+        ConfigError: `attention_mass` is no share.
+    """
+
+    needs_scores: ClassVar[bool] = True
+    attention_mass: float = 0.4
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.attention_mass <= 1:
+            raise ConfigError(f"attention_mass is a share between 0 and 1, not {self.attention_mass}")
+
+    def select(self, visual: Visual, keep: int) -> Tensor:
+        """The smallest set that holds λ of the attention, at most `keep`, and uniformly spaced others up to `keep`."""
+        scores = _scores(visual)
+        order = scores.argsort(descending=True, stable=True)
+        mass = scores[order].double().cumsum(0)
+        enough = int((mass < self.attention_mass * scores.double().sum()).sum()) + 1 if self.attention_mass else 0
+        first = order[: min(enough, keep, len(visual))]
+        rest = torch.ones(len(visual), dtype=torch.bool, device=scores.device)
+        rest[first] = False
+        others = rest.nonzero()[:, 0]
+        return torch.cat([first, others[spread(len(others), keep - len(first), scores.device)]]).sort().values
+
+
+@dataclass(frozen=True)
+class AttentionPruner:
+    """Stage I alone, as far as the budget goes: the most attended tokens."""
+
+    needs_scores: ClassVar[bool] = True
+
+    def select(self, visual: Visual, keep: int) -> Tensor:
+        """The `keep` highest scores."""
+        return top(_scores(visual), keep)

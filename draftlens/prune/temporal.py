@@ -1,0 +1,95 @@
+"""Pruning by what changes over time (SpecVLM, section 4.4: its baselines)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from draftlens.errors import ConfigError
+from draftlens.prune.base import Visual, spread, top
+
+
+def _whole_frames(visual: Visual, order: Tensor, keep: int) -> Tensor:
+    """Tokens of whole frames in this order of importance until `keep`; the last frame gives evenly spaced ones."""
+    kept, left = [], keep
+    for time in order.tolist():
+        frame = (visual.cells[:, 0] == time).nonzero()[:, 0]
+        kept.append(frame[spread(len(frame), min(left, len(frame)), frame.device)])
+        left -= len(kept[-1])
+        if left == 0:
+            break
+    return torch.cat(kept).sort().values if kept else visual.cells.new_empty(0)
+
+
+@dataclass(frozen=True)
+class FramePruner:
+    """Drops whole frames at regular intervals (the paper's SD-Frame)."""
+
+    needs_scores: ClassVar[bool] = False
+
+    def select(self, visual: Visual, keep: int) -> Tensor:
+        """As many evenly spaced frames as the budget pays for, the last of them in part."""
+        times = visual.cells[:, 0].unique()
+        whole = min(len(times), -(-keep * len(times) // max(len(visual), 1)))
+        first = spread(len(times), whole, times.device)
+        others = torch.ones(len(times), dtype=torch.bool, device=times.device)
+        others[first] = False
+        return _whole_frames(visual, torch.cat([times[first], times[others]]), keep)
+
+
+@dataclass(frozen=True)
+class FastVIDPruner:
+    """Drops the frames most like the one before, after FastVID (arXiv 2503.11187) as the paper uses it."""
+
+    needs_scores: ClassVar[bool] = False
+
+    def select(self, visual: Visual, keep: int) -> Tensor:
+        """Whole frames, those with the greatest change before them first; the first frame leads."""
+        times = visual.cells[:, 0].unique()
+        if len(times) == 0:
+            return visual.cells.new_empty(0)
+        means = torch.stack([visual.features[visual.cells[:, 0] == time].float().mean(0) for time in times])
+        change = 1 - cosine_similarity(means[1:], means[:-1], dim=-1)
+        change = torch.cat([change.new_full((1,), torch.inf), change])
+        return _whole_frames(visual, times[change.argsort(descending=True, stable=True)], keep)
+
+
+@dataclass(frozen=True)
+class DyCokePruner:
+    """Drops tokens most like the one at the same place a frame before, after DyCoke (arXiv 2411.15024).
+
+    Frames are taken in groups of `group`; the first of each group stays before all others.
+
+    Raises:
+        ConfigError: a group of less than one frame.
+    """
+
+    needs_scores: ClassVar[bool] = False
+    group: int = 4
+
+    def __post_init__(self) -> None:
+        if self.group < 1:
+            raise ConfigError(f"group must be at least 1 frame, not {self.group}")
+
+    def select(self, visual: Visual, keep: int) -> Tensor:
+        """The tokens that changed most; those of a group's first frame count as changed wholly."""
+        return top(self._change(visual), keep) if keep else visual.cells.new_empty(0)
+
+    def _change(self, visual: Visual) -> Tensor:
+        """How much each token differs from the last one at its place, 0 to 2; 4 where a group begins."""
+        change = torch.full((len(visual),), 4.0, device=visual.cells.device)
+        last: dict[tuple[int, int], int] = {}
+        pairs = []
+        for index, (time, row, column) in enumerate(visual.cells.tolist()):
+            before = last.get((row, column))
+            if before is not None and time % self.group:
+                pairs.append((index, before))
+            last[row, column] = index
+        if pairs:
+            new, old = torch.tensor(pairs, device=change.device).unbind(1)
+            change[new] = 1 - cosine_similarity(visual.features[new].float(), visual.features[old].float(), dim=-1)
+        return change
