@@ -1,0 +1,269 @@
+"""Training a draft from start to end: refuse, plan, train stage by stage, save."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from transformers import PrinterCallback, set_seed
+
+from draftlens.errors import TrainingDataError
+from draftlens.load import load_model
+from draftlens.train.draft import resume
+from draftlens.train.draft.collate import Collator
+from draftlens.train.draft.data import Entry, TrainingData, read_data
+from draftlens.train.draft.distil import answer_labels
+from draftlens.train.draft.labels import AnswerProcessor
+from draftlens.train.draft.media import check_media, spread
+from draftlens.train.draft.models import Draft, load_draft, load_processor
+from draftlens.train.draft.options import DraftTraining
+from draftlens.train.draft.report import Losses, LossLog, Plan, StagePlan, Trained, losses_of, plot
+from draftlens.train.draft.trainer import (
+    Distillation,
+    DraftTrainer,
+    EpochOrder,
+    StopAtNan,
+    arguments,
+    device_batch,
+    restore,
+)
+
+TRIED = 16
+"""Entries per stage that are made into batches before training: to estimate tokens, and to refuse early."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage that is ready to run.
+
+    Args:
+        entries: to train on.
+        collate: makes batches of them.
+        learning_rate, epochs: of this stage.
+        plan: what it will do.
+    """
+
+    entries: list[Entry]
+    collate: Collator
+    learning_rate: float
+    epochs: float
+    plan: StagePlan
+
+
+def train_draft(
+    options: DraftTraining,
+    *,
+    on_plan: Callable[[Plan], None] | None = None,
+    callbacks: Sequence[Any] = (),
+    progress: bool = False,
+) -> Trained:
+    """Train a draft, or go on where an interrupted run of the same options left off.
+
+    The recipe is LLaVA's: the projector alone, then projector and language model on instructions (Liu et al. 2023,
+    2024; numbers in `DraftTraining`). Everything that can be refused is refused before the first step.
+
+    Args:
+        on_plan: told what will be trained, in the main process.
+        callbacks: further `TrainerCallback`s.
+        progress: show progress bars and losses.
+
+    Raises:
+        ConfigError: options contradict each other or what is in the folder, or a model cannot be loaded.
+        TrainingDataError: an entry is wrong; names it.
+        UnsupportedModelError, IncompatiblePairError: the draft cannot be trained, or not for this target.
+        KeyboardInterrupt: says from which step the same call goes on.
+    """
+    begun, state = time.perf_counter(), PartialState(cpu=options.cpu)
+    # Before anything is drawn at random, and again in each Trainer.
+    set_seed(options.seed)
+    files = _read_files(options)
+    run = resume.fingerprint(options, {name: data.digest for name, data in files.items()})
+    resume.check_folder(options.out, run, options.restart)
+    media = sum(check_media(data) for data in {id(data): data for data in files.values()}.values())
+    draft = load_draft(options)
+    stages = [_stage(name, options, draft, files, state.num_processes) for name in options.chosen_stages]
+    with state.main_process_first():
+        resume.open_folder(options.out, run, options.restart and state.is_main_process)
+    plan = _plan(options, draft, media, stages, state)
+    if on_plan is not None and state.is_main_process:
+        on_plan(plan)
+    losses: Losses = {}
+    resumed: dict[str, int] = {}
+    try:
+        for stage in stages:
+            resumed[stage.plan.name] = _run_stage(stage, options, draft, plan, losses, (callbacks, progress))
+        plotted = _save(options.out, draft, losses) if state.is_main_process else False
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_where_it_goes_on(options, state.is_main_process)) from None
+    state.wait_for_everyone()
+    return Trained(options.out, plan, losses, resumed, time.perf_counter() - begun, plotted, state.is_main_process)
+
+
+def _read_files(options: DraftTraining) -> dict[str, TrainingData]:
+    """The data by option; one file is read once."""
+    files = {"data": read_data(options.data, options.media_root)}
+    if options.projector_data is not None:
+        files["projector_data"] = read_data(options.projector_data, options.media_root)
+    return files
+
+
+def _stage(name: str, options: DraftTraining, draft: Draft, files: dict[str, TrainingData], processes: int) -> Stage:
+    first = name == "projector"
+    data = files.get("projector_data", files["data"]) if first else files["data"]
+    # Text alone teaches a projector nothing; a batch of it would have no gradient at all.
+    entries = [entry for entry in data.entries if entry.images or entry.videos] if first else data.entries
+    if not entries:
+        raise TrainingDataError(f"{data.path} shows no images or videos, so the projector cannot learn from it")
+    target = None if first or options.distil is None else options.distil
+    other = None if target is None else AnswerProcessor(load_processor(target, "target"), target)
+    collate = Collator(data, draft.processor, other, options.frames)
+    tokens, answers = _estimate(collate, entries)
+    batch = options.projector_batch if first else options.batch
+    each = device_batch(batch, processes, options.device_batch)
+    epochs = options.projector_epochs if first else options.epochs
+    per_epoch = math.ceil(math.ceil(len(entries) / (each * processes)) / (batch // (each * processes)))
+    steps = options.max_steps or math.ceil(epochs * per_epoch)
+    names = draft.parts.trained(name, options.train_vision)
+    trained = sum(p.numel() for n, p in draft.model.named_parameters() if n in names)
+    skipped = len(data.entries) - len(entries)
+    plan = StagePlan(name, trained, len(entries), skipped, tokens, answers, steps, batch, each)
+    return Stage(entries, collate, options.projector_lr if first else options.lr, epochs, plan)
+
+
+def _estimate(collate: Collator, entries: list[Entry]) -> tuple[int, int]:
+    """(all tokens, answer tokens) of the entries, from some of them.
+
+    Raises:
+        TrainingDataError: one of those cannot be made into a batch.
+    """
+    batches = [collate([entry]) for entry in spread(entries, TRIED)]
+    counts = [sum(batch["input_ids"].numel() for batch in batches)]
+    counts.append(sum(answer_labels(batch["labels"]).numel() for batch in batches))
+    return counts[0] * len(entries) // len(batches), counts[1] * len(entries) // len(batches)
+
+
+def _plan(options: DraftTraining, draft: Draft, media: int, stages: list[Stage], state: Any) -> Plan:
+    sizes = {name: parameter.numel() for name, parameter in draft.model.named_parameters()}
+    parts = {
+        part: sum(map(sizes.__getitem__, getattr(draft.parts, part))) for part in ("vision", "projector", "language")
+    }
+    has_bf16 = state.device.type == "cuda" and torch.cuda.is_bf16_supported()
+    precision = options.precision if options.precision != "auto" else "bfloat16" if has_bf16 else "float32"
+    plans = tuple(stage.plan for stage in stages)
+    return Plan(type(draft.model).__name__, parts, media, plans, str(state.device), state.num_processes, precision)
+
+
+def _run_stage(
+    stage: Stage, options: DraftTraining, draft: Draft, plan: Plan, losses: Losses, show: tuple[Sequence[Any], bool]
+) -> int:
+    """Run a stage or the rest of it, add its losses, and return the step at which it went on."""
+    name = stage.plan.name
+    checkpoint = resume.latest(options.out, name)
+    done: dict[str, Any] = resume.state_of(checkpoint) if checkpoint else {"global_step": 0}
+    if checkpoint is not None and done["global_step"] >= stage.plan.steps:
+        restore(draft.model, checkpoint)
+        losses[name] = losses_of(done["log_history"])
+        return int(done["global_step"])
+    trainer = _trainer(stage, options, draft, plan, dict(losses), show)
+    try:
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    except TrainingDataError as error:
+        raise TrainingDataError(_without_traceback(str(error))) from error
+    losses[name] = losses_of(trainer.state.log_history)
+    trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)
+    return int(done["global_step"])
+
+
+def _without_traceback(message: str) -> str:
+    """The sentence of an error; one that comes from a worker process stands at the end of its traceback."""
+    lines = message.strip().splitlines()
+    return lines[-1].partition(": ")[2] if lines[0].startswith("Caught ") else message
+
+
+def _where_it_goes_on(options: DraftTraining, is_main: bool) -> str:
+    """Clear the folder of what is half-written, and say what is left."""
+    if is_main:
+        resume.discard_incomplete(options.out)
+    for stage in reversed(options.chosen_stages):
+        if checkpoint := resume.latest(options.out, stage):
+            return (
+                f"the same command goes on from step {resume.state_of(checkpoint)['global_step']} of the {stage} stage"
+            )
+    return "the same command begins anew: there was no checkpoint yet"
+
+
+def _trainer(
+    stage: Stage, options: DraftTraining, draft: Draft, plan: Plan, losses: Losses, show: tuple[Sequence[Any], bool]
+) -> DraftTrainer:
+    names = draft.parts.trained(stage.plan.name, options.train_vision)
+    for name, parameter in draft.model.named_parameters():
+        parameter.requires_grad_(name in names)
+    trains_vision = options.train_vision and stage.plan.name == "instruct"
+    lengths = [entry.length for entry in stage.entries] if options.group_by_length else None
+    trainer = DraftTrainer(
+        vision=draft.parts.vision,
+        vision_lr_factor=options.vision_lr_factor,
+        frozen=[] if trains_vision else [draft.model.get_submodule(path) for path in draft.parts.encoders],
+        order=EpochOrder(lengths, len(stage.entries), stage.plan.batch, options.seed),
+        distillation=_distillation(stage, options, plan),
+        model=draft.model,
+        args=_arguments(stage, options, plan, show[1]),
+        data_collator=stage.collate,
+        train_dataset=stage.entries,
+        callbacks=[StopAtNan(), LossLog(options.out, stage.plan.name, losses), *show[0]],
+    )
+    if not show[1]:
+        trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def _distillation(stage: Stage, options: DraftTraining, plan: Plan) -> Distillation | None:
+    if options.distil is None or stage.plan.name == "projector":
+        return None
+    loaded = load_model(options.distil, "target", plan.device, plan.precision)
+    return Distillation(loaded.backbone.model.requires_grad_(False), options.distil_weight, options.distil_temperature)
+
+
+def _arguments(stage: Stage, options: DraftTraining, plan: Plan, progress: bool) -> Any:
+    each = stage.plan.device_batch
+    return arguments(
+        options.gradient_checkpointing,
+        output_dir=str(options.out / resume.CHECKPOINTS / stage.plan.name),
+        per_device_train_batch_size=each,
+        gradient_accumulation_steps=stage.plan.batch // (each * plan.processes),
+        learning_rate=stage.learning_rate,
+        lr_scheduler_type=options.schedule,
+        warmup_steps=options.warmup,
+        weight_decay=options.weight_decay,
+        num_train_epochs=stage.epochs,
+        max_steps=options.max_steps or -1,
+        bf16=plan.precision == "bfloat16",
+        ddp_find_unused_parameters=True,  # a batch of text alone leaves the projector out
+        dataloader_num_workers=options.workers,
+        dataloader_pin_memory=plan.device != "cpu",
+        save_strategy="steps",
+        save_steps=options.save_steps,
+        save_total_limit=options.keep_checkpoints,
+        logging_steps=options.log_steps,
+        logging_first_step=True,
+        logging_nan_inf_filter=False,
+        seed=options.seed,
+        use_cpu=options.cpu,
+        disable_tqdm=not progress,
+    )
+
+
+def _save(out: Path, draft: Draft, losses: Losses) -> bool:
+    """Write the model, its processor and its losses; returns whether there is a plot."""
+    folder = out / resume.SAVING
+    draft.model.save_pretrained(folder)
+    draft.processor.processor.save_pretrained(folder)
+    resume.move_in(out)
+    resume.write_json(out / "loss.json", losses)
+    return plot(out, losses)

@@ -1,0 +1,152 @@
+"""What cannot be trained is refused before the first step, and a config starts from random weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from families import FAMILIES, Family, tokenizer
+
+from draftlens.errors import ConfigError, DraftlensError, IncompatiblePairError, TrainingDataError
+from draftlens.train.draft import train_draft
+from draftlens.train.draft.collate import Collator
+from draftlens.train.draft.data import read_data
+from draftlens.train.draft.labels import AnswerProcessor
+from draftlens.train.draft.models import load_draft
+from tests.unit.train.drafts import ENDED, processor_of, same, save_model, talk, training, write_data
+
+NAMED = {family.name: family for family in FAMILIES}
+LLAVA = NAMED["llava"]
+
+
+@pytest.fixture(scope="module")
+def llava(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save_model(LLAVA, tmp_path_factory.mktemp("llava"))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data(tmp_path_factory.mktemp("data"), 5)
+
+
+def save_tokenizer_with(folder: Path, **swapped: str) -> str:
+    """A LLaVA whose tokenizer has two tokens exchanged."""
+    model = save_model(LLAVA, folder)
+    file = folder / "tokenizer.json"
+    content = json.loads(file.read_text())
+    vocab = content["model"]["vocab"]
+    for one, other in swapped.items():
+        vocab[one], vocab[other] = vocab[other], vocab[one]
+    file.write_text(json.dumps(content))
+    return model
+
+
+def refused(kind: type[DraftlensError], sentence: str, options: Any) -> None:
+    with pytest.raises(kind, match=sentence):
+        train_draft(options)
+    assert not options.out.exists()
+
+
+def test_what_cannot_work_is_refused_before_training(llava: str, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    other = save_tokenizer_with(tmp_path / "other", A="B")
+    refused(
+        IncompatiblePairError,
+        r"the tokenizers of .*other and .* differ: id \d+ is",
+        training(data, out, llava, target=other),
+    )
+    refused(IncompatiblePairError, "differ: id", training(data, out, llava, distil=other))
+    seeing = save_model(NAMED["llava_onevision"], tmp_path / "seeing")
+    refused(
+        IncompatiblePairError, "cannot see what the target .* can: video", training(data, out, llava, target=seeing)
+    )
+    refused(ConfigError, "there is no such folder", training(data, out, str(tmp_path / "nowhere")))
+    refused(ConfigError, "there is no draft config", training(data, out, None, draft_config=tmp_path / "no.json"))
+    refused(ConfigError, "cannot be divided among 1 processes of 3", training(data, out, llava, device_batch=3))
+    text = tmp_path / "text.json"
+    text.write_text(json.dumps([{"conversations": talk("hello", "hi")}]))
+    refused(TrainingDataError, "shows no images or videos", training(text, out, llava))
+    text.write_text(json.dumps([{"conversations": talk("hello <video>", "hi"), "video": "gone.mp4"}]))
+    refused(
+        TrainingDataError,
+        r"entry 1 \(line 1\): cannot read .*gone\.mp4: there is no such file",
+        training(text, out, llava),
+    )
+
+
+def test_a_batch_names_the_entry_to_blame(data: Path) -> None:
+    """What the processor refuses in a batch is told of the one entry that it refuses alone."""
+    read = read_data(data)
+    processor = processor_of(
+        LLAVA,
+        ENDED.replace(
+            "{{ item['text'] }}", "{{ raise_exception('no') if item['text'] == 'what 3' }}{{ item['text'] }}"
+        ),
+    )
+    with pytest.raises(TrainingDataError, match=r"entry 4 \(line \d+\): the chat template of tiny refuses"):
+        Collator(read, AnswerProcessor(processor, "tiny"), None, 2)(read.entries)
+
+
+def test_targets_that_write_answers_otherwise_are_refused(data: Path) -> None:
+    read = read_data(data)
+    processor = processor_of(
+        LLAVA, ENDED.replace("'assistant\\n'", "'assistant'").replace("message['role'] + '\\n'", "message['role']")
+    )
+    spaced = processor_of(LLAVA, ENDED.replace("'assistant\\n'", "'assistant'").replace("+ '\\n'", "+ ' '"))
+    collate = Collator(read, AnswerProcessor(processor, "one"), AnswerProcessor(spaced, "other"), 2)
+    with pytest.raises(TrainingDataError, match="chat templates of one and other make other tokens of an answer"):
+        collate(read.entries[:1])
+
+
+def config_of(family: Family, folder: Path, **changed: Any) -> Path:
+    """A config.json with nothing beside it."""
+    folder.mkdir()
+    config = family.build().config
+    for name, value in changed.items():
+        setattr(config, name, value)
+    config.save_pretrained(folder)
+    return folder / "config.json"
+
+
+def test_a_config_starts_from_random_weights(llava: str, data: Path, tmp_path: Path) -> None:
+    config = config_of(LLAVA, tmp_path / "config")
+    made = [
+        load_draft(training(data, tmp_path / "out", source, draft_config=file, target=llava, seed=seed)).model
+        for source, file, seed in ((None, config, 1), (str(config.parent), None, 1), (None, config, 2))
+    ]
+    states = [model.state_dict() for model in made]
+    assert same(states[0], states[1])
+    assert not same(states[0], states[2])
+    with pytest.raises(ConfigError, match="needs a processor: name a target or a processor"):
+        load_draft(training(data, tmp_path / "out", None, draft_config=config))
+    assert load_draft(training(data, tmp_path / "out", None, draft_config=config, processor=llava)).parts.projector
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"image_token_index": 5}, r"takes id 5 as its image token, but its processor writes \d+"),
+        ({"model_type": "unheard-of"}, "cannot load the draft"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_refused(
+    llava: str, data: Path, tmp_path: Path, changed: dict[str, Any], sentence: str
+) -> None:
+    file = config_of(LLAVA, tmp_path / "config")
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps({**{k: v for k, v in content.items() if k != "image_token_id"}, **changed}))
+    refused(ConfigError, sentence, training(data, tmp_path / "out", None, draft_config=file, target=llava))
+
+
+def test_a_vocabulary_too_small_is_refused(llava: str, data: Path, tmp_path: Path) -> None:
+    file = config_of(LLAVA, tmp_path / "config")
+    content = json.loads(file.read_text())
+    content["text_config"]["vocab_size"] = len(tokenizer()) - 1
+    file.write_text(json.dumps(content))
+    refused(
+        ConfigError,
+        "token ids, but its processor makes ids up to",
+        training(data, tmp_path / "out", None, draft_config=file, target=llava),
+    )
