@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from draftlens.draft import Drafter, NoDraft, SelfDrafter, SmallModelDrafter
 from draftlens.draft.pruned import Pruning
 from draftlens.draft.self_draft import SOURCES
+from draftlens.draft.tuner import TreeTuner, tuner_of
 from draftlens.errors import ConfigError
 from draftlens.models.backbone import Backbone
 from draftlens.models.gather import POSITIONS
@@ -41,7 +42,8 @@ class SpeculativeDecoding:
 
     Args:
         num_speculative_tokens: γ, the length of the chain; not used with a tree.
-        tree: None for a chain, `"eagle"` for EAGLE's static tree of 25 nodes, or a list of paths of ranks such as
+        tree: None for a chain, `"eagle"` for EAGLE's static tree of 25 nodes, `"auto"` for the tree that pays most by
+            what was measured so far (none at all if drafting does not pay), or a list of paths of ranks such as
             ``[[0], [1], [0, 0]]``.
         sampling_rule: `"coupled"` (same tokens as plain sampling with the same seed) or `"rejection"` (the papers'
             rule: same distribution, other tokens, accepts a little more).
@@ -69,15 +71,23 @@ class SpeculativeDecoding:
     def _check(self) -> None:
         """Raise now what would else be raised by the first request."""
         self.topology  # noqa: B018
+        if self.tree == "auto" and self.sampling_rule == "rejection":
+            raise ConfigError("tree 'auto' goes by the clock, and with 'rejection' so would the tokens: use 'coupled'")
+
+    def _tuner(self, target: Backbone, *key: object) -> TreeTuner | None:
+        """Who chooses the tree, where that is left open."""
+        return tuner_of(target.model, key) if self.tree == "auto" else None
 
     @property
     def topology(self) -> Topology:
         """The tree that the draft grows."""
         if self.tree is None:
             return chain(self.num_speculative_tokens)
+        if self.tree == "auto":
+            return TreeTuner.limit
         if isinstance(self.tree, str):
             if self.tree not in TREES:
-                raise ConfigError(f"unknown tree {self.tree!r}; known: {', '.join(TREES)}, or a list of paths")
+                raise ConfigError(f"unknown tree {self.tree!r}; known: auto, {', '.join(TREES)}, or a list of paths")
             return from_paths(TREES[self.tree])
         return from_paths(self.tree)
 
@@ -91,7 +101,8 @@ class SpeculativeDecoding:
         if draft is None:
             raise ConfigError(f"method {self.name!r} needs a draft model")
         check_models(target, draft)
-        return SmallModelDrafter(draft, draft_inputs, self.topology, target.vocab_size)
+        tuner = self._tuner(target, id(draft.model))
+        return SmallModelDrafter(draft, draft_inputs, self.topology, target.vocab_size, tuner=tuner)
 
 
 @dataclass(frozen=True)
@@ -105,7 +116,8 @@ class SpecVLM(SpeculativeDecoding):
         attention_mass: λ, the share of attention that the most attended tokens must hold; for pruner `specvlm`.
         positions: `"original"` leaves kept tokens where they were, `"compact"` closes the gaps.
         draft: `"model"` for a draft model, `"self"` for the target's own weights, `"auto"` for whichever there is.
-        kv: for `"self"`: `"prefill"` reads the pruned prompt again, `"gather"` reuses the target's keys and values.
+        kv: for `"self"`: `"prefill"` reads the pruned prompt again, `"gather"` reuses the target's keys and values,
+            `"sparse"` reuses in each layer those that are most attended there (Sparse-to-Dense).
         window: for pruner `window`: `front`, `middle` or `end`.
         seed: for pruner `random`.
 
@@ -147,11 +159,13 @@ class SpecVLM(SpeculativeDecoding):
             IncompatiblePairError: it does not go with the target.
         """
         if self.draft == "self" or (self.draft == "auto" and draft is None):
-            return SelfDrafter(target, self.topology, self.pruning, self.kv)
+            tuner = self._tuner(target, self.kv, self.pruner, self.prune_ratio)
+            return SelfDrafter(target, self.topology, self.pruning, self.kv, tuner)
         if draft is None:
             raise ConfigError(f"method {self.name!r} with draft 'model' needs a draft model")
         check_models(target, draft)
-        return SmallModelDrafter(draft, draft_inputs, self.topology, target.vocab_size, self.pruning)
+        tuner = self._tuner(target, id(draft.model), self.pruner, self.prune_ratio)
+        return SmallModelDrafter(draft, draft_inputs, self.topology, target.vocab_size, self.pruning, tuner)
 
 
 Method = PlainDecoding | SpeculativeDecoding | SpecVLM

@@ -35,6 +35,7 @@ class Probe:
     def __init__(self, visual: Tensor, lengths: list[int]) -> None:
         self.visual = visual
         self.layers = 0
+        self.by_layer: list[Tensor] = []
         self.scores = torch.zeros(visual.shape, dtype=torch.float32, device=visual.device)
         place = torch.arange(visual.shape[1], device=visual.device)
         real = place < torch.tensor(lengths, device=visual.device)[:, None]
@@ -44,9 +45,12 @@ class Probe:
     def add(self, query: Tensor, key: Tensor, scaling: float) -> None:
         """Add one layer: query ``[B, H, L, D]``, key ``[B, H', L, D]`` with H' dividing H (grouped queries)."""
         self.layers += 1
+        read = torch.zeros_like(self.scores)
         for row, readers in enumerate(self.readers):
             if len(readers):
-                self.scores[row] += self._row(query[row], key[row], readers.to(query.device), scaling)
+                read[row] = self._row(query[row], key[row], readers.to(query.device), scaling)
+        self.scores += read
+        self.by_layer.append(read * self.visual)
 
     def _row(self, query: Tensor, key: Tensor, readers: Tensor, scaling: float) -> Tensor:
         """What one layer adds to one row, float32 ``[L]``: in parts, so that memory stays bounded."""

@@ -25,6 +25,7 @@ class Seen:
         prompt: as the target's language model saw it.
         cache: the target's, holding the prompt; not to be changed.
         scores: what a probe read, float32 ``[B, L]``; None unless the drafter asked for it.
+        layer_scores: the same layer by layer, each float32 ``[B, L]``; none unless asked for.
         phase: names a stretch of time for the statistics: ``with seen.phase("prune"): ...``.
         pruned: counts visual tokens before and after pruning.
     """
@@ -34,6 +35,7 @@ class Seen:
     scores: Tensor | None
     phase: Callable[[str], AbstractContextManager[None]]
     pruned: Callable[[int, int], None]
+    layer_scores: tuple[Tensor, ...] = ()
 
 
 class Drafter(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,24 @@ from draftlens.models.gather import gather
 from draftlens.models.prompt import Prompt
 from draftlens.prune import Pruner, Visual, keep_count
 
+AT_ONCE = 1024
+"""Cells that look for their nearest at once, so that no map of all by all is formed."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was made of one row's n visual tokens, for whoever wants to show it.
+
+    Args:
+        at: where they stand in the draft's prompt, int64 ``[n]``.
+        visual: what the pruner was shown.
+        kept: the indices that it chose, int64 ``[K]``, rising.
+    """
+
+    at: Tensor
+    visual: Visual
+    kept: Tensor
+
 
 @dataclass(frozen=True)
 class Pruning:
@@ -22,11 +41,13 @@ class Pruning:
         pruner: who chooses.
         ratio: share of visual tokens that goes, 0 to 1.
         positions: `original` or `compact` (`models.gather`).
+        observer: told every choice.
     """
 
     pruner: Pruner
     ratio: float
     positions: str = "original"
+    observer: Callable[[Choice], None] | None = None
 
     def keep(self, prompt: Prompt, seen: Seen) -> list[Tensor]:
         """Per row the tokens that stay, int64 ``[K]``: all text, and the visual ones that the pruner chose."""
@@ -36,8 +57,11 @@ class Pruning:
             at = visual.nonzero()[:, 0]
             scores = None if seen.scores is None else _scores(prompt, row, at, seen).to(at.device)
             tokens = Visual(prompt.cells[row, at], prompt.embeds[row, at], scores)
+            chosen = self.pruner.select(tokens, keep_count(len(at), self.ratio))
+            if self.observer:
+                self.observer(Choice(at, tokens, chosen))
             stays = ~visual
-            stays[at[self.pruner.select(tokens, keep_count(len(at), self.ratio))]] = True
+            stays[at[chosen]] = True
             kept.append(stays.nonzero()[:, 0])
         return kept
 
@@ -68,5 +92,6 @@ def _scores(prompt: Prompt, row: int, at: Tensor, seen: Seen) -> Tensor:
 
 def _carry_over(scores: Tensor, source: Tensor, target: Tensor) -> Tensor:
     """Scores ``[m]`` at cells ``[m, 3]`` read at other cells ``[n, 3]``: each takes its nearest, sizes evened out."""
-    places = [(c.float() + 0.5) / (c.max(0).values + 1) for c in (source, target)]
-    return scores[torch.cdist(places[1], places[0]).argmin(1).to(scores.device)]
+    places, wanted = ((c.float() + 0.5) / (c.max(0).values + 1) for c in (source, target))
+    nearest = [torch.cdist(part, places).argmin(1) for part in torch.split(wanted, AT_ONCE)]
+    return scores[torch.cat(nearest).to(scores.device)]

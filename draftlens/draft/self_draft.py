@@ -6,18 +6,22 @@ tokens left out, and its keys and values come from a second prefill of that or s
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from draftlens.draft.base import Seen
 from draftlens.draft.pruned import Pruning
 from draftlens.draft.small_model import SmallModelDrafter
+from draftlens.draft.tuner import TreeTuner
 from draftlens.errors import ConfigError
 from draftlens.models.backbone import Backbone
 from draftlens.models.cache import KVCache
+from draftlens.prune.attention import AttentionPruner
 from draftlens.types import Topology
 
-SOURCES = ("prefill", "gather")
+SOURCES = ("prefill", "gather", "sparse")
 
 
 class SelfDrafter(SmallModelDrafter):
@@ -27,19 +31,30 @@ class SelfDrafter(SmallModelDrafter):
         backbone: the target.
         topology: the tree to grow.
         pruning: which visual tokens it reads.
+        tuner: as for `SmallModelDrafter`.
         kv: where its keys and values come from: `prefill` reads the pruned prompt again (the paper: tokens then see
-            only each other), `gather` takes those that the target's prefill made (no second pass).
+            only each other), `gather` takes those that the target's prefill made (no second pass), `sparse` takes in
+            each layer those that this layer's text attends to most (Sparse-to-Dense, whatever the pruner).
 
     Raises:
         ConfigError: another word for `kv`, or gathered keys at positions other than their own.
     """
 
-    def __init__(self, backbone: Backbone, topology: Topology, pruning: Pruning, kv: str = "prefill") -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        topology: Topology,
+        pruning: Pruning,
+        kv: str = "prefill",
+        tuner: TreeTuner | None = None,
+    ) -> None:
         if kv not in SOURCES:
             raise ConfigError(f"unknown kv {kv!r}; known: {', '.join(SOURCES)}")
-        if kv == "gather" and pruning.positions != "original":
+        if kv != "prefill" and pruning.positions != "original":
             raise ConfigError('gathered keys carry the positions they were made at: positions must be "original"')
-        super().__init__(backbone, {}, topology, backbone.vocab_size, pruning)
+        if kv == "sparse":
+            pruning = replace(pruning, pruner=AttentionPruner())
+        super().__init__(backbone, {}, topology, backbone.vocab_size, pruning, tuner)
         self.kv = kv
 
     def _read(self, seen: Seen, room: int) -> None:
@@ -49,8 +64,12 @@ class SelfDrafter(SmallModelDrafter):
         self.cache = self.backbone.new_cache(self.prompt, room)
         if self.kv == "prefill":
             self.backbone.prefill(self.prompt, self.cache)
-        else:
-            copy_slots(seen.cache, self.cache, [kept] * len(self.cache.layers))
+            return
+        by_layer = [kept] * len(self.cache.layers)
+        if self.kv == "sparse":
+            with seen.phase("prune"):
+                by_layer = [self.pruning.keep(seen.prompt, replace(seen, scores=layer)) for layer in seen.layer_scores]
+        copy_slots(seen.cache, self.cache, by_layer)
 
 
 def copy_slots(source: KVCache, target: KVCache, kept: list[list[Tensor]]) -> None:

@@ -6,6 +6,7 @@ the tree are expanded, one forward per level.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -17,6 +18,7 @@ from torch import Tensor
 from draftlens.draft.base import Seen, draw_children
 from draftlens.draft.pruned import Pruning
 from draftlens.draft.rows import Rows
+from draftlens.draft.tuner import TreeTuner
 from draftlens.models.backbone import Backbone
 from draftlens.ops import tree as trees
 from draftlens.ops.sampling import generator_of
@@ -72,6 +74,7 @@ class SmallModelDrafter:
         topology: the tree to grow (`ops.tree.chain` for a chain).
         vocab: ids that the target knows; the draft may know more or fewer.
         pruning: which visual tokens it reads; None for all.
+        tuner: who chooses the tree of each round, none of them larger than `topology`; None for always `topology`.
     """
 
     def __init__(
@@ -81,9 +84,10 @@ class SmallModelDrafter:
         topology: Topology,
         vocab: int,
         pruning: Pruning | None = None,
+        tuner: TreeTuner | None = None,
     ) -> None:
         self.backbone, self.inputs, self.topology, self.vocab = backbone, inputs, topology, vocab
-        self.pruning = pruning
+        self.pruning, self.tuner = pruning, tuner
         self.needs_scores = pruning is not None and pruning.pruner.needs_scores
         self.forwards = 0
 
@@ -107,7 +111,15 @@ class SmallModelDrafter:
 
     def propose(self, rows: Rows, budget: int) -> DraftTree:
         """Grow the tree level by level; a budget below its depth cuts it."""
-        topology = trees.cut(self.topology, budget)
+        began = time.perf_counter()
+        topology = trees.cut(self.tuner.tree() if self.tuner else self.topology, budget)
+        tree = self._grow(topology, rows)
+        self.proposed_at = time.perf_counter()
+        if self.tuner:
+            self.tuner.drafted(topology, self.proposed_at - began)
+        return tree
+
+    def _grow(self, topology: Topology, rows: Rows) -> DraftTree:
         self.proposed, self.start = topology, list(self.cache.lengths)
         self.pending = self.pending or [tokens[-1:] for tokens in rows.tokens]
         tokens = torch.empty(len(rows), len(topology), dtype=torch.long, device=self.device)
@@ -133,6 +145,9 @@ class SmallModelDrafter:
 
     def update(self, verdict: Verdict, rows: Rows) -> None:
         """Keep what the cache holds of each accepted path; what it lacks comes first in the next round."""
+        if self.tuner:
+            running = [path for path, finished in zip(verdict.paths, rows.finished, strict=True) if not finished]
+            self.tuner.judged(self.proposed, running, time.perf_counter() - self.proposed_at)
         if not self.proposed:
             self.pending = [[*old, *new] for old, new in zip(self.pending, verdict.tokens, strict=True)]
             return

@@ -59,7 +59,7 @@ class Session:
             self.cache = self.target.new_cache(self.prompt, self.stopper.max_new_tokens + len(self.drafter.topology))
             probe = Probe(self.prompt.visual, self.prompt.lengths) if self.drafter.needs_scores else None
             logits = self.target.prefill(self.prompt, self.cache, probe)
-            self.scores = probe.result() if probe else None
+            self.probe = probe
             nothing = DraftTree(EMPTY, logits.new_empty(len(self.rows), 0, dtype=torch.long))
             verdict = self._judge(nothing, logits)
         self.base = self.cache.lengths
@@ -73,7 +73,9 @@ class Session:
         """Let the drafter read the prompt, if there is anything left to draft."""
         if not self.done:
             with self.clock.phase("draft_prefill"):
-                seen = Seen(self.prompt, self.cache, self.scores, self.clock.phase, self._count_pruned)
+                probe, phase = self.probe, self.clock.phase
+                scores, layers = (probe.result(), tuple(probe.by_layer)) if probe else (None, ())
+                seen = Seen(self.prompt, self.cache, scores, phase, self._count_pruned, layers)
                 self.drafter.begin(self.rows, self.stopper.max_new_tokens, seen)
 
     def propose(self) -> DraftTree:

@@ -32,7 +32,7 @@ class GridPruner:
 
     def select(self, visual: Visual, keep: int) -> Tensor:
         """Frames share the budget as evenly as whole numbers allow; each keeps the cells nearest to a regular grid."""
-        frames = [(visual.cells[:, 0] == time).nonzero()[:, 0] for time in visual.cells[:, 0].unique()]
+        frames = [(visual.cells[:, 0] == time).nonzero()[:, 0] for time in torch.unique(visual.cells[:, 0])]
         budget, kept = keep, []
         # Small frames first, so that what they cannot use is shared by the others.
         for left, frame in zip(range(len(frames), 0, -1), sorted(frames, key=len), strict=True):

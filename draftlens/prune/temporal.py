@@ -33,7 +33,7 @@ class FramePruner:
 
     def select(self, visual: Visual, keep: int) -> Tensor:
         """As many evenly spaced frames as the budget pays for, the last of them in part."""
-        times = visual.cells[:, 0].unique()
+        times = torch.unique(visual.cells[:, 0])
         whole = min(len(times), -(-keep * len(times) // max(len(visual), 1)))
         first = spread(len(times), whole, times.device)
         others = torch.ones(len(times), dtype=torch.bool, device=times.device)
@@ -49,7 +49,7 @@ class FastVIDPruner:
 
     def select(self, visual: Visual, keep: int) -> Tensor:
         """Whole frames, those with the greatest change before them first; the first frame leads."""
-        times = visual.cells[:, 0].unique()
+        times = torch.unique(visual.cells[:, 0])
         if len(times) == 0:
             return visual.cells.new_empty(0)
         means = torch.stack([visual.features[visual.cells[:, 0] == time].float().mean(0) for time in times])

@@ -1,0 +1,85 @@
+"""The tree that pays most, against trying every tree."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import pytest
+
+from draftlens.ops.tree import from_paths
+from draftlens.ops.tree_search import best_tree, likeliest_paths
+from draftlens.types import EMPTY
+
+Path = tuple[int, ...]
+
+
+def chance_of(chances: list[list[float]], path: Path) -> float:
+    value = 1.0
+    for depth, rank in enumerate(path):
+        value *= chances[depth][rank]
+    return value
+
+
+def random_chances(seed: int, depth: int, ranks: int) -> list[list[float]]:
+    rng = random.Random(seed)
+    rows = []
+    for _ in range(depth):
+        cuts = sorted((rng.random() for _ in range(ranks)), reverse=True)
+        rows.append([cut / sum(cuts) * 0.95 for cut in cuts])
+    return rows
+
+
+def all_paths(depth: int, ranks: int) -> list[Path]:
+    return [path for d in range(1, depth + 1) for path in product(range(ranks), repeat=d)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_likeliest_paths_are_the_likeliest_of_all(seed: int) -> None:
+    chances = random_chances(seed, 4, 3)
+    every = sorted((chance_of(chances, path) for path in all_paths(4, 3)), reverse=True)
+    for most in (0, 1, 7, 40, len(every), 500):
+        found = likeliest_paths(chances, most)
+        assert [value for value, _ in found] == pytest.approx(every[:most])
+        assert all(value == pytest.approx(chance_of(chances, path)) for value, path in found)
+        from_paths([path for _, path in found]) if found else None  # refuses a missing parent or sibling
+
+
+def closed_sets(paths: list[Path], most: int) -> list[frozenset[Path]]:
+    """Every tree of at most so many nodes."""
+    found = {frozenset[Path]()}
+    for _ in range(most):
+        grown = set(found)
+        for tree in found:
+            for path in paths:
+                needed = {path[:-1], (*path[:-1], path[-1] - 1)}
+                if path not in tree and all(n == () or n[-1] < 0 or n in tree for n in needed):
+                    grown.add(tree | {path})
+        found = grown
+    return list(found)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("draft", [0.01, 0.2, 1.5])
+def test_best_tree_beats_every_other_tree(seed: int, draft: float) -> None:
+    chances = random_chances(seed, 3, 2)
+
+    def verify(nodes: int) -> float:
+        return 1 + 0.1 * nodes
+
+    def rate(tree: frozenset[Path]) -> float:
+        expected = 1 + sum(chance_of(chances, path) for path in tree)
+        return expected / (verify(len(tree)) + max(map(len, tree), default=0) * draft)
+
+    topology, found = best_tree(chances, verify, draft, max_nodes=5)
+    assert found == pytest.approx(max(map(rate, closed_sets(all_paths(3, 2), 5))))
+    assert len(topology) <= 5
+
+
+def test_no_tree_where_drafting_does_not_pay() -> None:
+    assert best_tree([[0.1]], lambda nodes: 1 + nodes, 0.5, 10) == (EMPTY, 1.0)
+
+
+def test_checking_for_free_takes_all_nodes() -> None:
+    topology, _ = best_tree([[0.6, 0.2], [0.6, 0.2]], lambda nodes: 1.0, 0.0, 6)
+    assert len(topology) == 6
