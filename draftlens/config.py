@@ -74,9 +74,11 @@ class SpeculativeDecoding:
         if self.tree == "auto" and self.sampling_rule == "rejection":
             raise ConfigError("tree 'auto' goes by the clock, and with 'rejection' so would the tokens: use 'coupled'")
 
-    def _tuner(self, target: Backbone, *key: object) -> TreeTuner | None:
-        """Who chooses the tree, where that is left open."""
-        return tuner_of(target.model, key) if self.tree == "auto" else None
+    def _tuner(self, target: Backbone, draft: Backbone | None, *more: object) -> TreeTuner | None:
+        """Who chooses the tree, where that is left open: one for a target, its draft and whatever else matters."""
+        if self.tree != "auto":
+            return None
+        return tuner_of(target.model, (None if draft is None else id(draft.model), *more))
 
     @property
     def topology(self) -> Topology:
@@ -101,7 +103,7 @@ class SpeculativeDecoding:
         if draft is None:
             raise ConfigError(f"method {self.name!r} needs a draft model")
         check_models(target, draft)
-        tuner = self._tuner(target, id(draft.model))
+        tuner = self._tuner(target, draft)
         return SmallModelDrafter(draft, draft_inputs, self.topology, target.vocab_size, tuner=tuner)
 
 
@@ -144,6 +146,8 @@ class SpecVLM(SpeculativeDecoding):
         for field, known in choices.items():
             if getattr(self, field) not in known:
                 raise ConfigError(f"unknown {field} {getattr(self, field)!r}; known: {', '.join(known)}")
+        if self.kv != "prefill" and self.positions != "original":
+            raise ConfigError('gathered keys carry the positions they were made at: positions must be "original"')
         self.pruning  # noqa: B018 - names its own errors
 
     @property
@@ -159,12 +163,12 @@ class SpecVLM(SpeculativeDecoding):
             IncompatiblePairError: it does not go with the target.
         """
         if self.draft == "self" or (self.draft == "auto" and draft is None):
-            tuner = self._tuner(target, self.kv, self.pruner, self.prune_ratio)
+            tuner = self._tuner(target, None, self.kv, self.pruner, self.prune_ratio)
             return SelfDrafter(target, self.topology, self.pruning, self.kv, tuner)
         if draft is None:
             raise ConfigError(f"method {self.name!r} with draft 'model' needs a draft model")
         check_models(target, draft)
-        tuner = self._tuner(target, id(draft.model), self.pruner, self.prune_ratio)
+        tuner = self._tuner(target, draft, self.pruner, self.prune_ratio)
         return SmallModelDrafter(draft, draft_inputs, self.topology, target.vocab_size, self.pruning, tuner)
 
 

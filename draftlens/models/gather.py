@@ -27,15 +27,17 @@ def gather(prompt: Prompt, kept: Sequence[Tensor], positions: str = "original") 
 
     Raises:
         ConfigError: another word for `positions`.
-        InputError: indices that do not rise or lie outside.
+        InputError: indices that do not rise or lie outside, a row without any, or another number of rows.
         UnsupportedModelError: the language model takes a further tensor that nobody knows how to gather.
     """
     if positions not in POSITIONS:
         raise ConfigError(f"unknown positions {positions!r}; known: {', '.join(POSITIONS)}")
+    if len(kept) != len(prompt.lengths):
+        raise InputError(f"{len(kept)} rows of kept tokens for a prompt of {len(prompt.lengths)}")
     lengths = [len(row) for row in kept]
     for row, length in zip(kept, prompt.lengths, strict=True):
-        if len(row) and (int(row[0]) < 0 or int(row[-1]) >= length or bool((row.diff() <= 0).any())):
-            raise InputError("kept tokens must be strictly rising indices inside their row")
+        if not len(row) or int(row[0]) < 0 or int(row[-1]) >= length or bool((row.diff() <= 0).any()):
+            raise InputError("kept tokens must be strictly rising indices inside their row, at least one")
     device = prompt.embeds.device
     index = torch.zeros(len(kept), max(lengths), dtype=torch.long, device=device)
     real = torch.zeros_like(index, dtype=torch.bool)
@@ -70,12 +72,17 @@ def _extra(name: str, value: Any, prompt: Prompt, index: Tensor, real: Tensor) -
 
 
 def _closed_up(prompt: Prompt) -> Prompt:
-    """Positions that no token uses on any axis are closed up, row by row; tokens that shared one still do."""
+    """Positions that no token uses on any axis are closed up, row by row; tokens that shared one still do.
+
+    Time, height and width count together; an axis before them, which counts tokens, is closed up by itself.
+    """
     positions, following = prompt.position_ids.clone(), prompt.next_position.clone()
-    for row, length in enumerate(prompt.lengths):
-        _, rank = torch.unique(prompt.position_ids[..., row, :length], return_inverse=True)
-        positions[..., row, :length] = rank
-        last = prompt.position_ids[..., row, length - 1 : length]
-        gap = prompt.next_position[..., row, :] - last
-        following[..., row, :] = rank[..., -1:] + gap
+    new, after = (table if table.ndim == 3 else table[None] for table in (positions, following))  # views
+    axes = len(new)
+    for group in (*(slice(axis, axis + 1) for axis in range(axes - 3)), slice(max(0, axes - 3), axes)):
+        for row, length in enumerate(prompt.lengths):
+            old = new[group, row, :length]
+            gap = after[group, row] - old[:, -1:]
+            new[group, row, :length] = torch.unique(old, return_inverse=True)[1]
+            after[group, row] = new[group, row, length - 1 : length] + gap
     return replace(prompt, position_ids=positions, next_position=following)

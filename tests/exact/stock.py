@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -10,6 +11,9 @@ from typing import Any
 import torch
 from families import FAMILIES, Family, inputs, tokenizer
 from transformers import LogitsProcessor, StoppingCriteria
+
+from draftlens.ops.tree import cut
+from draftlens.types import ROOT, Topology
 
 NEW = 25
 """New tokens: the one of prefill and 24 more, which chains of 1, 3 and 5 and a bonus token fill without a rest."""
@@ -97,6 +101,41 @@ def staggered(rows: list[list[int]]) -> list[int]:
             if 2 < early < 10 < late < 22 < never == NEW:
                 return [first, second]
     raise AssertionError("these rows have no such tokens")
+
+
+def rounds(tree: Topology, ranks: list[list[int]]) -> Counter[int]:
+    """How often how many guesses stand, if each round the draft says what it would say had it read the answer afresh.
+
+    Args:
+        tree: what the draft grows.
+        ranks: per row and token of the answer, how many tokens the draft likes better there.
+    """
+    said, depths = [1] * len(ranks), Counter[int]()
+    while min(said) < NEW:
+        room = NEW - min(said) - 1
+        for row, done in enumerate(said):
+            if done < NEW:
+                accepted = reach(cut(tree, room), ranks[row][done:])
+                depths[accepted] += 1
+                said[row] = min(done + accepted + 1, NEW)
+    return depths
+
+
+def reach(tree: Topology, ranks: list[int]) -> int:
+    """How deep a tree of a draft's best guesses goes along an answer whose tokens it ranks so."""
+    node, depth = ROOT, 0
+    while depth < len(ranks) and ranks[depth] < len(children := tree.children.get(node, ())):
+        node, depth = children[ranks[depth]], depth + 1
+    return depth
+
+
+def ranks_of(logits: torch.Tensor, answer: torch.Tensor) -> list[list[int]]:
+    """How many tokens have higher logits ``[B, T, V]`` than each of the answer's, int64 ``[B, T]``."""
+    above = logits - logits.gather(2, answer[..., None])
+    ranks = (above > 0).sum(-1)
+    ties = ((above.abs() < NEAR_TIE).sum(-1) > 1) & (ranks < 5)
+    assert not ties.any(), "a near-tie of the draft: choose another prompt"
+    return [list(map(int, row)) for row in ranks]
 
 
 class Divisible(StoppingCriteria):

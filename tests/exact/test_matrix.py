@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 import torch
 from families import Family, inputs
-from stock import ALL_KINDS, METHODS, NEAR_TIE, NEW, answers, draft, reference, target
+from stock import ALL_KINDS, METHODS, NEW, answers, draft, ranks_of, reference, rounds, target
 from transformers import LogitsProcessor
 
 import draftlens
 from draftlens.config import from_dict
-from draftlens.ops.tree import cut
-from draftlens.types import ROOT, Topology
 
 CASES = [*(("noisy", method) for method in METHODS), ("self", "chain5"), ("self", "odd"), ("random", "odd")]
 every_kind = pytest.mark.parametrize(("family", "kind"), ALL_KINDS, ids=lambda value: str(value))
@@ -94,28 +92,8 @@ def check_agreement(result: draftlens.Result, guesser: str, method: str) -> None
 
 
 def expected_depths(family: Family, kind: str, guesser: str, method: str, rows: int = 3) -> Counter[int]:
-    """How often how many guesses stand, if each round the draft says what it would say had it read the answer afresh.
-
-    This is computed without the engine.
-    """
-    tree, ranks, said = from_dict(METHODS[method]).topology, ranks_of_the_answer(family, kind, guesser), [1] * rows
-    depths = Counter[int]()
-    while min(said) < NEW:
-        room = NEW - min(said) - 1
-        for row, done in enumerate(said):
-            if done < NEW:
-                accepted = reach(cut(tree, room), ranks[row][done:])
-                depths[accepted] += 1
-                said[row] = min(done + accepted + 1, NEW)
-    return depths
-
-
-def reach(tree: Topology, ranks: list[int]) -> int:
-    """How deep a tree of a draft's best guesses goes along an answer whose tokens it ranks so."""
-    node, depth = ROOT, 0
-    while depth < len(ranks) and ranks[depth] < len(children := tree.children.get(node, ())):
-        node, depth = children[ranks[depth]], depth + 1
-    return depth
+    """The rounds of a draft that says what it would say had it read the answer afresh: computed without the engine."""
+    return rounds(from_dict(METHODS[method]).topology, ranks_of_the_answer(family, kind, guesser)[:rows])
 
 
 @cache
@@ -131,12 +109,7 @@ def ranks_of_the_answer(family: Family, kind: str, guesser: str) -> list[list[in
         return_dict_in_generate=True,
         output_logits=True,
     )
-    logits = torch.stack(output.logits, 1)
-    above = logits - logits.gather(2, answer[..., None])
-    ranks = (above > 0).sum(-1)
-    ties = ((above.abs() < NEAR_TIE).sum(-1) > 1) & (ranks < 5)
-    assert not ties.any(), "a near-tie of the draft: choose another prompt"
-    return [list(map(int, row)) for row in ranks]
+    return ranks_of(torch.stack(output.logits, 1), answer)
 
 
 class Dictated(LogitsProcessor):

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from draftlens import PlainDecoding, SpeculativeDecoding, from_dict
+from draftlens import PlainDecoding, SpeculativeDecoding, SpecVLM, from_dict
 from draftlens.config import METHODS, TREES, Method, resolve
 from draftlens.draft import NoDraft, SmallModelDrafter
 from draftlens.errors import ConfigError, IncompatiblePairError
 from draftlens.ops.tree import chain, from_paths
+from draftlens.prune.attention import SpecVLMPruner
+from draftlens.prune.spatial import RandomPruner, WindowPruner
 
 KEYS = {
     "plain": {},
@@ -87,7 +89,7 @@ def test_topologies() -> None:
         ({"num_speculative_tokens": True}, "num_speculative_tokens must be a whole number of at least 1, not True"),
         ({"num_speculative_tokens": "5"}, "num_speculative_tokens must be a whole number of at least 1, not '5'"),
         ({"sampling_rule": "hope"}, "unknown sampling_rule 'hope'; known: coupled, rejection"),
-        ({"tree": "oak"}, "unknown tree 'oak'; known: eagle, or a list of paths"),
+        ({"tree": "oak"}, "unknown tree 'oak'; known: auto, eagle, or a list of paths"),
         ({"tree": 3}, "a tree is a list of non-empty paths"),
         ({"tree": [0, 1]}, "a tree is a list of non-empty paths"),
         ({"tree": [[1]]}, "needs [0], which is missing"),
@@ -97,6 +99,47 @@ def test_senseless_options_are_refused(options: dict[str, Any], message: str) ->
     with pytest.raises(ConfigError) as error:
         from_dict(options)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prune_ratio": 1.1}, "prune_ratio is a share between 0 and 1, not 1.1"),
+        ({"prune_ratio": -0.1}, "prune_ratio is a share between 0 and 1, not -0.1"),
+        ({"prune_ratio": "half"}, "prune_ratio is a share between 0 and 1, not 'half'"),
+        ({"pruner": "best"}, "unknown pruner 'best'; known: all, attention"),
+        ({"positions": "none"}, "unknown positions 'none'; known: original, compact"),
+        ({"draft": "me"}, "unknown draft 'me'; known: auto, model, self"),
+        ({"kv": "steal"}, "unknown kv 'steal'; known: prefill, gather"),
+        ({"pruner": "specvlm", "attention_mass": 2}, "attention_mass is a share between 0 and 1, not 2"),
+        ({"pruner": "window", "window": "top"}, "window is front, middle or end, not 'top'"),
+        ({"gamma": 3}, "method 'specvlm' does not know 'gamma'; known: num_speculative_tokens, tree"),
+        ({"tree": "oak"}, "unknown tree 'oak'"),
+        ({"kv": "gather", "positions": "compact"}, "positions must be"),
+        ({"tree": "auto", "sampling_rule": "rejection"}, "goes by the clock"),
+    ],
+)
+def test_senseless_pruning_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        from_dict({"method": "specvlm", **options})
+    assert message in str(error.value)
+
+
+def test_the_options_of_a_pruner() -> None:
+    """Each gets those that it knows."""
+    for fields, expected in (
+        ({"pruner": "window", "window": "end"}, WindowPruner("end")),
+        ({"pruner": "random", "seed": 5}, RandomPruner(5)),
+        ({"attention_mass": 0.7}, SpecVLMPruner(0.7)),
+        ({}, SpecVLMPruner(0.4)),
+    ):
+        pruning = SpecVLM(prune_ratio=0.3, positions="compact", **fields).pruning  # type: ignore[arg-type]
+        assert (pruning.pruner, pruning.ratio, pruning.positions) == (expected, 0.3, "compact")
+
+
+def test_gathered_keys_stay_where_they_were() -> None:
+    with pytest.raises(ConfigError, match=r'gathered keys .*: positions must be "original"'):
+        SpecVLM(draft="self", kv="gather", positions="compact").drafter(model("Big"), None, {})
 
 
 def test_from_dict_leaves_its_argument_alone() -> None:

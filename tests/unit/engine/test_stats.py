@@ -89,3 +89,48 @@ def test_clock_adds_up_phases_even_when_they_fail(monkeypatch: pytest.MonkeyPatc
     clock.mark_last()
     assert clock.stats.phases["draft"] == 2.0 + 4.0
     assert (clock.stats.ttft, clock.stats.e2e, clock.stats.decode) == (20.0, 25.0, 5.0)
+
+
+def ticking(monkeypatch: pytest.MonkeyPatch, *ticks: float) -> Clock:
+    """A clock that began at 0 and shows these times next."""
+    times = iter([0.0, *ticks])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(times))
+    return Clock(Stats())
+
+
+def test_a_phase_inside_a_phase_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ticking(monkeypatch, 1.0, 3.0, 7.0, 8.0, 8.5, 10.0, 12.0, 13.0)
+    with clock.phase("draft_prefill"):  # 1 to 10
+        with clock.phase("prune"):  # 3 to 7
+            pass
+        with clock.phase("prune"):  # 8 to 8.5
+            pass
+    with clock.phase("draft"):  # 12 to 13: what came before is forgotten
+        pass
+    phases = clock.stats.phases
+    assert (phases["prune"], phases["draft_prefill"], phases["draft"]) == (4.5, 4.5, 1.0)
+
+
+def divide_inside(clock: Clock) -> None:
+    with clock.phase("vision"), clock.phase("prune"):
+        pass
+    _ = 1 / 0
+
+
+def test_phases_three_deep_and_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ticking(monkeypatch, 1.0, 2.0, 4.0, 7.0, 9.0, 20.0, 30.0, 31.0)
+    # 1 to 20, 2 to 9 and 4 to 7, as they end one after the other.
+    with pytest.raises(ZeroDivisionError), clock.phase("draft_prefill"):
+        divide_inside(clock)
+    with clock.phase("verify"):  # 30 to 31
+        pass
+    phases = clock.stats.phases
+    assert (phases["prune"], phases["vision"], phases["draft_prefill"], phases["verify"]) == (3.0, 4.0, 12.0, 1.0)
+    assert sum(phases.values()) == 19.0 + 1.0
+
+
+def test_a_phase_inside_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ticking(monkeypatch, 1.0, 2.0, 5.0, 9.0)
+    with clock.phase("draft"), clock.phase("draft"):
+        pass
+    assert clock.stats.phases["draft"] == 8.0
