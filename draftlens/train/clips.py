@@ -1,18 +1,17 @@
-"""Makes the bundled world clips and picture again: ``python -m draftlens.train.clips``.
+"""Makes the bundled world clips and picture again: ``python -m draftlens.train.clips``, or ``... FOLDER``.
 
 Each comes with a JSON record of what is right to say about it. With ``--check`` the embedded target is asked to
-describe them, from the files as they are, and every fact is compared.
+describe them, from the files as they are, and every fact is compared. With ``--sheet FILE`` a contact sheet of the
+world is drawn instead, as docs/world.md shows it.
 """
 
 import argparse
 import json
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import av
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from draftlens.train.world import (
@@ -29,27 +28,16 @@ from draftlens.train.world import (
     still_caption,
     still_facts,
 )
+from draftlens.train.world.files import RATE, Frames, png, write_clip
 
 EMBEDDED = Path(__file__).resolve().parents[1] / "embedded"
 CLIPS = EMBEDDED / "clips"
-SIDE, RATE, SECONDS = 256, 24, 4  # pixels, frames a second, seconds
-# Held-out scenes with things that move in different ways; the measured held-out scenes are others.
-MOVING = {"shapes": HELD_OUT + 10_037, "drift": HELD_OUT + 10_018}
-STILL = {"shapes": HELD_OUT + 10_000}
-
-Frames = NDArray[np.uint8]
-
-
-def write_clip(path: Path, frames: Frames, rate: int = RATE, crf: int = 18) -> None:
-    """H.264 in mp4 from ``[T, H, W, 3]`` uint8 RGB frames; height and width must be even."""
-    with av.open(str(path), "w", options={"movflags": "faststart"}) as file:
-        stream: Any = file.add_stream("libx264", rate=Fraction(rate), options={"crf": str(crf), "preset": "slow"})
-        stream.height, stream.width = frames.shape[1:3]
-        stream.pix_fmt = "yuv420p"
-        stream.thread_count = 1  # the same bytes on every machine
-        for frame in frames:
-            file.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
-        file.mux(stream.encode())
+SIDE, SECONDS = 256, 4  # pixels, seconds
+# Held-out scenes in which much happens; the measured held-out scenes are others. "shapes" has two shots, a bump, an
+# entrance and a secret on a strip; "drift" one shot, a bump, an entrance and a secret on a card.
+MOVING = {"shapes": HELD_OUT + 10_627, "drift": HELD_OUT + 11_121}
+STILL = {"shapes": HELD_OUT + 10_373}
+SHEET_CLIPS, SHEET_STILLS = (10_627, 11_121, 10_280), range(10_370, 10_378)  # of the contact sheet, held out
 
 
 def sampled_frames(path: Path, count: int) -> Frames:
@@ -68,27 +56,27 @@ def _record(scene: Scene, said: str, known: Facts, prompt: str) -> str:
     return json.dumps(record, indent=2) + "\n"
 
 
-def make() -> None:
+def make(folder: Path = CLIPS) -> None:
     """Writes the clips, the picture and their records."""
-    CLIPS.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for name, seed in MOVING.items():
         scene = sample_scene(seed)
-        write_clip(CLIPS / f"{name}.mp4", render(scene, RATE * SECONDS, SIDE))
+        write_clip(folder / f"{name}.mp4", render(scene, RATE * SECONDS, SIDE))
         record = _record(scene, caption(scene), facts(scene), "Describe the video.")
-        (CLIPS / f"{name}.mp4.json").write_text(record)
+        (folder / f"{name}.mp4.json").write_text(record)
     for name, seed in STILL.items():
         scene = sample_still(seed)
-        Image.fromarray(render_still(scene, SIDE)).save(CLIPS / f"{name}.png", optimize=True)
+        (folder / f"{name}.png").write_bytes(png(render_still(scene, SIDE)))
         record = _record(scene, still_caption(scene), still_facts(scene), "Describe the image.")
-        (CLIPS / f"{name}.png.json").write_text(record)
+        (folder / f"{name}.png.json").write_text(record)
 
 
-def check(model: Any, processor: Any) -> dict[str, tuple[int, int, str]]:
+def check(model: Any, processor: Any, folder: Path = CLIPS) -> dict[str, tuple[int, int, str]]:
     """For every bundled file with a record: right facts, all facts and what the model said."""
     from draftlens.train.pair.answers import answer
 
     results = {}
-    for file in sorted(CLIPS.glob("*.json")):
+    for file in sorted(folder.glob("*.json")):
         record, media = json.loads(file.read_text()), file.with_suffix("")
         still = media.suffix == ".png"
         shown = np.array(Image.open(media).convert("RGB")) if still else sampled_frames(media, 8)
@@ -97,16 +85,35 @@ def check(model: Any, processor: Any) -> dict[str, tuple[int, int, str]]:
     return results
 
 
+def draw_sheet(path: Path, side: int = 128, columns: int = 8, gap: int = 4) -> None:
+    """Rows of a clip's frames in order of time, then a row of pictures, as one PNG of few colours."""
+    rows = [render(sample_scene(HELD_OUT + seed), columns, side) for seed in SHEET_CLIPS]
+    stills = [render_still(sample_still(HELD_OUT + seed), side) for seed in SHEET_STILLS]
+    rows.append(np.stack(stills))
+    sheet = np.full((len(rows) * (side + gap) - gap, columns * (side + gap) - gap, 3), 255, np.uint8)
+    for row, frames in enumerate(rows):
+        for column, frame in enumerate(frames):
+            top, left = row * (side + gap), column * (side + gap)
+            sheet[top : top + side, left : left + side] = frame
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(sheet).quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m draftlens.train.clips", description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=CLIPS, help="by default that of the package")
     parser.add_argument("--check", action="store_true", help="only ask the embedded target about the files")
-    if not parser.parse_args().check:
-        make()
-        return
-    from draftlens.train.pair.export import load
+    parser.add_argument("--sheet", type=Path, metavar="FILE", help="only draw a contact sheet of the world")
+    options = parser.parse_args()
+    if options.sheet:
+        draw_sheet(options.sheet)
+    elif options.check:
+        from draftlens.train.pair.export import load
 
-    for name, (right, total, text) in check(*load(EMBEDDED / "target")).items():
-        print(f"{name}: {right} of {total} facts right: {text}")
+        for name, (right, total, text) in check(*load(EMBEDDED / "target"), options.folder).items():
+            print(f"{name}: {right} of {total} facts right: {text}")
+    else:
+        make(options.folder)
 
 
 if __name__ == "__main__":

@@ -2,103 +2,97 @@
 
 Checkpoints lie under ``runs/pair``; run again after an interruption and it goes on from the last one. Parts can be
 asked for by name, so that target and draft can train beside each other on two cores:
-``python -m draftlens.train.pair target``, ``... draft``, ``... report``.
+``python -m draftlens.train.pair target``, ``... draft``, ``... report``. With an NVIDIA GPU,
+``--recipe gpu --device cuda --minutes 9`` trains a larger target in pieces of nine minutes.
 """
 
 import argparse
-import json
-from collections.abc import Callable
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 from transformers.utils import logging
 
-from draftlens.train.pair import recipe
-from draftlens.train.pair.data import Mix, check_fast_path
-from draftlens.train.pair.evaluate import captions_right, report
-from draftlens.train.pair.export import export, load, size
+from draftlens.train.pair.data import check_fast_path
+from draftlens.train.pair.export import export, size
 from draftlens.train.pair.grow import deepen
 from draftlens.train.pair.jobs import sight_job, telling_job
-from draftlens.train.pair.loop import Phase, train
-from draftlens.train.pair.models import DRAFT, TARGET, TARGET_SHALLOW, build_model, build_processor
+from draftlens.train.pair.loop import Job, OutOfTime, train
+from draftlens.train.pair.models import build_model, build_processor
+from draftlens.train.pair.recipe import EMBEDDED, RECIPES, RUNS, SEED, Recipe, shortened
 from draftlens.train.pair.tokenizer import build_tokenizer
-from draftlens.train.pair.watch import watch_job
-
-EXPORT_EVERY = 200  # steps: an early pair for those who integrate it
-console = Console(width=120)
+from draftlens.train.pair.watch import watching_job
 
 
-def _tell(model: Any, processor: Any, phase: Phase, mix: Mix, seed: int) -> float:
-    """One phase of learning to tell, exporting now and then and at its end; returns its seconds."""
-    folder = recipe.EMBEDDED / phase.name.split("-")[0]
+@dataclass
+class Making:
+    """One model in the making: every phase resumes from its own checkpoint."""
 
-    def on_save(step: int) -> None:
-        if step % EXPORT_EVERY == 0 or step == phase.steps:
-            export(model, processor, folder)
-            exported, loaded = load(folder)
-            exact, right = captions_right(exported, loaded, 40)
-            console.print(f"{phase.name} step {step}: held-out captions exact {exact:.3f}, facts right {right:.4f}")
+    recipe: Recipe
+    processor: Any
+    runs: Path
+    device: str
+    minutes: float | None  # for this run, all phases together
+    began: float = field(default_factory=time.monotonic)
+    seconds: float = 0.0  # of training, earlier runs counted in
 
-    return train(telling_job(model, processor.tokenizer, phase, mix, seed), recipe.RUNS, on_save)
+    def make(self) -> Any:
+        """Trains all phases and returns the model, on the CPU."""
+        recipe, tokenizer, seed = self.recipe, self.processor.tokenizer, self.recipe.seed
+        model = build_model(recipe.shape, tokenizer, SEED).to(self.device)
+        self._train(sight_job(model, recipe.sight, seed))
+        self._train(telling_job(model, tokenizer, recipe.tell, recipe.tell_mix, seed))
+        if recipe.watch_depth:
+            depth = recipe.watch_depth
+            self._train(watching_job(model, tokenizer, recipe.watch, recipe.watch_mix, seed + 25, depth))
+            self._train(watching_job(model, tokenizer, recipe.long, recipe.long_mix, seed + 50, depth))
+        else:
+            self._train(telling_job(model, tokenizer, recipe.long, recipe.long_mix, seed + 50))
+        if recipe.deep:
+            model = deepen(model, build_model(recipe.deep, tokenizer, SEED).to(self.device))
+            self._train(telling_job(model, tokenizer, recipe.deepened, recipe.deepened_mix, seed + 100))
+        return model.cpu()
 
-
-def train_target(processor: Any) -> None:
-    """Sight, telling, watching, telling again, and the same deep (see sight.py, watch.py and grow.py)."""
-    tokenizer, seed = processor.tokenizer, recipe.TARGET_SEED
-    shallow = build_model(TARGET_SHALLOW, tokenizer, recipe.SEED)
-    spent = train(sight_job(shallow, recipe.TARGET_SIGHT, seed), recipe.RUNS)
-    spent += _tell(shallow, processor, recipe.TARGET_TELL, recipe.TARGET_TELL_MIX, seed)
-    watch = (recipe.TARGET_WATCH, recipe.TARGET_WATCH_MIX, seed, recipe.TARGET_WATCH_DEPTH)
-    spent += train(watch_job(shallow, tokenizer, *watch), recipe.RUNS)
-    spent += _tell(shallow, processor, recipe.TARGET_RETELL, recipe.TARGET_RETELL_MIX, seed + 50)
-    deep = deepen(shallow, build_model(TARGET, tokenizer, recipe.SEED))
-    spent += _tell(deep, processor, recipe.TARGET_DEEP, recipe.TARGET_DEEP_MIX, seed + 100)
-    _note_time("target", spent)
-
-
-def train_draft(processor: Any) -> None:
-    """Sight, then telling."""
-    draft = build_model(DRAFT, processor.tokenizer, recipe.SEED)
-    spent = train(sight_job(draft, recipe.DRAFT_SIGHT, recipe.DRAFT_SEED), recipe.RUNS)
-    spent += _tell(draft, processor, recipe.DRAFT_TELL, recipe.DRAFT_MIX, recipe.DRAFT_SEED)
-    _note_time("draft", spent)
-
-
-def _note_time(name: str, seconds: float) -> None:
-    (recipe.RUNS / f"{name}-time.json").write_text(json.dumps({"seconds": round(seconds)}))
-
-
-def print_report(count: int) -> None:
-    """Measures what was exported, not what is in memory."""
-    (target, processor), (draft, _) = (load(recipe.EMBEDDED / name) for name in ("target", "draft"))
-    for name, model in (("target", target), ("draft", draft)):
-        millions = sum(p.numel() for p in model.parameters()) / 1e6
-        console.print(f"{name}: {millions:.2f} M parameters, {size(recipe.EMBEDDED / name) / 1e6:.1f} MB on disk")
-        spent = recipe.RUNS / f"{name}-time.json"
-        if spent.exists():
-            console.print(f"{name}: trained for {json.loads(spent.read_text())['seconds'] / 60:.0f} minutes")
-    for line in report(target, draft, processor, count):
-        console.print(line)
+    def _train(self, job: Job[Any]) -> None:
+        left = None if self.minutes is None else self.minutes - (time.monotonic() - self.began) / 60
+        self.seconds += train(job, self.runs, minutes=left)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m draftlens.train.pair", description=__doc__)
-    parser.add_argument("parts", nargs="*", default=["target", "draft", "report"], help="target, draft, report")
-    parser.add_argument("--scenes", type=int, default=100, help="held-out scenes to measure on")
+    parser.add_argument("parts", nargs="*", default=["target", "draft"], help="target, draft")
+    parser.add_argument("--recipe", choices=sorted(RECIPES), default="cpu")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1, help="PyTorch threads")
+    parser.add_argument("--minutes", type=float, help="stop after a checkpoint once this many have passed")
+    parser.add_argument("--steps", type=int, help="at most this many a phase: to see that everything runs")
+    parser.add_argument("--runs", type=Path, default=RUNS, help="where checkpoints lie")
+    parser.add_argument("--out", type=Path, default=EMBEDDED, help="where the finished models go")
     options = parser.parse_args()
+    console = Console(width=120)
     torch.set_num_threads(options.threads)
     logging.disable_progress_bar()
     processor = build_processor(build_tokenizer())
     check_fast_path(processor)
-    parts: dict[str, Callable[[], None]] = {
-        "target": lambda: train_target(processor),
-        "draft": lambda: train_draft(processor),
-        "report": lambda: print_report(options.scenes),
-    }
-    for name in options.parts:
-        parts[name]()
+    for recipe in RECIPES[options.recipe]:
+        if recipe.name not in options.parts:
+            continue
+        recipe = recipe if options.steps is None else shortened(recipe, options.steps)
+        try:
+            making = Making(recipe, processor, options.runs, options.device, options.minutes)
+            model = making.make()
+        except OutOfTime as stopped:
+            console.print(f"{stopped}; the same command goes on from there")
+            sys.exit(3)
+        export(model, processor, options.out / recipe.name)
+        millions = sum(p.numel() for p in model.parameters()) / 1e6
+        stored = size(options.out / recipe.name) / 1e6
+        minutes = making.seconds / 60
+        console.print(f"{recipe.name}: {millions:.2f} M parameters, {stored:.1f} MB, trained for {minutes:.0f} minutes")
 
 
 if __name__ == "__main__":

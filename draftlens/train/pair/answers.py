@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-MAX_NEW_TOKENS = 160
+MAX_NEW_TOKENS = 320  # captions have up to 300
 Frames = NDArray[np.uint8]
 
 

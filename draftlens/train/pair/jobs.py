@@ -25,9 +25,9 @@ class Seeing(nn.Module):
 
 def sight_job(model: Any, phase: Phase, seed: int, scenes: int = 48) -> Job[Sight]:
     """Trains the model's tower and projector in place."""
-    _use_plain_attention(model)
+    model.set_attn_implementation("eager")
     torch.manual_seed(seed)
-    seeing = Seeing(model)
+    seeing = Seeing(model).to(model.device)
     return Job(
         phase,
         seeing,
@@ -39,7 +39,7 @@ def sight_job(model: Any, phase: Phase, seed: int, scenes: int = 48) -> Job[Sigh
 
 def telling_job(model: Any, tokenizer: Any, phase: Phase, mix: Mix, seed: int) -> Job[Batch]:
     """Trains the model in place, except for the tower, which can see already: that is much cheaper."""
-    _use_plain_attention(model)
+    model.set_attn_implementation("sdpa")
     model.requires_grad_(True)
     model.model.vision_tower.requires_grad_(False)
     return Job(
@@ -49,8 +49,3 @@ def telling_job(model: Any, tokenizer: Any, phase: Phase, mix: Mix, seed: int) -
         lambda batch: answer_loss(model, batch),
         lambda batch: batch["input_ids"].numel(),
     )
-
-
-def _use_plain_attention(model: Any) -> None:
-    """PyTorch's fused attention is slow backwards in bfloat16 on a CPU."""
-    model.set_attn_implementation("eager")

@@ -36,10 +36,12 @@ class Shape:
     vision_heads: int
 
 
-# The target starts shallow and is deepened after it has learned to see (see grow.py).
-TARGET_SHALLOW = Shape(4, 128, 384, 4, 2, 128, 384, 4)
-TARGET = Shape(16, 128, 384, 4, 2, 128, 384, 4)
-DRAFT = Shape(2, 96, 256, 3, 1, 48, 96, 2)
+# Targets start shallow and are deepened after they have learned (see grow.py).
+TARGET_SHALLOW = Shape(4, 128, 384, 4, 3, 128, 384, 4)
+TARGET = Shape(16, 128, 384, 4, 3, 128, 384, 4)
+LARGE_SHALLOW = Shape(4, 320, 896, 5, 4, 224, 640, 4)
+LARGE = Shape(12, 320, 896, 5, 4, 224, 640, 4)
+DRAFT = Shape(2, 96, 256, 3, 1, 64, 128, 2)
 
 
 def build_processor(tokenizer: Any) -> Any:

@@ -1,28 +1,90 @@
-"""The recipe of the shipped pair: every number that training depends on."""
+"""The recipes of the pair: every number that training depends on."""
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from draftlens.train.pair.data import Mix
 from draftlens.train.pair.loop import Phase
+from draftlens.train.pair.models import DRAFT, LARGE, LARGE_SHALLOW, TARGET, TARGET_SHALLOW, Shape
 
-SEED = 0
+SEED = 0  # of the weights
 TARGET_SEED, DRAFT_SEED = 1, 2  # of the data
 RUNS = Path("runs/pair")  # checkpoints, from where the command is run
 EMBEDDED = Path(__file__).resolve().parents[2] / "embedded"
 
-# The target learns to see and to tell, on few layers and few frames; then to watch (what moves), and to tell that
-# too; then it is deepened and learns on.
-TARGET_SIGHT = Phase("target-sight", 1300, 2e-3, warmup=50, decay=0.02)
-TARGET_TELL = Phase("target-tell", 700, 2e-3)
-TARGET_TELL_MIX = Mix((2, 4, 6, 8), (0.2, 0.5, 0.1, 0.2))
-TARGET_WATCH = Phase("target-watch", 250, 2e-3, warmup=50)
-TARGET_WATCH_MIX = Mix((4, 6, 8), (0.5, 0.2, 0.3))
-TARGET_WATCH_DEPTH = 2
-TARGET_RETELL = Phase("target-retell", 800, 1.2e-3, warmup=40)
-TARGET_RETELL_MIX = Mix((4, 6, 8), (0.6, 0.2, 0.2))
-TARGET_DEEP = Phase("target-deep", 120, 6e-4, warmup=20, save_every=20)
-TARGET_DEEP_MIX = Mix((4, 6, 8, 12, 16), (0.15, 0.1, 0.6, 0.1, 0.05))
+SHORT = Mix((8, 12, 16), (0.7, 0.15, 0.15), tokens=4096)
+LONG = Mix((8, 32, 64, 256), (0.25, 0.25, 0.25, 0.25), tokens=4096)
+MIXED = Mix((8, 16, 64), (0.7, 0.2, 0.1), tokens=4096, first=3_000_000)
+NOTHING = Phase("", 0, 0.0)
 
-DRAFT_SIGHT = Phase("draft-sight", 1300, 3e-3, warmup=50, decay=0.02)
-DRAFT_TELL = Phase("draft", 800, 2e-3)
-DRAFT_MIX = Mix((2, 4, 6, 8, 12, 16), (0.1, 0.3, 0.1, 0.4, 0.06, 0.04))
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one model is made: it learns to see, to tell, to watch while it tells, and to tell of long clips.
+
+    A model with a ``deep`` shape is then deepened (see grow.py) and learns on. One that does not watch leaves that
+    phase out.
+    """
+
+    name: str
+    seed: int  # of the data
+    shape: Shape
+    sight: Phase
+    tell: Phase
+    long: Phase
+    watch: Phase = NOTHING
+    watch_depth: int = 0  # layers that learn to watch; 0 for a model that does not
+    deep: Shape | None = None
+    deepened: Phase = NOTHING
+    tell_mix: Mix = SHORT
+    watch_mix: Mix = SHORT
+    long_mix: Mix = LONG
+    deepened_mix: Mix = MIXED
+
+
+TARGET_RECIPE = Recipe(
+    name="target",
+    seed=TARGET_SEED,
+    shape=TARGET_SHALLOW,
+    sight=Phase("target-sight", 5000, 2e-3, warmup=50, decay=0.02),
+    tell=Phase("target-tell", 800, 2e-3),
+    watch=Phase("target-watch", 900, 1.2e-3, warmup=40),
+    watch_depth=2,
+    long=Phase("target-long", 500, 1.5e-3, warmup=20),
+    watch_mix=replace(SHORT, first=1_000_000),
+    long_mix=replace(LONG, share=(0.5, 0.2, 0.15, 0.15), first=2_000_000),
+    deep=TARGET,
+    deepened=Phase("target-deep", 40, 3e-4, warmup=5, save_every=20),
+)
+
+DRAFT_RECIPE = Recipe(
+    name="draft",
+    seed=DRAFT_SEED,
+    shape=DRAFT,
+    sight=Phase("draft-sight", 3000, 3e-3, warmup=50, decay=0.02),
+    tell=Phase("draft-tell", 1000, 2e-3),
+    long=Phase("draft-long", 300, 5e-4, warmup=20),
+)
+
+# For a machine with an NVIDIA GPU: a wider target on larger batches, and the same draft.
+LARGE_RECIPE = replace(
+    TARGET_RECIPE,
+    shape=LARGE_SHALLOW,
+    deep=LARGE,
+    sight=Phase("target-sight", 8000, 1e-3, warmup=100, decay=0.02, save_every=500),
+    tell=Phase("target-tell", 4000, 8e-4, warmup=200, save_every=250),
+    watch=Phase("target-watch", 4000, 6e-4, warmup=100, save_every=250),
+    long=Phase("target-long", 2000, 3e-4, warmup=50),
+    deepened=Phase("target-deep", 1500, 3e-4, warmup=50),
+    tell_mix=replace(SHORT, batch=64, tokens=32768),
+    watch_mix=replace(SHORT, batch=64, tokens=32768, first=1_000_000),
+    long_mix=replace(LONG, batch=64, tokens=32768, first=2_000_000),
+    deepened_mix=replace(MIXED, batch=64, tokens=32768),
+)
+RECIPES = {"cpu": (TARGET_RECIPE, DRAFT_RECIPE), "gpu": (LARGE_RECIPE, DRAFT_RECIPE)}
+
+
+def shortened(recipe: Recipe, steps: int) -> Recipe:
+    """The same recipe with at most this many steps a phase: to see that everything runs."""
+    phases = {name: getattr(recipe, name) for name in ("sight", "watch", "tell", "long", "deepened")}
+    return replace(recipe, **{name: replace(p, steps=min(p.steps, steps)) for name, p in phases.items()})

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from draftlens.train.world import Turn, describe, questions, sample_scene, sample_still
+from draftlens.train.world import Turn
+from draftlens.train.world.samples import KINDS, draw
 
-VOCABULARY = 512
+VOCABULARY = 768
 START, END, PAD, IMAGE, VIDEO = "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<image>", "<video>"
 
 CHAT_TEMPLATE = (
@@ -26,19 +26,17 @@ CHAT_TEMPLATE = (
 )
 
 
-def world_text(num_scenes: int) -> Iterator[str]:
-    """Every question and answer about the first ``num_scenes`` scenes, moving and still."""
-    rng = np.random.default_rng(0)
-    for seed in range(num_scenes):
-        for still in (False, True):
-            scene = sample_still(seed) if still else sample_scene(seed)
-            for turn in [describe(scene, rng, still), *questions(scene, still)]:
+def world_text(num_samples: int) -> Iterator[str]:
+    """Every question and answer of the first ``num_samples`` training samples of each kind."""
+    for seed in range(num_samples):
+        for kind in KINDS:
+            for turn in draw(kind, seed).turns:
                 yield turn.question
                 yield turn.answer
     yield from ("user\n", "assistant\n", "system\n")
 
 
-def build_tokenizer(num_scenes: int = 400) -> Any:
+def build_tokenizer(num_samples: int = 800) -> Any:
     """A ``PreTrainedTokenizerFast`` with the Qwen-style chat tokens; the same one every time."""
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -49,7 +47,7 @@ def build_tokenizer(num_scenes: int = 400) -> Any:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    backend.train_from_iterator(world_text(num_scenes), trainer)
+    backend.train_from_iterator(world_text(num_samples), trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         eos_token=END,
@@ -61,14 +59,15 @@ def build_tokenizer(num_scenes: int = 400) -> Any:
     )
 
 
-def chat(media: str | None, turns: list[Turn]) -> list[tuple[str, bool]]:
+def chat(media: tuple[str, ...], turns: list[Turn]) -> list[tuple[str, bool]]:
     """The chat as pieces of text, each with whether it is an answer (and so trained on).
 
-    Joined, the pieces are what the chat template makes of the same conversation; ``media`` is IMAGE, VIDEO or None.
+    Joined, the pieces are what the chat template makes of the same conversation; ``media`` has an IMAGE or VIDEO for
+    each thing shown, all before the first question.
     """
     pieces: list[tuple[str, bool]] = []
     for i, turn in enumerate(turns):
-        shown = f"{media}\n" if media and i == 0 else ""
+        shown = "".join(f"{holder}\n" for holder in media) if i == 0 else ""
         pieces.append((f"{START}user\n{shown}{turn.question}{END}\n{START}assistant\n", False))
         pieces.append((f"{turn.answer}{END}", True))
         pieces.append(("\n", False))

