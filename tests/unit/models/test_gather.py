@@ -181,6 +181,18 @@ def test_an_axis_that_counts_tokens_is_closed_up_by_itself() -> None:
     assert column.position_ids[:, 0].tolist() == [[0, 1, 2, 3], [0, 1, 1, 3], [0, 1, 2, 3], [0, 2, 2, 3]]
 
 
+def test_padding_of_shorter_rows_is_never_visual() -> None:
+    """Not even where a row begins with a visual token, which padding repeats."""
+    visual = torch.tensor([[True, True, False], [True, True, False]])
+    extra = {"visual_pos_masks": visual, "deepstack_visual_embeds": [torch.arange(4.0)[:, None]]}
+    positions = torch.arange(3).expand(2, 3)
+    prompt = Prompt(torch.zeros(2, 3, 1), positions, [3, 3], positions[:, -1:] + 1, visual, extra)
+    pruned = gather(prompt, [torch.tensor([0, 1, 2]), torch.tensor([1])])
+    expected = [[True, True, False], [True, False, False]]
+    assert pruned.visual.tolist() == pruned.extra["visual_pos_masks"].tolist() == expected
+    assert pruned.extra["deepstack_visual_embeds"][0][:, 0].tolist() == [0, 1, 3]
+
+
 @pytest.mark.parametrize("family", [PLAIN, MROPE], ids=str)
 def test_compact_without_pixels_is_the_text_alone(family: Family) -> None:
     prompt, model = encoded(family, "video"), backbone(family)
