@@ -1,0 +1,123 @@
+"""`draftlens explain` as a person uses it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from transformers.utils import logging
+
+import draftlens
+from draftlens.cli import main
+from draftlens.conversation import ask, read
+from draftlens.explain import trace
+from tests.e2e.conftest import CLIPS
+
+CLIP = min(CLIPS.glob("*.mp4"))
+PICTURE = min(CLIPS.glob("*.png"))
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Call the command; returns exit status, standard output and error output."""
+    verbosity = logging.get_verbosity()
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["draftlens", "explain", *words, "--device", "cpu"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    yield call
+    logging.set_verbosity(verbosity)
+
+
+def test_a_clip_becomes_a_sheet_a_page_and_a_summary(run, tmp_path: Path) -> None:
+    status, out, _ = run(str(CLIP), "--frames", "6", "--max-new-tokens", "40", "--out", str(tmp_path / "new"))
+    assert status == 0
+    with Image.open(tmp_path / "new" / f"{CLIP.stem}.png") as drawn:
+        assert drawn.format == "PNG"
+        assert drawn.width == 1600
+    text = (tmp_path / "new" / f"{CLIP.stem}.html").read_text(encoding="utf-8")
+    assert not re.search(r"https?:", text)
+    data = json.loads(text.split('id="trace">')[1].split("</script>")[0])
+    assert len(data["views"]) == 6
+    assert sum(sum(map(sum, view["kept"])) for view in data["views"]) == data["kept"] - data["spare"][1]
+    assert data["plain"]["identical"]
+    assert f"{CLIP.name}: the draft saw {data['kept']} of {data['total']} visual tokens" in out
+    assert "plain decoding end to end" in out
+    assert f"{CLIP.stem}.html" in out
+
+
+def test_images_options_and_json(run, tmp_path: Path) -> None:
+    options = '{"prune_ratio": 0.5, "draft": "self", "pruner": "grid", "tree": null}'
+    words = ["--images", str(PICTURE), str(PICTURE), "--no-compare", "--json", "--prompt", "What is the same?"]
+    status, out, _ = run(*words, "--max-new-tokens", "12", "--out", str(tmp_path), "--speculative-config", options)
+    report = json.loads(out)
+    assert status == 0
+    assert report["sheet"] == str(tmp_path / f"{PICTURE.stem}-and-1-more.png")
+    assert Path(report["page"]).exists()
+    assert report["prompt"] == "What is the same?"
+    assert report["plain"] is None
+    assert report["settings"]["draft"] == "the target itself"
+    assert report["kept"] == report["total"] // 2
+    assert any(view["scores"][0][0] is not None for view in report["views"])
+    assert any("Pruner grid does not go by attention" in note for note in report["notes"])
+
+
+def test_the_trace_is_that_of_the_answer(engine: draftlens.Engine) -> None:
+    options = {"max_new_tokens": 60}
+    chat = read(ask("Describe the video.", video=CLIP), 4)
+    found = trace(engine, chat, "clip", compare=False, **options)
+    plain = engine.generate("Describe the video.", video=CLIP, num_frames=4, method="specvlm", **options)
+    assert "".join(piece.text for piece in found.pieces) == plain.text
+    assert all(one.emitted == one.accepted + 1 for one in found.rounds[:-1])
+    assert sum(one.accepted for one in found.rounds) == plain.stats.accepted == sum(map(sum, plain.from_draft))
+    assert sum(one.drafted for one in found.rounds) == plain.stats.drafted
+    assert sum(one.emitted for one in found.rounds) == plain.stats.emitted - 1
+    assert found.shown.counts == (plain.stats.kept, plain.stats.visual)
+    assert found.pieces[0].round == 0
+    assert not found.pieces[0].drafted
+    assert {piece.round for piece in found.pieces} <= set(range(len(found.rounds) + 1))
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["nowhere.mp4"], "there is no such file"),
+        ([str(CLIP), str(CLIP)], "explain takes one clip, or several images with --images"),
+        (["--images", str(CLIP)], "error: cannot read"),
+        ([str(CLIP), "--method", "plain"], "method 'plain' leaves nothing out: use specvlm"),
+        ([str(CLIP), "--speculative-config", '{"gamma": 4}'], "does not know 'gamma'"),
+        ([str(CLIP), "--max-new-tokens", "1"], "the answer ended with its first token, so nothing was drafted"),
+        ([str(CLIP), "--target", "/no/such/model"], "there is no such folder"),
+        (["--images", str(CLIPS / ".." / CLIPS.name / PICTURE.name), "--out", str(CLIPS)], "would be written over"),
+        ([str(CLIP), "--out", str(CLIP)], f"cannot write to the folder {CLIP}"),
+    ],
+)
+def test_errors_are_one_sentence_and_exit_status_2(
+    run, words: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(*words)
+    assert status == 2
+    assert sentence in " ".join(err.split())
+    assert "Traceback" not in err
+    assert out == ""
+
+
+def test_ctrl_c_is_exit_status_130(run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from draftlens.cli import explain
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(explain, "load", interrupt)
+    status, _, err = run(str(CLIP), "--out", str(tmp_path))
+    assert status == 130
+    assert "Traceback" not in err

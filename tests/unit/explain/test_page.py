@@ -1,0 +1,146 @@
+"""The page: well-formed, whole in itself, and its data are the trace."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from draftlens.explain import page
+from draftlens.explain.page import inlined
+from tests.unit.explain.traces import GREY, shown, trace_of
+
+VOID = {"meta", "img", "br", "line", "rect"}
+NASTY = 'a "clip" </script><b>&amp;\'.mp4 <!-- http: //x'
+
+
+class Reader(HTMLParser):
+    """Checks that tags close in order and keeps attributes and texts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append((self.open[-1] if self.open else "", data))
+
+
+def parsed(text: str) -> Reader:
+    reader = Reader()
+    reader.feed(text)
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+def scripts(text: str) -> dict[str, object]:
+    found = re.findall(r'<script type="application/json" id="(\w+)">(.*?)</script>', text, re.DOTALL)
+    return {name: json.loads(content) for name, content in found}
+
+
+def test_the_data_are_the_trace() -> None:
+    trace = trace_of(shown(spare=2), notes=("Something.",))
+    data = scripts(page(trace))["trace"]
+    assert data == json.loads(json.dumps(trace.to_dict()))
+    assert isinstance(data, dict)
+    assert data["views"][1]["kept"] == [[0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
+    assert data["views"][0]["scores"][0][:2] == pytest.approx([1 / 24.5, 2 / 24.5], abs=1e-4)
+
+
+def test_the_page_is_well_formed_and_loads_nothing() -> None:
+    text = page(trace_of(shown()))
+    reader = parsed(text)
+    assert not re.search(r"https?:", text)
+    assert "@import" not in text
+    assert "url(" not in text
+    for tag, attributes in reader.tags:
+        assert tag not in ("link", "iframe", "object", "embed", "base")
+        assert all(str(attributes.get(name, "data:")).startswith("data:") for name in ("src", "href", "srcset"))
+    assert any(
+        attributes.get("content", "") == "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+        "script-src 'unsafe-inline'"
+        for _, attributes in reader.tags
+    )
+
+
+def test_no_text_breaks_out_of_its_place() -> None:
+    trace = trace_of(shown(), title=NASTY, prompt=NASTY, notes=(NASTY,))
+    text = page(trace)
+    reader = parsed(text)
+    assert "".join(words for tag, words in reader.texts if tag == "h1") == NASTY
+    assert [tag for tag, _ in reader.tags].count("b") == 4  # the figures on top
+    assert scripts(text)["trace"] == json.loads(json.dumps(trace.to_dict()))
+    assert text.count("<script") == text.count("</script>") == 3
+
+
+def test_every_view_round_and_token_is_there() -> None:
+    reader = parsed(page(trace_of(shown(3))))
+    by = {name: [a[name] for _, a in reader.tags if name in a] for name in ("data-view", "data-round")}
+    assert sorted(by["data-view"]) == sorted(["0", "1", "2"] * 2)  # a figure and a bar
+    assert sorted(by["data-round"]) == sorted(["1", "2", "3", "0", "1", "1", "3"])  # bars, and tokens
+    drafted = [attributes for tag, attributes in reader.tags if attributes.get("class") == "drafted"]
+    assert len(drafted) == 2
+    answer = "".join(text for tag, text in reader.texts if tag == "span" and text in ("A", " red", " ball", "."))
+    assert answer == "A red ball."
+
+
+def test_bars_of_rounds_are_as_high_as_tokens() -> None:
+    text = page(trace_of(shown()))
+    chart = text[text.index("Tokens of each round") :]
+    heights = [
+        float(h) for h in re.findall(r'class="kept" x="[\d.]+" y="[\d.]+" width="[\d.]+" height="([\d.]+)"', chart)
+    ]
+    rests = [
+        float(h) for h in re.findall(r'class="bonus" x="[\d.]+" y="[\d.]+" width="[\d.]+" height="([\d.]+)"', chart)
+    ]
+    assert heights == pytest.approx([99, 0, 66])  # 3, 0 and 2 of at most 4, of 132
+    assert rests == pytest.approx([33, 33, 0])
+
+
+def test_pictures_are_inlined_as_they_are() -> None:
+    address = inlined(Image.new("RGB", (900, 300), (200, 40, 40)), 300)
+    picture = Image.open(io.BytesIO(base64.b64decode(address.removeprefix("data:image/jpeg;base64,"))))
+    assert picture.size == (300, 100)
+    assert np.abs(np.asarray(picture, int) - (200, 40, 40)).max() < 6
+    assert GREY.size == (120, 90)
+
+
+def test_views_without_pictures_scores_or_times_have_a_page_too() -> None:
+    for view in (found := shown(2, image=None, when=False)).views:
+        view.scores[:] = np.nan
+    text = page(trace_of(found))
+    parsed(text)
+    assert "Attention" not in text
+    data = scripts(text)["trace"]
+    assert isinstance(data, dict)
+    assert data["views"][0]["scores"][0] == [None] * 4
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_the_script_is_sound(tmp_path: Path) -> None:
+    script = tmp_path / "page.js"
+    script.write_text(files("draftlens.explain").joinpath("page.js").read_text())
+    subprocess.run(["node", "--check", str(script)], check=True)
