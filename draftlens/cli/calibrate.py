@@ -1,0 +1,75 @@
+"""`draftlens calibrate`: which λ suits a pair and a task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import Progress
+from transformers.utils import logging as transformers_logging
+
+from draftlens.api import load
+from draftlens.cli import options as opt
+from draftlens.cli.show import console, errors, frame_bar, print_json, table, working
+from draftlens.cli.threads import settle_threads
+from draftlens.config import SpecVLM, resolve
+from draftlens.conversation import ask, read
+from draftlens.errors import ConfigError
+from draftlens.models.zoo import EMBEDDED
+
+
+def calibrate(
+    media: Annotated[list[Path], typer.Argument(help="Two to four clips, or images with --images.")],
+    images: Annotated[bool, typer.Option("--images", help="The files are images, one prompt each.")] = False,
+    target: opt.Target = EMBEDDED,
+    draft: opt.Draft = None,
+    speculative_config: opt.SpeculativeConfig = None,
+    frames: opt.Frames = 8,
+    prompt: Annotated[str, typer.Option(help="What to ask.")] = "",
+    max_new_tokens: opt.MaxNewTokens = 256,
+    device: opt.Device = None,
+    dtype: opt.Dtype = None,
+    limits: opt.MediaLimits = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Find the attention_mass (λ) with which a pruned draft agrees most, on a few clips."""
+    from draftlens.bench.calibrate import MASSES
+    from draftlens.bench.calibrate import calibrate as run
+
+    method = _method(opt.method_of("specvlm", speculative_config))
+    asked = prompt or ("Describe the image." if images else "Describe the video.")
+    with frame_bar(as_json) as bar:
+        shown: list[dict[str, Any]] = [{"images": [file]} if images else {"video": file} for file in media]
+        chats = [read(ask(asked, **one), frames, opt.limits_of(limits), on_frame=bar) for one in shown]
+    if as_json or target == EMBEDDED:
+        transformers_logging.disable_progress_bar()
+    with working(f"loading {target}", as_json):
+        engine = load(target, draft, method, device, dtype)
+    settle_threads(engine.target.backbone.model)
+    with Progress(console=errors, transient=True, disable=as_json) as progress:
+        task = progress.add_task("answering", total=len(MASSES) * len(media))
+        clips = [engine.process([chat]) for chat in chats]
+        found = run(engine, clips, method, MASSES, max_new_tokens, lambda: progress.advance(task))
+    if as_json:
+        print_json({"attention_mass": found.best, "masses": found.masses, "mean_acceptance_length": found.curve})
+        return
+    longest = max(found.curve)
+    rows = [
+        [f"{mass:.1f}", f"{value:.2f}", "#" * round(40 * value / longest) + (" <" if mass == found.best else "")]
+        for mass, value in zip(found.masses, found.curve, strict=True)
+    ]
+    table("", ["attention_mass", "mean acceptance length", ""], rows)
+    console.print(f"attention_mass {found.best:.1f}", markup=False)
+
+
+def _method(chosen: Any) -> SpecVLM:
+    """The method to calibrate.
+
+    Raises:
+        ConfigError: it has no attention mass.
+    """
+    method = resolve(chosen, True)
+    if not isinstance(method, SpecVLM) or method.pruner != "specvlm":
+        raise ConfigError("calibrate chooses the attention_mass of method specvlm with pruner specvlm")
+    return method

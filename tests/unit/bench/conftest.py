@@ -1,0 +1,16 @@
+"""Fakes that tests may change."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from tests.unit.bench.fakes import Race
+
+
+@pytest.fixture
+def race(monkeypatch: pytest.MonkeyPatch) -> Race:
+    """Without collecting garbage, which takes a second here and there is none."""
+    monkeypatch.setattr("draftlens.bench.runner.gc", SimpleNamespace(collect=int, freeze=int, unfreeze=int))
+    return Race()

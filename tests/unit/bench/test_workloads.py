@@ -1,0 +1,213 @@
+"""Clips from folders, from the world, and from datasets in their published format, tiny and on disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+from PIL import Image
+from transformers import LlavaOnevisionVideoProcessor
+
+from draftlens.bench.clips import Clip, FrameFolder, ImageFiles, VideoFile, spread, unlike
+from draftlens.bench.datasets import BEST, choice
+from draftlens.bench.options import Options
+from draftlens.bench.workloads import clips_of
+from draftlens.errors import ConfigError, MediaError
+from tests.e2e.conftest import CLIPS
+
+LETTERS = "(A) red\n(B) blue"
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    shown = datasets.is_progress_bar_enabled()
+    yield
+    (datasets.enable_progress_bars if shown else datasets.disable_progress_bars)()
+
+
+def clips(workload: str, **options: Any) -> list[Clip]:
+    return clips_of(Options(workload, **options), processor=None)
+
+
+def film(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes((CLIPS / "drift.mp4").read_bytes())
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        datasets.Dataset.from_list(rows).to_parquet(path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        path.write_text(json.dumps(rows))
+    return path
+
+
+def told(found: list[Clip]) -> list[tuple[str, str, Any]]:
+    return [(clip.name, clip.prompt, getattr(clip.media, "path", None)) for clip in found]
+
+
+def test_video_detail_caption(tmp_path: Path) -> None:
+    rows = [{"video_name": f"v_{name}", "question": f"What of {name}?", "answer": "so"} for name in "abc"]
+    write(tmp_path / "data" / "test-00000-of-00001.parquet", rows)
+    film(tmp_path, "Test_Videos/v_a.mp4", "Test_Videos/v_b.mkv")
+    found = clips(f"videodetailcaption:{tmp_path}", frames=5)
+    videos = tmp_path / "Test_Videos"
+    assert told(found) == [
+        ("v_a", "What of a?", videos / "v_a.mp4"),
+        ("v_b", "What of b?", videos / "v_b.mkv"),
+        ("v_c", "What of c?", tmp_path / "v_c"),
+    ]
+    assert {(clip.frames, clip.group) for clip in found} == {(5, "videodetailcaption")}
+    shown = found[0].prepare()()
+    assert len(shown.videos[0].frames) == 5
+    with pytest.raises(MediaError, match=r"v_c: there is no such file"):
+        found[2].prepare()()
+
+
+def test_mvbench_has_a_file_a_task_and_frames_as_pictures(tmp_path: Path) -> None:
+    row = {"video": "video_1.mp4", "question": "Which?", "candidates": ["red", "blue"], "answer": "red"}
+    write(tmp_path / "json" / "moving_count.json", [row])
+    write(tmp_path / "json" / "action_count.json", [row])
+    write(tmp_path / "json" / "episodic_reasoning.json", [{**row, "video": "house_s01", "start": 1.0, "end": 2.5}])
+    film(tmp_path / "video", "clevrer/video_validation/video_1.mp4", "perception/videos/video_1.mp4")
+    frames = tmp_path / "video" / "tvqa" / "frames_fps3_hq" / "house_s01"
+    frames.mkdir(parents=True)
+    for number in range(1, 13):
+        Image.fromarray(np.full((8, 12, 3), 20 * number, dtype=np.uint8)).save(frames / f"{number:05}.png")
+    found = clips(f"mvbench:{tmp_path}", frames=4)
+    prompt = f"Which?\n{LETTERS}\n{BEST}"
+    assert told(found) == [
+        ("action_count/video_1.mp4", prompt, tmp_path / "video/perception/videos/video_1.mp4"),
+        ("episodic_reasoning/house_s01", prompt, frames),
+        ("moving_count/video_1.mp4", prompt, tmp_path / "video/clevrer/video_validation/video_1.mp4"),
+    ]
+    (video,) = found[1].prepare()().videos
+    assert [int(frame[0, 0, 0]) for frame in video.frames] == [40, 100, 160, 220]  # the middles of four quarters
+    assert video.timestamps == pytest.approx([1 / 3, 4 / 3, 7 / 3, 10 / 3])
+    assert video.metadata.frames_indices == [1, 4, 7, 10]
+    few = FrameFolder(frames, 3.0).prepare("What?", 99)()
+    assert len(few.videos[0].frames) == 12
+    assert [item["type"] for item in few.messages[0]["content"]] == ["video", "text"]
+    with pytest.raises(MediaError, match="no such folder of frames"):
+        FrameFolder(tmp_path / "gone", 3.0).prepare("What?", 4)()
+
+
+def test_mlvu_in_both_formats(tmp_path: Path) -> None:
+    row = {"video": "movie_1.mp4", "duration": 9.5, "question": "Which?", "candidates": ["red", "blue"]}
+    write(tmp_path / "json" / "1_plotQA.json", [{**row, "answer": "red", "question_type": "plotQA"}])
+    summary = {"video": "movie_1.mp4", "question": "Tell it.", "answer": "long", "question_type": "summary"}
+    write(tmp_path / "json" / "9_summary.json", [summary])
+    film(tmp_path / "video", "1_plotQA/movie_1.mp4", "9_summary/movie_1.mp4")
+    found = clips(f"mlvu:{tmp_path}")
+    assert told(found) == [
+        ("1_plotQA/movie_1.mp4", f"Which?\n{LETTERS}\n{BEST}", tmp_path / "video/1_plotQA/movie_1.mp4"),
+        ("9_summary/movie_1.mp4", "Tell it.", tmp_path / "video/9_summary/movie_1.mp4"),
+    ]
+    parquet = write(
+        tmp_path / "dev.parquet", [{"video_name": "movie_1.mp4", "question": "Q (A) x", "task_type": "PQA"}]
+    )
+    (clip,) = clips(f"mlvu:{parquet}")
+    assert clip.prompt == "Q (A) x"
+
+
+def test_long_video_bench_in_both_formats(tmp_path: Path) -> None:
+    row = {"id": "x_0", "video_path": "x.mp4", "question": "Which?", "correct_choice": 0, "duration": 20.5}
+    write(tmp_path / "lvb_val.json", [{**row, "candidates": ["red", "blue"]}])
+    write(tmp_path / "lvb_test_wo_gt.json", [{**row, "id": "y_0", "candidates": ["red", "blue"]}])
+    options = {"option0": "red", "option1": "blue", "option2": "N/A", "option3": "N/A", "option4": "N/A"}
+    parquet = write(tmp_path / "validation-00000-of-00001.parquet", [{**row, **options}])
+    film(tmp_path, "videos/x.mp4")
+    expected = [("x_0", f"Which?\n{LETTERS}\n{BEST}", tmp_path / "videos/x.mp4")]
+    assert told(clips(f"longvideobench:{tmp_path}")) == expected  # one split, and once, though it is there twice
+    assert told(clips(f"longvideobench:{parquet}")) == expected
+
+
+def test_video_mme(tmp_path: Path) -> None:
+    row = {"video_id": "001", "videoID": "fFjv93ACGo8", "question_id": "001-1", "question": "Which?", "answer": "A"}
+    write(tmp_path / "videomme" / "test-00000-of-00001.parquet", [{**row, "options": ["A. Red.", "B. Blue."]}])
+    film(tmp_path, "data/fFjv93ACGo8.mp4")
+    found = clips(f"videomme:{tmp_path}")
+    assert told(found) == [("001-1", f"Which?\nA. Red.\nB. Blue.\n{BEST}", tmp_path / "data/fFjv93ACGo8.mp4")]
+
+
+def test_options_of_a_dataset(tmp_path: Path) -> None:
+    rows = [{"video_name": "v_a", "question": f"{number}?"} for number in range(10)]
+    file = write(tmp_path / "rows" / "some.jsonl", rows)
+    film(tmp_path / "films", "deep/down/v_a.mp4")
+    found = clips(f"videodetailcaption:{file}", media=tmp_path / "films", clips=3, prompt="Describe it.")
+    assert told(found) == [
+        (name, "Describe it.", tmp_path / "films/deep/down/v_a.mp4") for name in ("v_a#2", "v_a#6", "v_a#9")
+    ]
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    rows = write(tmp_path / "rows.json", [{"movie": "v_a"}])
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (tmp_path / "broken.json").write_text("{")
+    for workload, options, sentence in (
+        (f"videodetailcaption:{rows}", {}, "not in the format of videodetailcaption: it has no column 'video_name'"),
+        (f"videodetailcaption:{tmp_path / 'broken.json'}", {}, "cannot load the annotations"),
+        (f"mvbench:{empty}", {}, "holds no annotations"),
+        (f"mvbench:{CLIPS / 'drift.mp4'}", {}, "is not annotations"),
+        (f"mvbench:{rows}", {"media": tmp_path / "none"}, "does not exist"),
+        ("videomme:some/name", {}, "videomme:some/name needs --media"),
+        (str(empty), {}, "holds no videos or images"),
+        ("nowhere", {}, "there is no workload and no file 'nowhere'; known workloads: folder, longvideobench"),
+        ("world:8,8", {}, "different whole numbers"),
+        ("world:0", {}, "different whole numbers"),
+    ):
+        with pytest.raises(ConfigError, match=sentence.replace("(", r"\(")):
+            clips(workload, **options)
+
+
+def test_a_folder_of_ones_own(tmp_path: Path) -> None:
+    film(tmp_path, "b/two.mp4", "one.MP4")
+    Image.new("RGB", (4, 4)).save(tmp_path / "three.png")
+    (tmp_path / "notes.txt").write_text("no clip")
+    found = clips(str(tmp_path), frames=3)
+    assert [(clip.name, clip.group, clip.prompt, clip.media) for clip in found] == [
+        ("b/two.mp4", "videos", "Describe the video.", VideoFile(tmp_path / "b/two.mp4")),
+        ("one.MP4", "videos", "Describe the video.", VideoFile(tmp_path / "one.MP4")),
+        ("three.png", "images", "Describe the image.", ImageFiles((tmp_path / "three.png",))),
+    ]
+    assert len(found[0].prepare()().videos[0].frames) == 3
+    assert len(found[2].prepare()().images) == 1
+    assert [clip.name for clip in clips(str(tmp_path / "one.MP4"), prompt="What?")] == ["one.MP4"]
+    assert [clip.name for clip in clips(f"folder:{tmp_path}", clips=1)] == ["one.MP4"]
+
+
+def test_the_world_shows_the_same_scenes_at_each_length() -> None:
+    class Small:
+        video_processor = LlavaOnevisionVideoProcessor(size={"height": 16, "width": 16})
+
+    found = clips_of(Options("world:2,5", clips=3, context=(5, 7)), Small())
+    assert [clip.frames for clip in found] == [2] * 3 + [5] * 3 + [7] * 3
+    assert len({clip.name for clip in found}) == 9
+    assert [clip.group for clip in found[::3]] == ["world, 2 frames", "world, 5 frames", "world, 7 frames"]
+    assert len({clip.media for clip in found}) == 3
+    shown = found[0].prepare()
+    assert shown() is shown()  # rendered before the measurement
+    assert shown().videos[0].frames.shape == (2, 16, 16, 3)
+    assert shown().messages[0]["content"][-1]["text"] == found[0].prompt == "Describe the video."
+    (other,) = clips_of(Options("world:2", clips=1, prompt="Who?", seed=1), Small())
+    assert other.prepare()().messages[0]["content"][-1]["text"] == "Who?"
+    assert other.name not in {clip.name for clip in found}
+
+
+def test_small_helpers() -> None:
+    numbers: list[Any] = list(range(10))
+    assert spread(numbers, 2) == [2, 7]
+    assert spread(numbers, 10) == spread(numbers, 99) == spread(numbers, None) == numbers
+    assert unlike(["a", "b", "a", "a"]) == ["a", "b", "a#2", "a#3"]
+    assert choice("Why?", []) == "Why?"
