@@ -13,11 +13,17 @@ from transformers.utils import logging as transformers_logging
 from draftlens import __version__
 from draftlens.api import Engine, load
 from draftlens.cli import options as opt
+from draftlens.cli.bench import bench
+from draftlens.cli.calibrate import calibrate
 from draftlens.cli.demo import run_demo
 from draftlens.cli.doctor import report, show_report
+from draftlens.cli.evaluate import evaluate
+from draftlens.cli.explain import explain
 from draftlens.cli.show import errors, frame_bar, print_json, result_json, show_stats, show_stream, working
 from draftlens.cli.threads import settle_threads
+from draftlens.cli.train_draft import register as register_train_draft
 from draftlens.cli.verify import show_verification, verify_engine
+from draftlens.cli.world import world
 from draftlens.conversation import Conversation, read
 from draftlens.conversation import ask as conversation_of
 from draftlens.errors import DraftlensError
@@ -65,7 +71,7 @@ def demo(
     speculative_config: opt.SpeculativeConfig = None,
     frames: opt.Frames = 8,
     prompt: Annotated[str, typer.Option(help="What to ask about the clip.")] = DEFAULT_VIDEO_PROMPT,
-    max_new_tokens: opt.MaxNewTokens = 160,
+    max_new_tokens: opt.MaxNewTokens = 320,
     device: opt.Device = None,
     dtype: opt.Dtype = None,
     limits: opt.MediaLimits = None,
@@ -75,7 +81,7 @@ def demo(
     path = clip or Path(str(files("draftlens") / "embedded" / "clips" / "shapes.mp4"))
     chosen, chat = opt.method_of(method, speculative_config), _read(as_json, limits, prompt, frames, video=path)
     engine = _load(target, draft, chosen, device, dtype, as_json)
-    run_demo(engine, engine.process([chat]), path, max_new_tokens, as_json)
+    run_demo(engine, engine.process([chat]), path, prompt, max_new_tokens, as_json)
 
 
 @app.command()
@@ -191,6 +197,14 @@ def doctor(
 ) -> None:
     """Say what this machine offers and whether a pair fits together; exit status 2 if it does not."""
     show_report(report(target, draft, device, dtype), as_json)
+
+
+register_train_draft(app)
+app.command()(evaluate)
+app.command()(calibrate)
+app.command()(explain)
+app.command()(bench)
+app.command()(world)
 
 
 def _version(show: bool) -> None:

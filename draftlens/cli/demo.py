@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 from collections.abc import Callable
 from pathlib import Path
@@ -14,17 +15,20 @@ from rich.text import Text
 from draftlens.api import Engine, Inputs
 from draftlens.cli.show import WordWriter, console, definitions, print_json, result_json, show_stream, table
 from draftlens.compare import StockRun, run_stock
+from draftlens.train.world import Facts, right_facts
 from draftlens.types import Result
 
 
-def run_demo(engine: Engine, inputs: Inputs, clip: Path, max_new_tokens: int, as_json: bool) -> None:
-    """Both answers, streamed, then the table."""
+def run_demo(engine: Engine, inputs: Inputs, clip: Path, prompt: str, max_new_tokens: int, as_json: bool) -> None:
+    """Both answers, streamed, then the table; a clip of the world's comes with a record of what is right."""
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "do_sample": False}
+    truth = _truth(clip, prompt)
     _warm_up(engine, inputs)
     if as_json:
         stock = run_stock(engine.target.backbone, inputs.target, **options)
         result = engine.answer(inputs, **options).run()
-        print_json({"clip": str(clip), **_figures(stock, result), "result": result_json(result)})
+        figures = {"clip": str(clip), **_figures(stock, result), **_checked(truth, result.text)}
+        print_json({**figures, "result": result_json(result)})
         return
     console.print(f"[bold]{clip.name}[/], stock generate of {engine.target.name}:")
     writer = WordWriter(console)
@@ -34,7 +38,25 @@ def run_demo(engine: Engine, inputs: Inputs, clip: Path, max_new_tokens: int, as
     console.print(f"[bold]{clip.name}[/], draftlens ([bold green]green[/]: supplied by the draft):")
     result = show_stream(engine.answer(inputs, **options), engine.pieces)
     console.print()
-    _show_table(stock, result)
+    said = engine.target.processor.tokenizer.decode(stock.tokens[0], skip_special_tokens=True)
+    facts = [] if truth is None else ["{} of {}".format(*right_facts(text, truth)) for text in (said, result.text)]
+    _show_table(stock, result, facts)
+
+
+def _truth(clip: Path, prompt: str) -> Facts | None:
+    """The facts that the clip's own record asks of an answer to this prompt; None where there is no such record."""
+    try:
+        record = json.loads(clip.with_name(f"{clip.name}.json").read_text())
+        return dict(record["facts"]) if record["prompt"] == prompt else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # no record, or a file of that name that is something else
+
+
+def _checked(truth: Facts | None, text: str) -> dict[str, Any]:
+    if truth is None:
+        return {}
+    right, total = right_facts(text, truth)
+    return {"facts_right": right, "facts": total}
 
 
 def _warm_up(engine: Engine, inputs: Inputs) -> None:
@@ -70,7 +92,7 @@ def _figures(stock: StockRun, result: Result) -> dict[str, Any]:
     }
 
 
-def _show_table(stock: StockRun, result: Result) -> None:
+def _show_table(stock: StockRun, result: Result, facts: list[str]) -> None:
     figures, stats = _figures(stock, result), result.stats
     supplied = sum(map(sum, result.from_draft))
     rows = [
@@ -84,6 +106,8 @@ def _show_table(stock: StockRun, result: Result) -> None:
         ["mean acceptance length", "1.00", f"{stats.mean_acceptance_length:.2f}"],
         ["identical", "", "yes" if figures["identical"] else "NO"],
     ]
+    if facts:
+        rows.append(["facts right, by the clip's own record", *facts])
     table("", ["", "stock generate", "draftlens"], rows)
     definitions("mean_acceptance_length")
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"

@@ -23,7 +23,7 @@ Draft = Annotated[
         "--draft", "-d", help="A smaller model of the same tokenizer; `auto` takes the one known for the target."
     ),
 ]
-MethodName = Annotated[str | None, typer.Option("--method", "-m", help="`plain` or `speculative`.")]
+MethodName = Annotated[str | None, typer.Option("--method", "-m", help="`plain`, `speculative` or `specvlm`.")]
 SpeculativeConfig = Annotated[
     str | None,
     typer.Option(help='The method and its options: JSON such as \'{"tree": "eagle"}\', or a .json or .yaml file.'),
