@@ -50,6 +50,8 @@ class Making:
             depth = recipe.watch_depth
             self._train(watching_job(model, tokenizer, recipe.watch, recipe.watch_mix, seed + 25, depth))
             self._train(watching_job(model, tokenizer, recipe.long, recipe.long_mix, seed + 50, depth))
+            review = (recipe.review, recipe.review_mix, seed + 75, depth, recipe.review_since)
+            self._train(watching_job(model, tokenizer, *review))
         else:
             self._train(telling_job(model, tokenizer, recipe.long, recipe.long_mix, seed + 50))
         if recipe.deep:

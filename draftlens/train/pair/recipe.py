@@ -20,10 +20,10 @@ NOTHING = Phase("", 0, 0.0)
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one model is made: it learns to see, to tell, to watch while it tells, and to tell of long clips.
+    """How one model is made: it learns to see, to tell, to watch while it tells, to tell of long clips, and all again.
 
-    A model with a ``deep`` shape is then deepened (see grow.py) and learns on. One that does not watch leaves that
-    phase out.
+    A model with a ``deep`` shape is then deepened (see grow.py) and learns on. One that does not watch leaves those
+    phases out.
     """
 
     name: str
@@ -34,11 +34,14 @@ class Recipe:
     long: Phase
     watch: Phase = NOTHING
     watch_depth: int = 0  # layers that learn to watch; 0 for a model that does not
+    review: Phase = NOTHING  # watching again, more frames of each shot
+    review_since: float = 0.6  # of a shot
     deep: Shape | None = None
     deepened: Phase = NOTHING
     tell_mix: Mix = SHORT
     watch_mix: Mix = SHORT
     long_mix: Mix = LONG
+    review_mix: Mix = SHORT
     deepened_mix: Mix = MIXED
 
 
@@ -53,8 +56,10 @@ TARGET_RECIPE = Recipe(
     long=Phase("target-long", 500, 1.5e-3, warmup=20),
     watch_mix=replace(SHORT, first=1_000_000),
     long_mix=replace(LONG, share=(0.5, 0.2, 0.15, 0.15), first=2_000_000),
+    review=Phase("target-review", 360, 1.2e-3, warmup=20),
+    review_mix=Mix((8, 16, 64, 256), (0.65, 0.15, 0.1, 0.1), tokens=4096, first=4_000_000),
     deep=TARGET,
-    deepened=Phase("target-deep", 40, 3e-4, warmup=5, save_every=20),
+    deepened=Phase("target-deep", 10, 1e-4, warmup=2, save_every=10),
 )
 
 DRAFT_RECIPE = Recipe(
@@ -75,10 +80,12 @@ LARGE_RECIPE = replace(
     tell=Phase("target-tell", 4000, 8e-4, warmup=200, save_every=250),
     watch=Phase("target-watch", 4000, 6e-4, warmup=100, save_every=250),
     long=Phase("target-long", 2000, 3e-4, warmup=50),
+    review=Phase("target-review", 2000, 3e-4, warmup=50),
     deepened=Phase("target-deep", 1500, 3e-4, warmup=50),
     tell_mix=replace(SHORT, batch=64, tokens=32768),
     watch_mix=replace(SHORT, batch=64, tokens=32768, first=1_000_000),
     long_mix=replace(LONG, batch=64, tokens=32768, first=2_000_000),
+    review_mix=replace(LONG, batch=64, tokens=32768, first=4_000_000),
     deepened_mix=replace(MIXED, batch=64, tokens=32768),
 )
 RECIPES = {"cpu": (TARGET_RECIPE, DRAFT_RECIPE), "gpu": (LARGE_RECIPE, DRAFT_RECIPE)}
@@ -86,5 +93,6 @@ RECIPES = {"cpu": (TARGET_RECIPE, DRAFT_RECIPE), "gpu": (LARGE_RECIPE, DRAFT_REC
 
 def shortened(recipe: Recipe, steps: int) -> Recipe:
     """The same recipe with at most this many steps a phase: to see that everything runs."""
-    phases = {name: getattr(recipe, name) for name in ("sight", "watch", "tell", "long", "deepened")}
+    names = ("sight", "tell", "watch", "long", "review", "deepened")
+    phases = {name: getattr(recipe, name) for name in names}
     return replace(recipe, **{name: replace(p, steps=min(p.steps, steps)) for name, p in phases.items()})

@@ -2,7 +2,7 @@
 
 A vision tower sees one frame at a time. What a thing does is only in the comparison of frames, and captions alone
 teach that slowly: a model that names everything rightly still guesses at motions. So while it learns to tell, its
-first layers also learn to say, in the tokens of a shot's last frame, what the thing in that quarter has done and how
+first layers also learn to say, in the tokens of a shot's last frames, what the thing in that quarter has done and how
 the camera has moved, and in the tokens of every frame how many texts have been shown so far and which shot it is. The
 head that says so is thrown away afterwards.
 
@@ -40,8 +40,8 @@ class Film:
     """Videos and what happens in them; HIDDEN where it is not asked."""
 
     frames: torch.Tensor  # [B, T, 3, S, S] float32
-    deeds: torch.Tensor  # [B, T, 4] int64, at the last frame of each shot; len(DEEDS) where a quarter is empty
-    camera: torch.Tensor  # [B, T] int64, at the last frame of each shot
+    deeds: torch.Tensor  # [B, T, 4] int64, late in each shot; len(DEEDS) where a quarter is empty
+    camera: torch.Tensor  # [B, T] int64, late in each shot
     texts: torch.Tensor  # [B, T] int64, texts that have begun so far
     shot: torch.Tensor  # [B, T] int64
 
@@ -61,34 +61,42 @@ class Watching(nn.Module):
         return dict(zip(SIZES, torch.split(scores, list(SIZES.values()), dim=-1), strict=True))
 
 
-def story(scene: Scene, count: int) -> dict[str, Any]:
-    """What a film of ``count`` frames is asked about, frame by frame."""
+def story(scene: Scene, count: int, since: float = 1.0) -> dict[str, Any]:
+    """What a film of ``count`` frames is asked about, frame by frame; of deeds from this time of each shot on."""
     times = frame_times(count)
     shots = [next(i for i, shot in enumerate(scene.shots) if t < shot.end or shot.end >= 1) for t in times]
     deeds, camera = [[HIDDEN] * 4 for _ in times], [HIDDEN] * count
     for i, shot in enumerate(scene.shots):
-        last = max(at for at, other in enumerate(shots) if other == i)
+        own = [at for at, other in enumerate(shots) if other == i]
         done = {thing.place: DEEDS.index(f"{thing.motion} {thing.when}".strip()) for thing in shot.things}
-        deeds[last] = [done.get(place, len(DEEDS)) for place in PLACES]
-        camera[last] = CAMERAS.index(shot.camera)
+        for at in own:
+            if at == own[-1] or times[at] >= shot.start + since * (shot.end - shot.start):
+                deeds[at] = [done.get(place, len(DEEDS)) for place in PLACES]
+                camera[at] = CAMERAS.index(shot.camera)
     texts = [sum(text.start <= t for text in scene.texts) for t in times]
     return {"deeds": deeds, "camera": camera, "texts": texts, "shot": shots}
 
 
-def watched(tokenizer: Any, mix: Mix, seed: int, start: int) -> Iterator[tuple[Batch, Film | None]]:
+def watched(tokenizer: Any, mix: Mix, seed: int, since: float, start: int) -> Iterator[tuple[Batch, Film | None]]:
     """Endless batches to tell of, clips among them with what happens in them; the same for the same seed."""
     for samples, count in plans(mix, seed, start):
         batch = collate(tokenizer, samples, count)
         if samples[0].kind != "clip":
             yield batch, None
             continue
-        stories = [story(sample.scenes[0], count) for sample in samples]
+        stories = [story(sample.scenes[0], count, since) for sample in samples]
         told = {name: torch.tensor([one[name] for one in stories]) for name in SIZES}
         yield batch, Film(batch["pixel_values_videos"], **told)
 
 
-def watching_job(model: Any, tokenizer: Any, phase: Phase, mix: Mix, seed: int, depth: int) -> Job[Any]:
-    """Trains the model to tell, in place, and its first ``depth`` layers to watch as well."""
+def watching_job(
+    model: Any, tokenizer: Any, phase: Phase, mix: Mix, seed: int, depth: int, since: float = 1.0
+) -> Job[Any]:
+    """Trains the model to tell, in place, and its first ``depth`` layers to watch as well.
+
+    What happens in a shot is asked of its frames from the shot time ``since`` on, at 1 of the last one only: the more
+    frames know, the sooner words find one that does.
+    """
     telling = telling_job(model, tokenizer, phase, mix, seed)  # says what is trained and how
     torch.manual_seed(seed)
     watching = Watching(model).to(model.device)
@@ -109,7 +117,7 @@ def watching_job(model: Any, tokenizer: Any, phase: Phase, mix: Mix, seed: int, 
     return Job(
         phase,
         watching,
-        lambda start: watched(tokenizer, mix, seed, start),
+        lambda start: watched(tokenizer, mix, seed, since, start),
         loss,
         lambda pair: pair[0]["input_ids"].numel(),
     )

@@ -162,16 +162,19 @@ def test_sight_labels_say_what_a_frame_shows() -> None:
             assert label == expected
 
 
+@pytest.mark.parametrize("since", [1.0, 0.6])
 @pytest.mark.parametrize("count", [8, 12, 32])
-def test_stories_say_what_happens_in_a_film(count: int) -> None:
+def test_stories_say_what_happens_in_a_film(count: int, since: float) -> None:
     for seed in SEEDS:
-        scene, story = sample_scene(seed), watch.story(sample_scene(seed), count)
+        scene, story = sample_scene(seed), watch.story(sample_scene(seed), count, since)
         times = frame_times(count)
         shots = [shot_at(scene, time)[0] for time in times]
         assert story["shot"] == shots
         assert story["texts"] == [len([text for text in scene.texts if text.start <= time]) for time in times]
         for at, (shot, deeds, camera) in enumerate(zip(shots, story["deeds"], story["camera"], strict=True)):
-            if at + 1 < count and shots[at + 1] == shot:
+            own = scene.shots[shot]
+            late = (times[at] - own.start) / (own.end - own.start) >= since
+            if at + 1 < count and shots[at + 1] == shot and not late:
                 assert (deeds, camera) == ([-100] * 4, -100)
                 continue
             things = {thing.place: thing for thing in scene.shots[shot].things}
@@ -189,13 +192,13 @@ def test_sights_go_on_where_they_stopped() -> None:
 def test_what_is_watched_are_the_batches_and_their_stories(fresh_processor: Any) -> None:
     mix = Mix((8,), (1.0,), batch=2, others=(3, 2, 1))
     tokenizer, start, kinds = fresh_processor.tokenizer, 2, set()
-    told = zip(batches(tokenizer, mix, 4, start), watch.watched(tokenizer, mix, 4, start), strict=False)
+    told = zip(batches(tokenizer, mix, 4, start), watch.watched(tokenizer, mix, 4, 0.6, start), strict=False)
     for (plain, (batch, film)), (samples, count) in islice(zip(told, plans(mix, 4, start), strict=False), 12):
         assert equal(plain, batch)
         assert (film is not None) == (samples[0].kind == "clip")
         kinds.add(samples[0].kind)
         for row, sample in enumerate(samples if film else ()):
             assert torch.equal(film.frames[row], pixels(render(sample.scenes[0], count, SIDE)))
-            for name, expected in watch.story(sample.scenes[0], count).items():
+            for name, expected in watch.story(sample.scenes[0], count, 0.6).items():
                 assert getattr(film, name)[row].tolist() == expected
     assert len(kinds) > 1
