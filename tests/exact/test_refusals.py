@@ -123,7 +123,7 @@ def test_a_seam_that_lies() -> None:
     [
         ({"num_speculative_tokens": 0}, "at least 1"),
         ({"tree": [[1]]}, "missing"),
-        ({"tree": "oak"}, "known: eagle"),
+        ({"tree": "oak"}, "known: auto, eagle"),
         ({"sampling_rule": "hope"}, "known: coupled, rejection"),
         ({"method": "magic"}, "known: plain, speculative"),
         ({"gamma": 3}, "known: num_speculative_tokens"),

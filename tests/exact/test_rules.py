@@ -179,7 +179,7 @@ class TableModel:
     def new_cache(self, prompt: Prompt, room: int) -> KVCache:
         return KVCache(1, len(prompt.lengths), max(prompt.lengths) + room)
 
-    def prefill(self, prompt: Prompt, cache: KVCache) -> Tensor:
+    def prefill(self, prompt: Prompt, cache: KVCache, probe: object = None) -> Tensor:
         return self.forward(prompt.embeds, prompt.position_ids, cache, None)[:, -1:]
 
     def forward(self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None) -> Tensor:
