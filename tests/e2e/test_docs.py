@@ -27,7 +27,7 @@ def test_the_first_result_of_the_readme(monkeypatch: pytest.MonkeyPatch, capsys:
     assert len([line for line in code.splitlines() if line.strip()]) <= 5
     exec(code, {})
     out = capsys.readouterr().out
-    assert out.startswith("The video has two shots and one cut. The first shot shows")
+    assert out.startswith("The video has one shot and no cut. The first shot shows four shapes")
     assert out.strip().endswith("True")
 
 
