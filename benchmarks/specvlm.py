@@ -28,7 +28,9 @@ from draftlens.compare import run_stock
 from draftlens.models.backbone import Backbone
 from draftlens.ops.tree import ancestors, attention_mask, depths, from_paths
 from draftlens.ops.tree_search import likeliest_paths
-from draftlens.train.world import HELD_OUT, render, sample_scene
+from draftlens.train.evaluate.asking import conversation
+from draftlens.train.world import HELD_OUT, Turn, sample_scene, told_caption
+from draftlens.train.world.samples import Sample
 
 PREDICTION = """Written before the first run. The draft looks up facts by place and frame, and the target's text
 attends to few tokens, so at r = 0.9 specvlm keeps 90% of the unpruned acceptance and random about 85%; the margin
@@ -72,7 +74,9 @@ def main() -> None:
 
 def clip(engine: Engine, seed: int, frames: int) -> Inputs:
     """A held-out clip as the processors would hand it over."""
-    return engine.read(PROMPT, video=render(sample_scene(HELD_OUT + seed), frames, SIDE), num_frames=frames)
+    shown = sample_scene(HELD_OUT + seed)
+    asked = Sample("clip", (shown,), (Turn(PROMPT, told_caption(shown), "caption"),))
+    return engine.process([conversation(asked, frames, SIDE)])
 
 
 def acceptance(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
