@@ -162,7 +162,7 @@ def step_cost(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
     cases: dict[str, Callable[[], None]] = {}
     for frames in (64, 125, 250, 500, 1000):
         given = clip(engine, 0, frames)
-        whole = draft.encode(draft.prepare(given.draft, max_new_tokens=1))
+        whole = draft.encode(draft.prepare(given.draft or given.target, max_new_tokens=1))
         visual = whole.visual[0].nonzero()[:, 0]
         pick = visual[torch.linspace(0, len(visual) - 1, 500).long().unique()]
         stays = ~whole.visual[0]
