@@ -10,24 +10,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import torch
-import transformers
+from shared import Answerer, Run, assisted, environment, forward_case, ours, quiet, rotate, spread, stock, timed, told
 
 import draftlens
 from draftlens.api import Engine, Inputs
-from draftlens.compare import run_stock
 from draftlens.models.backbone import Backbone
-from draftlens.ops import tree as trees
 
 PREDICTION = """Written before the first run: plain decoding beats stock generate by about 10%, since the outer model's
 forward and stock's per-token bookkeeping are skipped; chain speculation at γ = 5 reaches 1.7 to 2.1 times; stock
@@ -42,9 +36,7 @@ def main() -> None:
     parser.add_argument("--gamma", type=int, default=5)
     parser.add_argument("--max-new-tokens", type=int, default=320)
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    quiet(args.threads)
     engine = draftlens.load("embedded", device="cpu")
     folder = Path(str(files("draftlens") / "embedded" / "clips"))
     clips = [record.with_suffix("") for record in sorted(folder.glob("*.mp4.json"))]
@@ -59,49 +51,29 @@ def main() -> None:
     print(markdown(report))
 
 
-def configurations(engine: Engine, gamma: int) -> dict[str, Callable[[Inputs, dict[str, Any]], dict[str, Any]]]:
+def configurations(engine: Engine, gamma: int) -> dict[str, Answerer]:
     """Name to a function that answers one prompt and returns tokens and times."""
     target, draft = engine.target.backbone, engine.draft.backbone.model  # type: ignore[union-attr]
-
-    def stock(**extra: Any) -> Callable[[Inputs, dict[str, Any]], dict[str, Any]]:
-        def call(inputs: Inputs, options: dict[str, Any]) -> dict[str, Any]:
-            run = run_stock(target, inputs.target, **options, **extra)
-            return {"tokens": run.tokens, "e2e": run.e2e, "decode": run.decode}
-
-        return call
-
-    def ours(method: Any) -> Callable[[Inputs, dict[str, Any]], dict[str, Any]]:
-        def call(inputs: Inputs, options: dict[str, Any]) -> dict[str, Any]:
-            with timed_forwards(engine) as spent:
-                result = engine.answer(inputs, method=method, **options).run()
-            stats = result.stats
-            inside = spent() + stats.phases["draft_prefill"]  # the draft reads the prompt behind the first token
-            extra = {"tau": stats.mean_acceptance_length, "outside": 1 - inside / stats.decode}
-            return {"tokens": result.tokens, "e2e": stats.e2e, "decode": stats.decode, **extra}
-
-        return call
-
     fixed = {"num_assistant_tokens": gamma, "num_assistant_tokens_schedule": "constant"}
     return {
-        "hf-generate": stock(),
-        "hf-assisted (defaults)": assisted(stock, draft, {}),
-        f"hf-assisted (γ = {gamma})": assisted(stock, draft, {**fixed, "assistant_confidence_threshold": 0.0}),
-        "plain": ours("plain"),
-        f"chain (γ = {gamma})": ours({"num_speculative_tokens": gamma}),
-        "tree (eagle)": ours({"tree": "eagle"}),
+        "hf-generate": stock(target),
+        "hf-assisted (defaults)": assisted(target, draft, {}),
+        f"hf-assisted (γ = {gamma})": assisted(target, draft, {**fixed, "assistant_confidence_threshold": 0.0}),
+        "plain": watched(engine, "plain"),
+        f"chain (γ = {gamma})": watched(engine, {"num_speculative_tokens": gamma}),
+        "tree (eagle)": watched(engine, {"tree": "eagle"}),
     }
 
 
-def assisted(stock: Any, draft: Any, settings: dict[str, Any]) -> Callable[[Inputs, dict[str, Any]], dict[str, Any]]:
-    """Stock assisted generation; its knobs live in the draft's generation config."""
+def watched(engine: Engine, method: Any) -> Answerer:
+    """The engine, and the share of its decode time that lies outside forwards."""
+    answer = ours(engine, method)
 
-    def call(inputs: Inputs, options: dict[str, Any]) -> dict[str, Any]:
-        before = {name: getattr(draft.generation_config, name) for name in settings}
-        draft.generation_config.update(**settings)
-        try:
-            return stock(assistant=draft)(inputs, options)  # type: ignore[no-any-return]
-        finally:
-            draft.generation_config.update(**before)
+    def call(inputs: Inputs, options: dict[str, Any]) -> Run:
+        with timed_forwards(engine) as spent:
+            run = answer(inputs, options)
+        inside = spent() + run["phases"]["draft_prefill"]  # the draft reads the prompt behind the first token
+        return {**run, "tau": run["mean_acceptance_length"], "outside": 1 - inside / run["decode"]}
 
     return call
 
@@ -160,12 +132,6 @@ def measure(engine: Engine, prompts: dict[str, Inputs], args: argparse.Namespace
     return runs
 
 
-def rotate(items: list[Any], by: int) -> list[Any]:
-    """Another order in each repeat, so that no configuration always follows the same one."""
-    by %= len(items)
-    return items[by:] + items[:by]
-
-
 def forward_costs(engine: Engine, inputs: Inputs, gamma: int) -> dict[str, float]:
     """Seconds of raw forwards behind a real prompt: median of 60, the sizes interleaved."""
     cases: dict[str, Callable[[], None]] = {}
@@ -176,27 +142,7 @@ def forward_costs(engine: Engine, inputs: Inputs, gamma: int) -> dict[str, float
         backbone.prefill(prompt, cache)
         for size in sizes:
             cases[f"{role}({size})"] = forward_case(backbone, prompt, cache, size)
-    times: dict[str, list[float]] = {name: [] for name in cases}
-    for _ in range(60):
-        for name, case in cases.items():
-            start = time.perf_counter()
-            case()
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-def forward_case(backbone: Backbone, prompt: Any, cache: Any, size: int) -> Callable[[], None]:
-    """One forward of `size` tokens, rolled back afterwards."""
-    tokens = torch.arange(size)[None] + 5
-    positions = prompt.positions(torch.arange(size)[None])
-    lengths = list(cache.lengths)
-    mask = trees.attention_mask(lengths, torch.ones(size, size, dtype=torch.bool).tril())
-
-    def call() -> None:
-        backbone.forward(tokens, positions, cache, mask)
-        cache.truncate(lengths)
-
-    return call
+    return {name: statistics.median(values) for name, values in timed(cases, 60).items()}
 
 
 def summarize(runs: dict[str, Any], costs: dict[str, float], gamma: int) -> dict[str, Any]:
@@ -236,39 +182,6 @@ def paired(slow: dict[str, list[float]], fast: dict[str, list[float]]) -> list[f
     return [a / b for clip in slow for a, b in zip(slow[clip], fast[clip], strict=True)]
 
 
-def spread(values: list[float]) -> dict[str, float]:
-    """Median and quartiles."""
-    low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else [values[0]] * 3
-    return {"median": middle, "q1": low, "q3": high}
-
-
-def environment(args: argparse.Namespace) -> dict[str, Any]:
-    """What a reader needs to judge the figures."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    return {
-        "processor": processor(),
-        "cores": os.cpu_count(),
-        "threads": args.threads,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "draftlens": draftlens.__version__,
-        "commit": commit.stdout.strip(),
-        "repeats": args.repeats,
-        "max_new_tokens": args.max_new_tokens,
-        "dtype": "float32",
-    }
-
-
-def processor() -> str:
-    """The processor's model name, where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
 def markdown(report: dict[str, Any]) -> str:
     """The report for people."""
     summary, costs = report["summary"], report["costs"]
@@ -285,7 +198,7 @@ def markdown(report: dict[str, Any]) -> str:
             continue
         tau = f"{row['tau']:.2f}" if "tau" in row else ""
         outside = f"{row['outside']:.1%}" if "outside" in row else ""
-        ratios = " | ".join(ratio(row[key]) for key in ("speedup_e2e", "speedup_decode"))
+        ratios = " | ".join(told(row[key]) for key in ("speedup_e2e", "speedup_decode"))
         same = "yes" if row["identical"] else "NO"
         lines.append(f"| {name} | {row['e2e_seconds']:.3f} | {ratios} | {tau} | {outside} | {same} |")
     theory = summary["chain against plain, decode"]
@@ -295,19 +208,14 @@ def markdown(report: dict[str, Any]) -> str:
         "Speedups are against hf-generate, paired by clip and repeat: median (quartiles). Outside forwards: share",
     ]
     lines[-1] += " of decode time in neither model's forward (the draft's reading of the prompt is one), mean."
-    lines += ["", f"Chain against our plain decoding, decode only: measured {ratio(theory['measured'])}, "]
+    lines += ["", f"Chain against our plain decoding, decode only: measured {told(theory['measured'])}, "]
     lines[-1] += f"predicted by τ / (γ·Td/Tt + Tt(γ)/Tt): {theory['predicted']:.2f}."
     if best is not None:
-        lines += ["", f"Chain against the better stock assisted generation, end to end: {ratio(best)}."]
+        lines += ["", f"Chain against the better stock assisted generation, end to end: {told(best)}."]
     lines += ["", "Raw forwards, ms: " + ", ".join(f"{name} {1e3 * value:.2f}" for name, value in costs.items()) + "."]
     lines += ["", "Environment: " + ", ".join(f"{k} {v}" for k, v in report["environment"].items()) + "."]
     lines += ["", "Prediction. " + " ".join(report["prediction"].split()), ""]
     return "\n".join(lines)
-
-
-def ratio(value: dict[str, float]) -> str:
-    """A median with its quartiles."""
-    return f"{value['median']:.2f} ({value['q1']:.2f} to {value['q3']:.2f})"
 
 
 if __name__ == "__main__":
