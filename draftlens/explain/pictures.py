@@ -42,7 +42,7 @@ def pictures(
         inputs: what the processor made of it.
         processor: it knows how pixels were normalised.
         times: frames, pictures or tiles in each stretch of visual tokens.
-        known: which picture is shown whole at which of them, as far as that is known (`details`).
+        known: which picture is shown whole at which of them, as far as that is known (`views.wholes_of`).
     """
     count = sum(times)
     tiles = _tiles(inputs, processor)

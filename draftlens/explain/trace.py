@@ -19,9 +19,8 @@ from draftlens.draft.self_draft import SelfDrafter
 from draftlens.draft.small_model import SmallModelDrafter
 from draftlens.engine import Stats
 from draftlens.errors import ConfigError, InputError
-from draftlens.explain.details import with_details
 from draftlens.explain.pictures import pictures
-from draftlens.explain.views import Shown, runs_of, show
+from draftlens.explain.views import Shown, runs_of, show, wholes_of
 from draftlens.prune import make_pruner
 from draftlens.types import Result
 
@@ -252,10 +251,9 @@ def lay_out(choice: Choice, chat: Conversation, inputs: Mapping[str, Any], proce
         chat: the prompt's media.
         inputs, processor: of the model that drafts.
     """
-    runs = runs_of(choice)
-    cells, known = with_details(choice.visual.cells.cpu().numpy(), runs, chat.images, inputs)
+    cells, runs = choice.visual.cells.cpu().numpy(), runs_of(choice)
     times = [len(np.unique(cells[run, 0])) for run in runs]
-    return show(choice, cells, pictures(chat, inputs, processor, times, known))
+    return show(choice, pictures(chat, inputs, processor, times, wholes_of(cells, runs, len(chat.images))))
 
 
 def _prompt(chat: Conversation) -> str:

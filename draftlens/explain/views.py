@@ -10,9 +10,9 @@ import numpy as np
 from PIL import Image
 
 from draftlens.draft.pruned import Choice
-from draftlens.explain.details import Cells
 from draftlens.explain.pictures import Picture
 
+Cells = np.ndarray[Any, np.dtype[np.int64]]
 Scores = np.ndarray[Any, np.dtype[np.float32]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -94,16 +94,36 @@ def runs_of(choice: Choice) -> list[slice]:
     return [slice(start, end) for start, end in zip(starts, [*starts[1:], len(at)], strict=True)]
 
 
-def show(choice: Choice, cells: Cells, pictures: Sequence[Picture]) -> Shown:
+def wholes_of(cells: Cells, runs: Sequence[slice], pictures: int) -> dict[int, int]:
+    """Which picture is shown whole at which time (t), as far as that is known: first as an overview, then in detail.
+
+    Args:
+        cells: frame, row and column of each visual token, int64 ``[n, 3]``.
+        runs: stretches of visual tokens without text between them.
+        pictures: how many the prompt shows.
+    """
+    if len(runs) != pictures:
+        return {int(time): 0 for time in cells[:1, 0]}
+    known = {}
+    for number, run in enumerate(runs):
+        times, counts = np.unique(cells[run, 0], return_counts=True)
+        known[int(times[0])] = number
+        rows, columns = cells[run][cells[run, 0] == times[-1], 1:].max(0) + 1
+        if len(times) == 2 and counts[1] == rows * (columns + 1):  # a tile's rows do not end with newlines
+            known[int(times[1])] = number
+    return known
+
+
+def show(choice: Choice, pictures: Sequence[Picture]) -> Shown:
     """Lay a choice on its pictures.
 
     The first token of a cell is the one that stands for its pixels; others there have no place of their own.
 
     Args:
-        choice: n visual tokens, scores and the kept ones.
-        cells: frame, row and column of each, int64 ``[n, 3]``.
+        choice: n visual tokens, their cells and scores, and the kept ones.
         pictures: one for each frame, picture or tile that the cells name.
     """
+    cells = choice.visual.cells.cpu().numpy()
     own = np.zeros(len(cells), dtype=bool)
     own[np.unique(cells, axis=0, return_index=True)[1]] = True
     kept = np.zeros(len(cells), dtype=bool)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from draftlens.attention import Probe, probing
 from draftlens.errors import InputError, UnsupportedModelError
 from draftlens.models.cache import KVCache, check_rollback
+from draftlens.models.cells import read_layout
 from draftlens.models.prompt import Prepared, Prompt, build_prompt, capture_call, left_padded, with_stop_strings
 from draftlens.ops import tree as trees
 from draftlens.types import ROOT, Topology
@@ -97,9 +98,10 @@ class Backbone:
         kwargs = {k: v for k, v in prepared.model_kwargs.items() if k not in ("past_key_values", "logits_to_keep")}
         inputs = self.model.prepare_inputs_for_generation(prepared.input_ids, is_first_iteration=True, **kwargs)
         inputs.pop("past_key_values", None)
-        visual = self._is_visual(prepared.input_ids)
+        pictures, videos = (self._stands_for(kind, prepared.input_ids) for kind in ("image", "video"))
+        visual = pictures | videos
         prompt = build_prompt(self.name, self._language_inputs(inputs), self.embed, visual)
-        return replace(prompt, frames=_frames(prepared.model_kwargs), tile=_tile(self.model.config))
+        return replace(prompt, layout=read_layout(self.model, prepared.model_kwargs, visual, videos & ~pictures))
 
     def new_cache(self, prompt: Prompt, room: int) -> KVCache:
         """An empty cache for this prompt and `room` further tokens a row."""
@@ -185,10 +187,9 @@ class Backbone:
             handle.remove()
         raise UnsupportedModelError(f"{self.name} did not call its {type(self.decoder).__name__}: it cannot be driven")
 
-    def _is_visual(self, input_ids: Tensor) -> Tensor:
-        """Which prompt tokens stand for pixels, bool ``[B, L]``."""
-        names = ("image_token_id", "video_token_id", "image_token_index", "video_token_index")
-        ids = {getattr(self.model.config, name, None) for name in names} - {None}
+    def _stands_for(self, kind: str, input_ids: Tensor) -> Tensor:
+        """Which prompt tokens stand for pixels of this kind (image, video), bool ``[B, L]``."""
+        ids = {getattr(self.model.config, f"{kind}_token_{name}", None) for name in ("id", "index")} - {None}
         return torch.isin(input_ids, torch.tensor(sorted(ids), dtype=torch.long, device=input_ids.device))
 
 
@@ -205,35 +206,6 @@ def _stop_here(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
     if args:
         kwargs = {"input_ids": args[0], **kwargs}
     raise _Reached(kwargs)
-
-
-def _frames(inputs: Mapping[str, Any]) -> int | None:
-    """Frames of each video of a batch, where the model takes them as an axis of their own and sees nothing else.
-
-    `generate` has encoded the pixels already: features of all frames went in, one row for each video came out.
-    """
-    encoded = inputs.get("mm_encoder_outputs") or {}
-    if "image" in encoded or "pixel_values" in inputs:
-        return None  # pictures beside videos are not told apart
-    pixels, video = inputs.get("pixel_values_videos"), encoded.get("video")
-    if isinstance(pixels, Tensor):
-        return pixels.shape[1] if pixels.ndim == 5 else None
-    taken, made = (getattr(video, name, None) for name in ("last_hidden_state", "pooler_output"))
-    if isinstance(taken, Tensor) and isinstance(made, Tensor) and made.ndim == 3:
-        return len(taken) // len(made)
-    return None
-
-
-def _tile(config: Any) -> int | None:
-    """Visual tokens of one tile of a square vision tower, after a pixel shuffle if there is one."""
-    vision = getattr(config, "vision_config", None)
-    size, patch = (getattr(vision, name, None) for name in ("image_size", "patch_size"))
-    size, patch = (value[0] if isinstance(value, (list, tuple)) else value for value in (size, patch))
-    if not isinstance(size, int) or not isinstance(patch, int):
-        return None
-    ratio, factor = getattr(config, "downsample_ratio", None), getattr(config, "scale_factor", None)
-    shuffled = ratio if ratio else 1 / factor if factor else 1.0
-    return round((size // patch * shuffled) ** 2) or None
 
 
 def _modules(model: Any, name: str) -> tuple[Any, Any, Any]:

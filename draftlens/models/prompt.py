@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import StopStringCriteria
 
 from draftlens.errors import ConfigError, UnsupportedModelError
-from draftlens.models.cells import cells
+from draftlens.models.cells import UNKNOWN, Layout, cells
 
 DROPPED = (
     *("input_ids", "inputs_embeds", "attention_mask", "position_ids"),
@@ -66,8 +66,7 @@ class Prompt:
         next_position: position of the first new token, int64 ``[B, 1]`` or ``[axes, B, 1]``.
         visual: which tokens stand for pixels, bool ``[B, L]``.
         extra: whatever else the language model takes, such as Qwen3-VL's deepstack features.
-        frames: frames of a video, where the model's inputs say so.
-        tile: visual tokens that the vision tower makes of one tile, where the configuration says so.
+        layout: how pictures and videos became tokens, as far as it is known.
     """
 
     embeds: Tensor
@@ -76,13 +75,14 @@ class Prompt:
     next_position: Tensor
     visual: Tensor
     extra: dict[str, Any]
-    frames: int | None = None
-    tile: int | None = None
+    layout: Layout = UNKNOWN
 
     @cached_property
     def cells(self) -> Tensor:
         """The (t, h, w) cell of every visual token, int64 ``[B, L, 3]`` (`models.cells`); of a whole prompt only."""
-        return cells(self.visual, self.position_ids, self.frames, self.tile)
+        newline = self.layout.newline
+        newlines = None if newline is None else (self.embeds == newline.to(self.embeds)).all(-1)
+        return cells(self.visual, self.position_ids, self.layout, newlines)
 
     def positions(self, steps: Tensor) -> Tensor:
         """Positions of answer tokens, int64 ``[..., B, T]``, from their indices in the answer, int64 ``[B, T]``."""

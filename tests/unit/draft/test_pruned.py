@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import ClassVar
 
 import pytest
@@ -16,6 +17,7 @@ from draftlens.draft.base import Seen
 from draftlens.draft.pruned import Pruning
 from draftlens.errors import ConfigError, UnsupportedModelError
 from draftlens.models import KVCache, Prompt
+from draftlens.models.cells import Layout
 from draftlens.prune import Pruner, Visual, make_pruner
 
 TEXT, FIRST = 3, 1
@@ -31,7 +33,8 @@ def prompt(*runs: int, frames: int | None = None, tile: int | None = None, seed:
         visual[row, FIRST : FIRST + run] = True
     embeds = torch.randn(rows, longest, 5, generator=torch.Generator().manual_seed(seed))
     following = torch.tensor(lengths)[:, None]
-    return Prompt(embeds, torch.arange(longest).expand(rows, -1), lengths, following, visual, {}, frames, tile)
+    layout = Layout(visual[visual], frames, tile)
+    return Prompt(embeds, torch.arange(longest).expand(rows, -1), lengths, following, visual, {}, layout)
 
 
 @dataclass
@@ -115,30 +118,93 @@ def test_a_pruner_sees_the_drafts_own_features_and_cells() -> None:
         assert tokens.scores is None
 
 
-@pytest.mark.parametrize(
-    ("theirs", "ours", "frames"),
-    [((4, 4), (2, 2), (2, 2)), ((2, 2), (4, 4), (2, 2)), ((3, 3), (5, 5), (4, 4)), ((4, 4), (2, 2), (8, 3))],
-)
-def test_scores_are_carried_over_to_other_rasters(
-    theirs: tuple[int, int], ours: tuple[int, int], frames: tuple[int, int]
-) -> None:
-    """Each token takes the score of one that is nearest, all pictures stretched to the same size; rows do not mix."""
+Sides = tuple[int, int]
+RASTERS: list[tuple[Sides, Sides, Sides]] = [
+    ((4, 4), (2, 2), (2, 2)),
+    ((2, 2), (4, 4), (2, 2)),
+    ((3, 3), (5, 5), (4, 4)),
+    ((5, 5), (3, 3), (4, 4)),
+    ((4, 4), (2, 2), (8, 3)),
+    ((4, 4), (2, 2), (2, 7)),
+    ((2, 2), (7, 7), (8, 3)),
+]
+"""Sides of the target's frames and of the draft's, and how many each of them has."""
+
+
+@pytest.mark.parametrize(("theirs", "ours", "frames"), RASTERS)
+def test_scores_are_carried_over_to_other_rasters(theirs: Sides, ours: Sides, frames: Sides) -> None:
+    """A token takes the mean of the cells whose middles it covers, or of the nearest such cells; rows do not mix."""
     counts = [side * other * many for (side, other), many in zip((theirs, ours), frames, strict=True)]
     target = prompt(counts[0], counts[0], frames=frames[0])
     draft = prompt(counts[1], counts[1], frames=frames[1])
-    for row, tokens in enumerate(shown(draft, target, numbered(target))):
+    scores = torch.rand(target.visual.shape, generator=torch.Generator().manual_seed(1)) + torch.tensor([[0], [9]])
+    for row, tokens in enumerate(shown(draft, target, scores)):
         assert tokens.scores is not None
         source = target.cells[row][target.visual[row]].tolist()
-        size, other = ((frames[0], *theirs), (frames[1], *ours))
-        for (time, high, wide), score in zip(tokens.cells.tolist(), tokens.scores.tolist(), strict=True):
-            mine = [(place + 0.5) / side for place, side in zip((time, high, wide), other, strict=True)]
-            distances = [
-                sum(((place + 0.5) / side - own) ** 2 for place, side, own in zip(cell, size, mine, strict=True))
-                for cell in source
-            ]
-            taken, carried_from = divmod(int(score), 1000)
-            assert taken == row
-            assert distances[carried_from] == pytest.approx(min(distances), abs=1e-6)
+        where = [middle(cell, (frames[0], *theirs)) for cell in source]
+        values = scores[row, target.visual[row]].tolist()
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for number, place in enumerate(where):
+            box = tuple(int(at * size) for at, size in zip(place, (frames[1], *ours), strict=True))
+            groups.setdefault(box, []).append(number)
+        for cell, score in zip(tokens.cells.tolist(), tokens.scores.tolist(), strict=True):
+            group = groups.get(tuple(cell))
+            allowed = [group] if group else nearest(middle(cell, (frames[1], *ours)), list(groups.values()), where)
+            assert any(score == pytest.approx(sum(values[n] for n in one) / len(one), abs=1e-5) for one in allowed)
+
+
+def middle(cell: Sequence[int], sizes: Sequence[int]) -> list[Fraction]:
+    """Where its middle is, 0 to 1 on each axis."""
+    return [Fraction(2 * at + 1, 2 * size) for at, size in zip(cell, sizes, strict=True)]
+
+
+def nearest(place: list[Fraction], groups: list[list[int]], where: list[list[Fraction]]) -> list[list[int]]:
+    """The groups of places whose means are nearest to a place: several, if equally far."""
+    means = [[sum(where[n][axis] for n in group) / len(group) for axis in range(3)] for group in groups]
+    far = [sum((a - b) ** 2 for a, b in zip(place, mean, strict=True)) for mean in means]
+    return [group for group, distance in zip(groups, far, strict=True) if distance == min(far)]
+
+
+def test_a_coarser_draft_misses_nothing() -> None:
+    """A single bright cell in sixteen, wherever it is, brightens the quarter that it lies in."""
+    target, draft = prompt(16), prompt(4)
+    for number in range(16):
+        scores = torch.zeros(target.visual.shape)
+        scores[0, FIRST + number] = 8
+        (tokens,) = shown(draft, target, scores)
+        assert tokens.scores is not None
+        quarter = 2 * (number // 8) + number % 4 // 2
+        assert tokens.scores.tolist() == [2.0 if cell == quarter else 0.0 for cell in range(4)]
+
+
+def test_grids_that_do_not_divide_each_other_keep_a_flat_picture_flat() -> None:
+    """Sums would not: some cells cover more of them than others."""
+    for theirs, ours in ((25, 9), (9, 25), (49, 16)):
+        target, draft = prompt(theirs), prompt(ours)
+        (tokens,) = shown(draft, target, torch.ones(target.visual.shape))
+        assert tokens.scores is not None
+        assert tokens.scores.tolist() == [1.0] * ours
+
+
+def test_newlines_say_nothing_about_the_cells_before_them() -> None:
+    """Models look at them a lot; the draft's own newline takes what its cell has."""
+    target, draft = prompt(4 * 16 + 1, frames=4), prompt(4 * 4 + 1, frames=4)
+    scores = torch.ones(target.visual.shape)
+    scores[0, FIRST + 64] = 1000
+    (tokens,) = shown(draft, target, scores)
+    assert tokens.scores is not None
+    assert tokens.scores.tolist() == [1.0] * 17
+
+
+def test_every_picture_is_stretched_by_itself() -> None:
+    """A picture of four by four and its details of six by two, read by a draft that sees it twice in two by two."""
+    source = torch.tensor(
+        [(0, h, w) for h in range(4) for w in range(4)] + [(1, h, w) for h in range(6) for w in (0, 1)]
+    )
+    scores = torch.tensor([10.0 * (h // 2) + w // 2 for _, h, w in source[:16]] + [0, 1] * 3 + [10, 11] * 3)
+    target = torch.tensor([(t, h, w) for t in range(2) for h in range(2) for w in range(2)])
+    assert pruned._carry_over(scores, source, target).tolist() == [0, 1, 10, 11] * 2
+    assert pruned._carry_over(torch.tensor([0.0, 1, 10, 11] * 2), target, source).tolist() == scores.tolist()
 
 
 def test_cells_look_for_their_nearest_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

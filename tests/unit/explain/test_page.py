@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from PIL import Image
 
 from draftlens.explain import page
 from draftlens.explain.page import inlined
-from tests.unit.explain.traces import GREY, shown, trace_of
+from tests.unit.explain.traces import shown, trace_of
 
 VOID = {"meta", "img", "br", "line", "rect"}
 NASTY = 'a "clip" </script><b>&amp;\'.mp4 <!-- http: //x'
@@ -121,11 +120,12 @@ def test_bars_of_rounds_are_as_high_as_tokens() -> None:
 
 
 def test_pictures_are_inlined_as_they_are() -> None:
-    address = inlined(Image.new("RGB", (900, 300), (200, 40, 40)), 300)
+    given = Image.new("RGB", (900, 300), (200, 40, 40))
+    address = inlined(given, 300)
     picture = Image.open(io.BytesIO(base64.b64decode(address.removeprefix("data:image/jpeg;base64,"))))
     assert picture.size == (300, 100)
     assert np.abs(np.asarray(picture, int) - (200, 40, 40)).max() < 6
-    assert GREY.size == (120, 90)
+    assert given.size == (900, 300)  # others show it too
 
 
 def test_views_without_pictures_scores_or_times_have_a_page_too() -> None:
@@ -139,8 +139,68 @@ def test_views_without_pictures_scores_or_times_have_a_page_too() -> None:
     assert data["views"][0]["scores"][0] == [None] * 4
 
 
+STAND_IN = """
+const page = JSON.parse(require("fs").readFileSync(0, "utf8"));
+class Part {
+  constructor(tagName, dataset = {}, textContent = "") {
+    Object.assign(this, { tagName, dataset, textContent, heard: {}, inside: {}, marks: {}, drawn: 0, hidden: true });
+    Object.assign(this, { clientWidth: 40, clientHeight: 30, style: { setProperty() {} } });
+    this.classList = { add: (name) => { this.marks[name] = true; }, remove: (name) => { this.marks[name] = false; } };
+  }
+  addEventListener(kind, act) { (this.heard[kind] ??= []).push(act); }
+  fire(kind, x = 0, y = 0) { this.heard[kind].forEach((act) => act({ clientX: x, clientY: y })); }
+  querySelector(name) { return (this.inside[name] ??= new Part(name)); }
+  getContext() { return { fillRect: () => { this.drawn += 1; } }; }
+  getBoundingClientRect() { return { left: 0, top: 0, width: 40, height: 30 }; }
+  replaceChildren(...parts) { this.said = parts.map((part) => part.textContent).filter(Boolean); }
+  setAttribute(name, value) { this.marks[name] = value; }
+}
+const figures = page.trace.views.map((_, index) => new Part("FIGURE", { view: String(index) }));
+const buttons = page.modes.map((mode) => new Part("BUTTON", { mode }));
+const rounds = page.trace.rounds.map((_, index) => new Part("rect", { round: String(index + 1) }));
+const ids = { tip: new Part("DIV") };
+for (const name of ["trace", "look"]) ids[name] = new Part("SCRIPT", {}, JSON.stringify(page[name]));
+const groups = { figure: figures, ".switch button": buttons, "[data-round]": rounds, "[data-view]": figures };
+globalThis.document = {
+  getElementById: (id) => ids[id], querySelectorAll: (name) => groups[name], querySelector: () => new Part("DIV"),
+  createElement: (name) => new Part(name),
+};
+Object.assign(globalThis, { window: globalThis, innerWidth: 800, innerHeight: 600 });
+globalThis.ResizeObserver = class { observe() {} };
+require(page.script);
+const drawn = () => figures.map((figure) => figure.querySelector("canvas").drawn);
+const told = { drawn: {} };
+buttons.forEach((button) => {
+  const before = drawn();
+  button.fire("click");
+  told.drawn[button.dataset.mode] = drawn().map((count, index) => count - before[index]);
+});
+const point = (figure, x, y) => { figures[figure].querySelector(".frame").fire("pointermove", x, y); return ids.tip.said; };
+told.cells = [point(0, 1, 1), point(1, 11, 11)];
+rounds[2].fire("pointermove");
+told.round = ids.tip.said;
+rounds[2].fire("pointerenter");
+told.here = rounds.map((round) => Boolean(round.marks.here));
+console.log(JSON.stringify(told));
+"""
+"""As much of a browser as the script asks for: says what it draws and tells."""
+
+
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-def test_the_script_is_sound(tmp_path: Path) -> None:
-    script = tmp_path / "page.js"
-    script.write_text(files("draftlens.explain").joinpath("page.js").read_text())
-    subprocess.run(["node", "--check", str(script)], check=True)
+def test_the_script_draws_and_tells(tmp_path: Path) -> None:
+    """Two frames of 3 x 4 cells; the draft sees the first cell of the one and the sixth of the other."""
+    text = page(trace_of(shown(2)))
+    for name, content in (("page.js", text.rpartition("<script>")[2].partition("</script>")[0]), ("run.js", STAND_IN)):
+        (tmp_path / name).write_text(content)
+    given = {**scripts(text), "script": str(tmp_path / "page.js"), "modes": ["attention", "picture", "kept"]}
+    run = ["node", str(tmp_path / "run.js")]
+    told = json.loads(subprocess.run(run, input=json.dumps(given), capture_output=True, check=True, text=True).stdout)
+    # A kept cell has an edge on each of its four sides; of attention all twelve cells are painted, else what is left out.
+    assert told["drawn"] == {"attention": [12 + 4] * 2, "picture": [0, 0], "kept": [11 + 4] * 2}
+    score = [f"attention {value / 12.5:.2f} x the mean cell" for value in (1, 18)]
+    assert told["cells"] == [
+        ["seen by the draft", "row 1, column 1", score[0], "rank 24 of 24"],
+        ["seen by the draft", "row 2, column 2", score[1], "rank 7 of 24"],
+    ]
+    assert told["round"] == ["round 3", "2 accepted of 25 drafted", "2 tokens emitted"]
+    assert told["here"] == [False, False, True]

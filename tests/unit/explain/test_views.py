@@ -13,10 +13,9 @@ from draftlens.conversation import Conversation
 from draftlens.draft.pruned import Choice
 from draftlens.errors import ConfigError
 from draftlens.explain import sheet
-from draftlens.explain.details import with_details
 from draftlens.explain.pictures import pictures
 from draftlens.explain.trace import lay_out, watch
-from draftlens.explain.views import runs_of
+from draftlens.explain.views import runs_of, wholes_of
 from draftlens.media import Video
 from draftlens.prune import Visual
 from tests.families import FAMILIES, Family
@@ -100,23 +99,47 @@ def test_runs_are_cut_where_text_stands() -> None:
     assert runs_of(made) == [slice(0, 3), slice(3, 5), slice(5, 6)]
 
 
-def test_details_are_one_grid_of_the_pictures_aspect() -> None:
-    """An overview of 4 x 4 and a detail of 6 rows, 3 columns and a newline in each row."""
-    cells = np.array([(t, h, w) for t in range(2) for h in range(4) for w in range(4)] + [(1, 3, 3)] * 8)
-    picture = Image.new("RGB", (50, 100))
-    placed, known = with_details(cells, [slice(0, 40)], [picture], {"image_sizes": 1})
-    assert known == {0: 0, 1: 0}
-    assert placed[16:24].tolist() == [
-        *([1, 0, 0], [1, 0, 1], [1, 0, 2], [1, 0, 2]),
-        *([1, 1, 0], [1, 1, 1], [1, 1, 2], [1, 1, 2]),
-    ]
-    assert placed[39].tolist() == [1, 5, 2]
-    assert np.array_equal(placed[:16], cells[:16])
-    wide = Image.new("RGB", (3000, 10))
-    unplaced, known = with_details(cells, [slice(0, 40)], [wide], {"image_sizes": 1})
-    assert known == {0: 0}
-    assert np.array_equal(unplaced, cells)
-    assert np.array_equal(with_details(cells, [slice(0, 40)], [picture], {})[0], cells)
+def rows_with_newlines(time: int, high: int, wide: int) -> np.ndarray:
+    """Cells of a grid whose rows end with newlines."""
+    return np.array([(time, h, min(w, wide - 1)) for h in range(high) for w in range(wide + 1)])
+
+
+def square(time: int, side: int = 4) -> np.ndarray:
+    return np.array([(time, h, w) for h in range(side) for w in range(side)])
+
+
+def test_a_picture_is_shown_whole_twice_if_its_details_are_known() -> None:
+    """Two pictures: an overview and details of 6 x 3, and an overview alone with a newline."""
+    cells = np.concatenate([square(0), rows_with_newlines(1, 6, 3), square(2), [(2, 3, 3)]])
+    runs = [slice(0, 40), slice(40, 57)]
+    assert wholes_of(cells, runs, 2) == {0: 0, 1: 0, 2: 1}
+    assert wholes_of(cells[:40], [slice(0, 40)], 2) == {0: 0}
+    assert wholes_of(cells[:0], [], 1) == {}
+
+
+def test_of_tiles_only_the_first_shows_the_whole_picture() -> None:
+    """Where details could not be told from tiles: the place of the others is not known."""
+    two, three = np.concatenate([square(0), square(1), [(1, 3, 3)] * 3]), np.concatenate([square(t) for t in range(3)])
+    for cells in (two, three):
+        assert wholes_of(cells, [slice(0, len(cells))], 1) == {0: 0}
+
+
+@pytest.mark.parametrize(("size", "shape"), [((32, 16), (8, 4)), ((16, 32), (4, 8)), ((32, 20), (8, 6))])
+@pytest.mark.parametrize("name", ["llava_next", "llava_onevision"])
+def test_details_lie_on_the_picture_in_its_own_shape(name: str, size: tuple[int, int], shape: tuple[int, int]) -> None:
+    """Four cells to sixteen pixels; what two tiles side by side were padded with has none, rounded up to a cell."""
+    family = next(family for family in FAMILIES if family.name == name)
+    chat = Conversation(images=[Image.fromarray(noise(*size))])
+    inputs = processed(family, chat)
+    answer = stream(family.build(), inputs, method={"method": "specvlm", "pruner": "grid"}, max_new_tokens=4)
+    choices = watch(answer)
+    answer.run()
+    overview, detail = lay_out(choices[0], chat, inputs, family.tools).views
+    assert (overview.name, detail.name) == ("overview", "detail")
+    assert overview.kept.shape == (4, 4)
+    assert detail.kept.shape == shape
+    assert detail.image is not None
+    assert detail.image.size == size[::-1]
 
 
 def test_a_cropped_picture_is_shown_as_the_model_saw_it() -> None:

@@ -31,7 +31,7 @@ def shown(frames: int = 4, image: Image.Image | None = GREY, when: bool = True, 
     """The same on grey pictures."""
     made = choice(frames, **options)
     pictures = [Picture(f"frame {t + 1}", f"{t / 2:.1f} s" if when else "", image) for t in range(frames)]
-    return show(made, made.visual.cells.numpy(), pictures)
+    return show(made, pictures)
 
 
 def trace_of(shown: Shown, title: str = "clip.mp4", prompt: str = "Describe the video.", notes=()) -> Trace:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from stock import ALL_KINDS, target
 from torch import Tensor
 
 from draftlens.models import Backbone, Prompt
-from draftlens.models.cells import NOWHERE, cells
+from draftlens.models.cells import NOWHERE, Layout, cells, read_layout
 
 BY_NAME = {family.name: family for family in FAMILIES}
 Cells = list[tuple[int, int, int]]
@@ -86,29 +88,10 @@ def test_llava_onevision_video(seed: int) -> None:
     """Pooled to two by two a frame; one newline ends the video."""
     family = BY_NAME["llava_onevision"]
     prompt = prompt_of(family, inputs(family, "video", seed=seed))
-    assert prompt.frames == 4 + seed
+    assert prompt.layout.frames == 4 + seed
     expected = rasters([(2, 2)] * (4 + seed))
     for row in range(3):
         assert found(prompt, row) == [*expected, expected[-1]]
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [(name, kind) for name in ("llava_next", "llava_onevision") for kind in BY_NAME[name].kinds if kind != "video"],
-)
-def test_any_resolution(name: str, kind: str) -> None:
-    """The whole picture comes first; what follows is cut into tiles of its size, the rest goes with the last cell."""
-    family = BY_NAME[name]
-    prompt = prompt_of(family, inputs(family, kind))
-    assert prompt.tile == 16
-    assert prompt.frames is None  # pictures beside videos are not told apart
-    for row, plan in enumerate(PLANS[kind]):
-        count = int(prompt.visual[row].sum())
-        if plan.images == plan.videos == 0:
-            assert count == 0
-            continue
-        expected = rasters([(4, 4)] * (count // 16))
-        assert found(prompt, row) == [*expected, *[expected[-1]] * (count % 16)]
 
 
 @pytest.mark.parametrize("kind", ["image", "images", "video", "mixed", "text"])
@@ -146,9 +129,10 @@ def flat(*runs: int, gap: int = 2) -> Tensor:
 
 
 def of(visual: Tensor, frames: int | None = None, tile: int | None = None) -> list[list[int]]:
-    """Cells of the visual tokens of a row without M-RoPE."""
+    """Cells of the visual tokens of a row without M-RoPE; all are a video's if that has frames."""
     positions = torch.arange(visual.shape[1])[None]
-    return cells(visual, positions, frames, tile)[visual].tolist()  # type: ignore[no-any-return]
+    layout = Layout(visual[visual] if frames else None, frames, tile)
+    return cells(visual, positions, layout)[visual].tolist()  # type: ignore[no-any-return]
 
 
 def test_a_run_of_one_video() -> None:
@@ -176,6 +160,82 @@ def test_neither_frames_nor_tiles_larger_than_the_run() -> None:
     assert of(flat(4), frames=9, tile=16) == of(flat(4))
     assert of(flat(4), frames=9, tile=2) == [[0, 0, 0], [0, 0, 1], [1, 0, 0], [1, 0, 1]]
     assert of(flat(4), frames=4) == [[t, 0, 0] for t in range(4)]
+
+
+def with_newlines(*runs: str, layout: Layout) -> list[list[int]]:
+    """Cells of a row of runs, where a dot is a token of a picture or video and a bar a newline."""
+    visual = flat(*map(len, runs))
+    newlines = torch.zeros_like(visual)
+    newlines[visual] = torch.tensor([token == "|" for token in "".join(runs)])
+    return cells(visual, torch.arange(visual.shape[1])[None], layout, newlines)[visual].tolist()  # type: ignore[no-any-return]
+
+
+def test_details_end_their_rows_with_newlines() -> None:
+    """Behind a tile that shows the picture whole; time runs on in the next run."""
+    found = with_newlines(".......|...|", "....|", layout=Layout(tile=4))
+    assert found[:4] == [[0, h, w] for h in range(2) for w in range(2)]
+    assert found[4:12] == [[1, h, min(w, 2)] for h in range(2) for w in range(4)]
+    assert found[12:] == [[2, 0, 0], [2, 0, 1], [2, 1, 0], [2, 1, 1], [2, 1, 1]]
+
+
+def test_details_without_a_column() -> None:
+    """Nothing is left of a picture that thin but the ends of its rows."""
+    assert with_newlines("....|||", layout=Layout(tile=4)) == [[0, 0, 0], [0, 0, 1], [0, 1, 0], *[[0, 1, 1]] * 4]
+
+
+def test_newlines_of_another_layout() -> None:
+    """Of unknown tiles, or within the first: as if nothing were known of newlines."""
+    for picture, tile in (("....|..|", None), ("..|..|....|", 4)):
+        assert with_newlines(picture, layout=Layout(tile=tile)) == of(flat(len(picture)), tile=tile)
+
+
+def test_a_video_keeps_its_frames_whatever_its_newlines_are() -> None:
+    video = Layout(torch.ones(9, dtype=torch.bool), frames=2, tile=4)
+    assert with_newlines("........|", layout=video)[3:6] == [[0, 1, 1], [1, 0, 0], [1, 0, 1]]
+
+
+def test_pictures_and_videos_side_by_side() -> None:
+    """Each begins where its tokens begin; sizes that do not add up are not believed."""
+    kinds = torch.tensor([False] * 5 + [True] * 9 + [False] * 10)
+    layout = Layout(kinds, 2, 4, pictures=(5, 5, 5), videos=(9,))
+    row = "....|........|....|....|"
+    assert [t for t, _, _ in with_newlines(row, layout=layout)] == [0] * 5 + [1] * 4 + [2] * 5 + [3] * 5 + [4] * 5
+    doubtful = with_newlines(row, layout=replace(layout, pictures=(5, 4)))
+    assert [t for t, _, _ in doubtful] == [0] * 5 + [1] * 4 + [2] * 5 + [3] * 4 + [3] + [4] * 5
+
+
+def test_sizes_go_through_the_rows_of_a_batch() -> None:
+    visual = torch.tensor([[1, 1, 1, 1, 0, 0], [0, 1, 1, 1, 1, 1]]).bool()
+    layout = Layout(pictures=(2, 2, 1, 4))
+    assert cells(visual, torch.arange(6)[None].expand(2, -1), layout)[..., 0].tolist() == [
+        [0, 0, 1, 1, -1, -1],
+        [-1, 0, 1, 1, 1, 1],
+    ]
+
+
+def test_what_a_model_and_its_inputs_tell() -> None:
+    """A video alone needs no id of its own; beside pictures it does. Pixels may be encoded or not."""
+    model, nobody = SimpleNamespace(config=SimpleNamespace()), torch.zeros(1, 9, dtype=torch.bool)
+    visual, pixels = flat(6), torch.zeros(2, 3, 3, 4, 4)
+    alone = read_layout(model, {"pixel_values_videos": pixels}, visual, nobody)
+    assert alone.video is not None
+    assert alone.video.tolist() == [True] * 6
+    assert alone.frames == 3
+    features = SimpleNamespace(last_hidden_state=torch.zeros(6, 2, 4), pooler_output=torch.zeros(2, 3, 8))
+    encoded = read_layout(model, {"mm_encoder_outputs": {"video": features}}, visual, nobody)
+    assert (encoded.frames, encoded.videos, encoded.pictures) == (3, (3, 3), ())
+    for beside in ({"pixel_values": pixels}, {"mm_encoder_outputs": {"image": features}}):
+        both = read_layout(model, {"pixel_values_videos": pixels, **beside}, visual, nobody)
+        assert both.video is not None
+        assert not both.video.any()
+
+
+def test_newlines_that_are_not_at_hand() -> None:
+    """A model without any, and one whose weights are elsewhere until a layer needs them."""
+    nobody, there = torch.zeros(1, 1, dtype=torch.bool), torch.ones(4)
+    for newline, known in ((None, None), (there.to("meta"), None), (there, there)):
+        model = SimpleNamespace(config=SimpleNamespace(), base_model=SimpleNamespace(image_newline=newline))
+        assert read_layout(model, {}, nobody, nobody).newline is known
 
 
 def test_m_rope_positions_with_gaps() -> None:
