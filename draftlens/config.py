@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from draftlens.draft import Drafter, NoDraft, SelfDrafter, SmallModelDrafter
 from draftlens.draft.pruned import Pruning
-from draftlens.draft.self_draft import SOURCES
+from draftlens.draft.self_draft import check_source
 from draftlens.draft.tuner import TreeTuner, tuner_of
 from draftlens.errors import ConfigError
 from draftlens.models.backbone import Backbone
@@ -142,12 +142,11 @@ class SpecVLM(SpeculativeDecoding):
         super()._check()
         if not isinstance(self.prune_ratio, (int, float)) or not 0 <= self.prune_ratio <= 1:
             raise ConfigError(f"prune_ratio is a share between 0 and 1, not {self.prune_ratio!r}")
-        choices = {"positions": POSITIONS, "draft": ("auto", "model", "self"), "kv": SOURCES}
+        choices = {"positions": POSITIONS, "draft": ("auto", "model", "self")}
         for field, known in choices.items():
             if getattr(self, field) not in known:
                 raise ConfigError(f"unknown {field} {getattr(self, field)!r}; known: {', '.join(known)}")
-        if self.kv != "prefill" and self.positions != "original":
-            raise ConfigError('gathered keys carry the positions they were made at: positions must be "original"')
+        check_source(self.kv, self.positions)
         self.pruning  # noqa: B018 - names its own errors
 
     @property

@@ -24,6 +24,18 @@ from draftlens.types import Topology
 SOURCES = ("prefill", "gather", "sparse")
 
 
+def check_source(kv: str, positions: str) -> None:
+    """Refuse a source of keys and values that nobody knows, or that cannot give them at these positions.
+
+    Raises:
+        ConfigError: another word for `kv`, or gathered keys at positions other than their own.
+    """
+    if kv not in SOURCES:
+        raise ConfigError(f"unknown kv {kv!r}; known: {', '.join(SOURCES)}")
+    if kv != "prefill" and positions != "original":
+        raise ConfigError('gathered keys carry the positions they were made at: positions must be "original"')
+
+
 class SelfDrafter(SmallModelDrafter):
     """Drafts with the target's own weights.
 
@@ -37,7 +49,7 @@ class SelfDrafter(SmallModelDrafter):
             each layer those that this layer's text attends to most (Sparse-to-Dense, whatever the pruner).
 
     Raises:
-        ConfigError: another word for `kv`, or gathered keys at positions other than their own.
+        ConfigError: `kv` and the pruning's positions do not go together (`check_source`).
     """
 
     def __init__(
@@ -48,10 +60,7 @@ class SelfDrafter(SmallModelDrafter):
         kv: str = "prefill",
         tuner: TreeTuner | None = None,
     ) -> None:
-        if kv not in SOURCES:
-            raise ConfigError(f"unknown kv {kv!r}; known: {', '.join(SOURCES)}")
-        if kv != "prefill" and pruning.positions != "original":
-            raise ConfigError('gathered keys carry the positions they were made at: positions must be "original"')
+        check_source(kv, pruning.positions)
         if kv == "sparse":
             pruning = replace(pruning, pruner=AttentionPruner())
         super().__init__(backbone, {}, topology, backbone.vocab_size, pruning, tuner)

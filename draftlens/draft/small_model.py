@@ -148,17 +148,21 @@ class SmallModelDrafter:
         if self.tuner:
             running = [path for path, finished in zip(verdict.paths, rows.finished, strict=True) if not finished]
             self.tuner.judged(self.proposed, running, time.perf_counter() - self.proposed_at)
-        if not self.proposed:
+        if self.proposed:
+            self._keep(verdict)
+        else:
             self.pending = [[*old, *new] for old, new in zip(self.pending, verdict.tokens, strict=True)]
-            return
-        slot = {node: index for index, node in enumerate(self.proposed.inner[1:])}
-        held = [[slot[node] for node in path if node in slot] for path in verdict.paths]
-        self.cache.keep(self.base, held)
-        self.pending = [list(tokens[len(slots) :]) for tokens, slots in zip(verdict.tokens, held, strict=True)]
         for row, finished in enumerate(rows.finished):
             if finished:  # it goes on being forwarded beside the others, but must not grow
                 self.cache.lengths[row] = self.start[row]
                 self.pending[row] = rows.tokens[row][-1:]
+
+    def _keep(self, verdict: Verdict) -> None:
+        """Keep the accepted nodes that were forwarded; those that were not are pending."""
+        slot = {node: index for index, node in enumerate(self.proposed.inner[1:])}
+        held = [[slot[node] for node in path if node in slot] for path in verdict.paths]
+        self.cache.keep(self.base, held)
+        self.pending = [list(tokens[len(slots) :]) for tokens, slots in zip(verdict.tokens, held, strict=True)]
 
     def _catch_up(self, step: Tensor) -> Tensor:
         """Forward what the target emitted since; logits behind the last token, ``[B, 1, V]``."""

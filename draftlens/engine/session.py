@@ -67,6 +67,7 @@ class Session:
         self.stats.first = self.stats.emitted
         self.stats.accepted_by_depth.clear()
         self.clock.mark_first()
+        self.clock.mark_last()
         return chunks
 
     def begin(self) -> None:
@@ -114,6 +115,7 @@ class Session:
             if not self.done:
                 self.drafter.update(verdict, self.rows)
             self.stats.draft_forwards = self.drafter.forwards
+        self.clock.mark_last()  # behind the phase, which must not be longer than the whole
         return chunks
 
     def _count_pruned(self, visual: int, kept: int) -> None:
@@ -144,5 +146,4 @@ class Session:
             self.stats.accepted += accepted
             self.stats.accepted_by_depth[accepted] += 1
             chunks.append(Chunk(tuple(tokens[:count]), from_draft, row=row))
-        self.clock.mark_last()
         return chunks

@@ -130,5 +130,5 @@ class Clock:
         self.stats.ttft = time.perf_counter() - self.start
 
     def mark_last(self) -> None:
-        """A token is out; the latest of these calls sets the end-to-end time."""
+        """Tokens are out and no phase is running; the latest of these calls sets the end-to-end time."""
         self.stats.e2e = time.perf_counter() - self.start

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +13,7 @@ from families import FAMILIES, Family, inputs
 from stock import METHODS, NEW, draft, reference, staggered, target
 
 import draftlens
-from draftlens.engine import Session
+from draftlens.engine import Clock, Session, stats
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 methods = pytest.mark.parametrize("method", ["chain5", "eagle", "odd"])
@@ -76,3 +79,40 @@ def test_the_memory_of_the_cache(family: Family, method: str, rows: tuple[int, .
     per_token = 2 * text.num_hidden_layers * text.num_key_value_heads * (64 // 4) * 4
     assert stream.session.cache.nbytes == pytest.approx(tokens * per_token, rel=0.05)
     assert stream.session.drafter.cache.nbytes <= 1.05 * tokens * per_token
+
+
+@pytest.fixture
+def slow_phases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that each look at it moves on: by a second while a phase runs, else by a millionth of one."""
+    now, running, phase = 0.0, 0, Clock.phase
+
+    def perf_counter() -> float:
+        nonlocal now
+        now += 1 if running else 2**-20
+        return now
+
+    @contextmanager
+    def noted(clock: Clock, name: str) -> Iterator[None]:
+        nonlocal running
+        with phase(clock, name):
+            running += 1
+            yield
+        running -= 1
+
+    monkeypatch.setattr(stats, "time", SimpleNamespace(perf_counter=perf_counter))
+    monkeypatch.setattr(Clock, "phase", noted)
+
+
+@pytest.mark.usefixtures("slow_phases")
+@pytest.mark.parametrize("method", [{"method": "plain"}, METHODS["eagle"], {"method": "specvlm"}])
+@pytest.mark.parametrize("most", [1, 2, NEW])
+def test_the_phases_take_no_longer_than_the_whole(method: dict[str, Any], most: int) -> None:
+    """At whatever chunk a consumer stops."""
+    family = FAMILIES[0]
+    given = {"draft": draft(family), "method": method, "max_new_tokens": most}
+    stream = draftlens.stream(target(family), inputs(family, family.richest), **given)
+    for _ in stream:
+        told = stream.session.stats
+        assert told.e2e - 1 < sum(told.phases.values()) <= told.e2e
+        assert 0 < told.ttft <= told.e2e
+    assert told.emitted == 3 * most
