@@ -90,7 +90,9 @@ class Trained:
 
 
 class LossLog(TrainerCallback):  # type: ignore[misc]
-    """Writes `loss.json` with every checkpoint.
+    """Writes `loss.json` with every checkpoint, and has the loss logged there.
+
+    The Trainer forgets the losses that no log has told yet when it goes on from a checkpoint. So none may be left.
 
     Args:
         out: the run's folder.
@@ -100,6 +102,10 @@ class LossLog(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, out: Path, stage: str, earlier: Losses) -> None:
         self.out, self.stage, self.earlier = out, stage, earlier
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if control.should_save:
+            control.should_log = True
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.is_world_process_zero:

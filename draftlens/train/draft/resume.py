@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import fields
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from draftlens.errors import ConfigError
+from accelerate.utils import broadcast_object_list
+
+from draftlens.errors import ConfigError, DraftlensError
 from draftlens.models.zoo import path_of
 from draftlens.train.draft.options import DraftTraining
 
@@ -26,11 +29,39 @@ NO_MATTER = (
 """Options that may change from one run to the next: they do not change what is learnt (data are compared as such)."""
 
 
+T = TypeVar("T")
+
+
+def agreed(state: Any, decide: Callable[[], T]) -> T:
+    """What the main process decides, told to all: the others wait for it, and what it refuses, all refuse.
+
+    So nobody looks at a folder while another one makes it.
+
+    Args:
+        state: accelerate's `PartialState`.
+        decide: called in the main process alone; its value must be picklable.
+
+    Raises:
+        DraftlensError, OSError: what `decide` raised, in every process.
+    """
+    told: list[Any] = [None, None]
+    if state.is_main_process:
+        try:
+            told[0] = decide()
+        except (DraftlensError, OSError) as error:
+            told[1] = error
+    value, refusal = broadcast_object_list(told)
+    if refusal is not None:
+        raise refusal
+    decided: T = value
+    return decided
+
+
 def fingerprint(options: DraftTraining, digests: dict[str, str]) -> dict[str, Any]:
     """What makes a run the same run, by name.
 
     Args:
-        digests: SHA-256 of each data file, by the name of its option.
+        digests: SHA-256 of each data file, by the name of its option, and of the media.
     """
     known = {f.name: getattr(options, f.name) for f in fields(options) if f.name not in NO_MATTER}
     config = options.draft_config or Path(path_of(options.draft or "", "draft"))
@@ -128,7 +159,7 @@ def _differences(there: dict[str, Any], here: dict[str, Any]) -> str:
     )
 
 
-DIGESTED = ("data", "projector_data", "the draft's config")
+DIGESTED = ("data", "projector_data", "media of data", "media of projector_data", "the draft's config")
 
 
 def _checkpoints(out: Path, stage: str) -> list[Path]:

@@ -20,7 +20,7 @@ from draftlens.train.draft.collate import Collator
 from draftlens.train.draft.data import Entry, TrainingData, read_data
 from draftlens.train.draft.distil import answer_labels
 from draftlens.train.draft.labels import AnswerProcessor
-from draftlens.train.draft.media import check_media, spread
+from draftlens.train.draft.media import check_media, media_digest, spread
 from draftlens.train.draft.models import Draft, load_draft, load_processor
 from draftlens.train.draft.options import DraftTraining
 from draftlens.train.draft.report import Losses, LossLog, Plan, StagePlan, Trained, losses_of, plot
@@ -83,13 +83,11 @@ def train_draft(
     # Before anything is drawn at random, and again in each Trainer.
     set_seed(options.seed)
     files = _read_files(options)
-    run = resume.fingerprint(options, {name: data.digest for name, data in files.items()})
-    resume.check_folder(options.out, run, options.restart)
-    media = sum(check_media(data) for data in {id(data): data for data in files.values()}.values())
+    media = sum(map(check_media, files.values()))
+    run = resume.agreed(state, lambda: _checked_run(options, files))
     draft = load_draft(options)
     stages = [_stage(name, options, draft, files, state.num_processes) for name in options.chosen_stages]
-    with state.main_process_first():
-        resume.open_folder(options.out, run, options.restart and state.is_main_process)
+    resume.agreed(state, lambda: resume.open_folder(options.out, run, options.restart))
     plan = _plan(options, draft, media, stages, state)
     if on_plan is not None and state.is_main_process:
         on_plan(plan)
@@ -111,6 +109,19 @@ def _read_files(options: DraftTraining) -> dict[str, TrainingData]:
     if options.projector_data is not None:
         files["projector_data"] = read_data(options.projector_data, options.media_root)
     return files
+
+
+def _checked_run(options: DraftTraining, files: dict[str, TrainingData]) -> dict[str, Any]:
+    """The run's fingerprint, once its folder is known not to be another's.
+
+    Raises:
+        ConfigError, TrainingDataError: it is, or a file has gone.
+    """
+    digests = {name: data.digest for name, data in files.items()}
+    media = {f"media of {name}": media_digest(data) for name, data in files.items()}
+    run = resume.fingerprint(options, {**digests, **media})
+    resume.check_folder(options.out, run, options.restart)
+    return run
 
 
 def _stage(name: str, options: DraftTraining, draft: Draft, files: dict[str, TrainingData], processes: int) -> Stage:
@@ -164,7 +175,7 @@ def _run_stage(
 ) -> int:
     """Run a stage or the rest of it, add its losses, and return the step at which it went on."""
     name = stage.plan.name
-    checkpoint = resume.latest(options.out, name)
+    checkpoint = resume.agreed(PartialState(), lambda: resume.latest(options.out, name))
     done: dict[str, Any] = resume.state_of(checkpoint) if checkpoint else {"global_step": 0}
     if checkpoint is not None and done["global_step"] >= stage.plan.steps:
         restore(draft.model, checkpoint)

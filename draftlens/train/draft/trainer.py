@@ -115,6 +115,11 @@ class DraftTrainer(Trainer):  # type: ignore[misc]
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         return self.order
 
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        # The state comes next, and makes the checkpoint whole: by then every process must have written its part.
+        self.accelerator.wait_for_everyone()
+
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         # The Trainer's own goes by the names in the file, which for many VLMs are those of an older layout.
         restore(self.model if model is None else model, Path(resume_from_checkpoint))

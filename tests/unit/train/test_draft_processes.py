@@ -1,0 +1,174 @@
+"""Several processes train one draft: the main one decides about the folder, and nobody sees it half-made."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import socket
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accelerate.state import AcceleratorState, GradientState, PartialState
+from families import FAMILIES
+from transformers import Trainer, TrainerCallback
+
+from draftlens.train.draft import resume, run, train_draft
+from draftlens.train.draft.options import DraftTraining
+from tests.unit.train.drafts import save_model, training, write_data
+
+RANKS = 3
+SECONDS = 120
+"""Until processes that wait for each other are given up."""
+
+pytestmark = [
+    pytest.mark.dist,
+    pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="processes cannot be forked"),
+    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
+]
+
+Told = dict[str, Any]
+Act = Callable[[int], Told]
+
+
+def as_rank(rank: int, port: int, act: Act, pipe: Any) -> None:
+    """What a process does that was forked for this."""
+    where = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": RANKS, "LOCAL_WORLD_SIZE": RANKS, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in where.items()} | {"MASTER_ADDR": "127.0.0.1"})
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    try:
+        told = act(rank)
+    except BaseException as error:
+        told = {"raised": type(error).__name__, "said": str(error)}
+    pipe.send(told)
+    os._exit(0)  # without the cleaning up of the process that was copied
+
+
+def in_processes(act: Act) -> list[Told]:
+    """What each of three processes tells that do the same at once."""
+    context: Any = multiprocessing.get_context("fork")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    pipes = [context.Pipe(duplex=False) for _ in range(RANKS)]
+    ranks = [context.Process(target=as_rank, args=(rank, port, act, pipes[rank][1])) for rank in range(RANKS)]
+    try:
+        for rank in ranks:
+            rank.start()
+        deadline = time.monotonic() + SECONDS
+        assert all(pipe.poll(max(0.0, deadline - time.monotonic())) for pipe, _ in pipes), "they wait for each other"
+        return [pipe.recv() for pipe, _ in pipes]
+    finally:
+        for rank in ranks:
+            if rank.pid is not None:
+                rank.kill()
+                rank.join()
+
+
+@pytest.fixture(scope="module")
+def llava(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save_model(FAMILIES[0], tmp_path_factory.mktemp("llava"))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data(tmp_path_factory.mktemp("data"), 6)
+
+
+@pytest.fixture
+def options(llava: str, data: Path, tmp_path: Path) -> Callable[..., DraftTraining]:
+    def made(**changed: Any) -> DraftTraining:
+        small = {"stages": "instruct", "batch": RANKS, "max_steps": 3, "save_steps": 2, **changed}
+        return training(data, tmp_path / "out", llava, **small)
+
+    return made
+
+
+def dawdle(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+    """The later processes come late, and whoever writes the run's record takes his time over it."""
+    read, write, save = run._read_files, os.replace, Trainer._save_rng_state
+
+    def late(options: DraftTraining) -> Any:
+        time.sleep(0.4 * rank)
+        return read(options)
+
+    def slow(part: Path, file: Path) -> None:
+        time.sleep(0.4 if Path(file).name == resume.RUN else 0)
+        write(part, file)
+
+    def draw(trainer: Any, folder: str) -> None:
+        time.sleep(0.2 * rank)
+        save(trainer, folder)
+
+    monkeypatch.setattr(Trainer, "_save_rng_state", draw)
+    monkeypatch.setattr(run, "_read_files", late)
+    monkeypatch.setattr(os, "replace", slow)
+
+
+class Parts(TrainerCallback):
+    """Notes how many processes' parts a checkpoint has when the Trainer calls it done."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        self.counts.append(len(list(folder.glob("rng_state_*.pth"))))
+
+
+def test_a_run_and_its_restart(options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody finds the folder as the main process made it, also when the run in it is to be forgotten."""
+
+    def act(rank: int, **changed: Any) -> Told:
+        dawdle(monkeypatch, rank)
+        parts = Parts()
+        made = train_draft(options(**changed), callbacks=[parts])
+        return {"losses": made.losses, "resumed": made.resumed, "main": made.main, "parts": parts.counts}
+
+    for task in (act, partial(act, seed=1, restart=True)):
+        told = in_processes(task)
+        assert [one.get("main") for one in told] == [True, False, False], told
+        assert [one["resumed"] for one in told] == [{"instruct": 0}] * RANKS
+        assert told[0]["parts"] == [RANKS, RANKS]
+        assert told[0]["losses"] == told[1]["losses"] == told[2]["losses"]
+        assert json.loads((tmp_path / "out" / "loss.json").read_text()) == told[0]["losses"]
+        assert not list((tmp_path / "out").glob("*.part"))
+
+
+def test_what_the_main_process_refuses_all_refuse(options: Any, tmp_path: Path) -> None:
+    """Nobody goes on alone, or waits for one that has gone."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("mine")
+    told = in_processes(lambda rank: {"made": str(train_draft(options()))})
+    assert [one.get("raised") for one in told] == ["ConfigError"] * RANKS, told
+    assert all("is not empty and holds no run of draft training" in one["said"] for one in told)
+
+
+def test_only_the_main_process_decides() -> None:
+    """All have its value at the same time, or what it raised."""
+
+    def act(rank: int) -> Told:
+        state, asked = PartialState(cpu=True), []
+
+        def decide() -> str:
+            asked.append(rank)
+            time.sleep(0.2)
+            return f"by {rank}"
+
+        def refuse() -> None:
+            raise PermissionError(f"not for {rank}")
+
+        value = resume.agreed(state, decide)
+        try:
+            resume.agreed(state, refuse)
+        except PermissionError as error:
+            return {"value": value, "asked": asked, "refused": str(error)}
+        return {}
+
+    told = in_processes(act)
+    assert told == [{"value": "by 0", "asked": [0] if rank == 0 else [], "refused": "not for 0"} for rank in range(3)]
