@@ -11,7 +11,7 @@ import typer
 from transformers.utils import logging as transformers_logging
 
 from draftlens import __version__
-from draftlens.api import Engine, load
+from draftlens.api import Engine
 from draftlens.cli import options as opt
 from draftlens.cli.bench import bench
 from draftlens.cli.calibrate import calibrate
@@ -19,13 +19,12 @@ from draftlens.cli.demo import run_demo
 from draftlens.cli.doctor import report, show_report
 from draftlens.cli.evaluate import evaluate
 from draftlens.cli.explain import explain
-from draftlens.cli.show import errors, frame_bar, print_json, result_json, show_stats, show_stream, working
-from draftlens.cli.threads import settle_threads
+from draftlens.cli.loading import load_engine, read_media
+from draftlens.cli.show import errors, print_json, result_json, show_stats, show_stream
 from draftlens.cli.train_draft import register as register_train_draft
 from draftlens.cli.verify import show_verification, verify_engine
 from draftlens.cli.world import world
-from draftlens.conversation import Conversation, read
-from draftlens.conversation import ask as conversation_of
+from draftlens.conversation import Conversation
 from draftlens.errors import DraftlensError
 from draftlens.models.zoo import EMBEDDED
 
@@ -36,22 +35,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-DEFAULT_VIDEO_PROMPT = "Describe the video."
-
-
-def _load(target: str, draft: str | None, method: Any, device: str | None, dtype: str | None, quiet: bool) -> Engine:
-    if quiet or target == EMBEDDED:
-        transformers_logging.disable_progress_bar()
-    with working(f"loading {target}", quiet):
-        engine = load(target, draft, method, device, dtype)
-    settle_threads(engine.target.backbone.model)
-    return engine
-
-
-def _read(quiet: bool, limits: str | None, prompt: str, frames: int = 8, **media: Any) -> Conversation:
-    """Read the media: before any model is loaded, so that a wrong path is told at once."""
-    with frame_bar(quiet) as bar:
-        return read(conversation_of(prompt, **media), frames, opt.limits_of(limits), on_frame=bar)
 
 
 def _answer(engine: Engine, chat: Conversation, as_json: bool, generation: dict[str, Any]) -> None:
@@ -70,7 +53,7 @@ def demo(
     method: opt.MethodName = None,
     speculative_config: opt.SpeculativeConfig = None,
     frames: opt.Frames = 8,
-    prompt: Annotated[str, typer.Option(help="What to ask about the clip.")] = DEFAULT_VIDEO_PROMPT,
+    prompt: Annotated[str, typer.Option(help="What to ask about the clip.")] = opt.VIDEO_PROMPT,
     max_new_tokens: opt.MaxNewTokens = 320,
     device: opt.Device = None,
     dtype: opt.Dtype = None,
@@ -79,8 +62,8 @@ def demo(
 ) -> None:
     """Describe a clip twice, by stock generate and by draftlens, and compare."""
     path = clip or Path(str(files("draftlens") / "embedded" / "clips" / "shapes.mp4"))
-    chosen, chat = opt.method_of(method, speculative_config), _read(as_json, limits, prompt, frames, video=path)
-    engine = _load(target, draft, chosen, device, dtype, as_json)
+    chosen, chat = opt.method_of(method, speculative_config), read_media(as_json, limits, prompt, frames, video=path)
+    engine = load_engine(target, draft, chosen, device, dtype, as_json)
     run_demo(engine, engine.process([chat]), path, prompt, max_new_tokens, as_json)
 
 
@@ -92,7 +75,7 @@ def caption(
     method: opt.MethodName = None,
     speculative_config: opt.SpeculativeConfig = None,
     frames: opt.Frames = 8,
-    prompt: Annotated[str, typer.Option(help="What to ask about the clip.")] = DEFAULT_VIDEO_PROMPT,
+    prompt: Annotated[str, typer.Option(help="What to ask about the clip.")] = opt.VIDEO_PROMPT,
     max_new_tokens: opt.MaxNewTokens = 256,
     sample: opt.Sample = False,
     temperature: opt.Temperature = None,
@@ -108,8 +91,8 @@ def caption(
 ) -> None:
     """Describe a clip."""
     generation = opt.sampling_of(sample, temperature, top_k, top_p, min_p, repetition_penalty)
-    chosen, chat = opt.method_of(method, speculative_config), _read(as_json, limits, prompt, frames, video=clip)
-    engine = _load(target, draft, chosen, device, dtype, as_json)
+    chosen, chat = opt.method_of(method, speculative_config), read_media(as_json, limits, prompt, frames, video=clip)
+    engine = load_engine(target, draft, chosen, device, dtype, as_json)
     _answer(engine, chat, as_json, {"max_new_tokens": max_new_tokens, "seed": seed, **generation})
 
 
@@ -136,8 +119,8 @@ def ask(
 ) -> None:
     """Ask about one image or several."""
     generation = opt.sampling_of(sample, temperature, top_k, top_p, min_p, repetition_penalty)
-    chosen, chat = opt.method_of(method, speculative_config), _read(as_json, limits, prompt, images=list(images))
-    engine = _load(target, draft, chosen, device, dtype, as_json)
+    chosen, chat = opt.method_of(method, speculative_config), read_media(as_json, limits, prompt, images=list(images))
+    engine = load_engine(target, draft, chosen, device, dtype, as_json)
     _answer(engine, chat, as_json, {"max_new_tokens": max_new_tokens, "seed": seed, **generation})
 
 
@@ -145,7 +128,7 @@ def ask(
 def verify(
     media: Annotated[list[Path] | None, typer.Argument(help="A clip, or images with --images.")] = None,
     images: Annotated[bool, typer.Option("--images", help="The files are images.")] = False,
-    prompt: Annotated[str, typer.Option(help="What to ask.")] = DEFAULT_VIDEO_PROMPT,
+    prompt: Annotated[str, typer.Option(help="What to ask.")] = opt.VIDEO_PROMPT,
     target: opt.Target = EMBEDDED,
     draft: opt.Draft = None,
     method: opt.MethodName = None,
@@ -168,7 +151,7 @@ def verify(
     generation = opt.sampling_of(sample, temperature, top_k, top_p, min_p, repetition_penalty)
     chosen = opt.method_of(method, speculative_config)
     chats = _verify_chats(media, images, prompt, frames, limits, as_json)
-    engine = _load(target, draft, chosen, device, dtype, as_json)
+    engine = load_engine(target, draft, chosen, device, dtype, as_json)
     for chat, name in chats:
         options = {"max_new_tokens": max_new_tokens, "seed": seed, **generation}
         verification = verify_engine(engine, engine.process([chat]), options)
@@ -181,10 +164,10 @@ def _verify_chats(
     media: list[Path] | None, images: bool, prompt: str, frames: int, limits: str | None, quiet: bool
 ) -> list[tuple[Conversation, str]]:
     if not media:
-        return [(_read(quiet, limits, prompt), "text only")]
+        return [(read_media(quiet, limits, prompt), "text only")]
     if images:
-        return [(_read(quiet, limits, prompt, images=list(media)), ", ".join(map(str, media)))]
-    return [(_read(quiet, limits, prompt, frames, video=clip), str(clip)) for clip in media]
+        return [(read_media(quiet, limits, prompt, images=list(media)), ", ".join(map(str, media)))]
+    return [(read_media(quiet, limits, prompt, frames, video=clip), str(clip)) for clip in media]
 
 
 @app.command()

@@ -5,28 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from transformers.utils import logging as transformers_logging
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from draftlens.api import Engine
 from draftlens.cli import options as opt
-from draftlens.cli.show import console, errors, print_json, table, working
-from draftlens.cli.threads import settle_threads
+from draftlens.cli.loading import load_models
+from draftlens.cli.progress import Bar, progress_of
+from draftlens.cli.show import errors, print_json, show_files, show_tables
 from draftlens.errors import ConfigError
-from draftlens.load import load_model, load_pair
 from draftlens.models.zoo import EMBEDDED
 
 if TYPE_CHECKING:
     from draftlens.bench import Options, Store
 
-NO_DRAFT = "none"
 SUMMARY, PAGE = "summary.json", "report.md"
 
 
@@ -90,7 +87,7 @@ def bench(
         raise ConfigError('plots need matplotlib: pip install "draftlens[bench]", or leave them out with --no-plots')
     store = Store(out)
     store.check(resume)
-    engine = _load(target, draft, device, dtype, as_json)
+    engine = Engine(*load_models(target, draft, device, dtype, as_json))
     summary = measure(engine, options, store, resume, as_json)
     _show(summary, save(summary, out, plots), out, as_json)
     if not summary["measurements"]:
@@ -180,49 +177,13 @@ def sweep_of(texts: list[str] | None) -> dict[str, tuple[Any, ...]]:
     return found
 
 
-@dataclass
-class Bar:
-    """A bar with the time left.
-
-    Args:
-        progress: draws it.
-        task: its line.
-    """
-
-    progress: Progress
-    task: Any
-
-    def plan(self, measurements: int) -> None:
-        """See `draftlens.bench.runner.Watcher`; so the rest."""
-        self.progress.update(self.task, total=measurements)
-
-    def begin(self, what: str) -> None:
-        self.progress.update(self.task, description=what)
-
-    def done(self, measurements: int) -> None:
-        self.progress.advance(self.task, measurements)
-
-
 @contextmanager
 def _bar(quiet: bool) -> Iterator[Bar]:
     columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False)
     times = TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn()
-    hidden = quiet or not errors.is_terminal
     # Drawn twice a second: drawing takes time from what is measured.
-    with Progress(*columns, *times, console=errors, transient=True, disable=hidden, refresh_per_second=2) as progress:
-        yield Bar(progress, progress.add_task("preparing", total=None))
-
-
-def _load(target: str, draft: str, device: str | None, dtype: str | None, quiet: bool) -> Engine:
-    if quiet or target == EMBEDDED:
-        transformers_logging.disable_progress_bar()
-    with working(f"loading {target}", quiet):
-        if draft == NO_DRAFT:
-            engine = Engine(load_model(target, "target", device, dtype), None)
-        else:
-            engine = Engine(*load_pair(target, draft, device, dtype))
-    settle_threads(engine.target.backbone.model)
-    return engine
+    with progress_of(quiet, *columns, *times, refresh_per_second=2) as progress:
+        yield Bar(progress)
 
 
 def _show(summary: Mapping[str, Any], drawn: list[Path], out: Path, as_json: bool) -> None:
@@ -232,11 +193,5 @@ def _show(summary: Mapping[str, Any], drawn: list[Path], out: Path, as_json: boo
     if as_json:
         print_json(summary)
         return
-    for found in tables(summary):
-        table(found.title, found.columns, found.rows)
-        if found.note:
-            console.print(f"  {found.note}", style="dim", markup=False)
-        console.print()
-    console.print(about(summary), markup=False, style="dim")
-    names = ", ".join([SUMMARY, PAGE, *(file.name for file in drawn)])
-    console.print(f"{out} holds {names}", markup=False, soft_wrap=True)
+    show_tables(tables(summary), about(summary))
+    show_files(out, SUMMARY, PAGE, *(file.name for file in drawn))

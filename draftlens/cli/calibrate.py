@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import Progress
-from transformers.utils import logging as transformers_logging
 
-from draftlens.api import load
 from draftlens.cli import options as opt
-from draftlens.cli.show import console, errors, frame_bar, print_json, table, working
-from draftlens.cli.threads import settle_threads
+from draftlens.cli.loading import load_engine, read_media
+from draftlens.cli.progress import progress_of
+from draftlens.cli.show import console, print_json, table
 from draftlens.config import SpecVLM, resolve
-from draftlens.conversation import ask, read
 from draftlens.errors import ConfigError
 from draftlens.models.zoo import EMBEDDED
+
+BAR = 30
+"""Characters of the longest bar: with its mark, the table fits a terminal of 80."""
 
 
 def calibrate(
@@ -38,25 +38,20 @@ def calibrate(
     from draftlens.bench.calibrate import calibrate as run
 
     method = _method(opt.method_of("specvlm", speculative_config))
-    asked = prompt or ("Describe the image." if images else "Describe the video.")
-    with frame_bar(as_json) as bar:
-        shown: list[dict[str, Any]] = [{"images": [file]} if images else {"video": file} for file in media]
-        chats = [read(ask(asked, **one), frames, opt.limits_of(limits), on_frame=bar) for one in shown]
-    if as_json or target == EMBEDDED:
-        transformers_logging.disable_progress_bar()
-    with working(f"loading {target}", as_json):
-        engine = load(target, draft, method, device, dtype)
-    settle_threads(engine.target.backbone.model)
-    with Progress(console=errors, transient=True, disable=as_json) as progress:
+    shown: list[dict[str, Any]] = [{"images": [file]} if images else {"video": file} for file in media]
+    asked = opt.prompt_of(prompt, images)
+    chats = [read_media(as_json, limits, asked, frames, **one) for one in shown]
+    engine = load_engine(target, draft, method, device, dtype, as_json)
+    with progress_of(as_json) as progress:
         task = progress.add_task("answering", total=len(MASSES) * len(media))
         clips = [engine.process([chat]) for chat in chats]
         found = run(engine, clips, method, MASSES, max_new_tokens, lambda: progress.advance(task))
     if as_json:
         print_json({"attention_mass": found.best, "masses": found.masses, "mean_acceptance_length": found.curve})
         return
-    longest = max(found.curve)
+    longest = max(found.curve) or 1.0  # answers of one token accept nothing
     rows = [
-        [f"{mass:.1f}", f"{value:.2f}", "#" * round(40 * value / longest) + (" <" if mass == found.best else "")]
+        [f"{mass:.1f}", f"{value:.2f}", "#" * round(BAR * value / longest) + (" <" if mass == found.best else "")]
         for mass, value in zip(found.masses, found.curve, strict=True)
     ]
     table("", ["attention_mass", "mean acceptance length", ""], rows)

@@ -10,19 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from transformers.utils import logging as transformers_logging
 
 from draftlens.cli import options as opt
-from draftlens.cli.show import console, errors, print_json, table, working
-from draftlens.cli.threads import settle_threads
+from draftlens.cli.loading import load_models, make_folder
+from draftlens.cli.progress import Bar, progress_of
+from draftlens.cli.show import errors, print_json, show_files, show_tables
 from draftlens.errors import ConfigError
-from draftlens.load import Loaded, load_model, load_pair
 from draftlens.models.zoo import EMBEDDED
 
 if TYPE_CHECKING:
     from draftlens.train.evaluate import Evaluation
 
-NO_DRAFT = "none"
 REPORT, PAGE = "evaluate.json", "evaluate.md"
 
 
@@ -48,27 +46,21 @@ def evaluate(
 
     options = Options(clips, frames_of(frames), seed)
     _check_matplotlib()
-    _check_folder(out)
-    big, small = _load(target, draft, device, dtype, as_json)
+    make_folder(out)
+    big, small = load_models(target, draft, device, dtype, as_json)
     report = _run(Evaluation(big, small, options), out, as_json)
     drawn = _plot(report, out) if plots else []
     if as_json:
         print_json(report)
         return
     _show(report)
-    names = ", ".join([REPORT, PAGE, *(file.name for file in drawn)])
-    console.print(f"{out} holds {names}", markup=False, soft_wrap=True)
+    show_files(out, REPORT, PAGE, *(file.name for file in drawn))
 
 
 def _show(report: Mapping[str, Any]) -> None:
     from draftlens.train.evaluate import about, tables
 
-    for found in tables(report):
-        table(found.title, found.columns, found.rows)
-        if found.note:
-            console.print(f"  {found.note}", style="dim")
-        console.print()
-    console.print(about(report), markup=False, style="dim")
+    show_tables(tables(report), about(report))
 
 
 def frames_of(given: str) -> tuple[int, ...]:
@@ -84,8 +76,8 @@ def frames_of(given: str) -> tuple[int, ...]:
     return numbers
 
 
-class Bar:
-    """A bar with the time left, which also saves what is finished.
+class SavingBar(Bar):
+    """A bar that also saves what is finished.
 
     Args:
         progress: draws it.
@@ -93,20 +85,11 @@ class Bar:
     """
 
     def __init__(self, progress: Progress, out: Path) -> None:
-        self.progress, self.out = progress, out
-        self.task = progress.add_task("preparing", total=None)
-
-    def plan(self, work: float) -> None:
-        """See `draftlens.train.evaluate.run.Watcher`; so the rest."""
-        self.progress.update(self.task, total=work)
-
-    def begin(self, section: str) -> None:
-        self.progress.update(self.task, description=section)
-
-    def done(self, work: float) -> None:
-        self.progress.advance(self.task, work)
+        super().__init__(progress)
+        self.out = out
 
     def saved(self, report: Mapping[str, Any]) -> None:
+        """See `draftlens.train.evaluate.run.Watcher`."""
         from draftlens.train.evaluate import markdown, save
 
         save(report, self.out / REPORT)
@@ -114,12 +97,11 @@ class Bar:
 
 
 @contextmanager
-def _bar(out: Path, quiet: bool) -> Iterator[Bar]:
+def _bar(out: Path, quiet: bool) -> Iterator[SavingBar]:
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
     times = TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn()
-    hidden = quiet or not errors.is_terminal
-    with Progress(*columns, *times, console=errors, transient=True, disable=hidden, speed_estimate_period=300) as bar:
-        yield Bar(bar, out)
+    with progress_of(quiet, *columns, *times, speed_estimate_period=300) as progress:
+        yield SavingBar(progress, out)
 
 
 def _run(evaluation: Evaluation, out: Path, quiet: bool) -> dict[str, Any]:
@@ -133,20 +115,6 @@ def _run(evaluation: Evaluation, out: Path, quiet: bool) -> dict[str, Any]:
         raise
 
 
-def _load(
-    target: str, draft: str | None, device: str | None, dtype: str | None, quiet: bool
-) -> tuple[Loaded, Loaded | None]:
-    if quiet or target == EMBEDDED:
-        transformers_logging.disable_progress_bar()
-    with working(f"loading {target}", quiet):
-        if draft == NO_DRAFT:
-            pair: tuple[Loaded, Loaded | None] = load_model(target, "target", device, dtype), None
-        else:
-            pair = load_pair(target, draft, device, dtype)
-    settle_threads(pair[0].backbone.model)
-    return pair
-
-
 def _plot(report: Mapping[str, Any], out: Path) -> list[Path]:
     from draftlens.train.evaluate.plots import plot
 
@@ -157,10 +125,3 @@ def _check_matplotlib() -> None:
     """The world's letters are drawn in fonts that matplotlib carries, so it is needed even without plots."""
     if find_spec("matplotlib") is None:
         raise ConfigError('evaluate draws clips and plots with matplotlib: pip install "draftlens[train]"')
-
-
-def _check_folder(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot write to the folder {out}: {error.strerror or error}") from error

@@ -6,14 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from transformers.utils import logging as transformers_logging
 
-from draftlens.api import Engine, load
 from draftlens.cli import options as opt
-from draftlens.cli.show import console, frame_bar, print_json, working
-from draftlens.cli.threads import settle_threads
-from draftlens.conversation import Conversation, read
-from draftlens.conversation import ask as conversation_of
+from draftlens.cli.loading import load_engine, make_folder, read_media
+from draftlens.cli.progress import working
+from draftlens.cli.show import console, print_json
 from draftlens.errors import ConfigError, InputError
 from draftlens.models.zoo import EMBEDDED, draft_for
 
@@ -50,10 +47,10 @@ def explain(
 
     chosen = pruning_method(opt.method_of(method, speculative_config))
     title, sheet_file, page_file = names_of(media, images, out)
-    asked = prompt or ("Describe the image." if images else "Describe the video.")
-    chat = _read(media, images, asked, frames, limits, as_json)
-    _make_folder(out)
-    engine = _load(target, draft, chosen, device, dtype, as_json)
+    shown: dict[str, Any] = {"images": list(media)} if images else {"video": media[0]}
+    chat = read_media(as_json, limits, opt.prompt_of(prompt, images), frames, **shown)
+    make_folder(out)
+    engine = load_engine(target, draft_for(target) if draft == AUTO else draft, chosen, device, dtype, as_json)
     with working("answering", as_json):
         found = trace(engine, chat, title, method=chosen, compare=compare, max_new_tokens=max_new_tokens)
     with working("drawing", as_json):
@@ -115,26 +112,3 @@ def summary(found: Trace) -> list[str]:
             f"{found.speedup[0]:.2f}x plain decoding end to end, {found.speedup[1]:.2f}x decoding only, {same}"
         )
     return [*lines, *found.notes]
-
-
-def _make_folder(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot write to the folder {out}: {error.strerror or error}") from error
-
-
-def _read(media: list[Path], images: bool, prompt: str, frames: int, limits: str | None, quiet: bool) -> Conversation:
-    """Before any model is loaded, so that a wrong path is told at once."""
-    shown: dict[str, Any] = {"images": list(media)} if images else {"video": media[0]}
-    with frame_bar(quiet) as bar:
-        return read(conversation_of(prompt, **shown), frames, opt.limits_of(limits), on_frame=bar)
-
-
-def _load(target: str, draft: str | None, method: Any, device: str | None, dtype: str | None, quiet: bool) -> Engine:
-    if quiet or target == EMBEDDED:
-        transformers_logging.disable_progress_bar()
-    with working(f"loading {target}", quiet):
-        engine = load(target, draft_for(target) if draft == AUTO else draft, method, device, dtype)
-    settle_threads(engine.target.backbone.model)
-    return engine

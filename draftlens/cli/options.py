@@ -44,6 +44,13 @@ MediaLimits = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
+VIDEO_PROMPT, IMAGE_PROMPT = "Describe the video.", "Describe the image."
+
+
+def prompt_of(prompt: str, images: bool) -> str:
+    """What to ask; by default for a description."""
+    return prompt or (IMAGE_PROMPT if images else VIDEO_PROMPT)
+
 
 def method_of(name: str | None, config: str | None) -> Method | str | None:
     """The method that `--method` and `--speculative-config` name together.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -19,28 +18,6 @@ from draftlens.types import Result
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
 DRAFT_STYLE = "bold green"
-
-
-@contextmanager
-def working(what: str, quiet: bool = False) -> Iterator[None]:
-    """A spinner on the error stream while something takes its time."""
-    if quiet or not errors.is_terminal:
-        yield
-        return
-    with errors.status(what):
-        yield
-
-
-@contextmanager
-def frame_bar(quiet: bool = False) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar for the frames of a clip, gone when they are read."""
-    if quiet or not errors.is_terminal:
-        yield None
-        return
-    columns = TextColumn("reading frames"), BarColumn(), MofNCompleteColumn()
-    with Progress(*columns, console=errors, transient=True) as progress:
-        task = progress.add_task("frames", total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def show_stream(stream: Stream, pieces: Callable[[list[int]], list[str]]) -> Result:
@@ -122,6 +99,34 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     for row in rows:
         grid.add_row(*row)
     console.print(grid)
+
+
+class Noted(Protocol):
+    """A table with a note below it, as reports have them."""
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def columns(self) -> Sequence[str]: ...
+    @property
+    def rows(self) -> Sequence[Sequence[str]]: ...
+    @property
+    def note(self) -> str: ...
+
+
+def show_tables(tables: Iterable[Noted], about: str) -> None:
+    """Print a report's tables and what it is about."""
+    for found in tables:
+        table(found.title, found.columns, found.rows)
+        if found.note:
+            console.print(f"  {found.note}", style="dim", markup=False)
+        console.print()
+    console.print(about, markup=False, style="dim")
+
+
+def show_files(folder: Path, *names: str) -> None:
+    """Say what was written."""
+    console.print(f"{folder} holds {', '.join(names)}", markup=False, soft_wrap=True)
 
 
 def show_stats(result: Result) -> None:

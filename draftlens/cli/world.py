@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import TimeRemainingColumn
 
 from draftlens.cli.options import AsJson
-from draftlens.cli.show import console, errors, print_json
+from draftlens.cli.progress import count_bar
+from draftlens.cli.show import console, print_json
 
 
 class Split(StrEnum):
@@ -50,22 +49,10 @@ def world(
     export = export_llava if format is Format.LLAVA else export_datasets
     counts = {"clip": clips, "picture": pictures, "pair": pairs, "talk": talks}
     seeds = seeds_of(counts, split.value, held_out, start)
-    with _bar(as_json) as on_sample:
+    with count_bar("writing samples", as_json, TimeRemainingColumn()) as on_sample:
         written = export(out, seeds, frames=frames, rate=rate, side=side, on_sample=on_sample)
     if as_json:
         print_json({"folder": str(out), **written})
     else:
         said = ", ".join(f"{count} entries to {name}" for name, count in written.items() if count)
         console.print(f"{out}: {said}", markup=False, soft_wrap=True)
-
-
-@contextmanager
-def _bar(quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on the error stream, gone when all is written."""
-    if quiet or not errors.is_terminal:
-        yield None
-        return
-    columns = TextColumn("writing samples"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=errors, transient=True) as progress:
-        task = progress.add_task("samples", total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)

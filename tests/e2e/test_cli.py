@@ -162,12 +162,12 @@ def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ctrl_c_is_exit_status_130(run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from draftlens.cli import app
+    from draftlens.cli import loading
 
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(app, "load", interrupt)
+    monkeypatch.setattr(loading, "load", interrupt)
     status, _, err = run("caption", CLIP)
     assert status == 130
     assert "Traceback" not in err

@@ -112,12 +112,12 @@ def test_errors_are_one_sentence_and_exit_status_2(
 
 
 def test_ctrl_c_is_exit_status_130(run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from draftlens.cli import explain
+    from draftlens.cli import loading
 
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(explain, "load", interrupt)
+    monkeypatch.setattr(loading, "load", interrupt)
     status, _, err = run(str(CLIP), "--out", str(tmp_path))
     assert status == 130
     assert "Traceback" not in err

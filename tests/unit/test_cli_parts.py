@@ -1,4 +1,4 @@
-"""Parts of the command line that a whole run does not show: line breaks on a terminal, threads."""
+"""Parts of the command line that a whole run does not show: line breaks and bars on a terminal, threads."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
+from draftlens.cli import progress
+from draftlens.cli.progress import Bar, count_bar, progress_of, working
 from draftlens.cli.show import WordWriter
 from draftlens.cli.threads import SMALL, settle_threads
 
@@ -34,6 +36,44 @@ def test_words_stay_whole_on_a_terminal_however_they_come(pieces: list[str]) -> 
 def test_elsewhere_nothing_is_broken_and_newlines_are_kept() -> None:
     assert written(["a large purple", " ring\nmoves  on"], terminal=False) == "a large purple ring\nmoves  on\n"
     assert written(["a\n", "b"], terminal=True) == "a\nb\n"
+
+
+@pytest.fixture
+def drawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What is drawn on the error stream, a terminal or not."""
+    file = io.StringIO()
+    monkeypatch.setattr(progress, "errors", Console(file=file, width=60, force_terminal=request.param, no_color=True))
+    return file
+
+
+def draw_all(quiet: bool) -> list[bool]:
+    """Every kind of progress once; whether the two that give something to call gave it."""
+    with working("loading the model", quiet):
+        pass
+    with count_bar("reading frames", quiet) as told:
+        if told:
+            told(2, 5)
+    with progress_of(quiet) as bars:
+        bar = Bar(bars)
+        bar.plan(4)
+        bar.begin("captions")
+        bar.done(1)
+        bar.done(2)
+        assert (bars.tasks[0].completed, bars.tasks[0].total, bars.tasks[0].description) == (3, 4, "captions")
+    return [told is not None, not bars.disable]
+
+
+@pytest.mark.parametrize("drawn", [True], indirect=True)
+def test_progress_is_drawn_on_a_terminal(drawn: io.StringIO) -> None:
+    assert draw_all(quiet=False) == [True, True]
+    for words in ("loading the model", "reading frames", "2/5", "captions"):
+        assert words in drawn.getvalue()
+
+
+@pytest.mark.parametrize(("drawn", "quiet"), [(False, False), (False, True), (True, True)], indirect=["drawn"])
+def test_progress_is_hidden_elsewhere_and_where_it_is_unwanted(drawn: io.StringIO, quiet: bool) -> None:
+    assert draw_all(quiet) == [False, False]
+    assert drawn.getvalue() == ""
 
 
 @pytest.fixture

@@ -1,0 +1,126 @@
+"""`draftlens calibrate` on the embedded pair: few masses, short answers."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers.utils import logging
+
+import draftlens
+from draftlens import SpecVLM
+from draftlens.bench import calibrate as bench_calibrate
+from draftlens.cli import main
+from tests.e2e.conftest import CLIPS
+
+CLIP, PICTURE = str(CLIPS / "shapes.mp4"), str(CLIPS / "shapes.png")
+SHORT = ["--frames", "2", "--max-new-tokens", "6", "--device", "cpu"]
+MASSES = (0.0, 0.5, 1.0)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Any]]:
+    """Call the command with three masses; returns exit status, standard output and error output."""
+    verbosity = logging.get_verbosity()
+    monkeypatch.setattr(bench_calibrate, "MASSES", MASSES)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["draftlens", "calibrate", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    yield call
+    logging.set_verbosity(verbosity)
+
+
+def test_json_is_what_the_engine_says(run: Any, engine: draftlens.Engine) -> None:
+    """The masses' mean acceptance lengths over both clips, measured again by hand."""
+    config = '{"prune_ratio": 0.6, "tree": null, "num_speculative_tokens": 2}'
+    clips = [CLIPS / "shapes.mp4", CLIPS / "drift.mp4"]
+    status, out, _ = run(*map(str, clips), *SHORT, "--speculative-config", config, "--json")
+    assert status == 0
+    report = json.loads(out)
+    curve = []
+    for mass in MASSES:
+        method = SpecVLM(prune_ratio=0.6, tree=None, num_speculative_tokens=2, attention_mass=mass)
+        answers = [
+            engine.generate("Describe the video.", video=clip, num_frames=2, max_new_tokens=6, method=method)
+            for clip in clips
+        ]
+        curve.append(sum(answer.stats.mean_acceptance_length for answer in answers) / len(answers))
+    assert report["mean_acceptance_length"] == pytest.approx(curve)
+    assert report["masses"] == list(MASSES)
+    assert report["attention_mass"] == MASSES[curve.index(max(curve))]
+
+
+def test_the_table_shows_the_curve_and_marks_the_best(run: Any) -> None:
+    status, out, _ = run(CLIP, *SHORT)
+    assert status == 0
+    rows = re.findall(r"│ (\d\.\d) +│ +(\d\.\d\d) │ +(#*)( <)? │", out)
+    assert [float(mass) for mass, *_ in rows] == list(MASSES)
+    longest = max(float(length) for _, length, *_ in rows)
+    best = [mass for mass, _, _, mark in rows if mark]
+    assert len(best) == 1
+    assert out.rstrip().endswith(f"attention_mass {best[0]}")
+    for mass, length, bar, _ in rows:
+        assert (mass not in best) or float(length) == longest
+        assert len(bar) == pytest.approx(30 * float(length) / longest, abs=0.6)
+
+
+def test_images_are_prompts_of_their_own(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    read, answer = draftlens.Engine.process, draftlens.Engine.answer
+
+    def listen(self: Any, chats: Any) -> Any:
+        asked.extend(chats)
+        return read(self, chats)
+
+    counted: list[float] = []
+
+    def count(self: Any, inputs: Any, **options: Any) -> Any:
+        counted.append(options["method"].attention_mass)
+        return answer(self, inputs, **options)
+
+    monkeypatch.setattr(draftlens.Engine, "process", listen)
+    monkeypatch.setattr(draftlens.Engine, "answer", count)
+    status, out, _ = run("--images", PICTURE, PICTURE, *SHORT, "--json")
+    assert status == 0
+    assert json.loads(out)["attention_mass"] in MASSES
+    assert counted == [mass for mass in MASSES for _ in range(2)]
+    assert len(asked) == 2
+    assert all("Describe the image." in str(chat.messages) for chat in asked)
+
+
+def test_answers_of_one_token_accept_nothing_and_are_no_error(run: Any) -> None:
+    """Nothing is drafted: all masses are equally good, and the smallest is chosen."""
+    status, out, err = run(CLIP, "--frames", "2", "--max-new-tokens", "1", "--device", "cpu")
+    assert status == 0, err
+    assert out.rstrip().endswith("attention_mass 0.0")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--speculative-config", '{"pruner": "uniform"}'], "calibrate chooses the attention_mass of method specvlm"),
+        (["--speculative-config", '{"method": "speculative"}'], "method 'speculative' contradict each other"),
+        (["--speculative-config", '{"prune_ratio": 2}'], "prune_ratio is a share between 0 and 1, not 2"),
+        (["nowhere.mp4"], "cannot read nowhere.mp4: there is no such file"),
+        (["--target", "/no/such/model"], "there is no such folder"),
+    ],
+)
+def test_errors_are_one_sentence_and_exit_status_2(
+    run: Any, words: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(CLIP, *words, *SHORT)
+    assert status == 2
+    assert sentence in " ".join(err.split())
+    assert "Traceback" not in err + out
+    assert out == ""

@@ -1,0 +1,81 @@
+"""Calibration on an engine that answers as told: every clip at every mass, and the best of the curve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from draftlens import SpecVLM
+from draftlens.bench.calibrate import MASSES, Calibration, calibrate
+
+METHOD = SpecVLM(
+    prune_ratio=0.7, attention_mass=0.25, tree=[[0], [0, 0]], positions="compact", sampling_rule="rejection"
+)
+
+
+@dataclass
+class Told:
+    """Stands in for an engine: its acceptance length depends on clip and mass, and it writes down what it is asked.
+
+    Args:
+        lengths: by clip and mass.
+        asked: (clip, method, options) of each answer that was run.
+    """
+
+    lengths: dict[tuple[str, float], float]
+    asked: list[tuple[str, SpecVLM, dict[str, Any]]] = field(default_factory=list)
+
+    def answer(self, inputs: str, *, method: SpecVLM, **options: Any) -> Any:
+        def run() -> Any:
+            self.asked.append((inputs, method, options))
+            length = self.lengths[inputs, method.attention_mass]
+            return SimpleNamespace(stats=SimpleNamespace(mean_acceptance_length=length))
+
+        return SimpleNamespace(run=run)
+
+
+def found(engine: Any, clips: list[Any], masses: tuple[float, ...], **options: Any) -> Calibration:
+    return calibrate(engine, clips, METHOD, masses, **options)
+
+
+def test_every_clip_is_answered_at_every_mass_and_nothing_else_changes() -> None:
+    clips, masses = ["a", "b", "c"], (0.0, 0.4, 1.0)
+    engine = Told({(clip, mass): 1.0 for clip in clips for mass in masses})
+    heard: list[int] = []
+    found(engine, clips, masses, max_new_tokens=7, on_answer=lambda: heard.append(len(engine.asked)))
+    assert [(clip, method.attention_mass) for clip, method, _ in engine.asked] == [
+        (clip, mass) for mass in masses for clip in clips
+    ]
+    assert {replace(method, attention_mass=0.25) for _, method, _ in engine.asked} == {METHOD}
+    assert all(options == {"max_new_tokens": 7, "do_sample": False} for _, _, options in engine.asked)
+    assert heard == list(range(1, 10))
+
+
+def test_the_curve_is_the_mean_over_the_clips_and_the_best_is_its_top() -> None:
+    """No clip alone decides: the first likes 0.2 best, the second 0.8, both together 0.5."""
+    engine = Told(
+        {("a", 0.2): 5.0, ("a", 0.5): 4.5, ("a", 0.8): 1.0, ("b", 0.2): 1.0, ("b", 0.5): 3.5, ("b", 0.8): 4.0}
+    )
+    chosen = found(engine, ["a", "b"], (0.2, 0.5, 0.8))
+    assert chosen.masses == (0.2, 0.5, 0.8)
+    assert chosen.lengths == ((5.0, 1.0), (4.5, 3.5), (1.0, 4.0))
+    assert chosen.curve == pytest.approx([3.0, 4.0, 2.5])
+    assert chosen.best == 0.5
+
+
+def test_of_equals_the_smallest_mass_is_the_best() -> None:
+    chosen = Calibration((0.1, 0.3, 0.6, 0.9), ((2.0,), (4.0,), (4.0,), (4.0,)))
+    assert chosen.best == 0.3
+    assert Calibration((0.0, 0.5), ((0.0,), (0.0,))).best == 0.0
+
+
+def test_masses_are_tenths_from_nothing_to_all() -> None:
+    assert MASSES == (0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1)
+    engine = Told({("a", mass): mass for mass in MASSES})
+    clip: Any = "a"
+    asked: Any = engine
+    assert calibrate(asked, [clip], METHOD).best == 1
+    assert len(engine.asked) == len(MASSES)
