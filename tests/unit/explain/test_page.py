@@ -175,7 +175,10 @@ buttons.forEach((button) => {
   button.fire("click");
   told.drawn[button.dataset.mode] = drawn().map((count, index) => count - before[index]);
 });
-const point = (figure, x, y) => { figures[figure].querySelector(".frame").fire("pointermove", x, y); return ids.tip.said; };
+const point = (figure, x, y) => {
+  figures[figure].querySelector(".frame").fire("pointermove", x, y);
+  return ids.tip.said;
+};
 told.cells = [point(0, 1, 1), point(1, 11, 11)];
 rounds[2].fire("pointermove");
 told.round = ids.tip.said;
@@ -195,7 +198,7 @@ def test_the_script_draws_and_tells(tmp_path: Path) -> None:
     given = {**scripts(text), "script": str(tmp_path / "page.js"), "modes": ["attention", "picture", "kept"]}
     run = ["node", str(tmp_path / "run.js")]
     told = json.loads(subprocess.run(run, input=json.dumps(given), capture_output=True, check=True, text=True).stdout)
-    # A kept cell has an edge on each of its four sides; of attention all twelve cells are painted, else what is left out.
+    # A kept cell has four edges. Besides, attention paints all twelve cells, and the other view those left out.
     assert told["drawn"] == {"attention": [12 + 4] * 2, "picture": [0, 0], "kept": [11 + 4] * 2}
     score = [f"attention {value / 12.5:.2f} x the mean cell" for value in (1, 18)]
     assert told["cells"] == [
