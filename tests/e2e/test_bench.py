@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +10,11 @@ from typing import Any
 
 import pytest
 from families import FAMILIES
-from transformers.utils import logging
 
 import draftlens
 from draftlens.bench import runner
 from draftlens.bench.clips import VideoFile
 from draftlens.bench.contestants import HfAssisted, HfGenerate, Ours
-from draftlens.cli import main
 from draftlens.compare import run_stock
 from draftlens.config import PlainDecoding, SpeculativeDecoding, SpecVLM
 from draftlens.engine import session
@@ -45,24 +42,16 @@ def films(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def bench(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pair: tuple[str, str], films: Path
-) -> Any:
-    """Call the command on the pair and the films; returns exit status, standard output and error output."""
-    verbosity = logging.get_verbosity()
-    target, draft = pair
+def bench(command: Run, pair: tuple[str, str], films: Path) -> Run:
+    """`draftlens bench` on the pair and the films, with these words."""
+    target, small = pair
 
-    def call(*words: str, workload: Path | str = films, draft: str = draft) -> tuple[int, str, str]:
+    def call(*words: str, workload: Path | str = films, draft: str = small) -> tuple[int, str, str]:
         given = ["--workload", str(workload), "--target", target, "--draft", draft, "--device", "cpu"]
-        small = ["--frames", "2", "--max-new-tokens", "6", "--repeats", "2", "--out", str(films.parent / "out")]
-        monkeypatch.setattr(sys, "argv", ["draftlens", "bench", *given, *small, *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
+        short = ["--frames", "2", "--max-new-tokens", "6", "--repeats", "2", "--out", str(films.parent / "out")]
+        return command("bench", *given, *short, *words)
 
-    yield call
-    logging.set_verbosity(verbosity)
+    return call
 
 
 def lines_of(films: Path) -> list[dict[str, Any]]:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers.utils import logging
 
 import draftlens
 from draftlens import SpecVLM
 from draftlens.bench import calibrate as bench_calibrate
-from draftlens.cli import main
 from tests.e2e.conftest import CLIPS
 
 CLIP, PICTURE = str(CLIPS / "shapes.mp4"), str(CLIPS / "shapes.png")
@@ -24,20 +22,10 @@ MASSES = (0.0, 0.5, 1.0)
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Any]]:
-    """Call the command with three masses; returns exit status, standard output and error output."""
-    verbosity = logging.get_verbosity()
+def run(command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """`draftlens calibrate` with these words and three masses."""
     monkeypatch.setattr(bench_calibrate, "MASSES", MASSES)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["draftlens", "calibrate", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    yield call
-    logging.set_verbosity(verbosity)
+    return partial(command, "calibrate")
 
 
 def test_json_is_what_the_engine_says(run: Any, engine: draftlens.Engine) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from transformers.utils import logging
 
 from draftlens.cli import main
 from tests.e2e.conftest import CLIPS
@@ -17,19 +18,9 @@ PICTURE = str(CLIPS / "shapes.png")
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """Call the command line; returns exit status, standard output and error output."""
-    verbosity = logging.get_verbosity()
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["draftlens", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    yield call
-    logging.set_verbosity(verbosity)
+def run(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`draftlens` with these words."""
+    return command
 
 
 def test_the_demo_streams_both_and_ends_with_a_table(run) -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
-from transformers.utils import logging
 
 import draftlens
-from draftlens.cli import main
 from draftlens.train.evaluate import Evaluation, Options, markdown, run, tables
 from draftlens.train.evaluate.plots import plot
 from draftlens.train.evaluate.run import Unwatched
@@ -26,20 +24,10 @@ Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """The command line, with few scenes to guess from; returns exit status, standard output and error output."""
+def call(command: Call, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """`draftlens evaluate` with these words and few scenes to guess from."""
     monkeypatch.setattr(run, "Guesses", lambda scenes: _few_guesses())
-    verbosity = logging.get_verbosity()
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["draftlens", "evaluate", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        logging.set_verbosity(verbosity)
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return call
+    return partial(command, "evaluate")
 
 
 def _few_guesses() -> Any:

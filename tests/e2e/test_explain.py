@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
-from transformers.utils import logging
 
 import draftlens
-from draftlens.cli import main
 from draftlens.conversation import ask, read
 from draftlens.explain import trace
 from tests.e2e.conftest import CLIPS
@@ -22,19 +21,9 @@ PICTURE = min(CLIPS.glob("*.png"))
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """Call the command; returns exit status, standard output and error output."""
-    verbosity = logging.get_verbosity()
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["draftlens", "explain", *words, "--device", "cpu"])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    yield call
-    logging.set_verbosity(verbosity)
+def run(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`draftlens explain` with these words."""
+    return lambda *words: command("explain", *words, "--device", "cpu")
 
 
 def test_a_clip_becomes_a_sheet_a_page_and_a_summary(run, tmp_path: Path) -> None:

@@ -5,35 +5,28 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers.utils import logging
 
 import draftlens
-from draftlens.cli import main
 from tests.e2e.conftest import CLIPS
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "training.md").read_text()
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    """Call the command line in a folder of its own; returns exit status, standard output and error output."""
-    verbosity = logging.get_verbosity()
+def run(command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
+    """`draftlens` with these words, in a folder of its own; what it prints comes as one line."""
     monkeypatch.chdir(tmp_path)
 
     def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["draftlens", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), " ".join(out.split()), " ".join(err.split())
+        status, out, err = command(*words)
+        return status, " ".join(out.split()), " ".join(err.split())
 
-    yield call
-    logging.set_verbosity(verbosity)
+    return call
 
 
 def block(language: str, index: int = 0) -> str:

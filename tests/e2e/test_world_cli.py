@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
-from transformers.utils import logging
 
 import draftlens
-from draftlens.cli import main
 from draftlens.media.video import load_video
 from draftlens.train.world import HELD_OUT, render, render_still, sample_scene, sample_still
 from draftlens.train.world.samples import draw
@@ -21,19 +21,9 @@ SMALL = ("--frames", "8", "--rate", "8", "--side", "128")
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """Call the command; returns exit status, standard output and error output."""
-    verbosity = logging.get_verbosity()
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["draftlens", "world", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    yield call
-    logging.set_verbosity(verbosity)
+def world(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`draftlens world` with these words."""
+    return partial(command, "world")
 
 
 def test_clips_and_pictures_for_llava(world, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""``python -m draftlens.train.pair``: trains, exports and measures the embedded pair.
+"""``python -m draftlens.train.pair``: trains and exports the embedded pair.
 
 Checkpoints lie under ``runs/pair``; run again after an interruption and it goes on from the last one. Parts can be
 asked for by name, so that target and draft can train beside each other on two cores:
-``python -m draftlens.train.pair target``, ``... draft``, ``... report``. With an NVIDIA GPU,
+``python -m draftlens.train.pair target --threads 1``, ``... draft --threads 1``. With an NVIDIA GPU,
 ``--recipe gpu --device cuda --minutes 9`` trains a larger target in pieces of nine minutes.
 """
 
@@ -47,16 +47,17 @@ class Making:
         self._train(sight_job(model, recipe.sight, seed))
         self._train(telling_job(model, tokenizer, recipe.tell, recipe.tell_mix, seed))
         if recipe.watch_depth:
-            depth = recipe.watch_depth
+            depth, since = recipe.watch_depth, recipe.review_since
             self._train(watching_job(model, tokenizer, recipe.watch, recipe.watch_mix, seed + 25, depth))
             self._train(watching_job(model, tokenizer, recipe.long, recipe.long_mix, seed + 50, depth))
-            review = (recipe.review, recipe.review_mix, seed + 75, depth, recipe.review_since)
-            self._train(watching_job(model, tokenizer, *review))
+            self._train(watching_job(model, tokenizer, recipe.review, recipe.review_mix, seed + 75, depth, since))
+            self._train(watching_job(model, tokenizer, recipe.read, recipe.read_mix, seed + 100, depth, since))
+            self._train(watching_job(model, tokenizer, recipe.far, recipe.far_mix, seed + 125, depth, since))
         else:
             self._train(telling_job(model, tokenizer, recipe.long, recipe.long_mix, seed + 50))
         if recipe.deep:
             model = deepen(model, build_model(recipe.deep, tokenizer, SEED).to(self.device))
-            self._train(telling_job(model, tokenizer, recipe.deepened, recipe.deepened_mix, seed + 100))
+            self._train(telling_job(model, tokenizer, recipe.deepened, recipe.deepened_mix, seed + 150))
         return model.cpu()
 
     def _train(self, job: Job[Any]) -> None:
@@ -69,7 +70,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=["target", "draft"], help="target, draft")
     parser.add_argument("--recipe", choices=sorted(RECIPES), default="cpu")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=1, help="PyTorch threads")
+    parser.add_argument("--threads", type=int, default=2, help="PyTorch threads")
     parser.add_argument("--minutes", type=float, help="stop after a checkpoint once this many have passed")
     parser.add_argument("--steps", type=int, help="at most this many a phase: to see that everything runs")
     parser.add_argument("--runs", type=Path, default=RUNS, help="where checkpoints lie")

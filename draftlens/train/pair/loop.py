@@ -23,7 +23,10 @@ OnSave = Callable[[int], None] | None  # is given the step, after each checkpoin
 
 @dataclass(frozen=True)
 class Phase:
-    """For how long and how fast: ``steps`` batches, learning rate up to ``peak`` and down to a 50th."""
+    """For how long and how fast: ``steps`` batches, learning rate up to ``peak`` and down to a 50th.
+
+    With a ``horizon`` the way down is made for that many steps, and the phase ends on it.
+    """
 
     name: str
     steps: int
@@ -31,13 +34,14 @@ class Phase:
     warmup: int = 80
     decay: float = 0.05
     save_every: int = 100
+    horizon: int = 0
 
 
 def learning_rate(phase: Phase, step: int) -> float:
     """Linear warm-up, then a cosine down to a fiftieth of the peak."""
     if step < phase.warmup:
         return phase.peak * (step + 1) / phase.warmup
-    share = (step - phase.warmup) / max(1, phase.steps - phase.warmup)
+    share = (step - phase.warmup) / max(1, (phase.horizon or phase.steps) - phase.warmup)
     return phase.peak * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * share)))
 
 

@@ -38,7 +38,7 @@ class Shape:
 
 # Targets start shallow and are deepened after they have learned (see grow.py).
 TARGET_SHALLOW = Shape(4, 128, 384, 4, 3, 128, 384, 4)
-TARGET = Shape(16, 128, 384, 4, 3, 128, 384, 4)
+TARGET = Shape(20, 128, 384, 4, 3, 128, 384, 4)
 LARGE_SHALLOW = Shape(4, 320, 896, 5, 4, 224, 640, 4)
 LARGE = Shape(12, 320, 896, 5, 4, 224, 640, 4)
 DRAFT = Shape(2, 96, 256, 3, 1, 64, 128, 2)

@@ -22,6 +22,9 @@ NOTHING = Phase("", 0, 0.0)
 class Recipe:
     """How one model is made: it learns to see, to tell, to watch while it tells, to tell of long clips, and all again.
 
+    To read is to watch and tell on small batches, so that words learn in many steps to find what the first layers know;
+    to read far is to do so in long clips too.
+
     A model with a ``deep`` shape is then deepened (see grow.py) and learns on. One that does not watch leaves those
     phases out.
     """
@@ -35,13 +38,17 @@ class Recipe:
     watch: Phase = NOTHING
     watch_depth: int = 0  # layers that learn to watch; 0 for a model that does not
     review: Phase = NOTHING  # watching again, more frames of each shot
-    review_since: float = 0.6  # of a shot
+    read: Phase = NOTHING
+    far: Phase = NOTHING
+    review_since: float = 0.6  # of a shot, from review on
     deep: Shape | None = None
     deepened: Phase = NOTHING
     tell_mix: Mix = SHORT
     watch_mix: Mix = SHORT
     long_mix: Mix = LONG
     review_mix: Mix = SHORT
+    read_mix: Mix = SHORT
+    far_mix: Mix = LONG
     deepened_mix: Mix = MIXED
 
 
@@ -58,6 +65,10 @@ TARGET_RECIPE = Recipe(
     long_mix=replace(LONG, share=(0.5, 0.2, 0.15, 0.15), first=2_000_000),
     review=Phase("target-review", 360, 1.2e-3, warmup=20),
     review_mix=Mix((8, 16, 64, 256), (0.65, 0.15, 0.1, 0.1), tokens=4096, first=4_000_000),
+    read=Phase("target-read", 1700, 1.5e-3, warmup=40, horizon=5200),
+    read_mix=Mix((8, 16, 64, 256), (0.7, 0.14, 0.08, 0.08), batch=16, tokens=4096, first=5_000_000),
+    far=Phase("target-far", 2900, 1.2e-3, warmup=40),
+    far_mix=Mix((8, 16, 64, 256), (0.4, 0.15, 0.25, 0.2), batch=16, tokens=8192, first=6_000_000),
     deep=TARGET,
     deepened=Phase("target-deep", 10, 1e-4, warmup=2, save_every=10),
 )
@@ -81,11 +92,15 @@ LARGE_RECIPE = replace(
     watch=Phase("target-watch", 4000, 6e-4, warmup=100, save_every=250),
     long=Phase("target-long", 2000, 3e-4, warmup=50),
     review=Phase("target-review", 2000, 3e-4, warmup=50),
+    read=Phase("target-read", 2000, 4e-4, warmup=50),
+    far=Phase("target-far", 4000, 4e-4, warmup=50),
     deepened=Phase("target-deep", 1500, 3e-4, warmup=50),
     tell_mix=replace(SHORT, batch=64, tokens=32768),
     watch_mix=replace(SHORT, batch=64, tokens=32768, first=1_000_000),
     long_mix=replace(LONG, batch=64, tokens=32768, first=2_000_000),
     review_mix=replace(LONG, batch=64, tokens=32768, first=4_000_000),
+    read_mix=replace(LONG, batch=64, tokens=32768, first=5_000_000),
+    far_mix=replace(LONG, batch=64, tokens=32768, first=6_000_000),
     deepened_mix=replace(MIXED, batch=64, tokens=32768),
 )
 RECIPES = {"cpu": (TARGET_RECIPE, DRAFT_RECIPE), "gpu": (LARGE_RECIPE, DRAFT_RECIPE)}
@@ -93,6 +108,6 @@ RECIPES = {"cpu": (TARGET_RECIPE, DRAFT_RECIPE), "gpu": (LARGE_RECIPE, DRAFT_REC
 
 def shortened(recipe: Recipe, steps: int) -> Recipe:
     """The same recipe with at most this many steps a phase: to see that everything runs."""
-    names = ("sight", "tell", "watch", "long", "review", "deepened")
+    names = ("sight", "tell", "watch", "long", "review", "read", "far", "deepened")
     phases = {name: getattr(recipe, name) for name in names}
     return replace(recipe, **{name: replace(p, steps=min(p.steps, steps)) for name, p in phases.items()})

@@ -183,3 +183,10 @@ def test_to_device_moves_all_tensors_of_a_batch() -> None:
     moved = to_device((x, Pair(x, x), {"ids": x}, "name"), torch.device("meta"))
     assert all(t.device.type == "meta" for t in (moved[0], moved[1].x, moved[1].y, moved[2]["ids"]))
     assert moved[3] == "name"
+
+
+def test_a_phase_with_a_horizon_ends_on_its_way_down() -> None:
+    """Its learning rates are the first ones of the longer phase."""
+    whole, part = Phase("whole", 50, 1e-3, warmup=5), Phase("part", 20, 1e-3, warmup=5, horizon=50)
+    assert [learning_rate(part, step) for step in range(20)] == [learning_rate(whole, step) for step in range(20)]
+    assert learning_rate(part, 19) > 0.5e-3
