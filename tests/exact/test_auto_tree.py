@@ -29,13 +29,13 @@ GUESSERS: dict[str, dict[str, Any]] = {
 }
 """A draft model that reads all or a half, or the target itself by any way to its keys and values."""
 
-STEP = (0.01, 0.2, 0.001, 0.05, 50.0)
-"""Seconds of a draft step, round by round and again: when the tuner first chooses, after five rounds, they are dear."""
+STEP = (0.01, 0.2, 0.001, 0.05, 0.01, 0.2, 0.001, 50.0, 0.05)
+"""Seconds of a draft step, round by round and again: when the tuner first chooses, after eight rounds, they are dear."""
 
-NODE = (0.001, 0.05, 0.005)
+NODE = (0.001, 0.05, 0.005, 0.02, 0.1)
 """Seconds for each guess that is checked, beside one for the check itself."""
 
-ANSWERS = 2
+ANSWERS = 3
 """Of each pair, one after the other: the tuner goes on with what it knows."""
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
@@ -79,7 +79,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
         return check(self, tree)
 
     monkeypatch.setattr(tuner, "_KNOWN", weakref.WeakKeyDictionary())
-    for name, value in {"MEMORY": 1, "AGAIN": 2, "LOOK": 4}.items():
+    for name, value in {"MEMORY": 1, "AGAIN": 2, "LOOK": 5, "BETTER": 0}.items():
         monkeypatch.setattr(tuner, name, value)
     for name, method in {"tree": chosen, "drafted": grown, "judged": told}.items():
         monkeypatch.setattr(TreeTuner, name, method)

@@ -8,26 +8,32 @@ from itertools import product
 import pytest
 
 from draftlens.ops.tree import from_paths
-from draftlens.ops.tree_search import best_tree, likeliest_paths
+from draftlens.ops.tree_search import best_tree, likeliest_paths, tokens_a_second
 from draftlens.types import EMPTY
 
 Path = tuple[int, ...]
+Tables = list[list[list[float]]]
 
 
-def chance_of(chances: list[list[float]], path: Path) -> float:
+def chance_of(chances: Tables, path: Path) -> float:
     value = 1.0
     for depth, rank in enumerate(path):
-        value *= chances[depth][rank]
+        behind_another = depth > 0 and path[depth - 1] > 0
+        value *= chances[int(behind_another)][depth][rank]
     return value
 
 
-def random_chances(seed: int, depth: int, ranks: int) -> list[list[float]]:
+def random_chances(seed: int, depth: int, ranks: int) -> Tables:
+    """Chances behind a first choice and behind another, which differ."""
     rng = random.Random(seed)
-    rows = []
-    for _ in range(depth):
-        cuts = sorted((rng.random() for _ in range(ranks)), reverse=True)
-        rows.append([cut / sum(cuts) * 0.95 for cut in cuts])
-    return rows
+    tables: Tables = []
+    for _ in range(2):
+        rows = []
+        for _ in range(depth):
+            cuts = sorted((rng.random() for _ in range(ranks)), reverse=True)
+            rows.append([cut / sum(cuts) * 0.95 for cut in cuts])
+        tables.append(rows)
+    return tables
 
 
 def all_paths(depth: int, ranks: int) -> list[Path]:
@@ -74,12 +80,13 @@ def test_best_tree_beats_every_other_tree(seed: int, draft: float) -> None:
     topology, found = best_tree(chances, verify, draft, max_nodes=5)
     assert found == pytest.approx(max(map(rate, closed_sets(all_paths(3, 2), 5))))
     assert len(topology) <= 5
+    assert tokens_a_second(topology, chances, verify, draft) == pytest.approx(found)
 
 
 def test_no_tree_where_drafting_does_not_pay() -> None:
-    assert best_tree([[0.1]], lambda nodes: 1 + nodes, 0.5, 10) == (EMPTY, 1.0)
+    assert best_tree(2 * [[[0.1]]], lambda nodes: 1 + nodes, 0.5, 10) == (EMPTY, 1.0)
 
 
 def test_checking_for_free_takes_all_nodes() -> None:
-    topology, _ = best_tree([[0.6, 0.2], [0.6, 0.2]], lambda nodes: 1.0, 0.0, 6)
+    topology, _ = best_tree(2 * [[[0.6, 0.2], [0.6, 0.2]]], lambda nodes: 1.0, 0.0, 6)
     assert len(topology) == 6
