@@ -30,7 +30,7 @@ GUESSERS: dict[str, dict[str, Any]] = {
 """A draft model that reads all or a half, or the target itself by any way to its keys and values."""
 
 STEP = (0.01, 0.2, 0.001, 0.05, 0.01, 0.2, 0.001, 50.0, 0.05)
-"""Seconds of a draft step, round by round and again: when the tuner first chooses, after eight rounds, they are dear."""
+"""Seconds of a draft step, round by round and again: they are dear when the tuner first chooses, after eight rounds."""
 
 NODE = (0.001, 0.05, 0.005, 0.02, 0.1)
 """Seconds for each guess that is checked, beside one for the check itself."""
