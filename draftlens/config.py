@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from draftlens.draft import Drafter, NoDraft, SelfDrafter, SmallModelDrafter
 from draftlens.draft.pruned import Pruning
 from draftlens.draft.self_draft import check_source
-from draftlens.draft.tuner import TreeTuner, tuner_of
+from draftlens.draft.tuner import TreeTuner, Tuners, tuner_of
 from draftlens.errors import ConfigError
 from draftlens.models.backbone import Backbone
 from draftlens.models.gather import POSITIONS
@@ -74,11 +75,12 @@ class SpeculativeDecoding:
         if self.tree == "auto" and self.sampling_rule == "rejection":
             raise ConfigError("tree 'auto' goes by the clock, and with 'rejection' so would the tokens: use 'coupled'")
 
-    def _tuner(self, target: Backbone, draft: Backbone | None, *more: object) -> TreeTuner | None:
-        """Who chooses the tree, where that is left open: one for a target, its draft and whatever else matters."""
+    def _tuners(self, target: Backbone, draft: Backbone | None, *more: object) -> Tuners | None:
+        """Who chooses the tree, where that is left open: one for a target, its draft and whatever else matters,
+        and for each size of batch and prompt."""
         if self.tree != "auto":
             return None
-        return tuner_of(target.model, (None if draft is None else id(draft.model), *more))
+        return partial(tuner_of, target.model, (None if draft is None else id(draft.model), *more))
 
     @property
     def topology(self) -> Topology:
@@ -103,8 +105,8 @@ class SpeculativeDecoding:
         if draft is None:
             raise ConfigError(f"method {self.name!r} needs a draft model")
         check_models(target, draft)
-        tuner = self._tuner(target, draft)
-        return SmallModelDrafter(draft, draft_inputs, self.topology, target.vocab_size, tuner=tuner)
+        tuners = self._tuners(target, draft)
+        return SmallModelDrafter(draft, draft_inputs, self.topology, target.vocab_size, tuners=tuners)
 
 
 @dataclass(frozen=True)
@@ -162,13 +164,13 @@ class SpecVLM(SpeculativeDecoding):
             IncompatiblePairError: it does not go with the target.
         """
         if self.draft == "self" or (self.draft == "auto" and draft is None):
-            tuner = self._tuner(target, None, self.kv, self.pruner, self.prune_ratio)
-            return SelfDrafter(target, self.topology, self.pruning, self.kv, tuner)
+            tuners = self._tuners(target, None, self.kv, self.pruner, self.prune_ratio)
+            return SelfDrafter(target, self.topology, self.pruning, self.kv, tuners)
         if draft is None:
             raise ConfigError(f"method {self.name!r} with draft 'model' needs a draft model")
         check_models(target, draft)
-        tuner = self._tuner(target, draft, self.pruner, self.prune_ratio)
-        return SmallModelDrafter(draft, draft_inputs, self.topology, target.vocab_size, self.pruning, tuner)
+        tuners = self._tuners(target, draft, self.pruner, self.prune_ratio)
+        return SmallModelDrafter(draft, draft_inputs, self.topology, target.vocab_size, self.pruning, tuners)
 
 
 Method = PlainDecoding | SpeculativeDecoding | SpecVLM

@@ -14,7 +14,7 @@ from torch import Tensor
 from draftlens.draft.base import Seen
 from draftlens.draft.pruned import Pruning
 from draftlens.draft.small_model import SmallModelDrafter
-from draftlens.draft.tuner import TreeTuner
+from draftlens.draft.tuner import Tuners
 from draftlens.errors import ConfigError
 from draftlens.models.backbone import Backbone
 from draftlens.models.cache import KVCache
@@ -43,7 +43,7 @@ class SelfDrafter(SmallModelDrafter):
         backbone: the target.
         topology: the tree to grow.
         pruning: which visual tokens it reads.
-        tuner: as for `SmallModelDrafter`.
+        tuners: as for `SmallModelDrafter`.
         kv: where its keys and values come from: `prefill` reads the pruned prompt again (the paper: tokens then see
             only each other), `gather` takes those that the target's prefill made (no second pass), `sparse` takes in
             each layer those that this layer's text attends to most (Sparse-to-Dense, whatever the pruner).
@@ -58,12 +58,12 @@ class SelfDrafter(SmallModelDrafter):
         topology: Topology,
         pruning: Pruning,
         kv: str = "prefill",
-        tuner: TreeTuner | None = None,
+        tuners: Tuners | None = None,
     ) -> None:
         check_source(kv, pruning.positions)
         if kv == "sparse":
             pruning = replace(pruning, pruner=AttentionPruner())
-        super().__init__(backbone, {}, topology, backbone.vocab_size, pruning, tuner)
+        super().__init__(backbone, {}, topology, backbone.vocab_size, pruning, tuners)
         self.kv = kv
 
     def _read(self, seen: Seen, room: int) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from draftlens.draft.base import Seen, draw_children
 from draftlens.draft.pruned import Pruning
 from draftlens.draft.rows import Rows
-from draftlens.draft.tuner import TreeTuner
+from draftlens.draft.tuner import Tuners
 from draftlens.models.backbone import Backbone
 from draftlens.ops import tree as trees
 from draftlens.ops.sampling import generator_of
@@ -74,7 +74,8 @@ class SmallModelDrafter:
         topology: the tree to grow (`ops.tree.chain` for a chain).
         vocab: ids that the target knows; the draft may know more or fewer.
         pruning: which visual tokens it reads; None for all.
-        tuner: who chooses the tree of each round, none of them larger than `topology`; None for always `topology`.
+        tuners: from rows and length of the prompt, who chooses the tree of each round, none of them larger than
+            `topology`; None for always `topology`.
     """
 
     def __init__(
@@ -84,10 +85,10 @@ class SmallModelDrafter:
         topology: Topology,
         vocab: int,
         pruning: Pruning | None = None,
-        tuner: TreeTuner | None = None,
+        tuners: Tuners | None = None,
     ) -> None:
         self.backbone, self.inputs, self.topology, self.vocab = backbone, inputs, topology, vocab
-        self.pruning, self.tuner = pruning, tuner
+        self.pruning, self.tuners = pruning, tuners
         self.needs_scores = pruning is not None and pruning.pruner.needs_scores
         self.forwards = 0
 
@@ -96,6 +97,7 @@ class SmallModelDrafter:
         self._read(seen, room + len(self.topology.inner) + 1)
         self.device = self.backbone.device
         self.generator = generator_of(rows.rule.seed)
+        self.tuner = self.tuners(*rows.prompt_ids.shape) if self.tuners else None
         self.numbers = rows.numbers(self.device)
         self.pending: list[list[int]] = []
         self.proposed = EMPTY

@@ -9,16 +9,12 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
+from draftlens.draft.hit_rates import HitRates
 from draftlens.ops.tree import EAGLE_PATHS, chain, from_paths
 from draftlens.ops.tree_search import best_tree, tokens_a_second
-from draftlens.types import ROOT, Topology
+from draftlens.types import Topology
 
 MAX_NODES = 48
-MAX_DEPTH = 8
-RANKS = 4
-PRIOR = (0.7, 0.1, 0.04, 0.02)
-"""Chances by rank before anything is known; they weigh as much as WEIGHT rounds."""
-WEIGHT = 4
 MEMORY = 24
 """Latest timings kept of each kind: a machine's speed changes."""
 AGAIN = 8
@@ -29,9 +25,20 @@ BETTER = 1.02
 """How much more another tree must promise: each new one costs something, and promises are uncertain."""
 
 
-def tuner_of(target: Any, key: object) -> TreeTuner:
-    """The tuner of a target and whatever drafts for it: a later answer begins with what an earlier one measured."""
-    return _KNOWN.setdefault(target, {}).setdefault(key, TreeTuner())
+def tuner_of(target: Any, key: object, rows: int, length: int) -> TreeTuner:
+    """The tuner of a target and whatever drafts for it: a later answer begins with what an earlier one measured.
+
+    How often guesses are right is one record for all its answers. What a round costs depends on how much there is to
+    read, so each number of rows and each doubling of the prompt's length has a tuner of its own.
+
+    Args:
+        target: the model that checks.
+        key: the draft, and whatever else decides what it guesses.
+        rows: rows of the batch.
+        length: tokens of the prompt, visual ones included.
+    """
+    record, tuners = _KNOWN.setdefault(target, {}).setdefault(key, (HitRates(), {}))
+    return tuners.setdefault((rows, length.bit_length()), TreeTuner(record))
 
 
 class TreeTuner:
@@ -39,17 +46,18 @@ class TreeTuner:
 
     It begins with trees that show costs and ranks, then takes the tree of most expected tokens a second. What it
     chooses can change how long an answer takes, never what it says.
+
+    Args:
+        rates: how often guesses are right, shared with tuners of the same draft.
     """
 
     limit = chain(MAX_NODES)
     """As large as any tree that it chooses: caches are sized by it."""
 
-    def __init__(self) -> None:
+    def __init__(self, rates: HitRates) -> None:
         eagle = from_paths(EAGLE_PATHS)
         self._explore = 2 * [eagle, chain(3), chain(1), chain(6)]
-        self._chosen, self.rounds = eagle, 0
-        self.trials: dict[tuple[int, int, int], int] = defaultdict(int)
-        self.hits: dict[tuple[int, int, int], int] = defaultdict(int)
+        self._chosen, self.rounds, self.rates = eagle, 0, rates
         self.verify: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=MEMORY))
         self.level: deque[float] = deque(maxlen=MEMORY)
         self._sizes = set[int]()
@@ -65,7 +73,7 @@ class TreeTuner:
         return self._chosen
 
     def _choose(self) -> None:
-        known = self.chances(), self.verify_costs(), median(self.level) if self.level else 0.0
+        known = self.rates.chances(), self.verify_costs(), median(self.level) if self.level else 0.0
         best, promised = best_tree(*known, MAX_NODES)
         if promised > BETTER * tokens_a_second(self._chosen, *known):
             self._chosen = best
@@ -85,42 +93,7 @@ class TreeTuner:
             self.verify[len(topology)].append(seconds)
         self._sizes.add(len(topology))
         for path in paths:
-            parent, other = ROOT, 0
-            for depth in range(min(len(path) + 1, MAX_DEPTH, topology.depth)):
-                children = topology.children.get(parent, ())
-                parent = path[depth] if depth < len(path) else ROOT
-                for rank, child in enumerate(children[:RANKS]):
-                    self.trials[other, depth, rank] += 1
-                    self.hits[other, depth, rank] += child == parent
-                other = int(parent not in children[:1])
-
-    def chances(self) -> list[list[list[float]]]:
-        """Chances that guesses are right (`ops.tree_search.Chances`), evened out where little was seen.
-
-        Behind a second choice the next guess is another matter: what was hard to foresee has just been settled.
-        """
-        usual = self._pooled(0, PRIOR)
-        return [self._evened(other, pooled) for other, pooled in enumerate((usual, self._pooled(1, usual)))]
-
-    def _pooled(self, other: int, prior: Sequence[float]) -> list[float]:
-        """Chances by rank, all depths together."""
-        pooled = []
-        for rank in range(RANKS):
-            keys = [(other, depth, rank) for depth in range(MAX_DEPTH)]
-            hits, trials = (sum(table[key] for key in keys) for table in (self.hits, self.trials))
-            pooled.append(_even(hits, trials, prior[rank]))
-        return pooled
-
-    def _evened(self, other: int, pooled: Sequence[float]) -> list[list[float]]:
-        table = []
-        for depth in range(MAX_DEPTH):
-            row: list[float] = []
-            for rank in range(RANKS):
-                key = other, depth, rank
-                chance = _even(self.hits[key], self.trials[key], pooled[rank])
-                row.append(min([chance, *row]))  # a worse rank is never the likelier one
-            table.append(row)
-        return table
+            self.rates.count(topology, path)
 
     def verify_seconds(self, nodes: int) -> float:
         """Seconds to check so many guesses, by what was measured so far."""
@@ -141,9 +114,8 @@ class TreeTuner:
         return seconds
 
 
-def _even(hits: int, trials: int, prior: float) -> float:
-    """A share, with a prior that weighs as much as WEIGHT trials."""
-    return (hits + WEIGHT * prior) / (trials + WEIGHT)
+Tuners = Callable[[int, int], TreeTuner]
+"""From rows and tokens of a prompt to the tuner of answers to it."""
 
-
-_KNOWN: weakref.WeakKeyDictionary[Any, dict[object, TreeTuner]] = weakref.WeakKeyDictionary()
+_KNOWN: weakref.WeakKeyDictionary[Any, dict[object, tuple[HitRates, dict[tuple[int, int], TreeTuner]]]]
+_KNOWN = weakref.WeakKeyDictionary()

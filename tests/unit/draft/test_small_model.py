@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
-from draftlens.draft import Rows, SmallModelDrafter
+from draftlens.draft import Rows, SmallModelDrafter, small_model
 from draftlens.draft.base import Seen
 from draftlens.draft.small_model import levels
 from draftlens.models import KVCache, Prompt
@@ -89,13 +90,16 @@ class Scripted:
         return -distance.float()
 
 
-def begun(topology: Topology, rule: SamplingRule | None = None, vocab: int = 10) -> tuple[SmallModelDrafter, Rows]:
+def begun(
+    topology: Topology, rule: SamplingRule | None = None, vocab: int = 10, **more: Any
+) -> tuple[SmallModelDrafter, Rows]:
     """Two rows with a prompt of three tokens and one token said."""
     rows = Rows(torch.tensor([[0, 0, 1], [0, 0, 5]]), rule or SamplingRule())
     rows.tokens = [[2], [6]]
     prompt = Prompt(torch.zeros(2, 3), torch.arange(3)[None], [3, 3], torch.full((2, 1), 3), torch.zeros(2, 3), {})
     seen = Seen(prompt, KVCache(1, 2, 3), None, lambda name: nullcontext(), lambda visual, kept: None)
-    drafter = SmallModelDrafter(Scripted(), {"input_ids": rows.prompt_ids}, topology, vocab)  # type: ignore[arg-type]
+    model: Any = Scripted()
+    drafter = SmallModelDrafter(model, {"input_ids": rows.prompt_ids}, topology, vocab, **more)
     drafter.begin(rows, 20, seen)
     return drafter, rows
 
@@ -199,3 +203,30 @@ def test_the_draft_speaks_the_vocabulary_of_the_target(vocab: int) -> None:
     drafter, rows = begun(chain(2), SamplingRule((bad_words,)), vocab)
     assert drafter.propose(rows, 2).tokens.tolist()[0] == [4, 5]
     assert drafter.propose(rows, 2).tokens.max() < min(vocab, 10)
+
+
+def test_a_tuner_is_told_what_drafting_and_checking_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And, of the rows that go on, what was right; it is asked for by the prompt's rows and length."""
+    now, told, asked = [0.0], list[Any](), list[Any]()
+    forward = Scripted.forward
+
+    def slow(self: Scripted, *given: Any) -> Tensor:
+        now[0] += 1
+        return forward(self, *given)
+
+    tuner = SimpleNamespace(
+        tree=lambda: chain(3), drafted=lambda *given: told.append(given), judged=lambda *given: told.append(given)
+    )
+    monkeypatch.setattr(Scripted, "forward", slow)
+    monkeypatch.setattr(small_model, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    drafter, rows = begun(chain(9), tuners=lambda *shape: asked.append(shape) or tuner)
+    assert asked == [(2, 3)]
+    for budget, depth in ((9, 3), (2, 2), (0, 0)):
+        told.clear()
+        drafter.propose(rows, budget)
+        now[0] += 50  # the target checks
+        rows.finished[1] = budget == 2
+        path = (0,) if depth else ()
+        tell(drafter, rows, Verdict((path, path), ((3,) * (len(path) + 1),) * 2))
+        running = [path] if budget == 2 else [path, path]
+        assert told == [(chain(depth), depth), (chain(depth), running, 50)]
