@@ -104,6 +104,8 @@ def process(processor: Any, conversations: Sequence[Conversation]) -> dict[str, 
     texts = [
         processor.apply_chat_template(c.messages, add_generation_prompt=True, tokenize=False) for c in conversations
     ]
+    for conversation, text in zip(conversations, texts, strict=True):
+        _check_shown(processor, conversation, text)
     videos = [video for c in conversations for video in c.videos]
     options: dict[str, Any] = {"padding": True} if len(texts) > 1 else {}
     if any(c.images for c in conversations):
@@ -118,6 +120,18 @@ def process(processor: Any, conversations: Sequence[Conversation]) -> dict[str, 
         return dict(processor(text=texts, return_tensors="pt", **options))
     except (TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{type(processor).__name__} refused the input: {error}") from error
+
+
+def _check_shown(processor: Any, conversation: Conversation, text: str) -> None:
+    """Refuse media that processor or chat template would drop: a model that sees nothing answers all the same."""
+    name = type(processor).__name__
+    for kind, media in (("image", conversation.images), ("video", conversation.videos)):
+        token = getattr(processor, f"{kind}_token", None)
+        if media and token is None and getattr(processor, f"{kind}_processor", None) is None:
+            more = ": show its frames as images" if kind == "video" else ""
+            raise InputError(f"{name} takes no {kind}{more}")
+        if token and text.count(token) < len(media):
+            raise InputError(f"the chat template of {name} shows {text.count(token)} of {len(media)} {kind}s")
 
 
 def same_processing(one: Any, other: Any) -> bool:

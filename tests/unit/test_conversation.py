@@ -11,6 +11,7 @@ from PIL import Image
 
 from draftlens.conversation import Conversation, ask, process, read, same_processing
 from draftlens.errors import InputError, MediaError
+from draftlens.media import Video
 
 RED = Image.new("RGB", (8, 6), (255, 0, 0))
 
@@ -19,6 +20,7 @@ class FakeProcessor:
     """Records what it is called with."""
 
     chat_template = "template"
+    image_token = "<image>"
     image_processor = None
     video_processor = None
 
@@ -90,7 +92,22 @@ def test_a_processors_refusal_is_one_sentence() -> None:
             raise TypeError("unexpected argument 'images'")
 
     with pytest.raises(InputError, match="Blind refused the input: unexpected argument"):
-        process(Blind(), [Conversation([{"role": "user", "content": []}], [RED])])
+        process(Blind(), [Conversation([{"role": "user", "content": [{"type": "image"}]}], [RED])])
+
+
+def test_what_would_not_be_shown_is_refused() -> None:
+    """A processor without videos, and templates that drop an image."""
+    shown = [{"type": "image"}, {"type": "video"}, {"type": "text", "text": "Hi"}]
+    message = {"role": "user", "content": shown}
+    clip = Video("clip.mp4", np.zeros((2, 4, 4, 3), np.uint8), (0.0, 1.0), (0, 1), 1.0, 2, 2.0)
+    with pytest.raises(InputError, match="FakeProcessor takes no video: show its frames as images"):
+        process(FakeProcessor(), [Conversation([message], [RED], [clip])])
+    with pytest.raises(InputError, match="the chat template of FakeProcessor shows 1 of 2 images"):
+        process(FakeProcessor(), [Conversation([message], [RED])] * 2 + [Conversation([message], [RED, RED])])
+    seeing = FakeProcessor()
+    seeing.video_processor = object()  # type: ignore[assignment]
+    process(seeing, [Conversation([message], [RED], [clip])])
+    assert len(seeing.options["videos"]) == 1
 
 
 def test_processors_are_the_same_only_if_their_settings_are() -> None:
