@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import StopStringCriteria
 
-from draftlens.call import MethodLike, finish, open_session, text_of
+from draftlens.call import MethodLike, finish, open_session, streamed, text_of
 from draftlens.config import resolve
 from draftlens.conversation import Conversation, ask, process, read, same_processing
 from draftlens.engine import Clock, Session, Stats, decode
@@ -43,7 +43,8 @@ def generate(
         seed: of the sampling noise; None draws one from torch's global generator.
         do_sample: draw tokens instead of taking the best.
         options: everything else that `generate` takes: `max_new_tokens`, `temperature`, `top_k`, `top_p`, `min_p`,
-            `repetition_penalty`, `eos_token_id`, `logits_processor`, `stopping_criteria`, `generation_config`, ...
+            `repetition_penalty`, `eos_token_id`, `logits_processor`, `stopping_criteria`, `generation_config`, a
+            `streamer`, ...
 
     Raises:
         ConfigError, InputError, UnsupportedModelError, IncompatiblePairError: before any token is made.
@@ -71,7 +72,8 @@ def stream(
 class Stream:
     """An answer that is being made: iterate over its `Chunk`s, then read `result`.
 
-    Whatever is wrong with the call is raised when the stream is made, not midway.
+    Whatever is wrong with the call is raised when the stream is made. That a model turns out not to fit is raised
+    before the first chunk, and that a draft cannot read its `draft_inputs` when drafting begins, behind the first.
 
     Args:
         target, inputs, draft, draft_inputs, method, seed: as for `generate`.
@@ -94,7 +96,9 @@ class Stream:
     ) -> None:
         self.session: Session = open_session(target, inputs, draft, draft_inputs, method, seed, clock, **options)
         self.tokenizer = tokenizer
-        chunks = decode(self.session)
+        chunks, streamer = decode(self.session), options.get("streamer")
+        if streamer is not None:
+            chunks = streamed(chunks, streamer)
         self._chunks = chunks if tokenizer is None else text_of(chunks, self._decode)
 
     def __iter__(self) -> Iterator[Chunk]:

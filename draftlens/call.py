@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -69,7 +70,8 @@ def finish(session: Session, texts: list[str] | None = None) -> Result:
     """What a session has answered so far."""
     rows = session.rows
     approximate = approximations(session)
-    return Result(rows.tokens, rows.from_draft, session.stats, not approximate, approximate, texts or [])
+    tokens, from_draft, stats = deepcopy((rows.tokens, rows.from_draft, session.stats))  # the session may go on
+    return Result(tokens, from_draft, stats, not approximate, approximate, texts or [])
 
 
 def approximations(session: Session) -> tuple[str, ...]:
@@ -82,6 +84,16 @@ def approximations(session: Session) -> tuple[str, ...]:
     if len(session.drafter.topology) and dtype not in (torch.float32, torch.float64):
         return (f"near-ties in {str(dtype).removeprefix('torch.')}",)
     return ()
+
+
+def streamed(chunks: Iterator[Chunk], streamer: Any) -> Iterator[Chunk]:
+    """The same chunks, told to a streamer of transformers too; it is ended however they end, for somebody waits."""
+    try:
+        for chunk in chunks:
+            streamer.put(torch.tensor(chunk.tokens))
+            yield chunk
+    finally:
+        streamer.end()
 
 
 def text_of(chunks: Iterator[Chunk], decode_ids: Callable[[list[int]], str]) -> Iterator[Chunk]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from draftlens.call import MethodLike, check_rows, finish, sampling_rule
+from draftlens.call import MethodLike, check_rows, finish, sampling_rule, streamed
 from draftlens.config import resolve
 from draftlens.engine import Clock, Session, Stats, decode
 from draftlens.errors import ConfigError
@@ -66,11 +66,8 @@ class SpeculativeGenerate:
         drafter = self.method.drafter(target, self.draft, self._inputs(prepared))
         session = Session(target, prepared, drafter, sampling_rule(prepared, self.method, self.seed), Clock(Stats()))
         streamer = _callers_streamer()
-        for chunk in decode(session):
-            if streamer is not None:
-                streamer.put(torch.tensor(chunk.tokens))
-        if streamer is not None:
-            streamer.end()
+        for _ in decode(session) if streamer is None else streamed(decode(session), streamer):
+            pass
         self.last = finish(session)
         sequences = _sequences(prepared, self.last.tokens)
         return (

@@ -26,7 +26,7 @@ class Registry:
     def __getitem__(self, name: str) -> Any:
         try:
             module, _, attribute = self._entries[name].partition(":")
-        except KeyError:
+        except (KeyError, TypeError):  # TypeError: of a list, say
             raise ConfigError(f"unknown {self.kind} {name!r}; known: {', '.join(sorted(self._entries))}") from None
         return getattr(import_module(module), attribute)
 

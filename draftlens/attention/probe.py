@@ -66,7 +66,8 @@ class Probe:
             keys = key[head : head + heads_at_once].transpose(1, 2)
             for begin in range(0, len(last), asked_at_once):
                 part = slice(begin, begin + asked_at_once)
-                scores = (asked[head : head + heads_at_once, part] @ keys).float() * scaling
+                # In float32 from the start: unscaled products pass the largest float16.
+                scores = (asked[head : head + heads_at_once, part].float() @ keys.float()) * scaling
                 total += scores.masked_fill_(place > last[part, None], -torch.inf).softmax(-1).sum((0, 1))
         return total.to(self.scores.device)
 

@@ -12,6 +12,7 @@ from draftlens.engine.stats import Clock, Stats
 from draftlens.engine.stopping import Stopper
 from draftlens.models.backbone import Backbone
 from draftlens.models.prompt import Prepared
+from draftlens.models.rope import check_reach
 from draftlens.ops import tree as trees
 from draftlens.ops.sampling import SamplingRule, generator_of
 from draftlens.ops.verify import match, reject
@@ -30,6 +31,9 @@ class Session:
         drafter: who guesses.
         rule: how tokens are chosen.
         clock: where times go.
+
+    Raises:
+        InputError: guesses could change the target's rotary positions (`models.rope`).
     """
 
     def __init__(
@@ -37,7 +41,10 @@ class Session:
     ) -> None:
         self.target, self.prepared, self.drafter, self.clock = target, prepared, drafter, clock
         self.rows = Rows(prepared.input_ids, rule)
-        self.stopper = Stopper(prepared.criteria, prepared.input_ids.shape[1])
+        length = prepared.input_ids.shape[1]
+        self.stopper = Stopper(prepared.criteria, length)
+        if len(drafter.topology):
+            check_reach(target.name, target.text_config, length, length + self.stopper.max_new_tokens)
         self.generator = generator_of(rule.seed + 1)
         self.numbers = self.rows.numbers(target.device)
 

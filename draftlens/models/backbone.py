@@ -8,16 +8,18 @@ language model and the output head are called directly, with our cache and our m
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from functools import wraps
+from threading import RLock
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from draftlens.attention import Probe, probing
-from draftlens.errors import InputError, UnsupportedModelError
+from draftlens.errors import ConfigError, InputError, UnsupportedModelError
 from draftlens.models.cache import KVCache, check_rollback
 from draftlens.models.cells import read_layout
 from draftlens.models.prompt import Prepared, Prompt, build_prompt, capture_call, left_padded, with_stop_strings
@@ -28,8 +30,24 @@ ATTENTION = ("sdpa", "eager")
 """Attention implementations that take the mask of a tree."""
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _alone(method: Callable[P, T]) -> Callable[P, T]:
+    """One thread at a time on one model: hooks and the probe's attention are set on it while a pass lasts."""
+
+    @wraps(method)
+    def locked(*args: P.args, **kwargs: P.kwargs) -> T:
+        backbone: Any = args[0]
+        with backbone._lock:
+            return method(*args, **kwargs)
+
+    return locked
+
+
 class Backbone:
-    """A transformers VLM behind the seam.
+    """A transformers VLM behind the seam. Several threads may use one model; their passes take turns.
 
     Args:
         model: any `PreTrainedModel` that generates text, on one device or spread by accelerate, quantized or not.
@@ -40,11 +58,13 @@ class Backbone:
 
     def __init__(self, model: Any) -> None:
         self.model = model
+        self._lock = _LOCKS.setdefault(model, RLock())
         self.name = type(model).__name__
         self.decoder, self.head, self.embed = _modules(model, self.name)
         self.text_config = model.config.get_text_config(decoder=True)
         check_rollback(self.name, self.text_config)
-        self.attention = self.decoder.config._attn_implementation
+        with self._lock:
+            self.attention = self.decoder.config._attn_implementation
         if self.attention not in ATTENTION:
             raise UnsupportedModelError(
                 f"{self.name} runs {self.attention!r} attention, which takes no tree mask; "
@@ -52,9 +72,10 @@ class Backbone:
             )
         self.device = _execution_device(self.embed)
         self.vocab_size: int = _rows(self.head) or self.text_config.vocab_size
-        if model not in _CHECKED:
-            check_seam(self)
-            _CHECKED.add(model)
+        with self._lock:
+            if model not in _CHECKED:
+                check_seam(self)
+                _CHECKED.add(model)
 
     @classmethod
     def of(cls, model: Any) -> Backbone:
@@ -72,6 +93,7 @@ class Backbone:
         """The dtype the model computes in, as transformers tells it."""
         return self.model.dtype  # type: ignore[no-any-return]
 
+    @_alone
     def prepare(self, inputs: Mapping[str, Any], **options: Any) -> Prepared:
         """Let stock `generate` prepare a call, up to where its own loop would begin.
 
@@ -83,8 +105,11 @@ class Backbone:
 
         Raises:
             InputError: there are no `input_ids`.
-            ConfigError: `stop_strings` without a `tokenizer`, or a strategy other than greedy decoding and sampling.
+            ConfigError: `stop_strings` without a `tokenizer`, an `assistant_model`, or a strategy other than greedy
+                decoding and sampling.
         """
+        if options.get("assistant_model") is not None:
+            raise ConfigError("assistant_model is for stock generate: give it as draft")
         if inputs.get("input_ids") is None:
             raise InputError("inputs must hold the processor's input_ids")
         moved = {key: value.to(self.device) if isinstance(value, Tensor) else value for key, value in inputs.items()}
@@ -92,6 +117,7 @@ class Backbone:
         prepared: Prepared = self.model.generate(**left_padded(moved), **options, custom_generate=capture_call)
         return prepared
 
+    @_alone
     @torch.no_grad()
     def encode(self, prepared: Prepared) -> Prompt:
         """Run everything in front of the language model; the result is what the language model would be called with."""
@@ -109,6 +135,7 @@ class Backbone:
 
     # Inference mode, which no_grad is not, skips the bookkeeping of views and versions: 15% of a small model's forward.
     # It stays inside this method, so that nothing it makes is left on the model.
+    @_alone
     @torch.inference_mode()
     def prefill(self, prompt: Prompt, cache: KVCache, probe: Probe | None = None) -> Tensor:
         """Fill the cache with the prompt; logits behind each row's last token, ``[B, 1, V]``.
@@ -141,6 +168,7 @@ class Backbone:
         last = torch.tensor(prompt.lengths, device=hidden.device)[:, None] - 1
         return self._logits(hidden[torch.arange(len(prompt.lengths), device=hidden.device)[:, None], last])
 
+    @_alone
     @torch.inference_mode()
     def forward(self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None) -> Tensor:
         """Append tokens to the cache; logits behind each of them.
@@ -193,6 +221,7 @@ class Backbone:
         return torch.isin(input_ids, torch.tensor(sorted(ids), dtype=torch.long, device=input_ids.device))
 
 
+_LOCKS: weakref.WeakKeyDictionary[Any, RLock] = weakref.WeakKeyDictionary()
 _CHECKED: weakref.WeakSet[Any] = weakref.WeakSet()
 """Models that passed `check_seam`, so that a model used in many calls pays for it once."""
 

@@ -134,8 +134,13 @@ def check_rollback(model_name: str, text_config: Any) -> None:
 
     Raises:
         UnsupportedModelError: a layer has a sliding window, linear attention or another state that cannot be rolled
-            back; names the kind of layer.
+            back, or attends to pictures apart from the text; names the kind of layer.
     """
+    if getattr(text_config, "cross_attention_layers", None):
+        raise UnsupportedModelError(
+            f"{model_name} looks at pictures through layers of cross-attention; "
+            "models whose pictures are tokens among those of the text work"
+        )
     for layer in DynamicCache(config=text_config).layers:
         if type(layer) is not DynamicLayer:
             raise UnsupportedModelError(

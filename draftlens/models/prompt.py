@@ -20,6 +20,12 @@ DROPPED = (
 )
 """Arguments of the language model that we pass ourselves."""
 
+ASSISTED = ("prompt_lookup_num_tokens", "assistant_early_exit")
+"""Options of a GenerationConfig that ask for stock assisted generation."""
+
+OF_THE_PROMPT = ("visual_pos_masks", "deepstack_visual_embeds")
+"""Tensors that a language model takes besides, and that matter to the prompt's own tokens only."""
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -52,6 +58,9 @@ def capture_call(
         raise ConfigError(
             "only greedy decoding and sampling of one answer work: num_beams and num_return_sequences must be 1"
         )
+    own = [name for name in ASSISTED if getattr(generation_config, name, None) is not None]
+    if own:
+        raise ConfigError(f"{', '.join(own)} would draft too, in stock generate's own way: choose one")
     return Prepared(input_ids, tuple(logits_processor), tuple(stopping_criteria), generation_config, kwargs)
 
 
@@ -122,7 +131,7 @@ def build_prompt(name: str, kwargs: dict[str, Any], embed: Callable[[Tensor], Te
     """A `Prompt` from the keyword arguments that a model hands to its language model.
 
     Raises:
-        UnsupportedModelError: the model brings its own attention mask.
+        UnsupportedModelError: the model brings its own attention mask, or something else that answers may need too.
     """
     embeds, mask = kwargs.get("inputs_embeds"), kwargs.get("attention_mask")
     if embeds is None:
@@ -135,6 +144,11 @@ def build_prompt(name: str, kwargs: dict[str, Any], embed: Callable[[Tensor], Te
         positions = torch.arange(length, device=embeds.device)[None] if mask is None else (mask.cumsum(-1) - 1)
     positions = positions.expand(*positions.shape[:-2], rows, length)
     extra = {k: v for k, v in kwargs.items() if k not in DROPPED and v is not None}
+    unknown = [k for k, v in extra.items() if k not in OF_THE_PROMPT and _holds_tensors(v)]
+    if unknown:
+        raise UnsupportedModelError(
+            f"{name} hands its language model {', '.join(unknown)}, which later tokens may need as well as the prompt"
+        )
     lengths = [length] * rows if mask is None else mask.sum(-1).tolist()
     if mask is not None and not bool((mask != 0).all()):
         # Stable: real tokens keep their order and come first.
@@ -146,6 +160,10 @@ def build_prompt(name: str, kwargs: dict[str, Any], embed: Callable[[Tensor], Te
     last = torch.tensor(lengths, device=positions.device)[:, None] - 1
     next_position = positions.gather(-1, last.expand(*positions.shape[:-1], 1)) + 1
     return Prompt(embeds, positions, lengths, next_position, visual, extra)
+
+
+def _holds_tensors(value: Any) -> bool:
+    return isinstance(value, Tensor) or (isinstance(value, (list, tuple)) and any(map(_holds_tensors, value)))
 
 
 def _per_token(value: Any, shape: torch.Size) -> bool:

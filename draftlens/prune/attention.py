@@ -33,8 +33,8 @@ class SpecVLMPruner:
     attention_mass: float = 0.4
 
     def __post_init__(self) -> None:
-        if not 0 <= self.attention_mass <= 1:
-            raise ConfigError(f"attention_mass is a share between 0 and 1, not {self.attention_mass}")
+        if not isinstance(self.attention_mass, (int, float)) or not 0 <= self.attention_mass <= 1:
+            raise ConfigError(f"attention_mass is a share between 0 and 1, not {self.attention_mass!r}")
 
     def select(self, visual: Visual, keep: int) -> Tensor:
         """The smallest set that holds λ of the attention, at most `keep`, and uniformly spaced others up to `keep`."""

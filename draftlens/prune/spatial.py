@@ -74,10 +74,17 @@ class RandomPruner:
 
     Args:
         seed: of the choice.
+
+    Raises:
+        ConfigError: `seed` is no whole number from 0.
     """
 
     needs_scores: ClassVar[bool] = False
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.seed, int) or self.seed < 0:
+            raise ConfigError(f"seed is a whole number from 0, not {self.seed!r}")
 
     def select(self, visual: Visual, keep: int) -> Tensor:
         """The same choice for the same seed and count, on every device."""

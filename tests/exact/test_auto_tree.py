@@ -69,7 +69,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
         return trees.chosen[-1]
 
     def grown(self: TreeTuner, topology: Topology, seconds: float) -> None:
-        drafted(self, topology, STEP[self.rounds % len(STEP)] * topology.depth)
+        drafted(self, topology, STEP[(len(trees.chosen) - 1) % len(STEP)] * topology.depth)
 
     def told(self: TreeTuner, topology: Topology, paths: Sequence[Sequence[int]], seconds: float) -> None:
         judged(self, topology, paths, 1 + NODE[self.rounds % len(NODE)] * len(topology))
@@ -79,7 +79,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
         return check(self, tree)
 
     monkeypatch.setattr(tuner, "_KNOWN", weakref.WeakKeyDictionary())
-    for name, value in {"MEMORY": 1, "AGAIN": 2, "LOOK": 5, "BETTER": 0}.items():
+    for name, value in {"MEMORY": 1, "AGAIN": 2, "LOOK": 2, "LONGEST": 5, "BETTER": 0}.items():
         monkeypatch.setattr(tuner, name, value)
     for name, method in {"tree": chosen, "drafted": grown, "judged": told}.items():
         monkeypatch.setattr(TreeTuner, name, method)

@@ -3,66 +3,113 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from dataclasses import dataclass, replace
 
 import pytest
 
 from draftlens.draft.hit_rates import HitRates
-from draftlens.draft.tuner import AGAIN, BETTER, MAX_NODES, MEMORY, TreeTuner, tuner_of
-from draftlens.ops.tree import chain
+from draftlens.draft.tuner import AGAIN, BETTER, LOOK, LOOKS, MAX_NODES, MEMORY, Costs, TreeTuner, tuner_of
 from draftlens.ops.tree_search import best_tree, tokens_a_second
-from draftlens.types import ROOT, Topology
+from draftlens.types import EMPTY, ROOT, Topology
 
 
 class Model:
     """Stands in for a target."""
 
 
-def play(tuner: TreeTuner, chances: list[float], cost: float, draft: float, rounds: int, seed: int = 0) -> list[int]:
-    """Rounds of a made-up machine: seconds to verify N nodes are 1 + cost * N; returns the chosen trees' sizes."""
-    rng, sizes = random.Random(seed), []
-    for _ in range(rounds):
-        tree = tuner.tree()
-        sizes.append(len(tree))
-        tuner.drafted(tree, draft * tree.depth)
+@dataclass(frozen=True)
+class Machine:
+    """A made-up one: checking N guesses takes 1 + check * N seconds, a draft step `step`, and guesses of rank r are
+    right in `chances[r]` of all cases; a size may be `slow` at its second time, by a factor."""
+
+    chances: tuple[float, ...]
+    check: float
+    step: float
+    slow: tuple[int, float] = (-1, 1)
+
+    def play(self, tuner: TreeTuner, rounds: int, seed: int = 0) -> list[tuple[int, int, float]]:
+        """Rounds: nodes, tokens and seconds of each."""
+        rng, told, times = random.Random(seed), [], Counter[int]()
+        for _ in range(rounds):
+            tree = tuner.tree()
+            nodes, drafting = len(tree), self.step * tree.depth
+            tuner.drafted(tree, drafting)
+            times[nodes] += 1
+            path, checking = self._right(tree, rng), 1 + self.check * nodes
+            if (nodes, times[nodes]) == (self.slow[0], 2):
+                checking *= self.slow[1]
+            tuner.judged(tree, [path], checking)
+            told.append((nodes, 1 + len(path), drafting + checking))
+        return told
+
+    def _right(self, tree: Topology, rng: random.Random) -> list[int]:
         path: list[int] = []
-        parent = ROOT
-        while children := tree.children.get(parent, ()):
-            draw, right = rng.random(), None
-            for rank, child in enumerate(children):
-                if draw < sum(chances[: rank + 1]):
-                    right = child
-                    break
-            if right is None:
+        while children := tree.children.get(path[-1] if path else ROOT, ()):
+            draw = rng.random()
+            right = [child for rank, child in enumerate(children) if draw < sum(self.chances[: rank + 1])]
+            if not right:
                 break
-            path.append(right)
-            parent = right
-        tuner.judged(tree, [path], 1 + cost * len(tree))
-    return sizes
+            path.append(right[0])
+        return path
+
+
+def sizes(played: list[tuple[int, int, float]]) -> list[int]:
+    return [nodes for nodes, *_ in played]
+
+
+def rate(played: list[tuple[int, int, float]]) -> float:
+    """Tokens a second."""
+    return sum(tokens for _, tokens, _ in played) / sum(seconds for *_, seconds in played)
+
+
+DEAR, CHEAP = Machine((0.6, 0.1), 0.5, 0.2), Machine((0.6, 0.2), 0.0001, 0.01)
+USELESS, TYPICAL = Machine((0.02,), 0.3, 0.5), Machine((0.75, 0.1, 0.03), 0.04, 0.17)
 
 
 def test_dear_checking_makes_small_trees_and_cheap_checking_large_ones() -> None:
     dear, cheap = (TreeTuner(HitRates()) for _ in range(2))
-    assert max(play(dear, [0.6, 0.1], 0.5, 0.2, 60)[30:]) <= 25  # 25 is a look at other ranks
-    assert sorted(play(dear, [0.6, 0.1], 0.5, 0.2, 20))[10] <= 2
-    assert sorted(play(cheap, [0.6, 0.2], 0.0001, 0.01, 40)[10:])[15] == MAX_NODES
+    assert max(sizes(DEAR.play(dear, 60))[30:]) <= 25  # 25 is a look at other ranks
+    assert sorted(sizes(DEAR.play(dear, 20)))[10] <= 2
+    assert sorted(sizes(CHEAP.play(cheap, 40))[10:])[15] == MAX_NODES
 
 
 def test_drafting_that_does_not_pay_is_turned_off() -> None:
     tuner = TreeTuner(HitRates())
-    play(tuner, [0.02], 0.3, 0.5, 30)
-    assert sorted(play(tuner, [0.02], 0.3, 0.5, 20))[10] == 0
+    USELESS.play(tuner, 30)
+    assert sorted(sizes(USELESS.play(tuner, 20)))[10] == 0
+    assert rate(USELESS.play(tuner, 3000)) > 0.95  # 1 without looks
 
 
-def test_verify_seconds_lie_on_straight_lines_between_medians() -> None:
+def test_checks_lie_on_straight_lines_between_lower_quartiles() -> None:
     """The first time of each size is no measurement."""
-    tuner = TreeTuner(HitRates())
+    costs = Costs()
     first = ((5, 90.0), (25, 90.0), (10, 90.0), (40, 90.0))
-    for nodes, seconds in (*first, (5, 1.0), (5, 3.0), (5, 2.0), (25, 4.0), (10, 3.0)):
-        tuner.judged(Topology(tuple(range(-1, nodes - 1))), [], seconds)
-    assert [tuner.verify_seconds(n) for n in (5, 10, 25)] == pytest.approx([2.0, 3.0, 4.0])
-    assert tuner.verify_seconds(7) == pytest.approx(2.4)
-    assert tuner.verify_seconds(40) == pytest.approx(5.0)
-    assert tuner.verify_seconds(0) == pytest.approx(1.0)
+    for nodes, seconds in (*first, (5, 1.0), (5, 3.0), (5, 2.0), (5, 2.5), (5, 2.2), (25, 5.0), (10, 3.0)):
+        costs.checked(nodes, seconds)
+    assert costs.sizes == [5, 10, 25]
+    seconds = costs.verify()
+    assert [seconds(n) for n in (5, 10, 25)] == pytest.approx([2.0, 3.0, 5.0])
+    assert seconds(7) == pytest.approx(2.4)
+    assert seconds(40) == pytest.approx(7.0)
+    assert seconds(0) == pytest.approx(1.0)
+
+
+def test_no_size_is_thought_dearer_than_a_larger_one() -> None:
+    costs = Costs()
+    for nodes, seconds in ((1, 9.0), (3, 1.0), (6, 9.0), (25, 2.0)):
+        costs.checked(nodes, 0)
+        costs.checked(nodes, seconds)
+    seconds = costs.verify()
+    assert [seconds(n) for n in (0, 1, 3, 6, 25)] == pytest.approx([1, 1, 1, 2, 2])
+
+
+def test_a_draft_forward_is_a_trees_part() -> None:
+    costs = Costs()
+    assert costs.draft == 0
+    for depth, seconds in ((0, 7.0), (4, 8.0), (1, 3.0)):
+        costs.drafted(depth, seconds)
+    assert costs.draft == 2
 
 
 def test_a_target_keeps_its_tuners() -> None:
@@ -80,37 +127,71 @@ def test_what_is_guessed_is_known_at_every_length_and_what_it_costs_is_not() -> 
     short, long = (tuner_of(model, "a", 1, length) for length in (1000, 16000))
     assert short.rates is long.rates
     for _ in range(4):
-        play(short, [0.6, 0.2], 0.0001, 0.01, 40)
-        play(long, [0.6, 0.2], 0.5, 0.01, 40)
-    assert sorted(play(short, [0.6, 0.2], 0.0001, 0.01, 20))[10] == MAX_NODES
-    assert sorted(play(long, [0.6, 0.2], 0.5, 0.01, 20))[10] <= 3
+        CHEAP.play(short, 40)
+        DEAR.play(long, 40)
+    assert sorted(sizes(CHEAP.play(short, 20)))[10] == MAX_NODES
+    assert sorted(sizes(DEAR.play(long, 20)))[10] <= 3
     assert tuner_of(model, "b", 1, 1000).rates is not short.rates
 
 
 def test_no_tree_is_larger_than_the_limit() -> None:
     tuner = TreeTuner(HitRates())
-    assert max(play(tuner, [0.9, 0.05], 0.0, 0.0, 80)) <= len(tuner.limit)
+    assert max(sizes(Machine((0.9, 0.05), 0.0, 0.0).play(tuner, 80))) <= len(tuner.limit)
 
 
 def test_another_tree_must_promise_more_than_a_little() -> None:
     """What is chosen stays until another tree is better by more than BETTER."""
     tuner = TreeTuner(HitRates())
-    play(tuner, [0.8, 0.1], 0.05, 0.1, 200)
+    Machine((0.8, 0.1), 0.05, 0.1).play(tuner, 200)
     chosen, gains, slope = tuner.tree(), [1.0], 0.05
     while gains[-1] <= BETTER:
-        assert tuner.tree() is chosen
+        assert next_choice(tuner) is chosen
         slope *= 1.01
         retell(tuner, slope)
-        known = tuner.rates.chances(), tuner.verify_costs(), 0.1
+        known = tuner.rates.chances(), tuner.costs.verify(), tuner.costs.draft
         gains.append(best_tree(*known, MAX_NODES)[1] / tokens_a_second(chosen, *known))
     assert gains[-2] > 1.005  # there was a better tree, by too little
-    assert len(tuner.tree()) < len(chosen)
+    assert len(next_choice(tuner)) < len(chosen)
 
 
 def retell(tuner: TreeTuner, slope: float) -> None:
-    """Checking N nodes takes 1 + slope * N seconds from now on; the next tree is a choice."""
-    for nodes in list(tuner.verify):
+    """Checking N nodes takes 1 + slope * N seconds from now on."""
+    for nodes in tuner.costs.sizes:
         for _ in range(MEMORY):
-            tuner.judged(chain(nodes), [], 1 + slope * nodes)
-    while tuner.rounds % AGAIN != 1:
-        tuner.judged(chain(max(tuner.verify)), [], 1 + slope * max(tuner.verify))
+            tuner.costs.checked(nodes, 1 + slope * nodes)
+
+
+def next_choice(tuner: TreeTuner) -> Topology:
+    """The tree behind so many rounds that a choice is due; looks are passed over."""
+    for _ in range(AGAIN):
+        tuner.judged(EMPTY, [], 1.0)
+    trees = tuner.tree(), tuner.tree()
+    return trees[trees[0] in LOOKS]
+
+
+@pytest.mark.parametrize("size", [1, 3, 6, 25])
+@pytest.mark.parametrize(
+    "machine", [Machine((0.05,), 0.1, 0.5), Machine((0.8,), 0.25, 0.15), Machine((0.75, 0.1, 0.03), 0.04, 0.17)]
+)
+def test_one_slow_moment_settles_nothing(machine: Machine, size: int) -> None:
+    """Each size's only counted time may be an accident; in the end it costs next to nothing."""
+    quiet = rate(machine.play(TreeTuner(HitRates()), 3000)[1000:])
+    shaken = rate(replace(machine, slow=(size, 3)).play(TreeTuner(HitRates()), 3000)[1000:])
+    assert shaken > 0.98 * quiet
+
+
+@pytest.mark.parametrize("machine", [USELESS, TYPICAL])
+def test_answers_made_side_by_side_share_what_is_learned(machine: Machine) -> None:
+    """Two in lockstep: both draft as one alone would in the end, and looks are taken."""
+    tuner, rng, told = TreeTuner(HitRates()), random.Random(0), []
+    for _ in range(300):
+        trees = tuner.tree(), tuner.tree()
+        for tree in trees:
+            tuner.drafted(tree, machine.step * tree.depth)
+            tuner.judged(tree, [machine._right(tree, rng)], 1 + machine.check * len(tree))
+        told.append(trees)
+    alone = sorted(sizes(machine.play(TreeTuner(HitRates()), 600)))[300]
+    for answer in zip(*told, strict=True):
+        assert abs(sorted(map(len, answer))[150] - alone) <= 2
+    looks = [tree for trees in told[20:] for tree in trees if tree in LOOKS]
+    assert 2 <= len(looks) <= 600 // LOOK
