@@ -119,6 +119,30 @@ def test_a_streamer(family: Family, method: str) -> None:
 
 
 @every_family
+@methods
+def test_a_streamer_of_our_own_generate(family: Family, method: str) -> None:
+    """As stock `generate` tells it: the prompt, all ids in order, one end."""
+    given, told, heard = inputs(family, family.richest, rows=(0,)), Recorder(), Recorder()
+    target(family).generate(**given, max_new_tokens=NEW, do_sample=False, streamer=told)
+    draftlens.generate(
+        target(family), given, draft=draft(family), method=METHODS[method], max_new_tokens=NEW, streamer=heard
+    )
+    assert heard.ids == told.ids
+    assert heard.ends == told.ends == 1
+    assert heard.puts < told.puts
+
+
+def test_a_streamer_is_ended_by_a_consumer_that_stops() -> None:
+    """Its reader waits for the end in another thread."""
+    given, heard = inputs(FAMILIES[0], "image", rows=(0,)), Recorder()
+    stream = draftlens.stream(target(FAMILIES[0]), given, draft=draft(FAMILIES[0]), max_new_tokens=NEW, streamer=heard)
+    next(stream)
+    assert not heard.ends
+    del stream
+    assert heard.ends == 1
+
+
+@every_family
 def test_a_streamer_of_a_call_around_ours_is_left_alone(family: Family) -> None:
     """`draftlens.generate` inside somebody's streamed `generate` tells that streamer nothing."""
     given, recorder = inputs(family, "text", rows=(0,)), Recorder()

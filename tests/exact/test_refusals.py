@@ -31,6 +31,15 @@ def test_a_sliding_window() -> None:
         ask(draft=sliding)
 
 
+def test_layers_of_cross_attention() -> None:
+    """Mllama looks at pictures apart from its text, and our cache holds text."""
+    text = {**TEXT, "num_hidden_layers": 3, "cross_attention_layers": [1], "pad_token_id": 0, "bos_token_id": 1}
+    vision = {"hidden_size": 16, "num_hidden_layers": 2, "num_global_layers": 1, "attention_heads": 2, "image_size": 8}
+    config = hf.MllamaConfig(text_config=text, vision_config={**vision, "patch_size": 4, "vision_output_dim": 48})
+    with pytest.raises(UnsupportedModelError, match=r"Mllama.* looks at pictures through layers of cross-attention"):
+        ask(hf.MllamaForConditionalGeneration(config))
+
+
 def test_an_encoder_with_a_decoder() -> None:
     """T5 is no decoder-only model."""
     config = hf.T5Config(vocab_size=VOCAB, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
@@ -66,6 +75,14 @@ def test_a_draft_of_another_tokenizer() -> None:
     for pair in ({"model": large, "draft": draft(FAMILY)}, {"draft": large}):
         with pytest.raises(IncompatiblePairError, match=r"2208.* 208|208.* 2208.*cannot share a tokenizer"):
             ask(**pair)
+
+
+def test_stock_drafting() -> None:
+    """It would be left out without a word."""
+    with pytest.raises(ConfigError, match="assistant_model is for stock generate: give it as draft"):
+        ask(assistant_model=draft(FAMILY))
+    with pytest.raises(ConfigError, match="prompt_lookup_num_tokens would draft too"):
+        ask(draft=draft(FAMILY), prompt_lookup_num_tokens=3)
 
 
 @pytest.mark.parametrize("options", [{"num_beams": 2}, {"num_return_sequences": 2, "do_sample": True}], ids=str)

@@ -50,6 +50,19 @@ def test_a_consumer_that_stops(family: Family, method: str, chunks: int) -> None
     assert draftlens.generate(target(family), given, **options).tokens == rows
 
 
+def test_a_result_stays_as_it_was() -> None:
+    """One taken early does not grow with the stream."""
+    stream = draftlens.stream(
+        target(FAMILIES[0]), inputs(FAMILIES[0], "image"), draft=draft(FAMILIES[0]), max_new_tokens=9
+    )
+    next(stream)
+    early = stream.result
+    told = (str(early.tokens), str(early.from_draft), early.stats.to_dict())
+    whole = stream.run()
+    assert (str(early.tokens), str(early.from_draft), early.stats.to_dict()) == told
+    assert len(whole.tokens[0]) == 9
+
+
 @every_family
 def test_a_stream_that_is_resumed(family: Family) -> None:
     """What comes after a pause is what would have come without one, whatever ran in between."""

@@ -275,6 +275,18 @@ def test_half_precision_is_summed_in_float32() -> None:
     assert torch.allclose(rough.result(), exact.result(), rtol=0.05, atol=0.02)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_large_queries_and_keys(dtype: torch.dtype) -> None:
+    """Their unscaled products pass the largest float16; the scaled ones are no larger than usual."""
+    exact, rough = Probe(VISUAL, LENGTHS), Probe(VISUAL, LENGTHS)
+    for query, key in layers(4, 2):
+        query, key = (300 * query).to(dtype), (300 * key).to(dtype)
+        rough.add(query, key, 1e-5)
+        exact.add(query.float(), key.float(), 1e-5)
+    assert torch.allclose(rough.result(), exact.result(), atol=1e-5)
+    assert rough.result().isfinite().all()
+
+
 def test_layer_by_layer() -> None:
     """Each layer's own reading is the one it would give alone; together they are the whole."""
     whole = Probe(VISUAL, LENGTHS)

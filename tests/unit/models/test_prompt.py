@@ -115,6 +115,16 @@ def test_an_own_attention_mask_is_refused(mask: Any) -> None:
         build_prompt("Some", kwargs, embed, torch.zeros(1, 3, dtype=torch.bool))
 
 
+@pytest.mark.parametrize("value", [torch.ones(1, 3), [torch.ones(2)], (None, [torch.ones(2)])])
+def test_tensors_that_answers_may_need_as_well_are_refused(value: Any) -> None:
+    kwargs = {"inputs_embeds": torch.zeros(1, 3, 2), "vision_states": value}
+    nothing = torch.zeros(1, 3, dtype=torch.bool)
+    with pytest.raises(UnsupportedModelError, match="Some hands its language model vision_states, which later tokens"):
+        build_prompt("Some", kwargs, embed, nothing)
+    known = {"inputs_embeds": kwargs["inputs_embeds"], "deepstack_visual_embeds": value, "flag": 3, "no": None}
+    assert set(build_prompt("Some", known, embed, nothing).extra) == {"deepstack_visual_embeds", "flag"}
+
+
 class Config:
     num_beams, num_return_sequences = 1, 1
 
@@ -132,4 +142,12 @@ def test_beams_are_refused(option: str) -> None:
     config = Config()
     setattr(config, option, 2)
     with pytest.raises(ConfigError, match="num_beams and num_return_sequences must be 1"):
+        capture_call(None, torch.ones(1, 2), [], [], config)
+
+
+@pytest.mark.parametrize("option", ["prompt_lookup_num_tokens", "assistant_early_exit"])
+def test_stock_drafting_is_refused(option: str) -> None:
+    config = Config()
+    setattr(config, option, 2)
+    with pytest.raises(ConfigError, match=f"{option} would draft too"):
         capture_call(None, torch.ones(1, 2), [], [], config)

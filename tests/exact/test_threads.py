@@ -1,0 +1,38 @@
+"""Several threads on one model: their passes take turns, and each answer is its own."""
+
+from __future__ import annotations
+
+import copy
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from families import FAMILIES, Family, inputs
+from stock import NEW, draft, reference, target
+
+import draftlens
+
+METHODS: list[dict[str, Any]] = [
+    {"method": "specvlm", "prune_ratio": 0.5},
+    {"method": "specvlm", "prune_ratio": 0.5, "draft": "self", "tree": "auto"},
+    {"method": "speculative", "tree": "auto"},
+    {"method": "plain"},
+]
+
+
+@pytest.mark.parametrize("name", ["qwen3_vl", "llava_onevision"])
+def test_answers_made_side_by_side(name: str) -> None:
+    """Prefills with the probe among decode steps without, and the model is as it was."""
+    family: Family = next(family for family in FAMILIES if family.name == name)
+    given, model, small = inputs(family, family.richest), copy.deepcopy(target(family)), copy.deepcopy(draft(family))
+
+    def answer(number: int) -> list[list[int]]:
+        method = METHODS[number % len(METHODS)]
+        return draftlens.generate(model, given, draft=small, method=method, max_new_tokens=NEW).tokens
+
+    with ThreadPoolExecutor(3) as pool:
+        for tokens in pool.map(answer, range(24)):
+            assert tokens == reference(family, family.richest)
+    for used in (model, small):
+        assert used.get_decoder().config._attn_implementation == "sdpa"
+        assert not used.get_decoder()._forward_pre_hooks
