@@ -27,7 +27,7 @@ def match(tree: DraftTree, ranking: Tensor) -> Verdict:
         ranking: what the target's choice is the argmax of, ``[B, N+1, V]`` (see `SamplingRule.ranking`).
     """
     choices = ranking.argmax(-1)
-    # One transfer for both: on a GPU this is the only point of a round where the host waits.
+    # One transfer for both: on a GPU this is where the host waits for the pass.
     table = torch.cat([choices, tree.tokens], dim=1).tolist()
     rows = [_walk(tree.topology, row[: len(tree.topology) + 1], row[len(tree.topology) + 1 :]) for row in table]
     return Verdict(tuple(path for path, _ in rows), tuple(tokens for _, tokens in rows))
