@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,9 @@ from draftlens.cli.show import console, print_json, table
 from draftlens.config import SpecVLM, resolve
 from draftlens.errors import ConfigError
 from draftlens.models.zoo import EMBEDDED
+
+if TYPE_CHECKING:
+    from draftlens.bench.calibrate import Calibration
 
 BAR = 30
 """Characters of the longest bar: with its mark, the table fits a terminal of 80."""
@@ -47,24 +50,46 @@ def calibrate(
         clips = [engine.process([chat]) for chat in chats]
         found = run(engine, clips, method, MASSES, max_new_tokens, lambda: progress.advance(task))
     if as_json:
-        print_json({"attention_mass": found.best, "masses": found.masses, "mean_acceptance_length": found.curve})
+        best = winner(found)
+        print_json({"attention_mass": best, "masses": found.masses, "mean_acceptance_length": found.curve})
         return
-    longest = max(found.curve) or 1.0  # answers of one token accept nothing
+    _show(found)
+
+
+def winner(found: Calibration) -> float | None:
+    """The best mass, or None where all are equally good."""
+    return found.best if min(found.curve) < max(found.curve) else None
+
+
+def _show(found: Calibration) -> None:
+    best, curve = winner(found), found.curve
+    longest = max(curve) or 1.0  # answers of one token accept nothing
     rows = [
-        [f"{mass:.1f}", f"{value:.2f}", "#" * round(BAR * value / longest) + (" <" if mass == found.best else "")]
-        for mass, value in zip(found.masses, found.curve, strict=True)
+        [f"{mass:.1f}", f"{value:.2f}", "#" * round(BAR * value / longest) + (" <" if mass == best else "")]
+        for mass, value in zip(found.masses, curve, strict=True)
     ]
     table("", ["attention_mass", "mean acceptance length", ""], rows)
-    console.print(f"attention_mass {found.best:.1f}", markup=False)
+    why = "all did equally well" if any(curve) else "the answers ended with their first token, so nothing was drafted"
+    said = f"no attention_mass is best: {why}" if best is None else f"attention_mass {best:.1f}"
+    console.print(said, markup=False, soft_wrap=True)
 
 
 def _method(chosen: Any) -> SpecVLM:
     """The method to calibrate.
 
     Raises:
-        ConfigError: it has no attention mass.
+        ConfigError: it has no attention mass, what it drafts goes by the clock, or no mass could matter.
     """
     method = resolve(chosen, True)
     if not isinstance(method, SpecVLM) or method.pruner != "specvlm":
         raise ConfigError("calibrate chooses the attention_mass of method specvlm with pruner specvlm")
+    if method.tree == "auto":
+        raise ConfigError(
+            "tree 'auto' goes by the clock, and so would the attention_mass: use 'eagle', null or a list of paths"
+        )
+    if method.prune_ratio in (0, 1):
+        raise ConfigError(
+            f"prune_ratio {method.prune_ratio:g} leaves nothing to choose, so no attention_mass is best: "
+            "use one between 0 and 1"
+        )
     return method

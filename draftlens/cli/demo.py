@@ -13,7 +13,16 @@ import transformers
 from rich.text import Text
 
 from draftlens.api import Engine, Inputs
-from draftlens.cli.show import WordWriter, console, definitions, print_json, result_json, show_stream, table
+from draftlens.cli.show import (
+    DRAFT_STYLE,
+    WordWriter,
+    console,
+    definitions,
+    print_json,
+    result_json,
+    show_stream,
+    table,
+)
 from draftlens.compare import StockRun, run_stock
 from draftlens.train.world import Facts, right_facts
 from draftlens.types import Result
@@ -30,12 +39,13 @@ def run_demo(engine: Engine, inputs: Inputs, clip: Path, prompt: str, max_new_to
         figures = {"clip": str(clip), **_figures(stock, result), **_checked(truth, result.text)}
         print_json({**figures, "result": result_json(result)})
         return
-    console.print(f"[bold]{clip.name}[/], stock generate of {engine.target.name}:")
+    name = (clip.name, "bold")
+    console.print(Text.assemble(name, f", stock generate of {engine.target.name}:"))
     writer = WordWriter(console)
     stock = run_stock(engine.target.backbone, inputs.target, on_token=_printer(engine, writer), **options)
     writer.end()
     console.print()
-    console.print(f"[bold]{clip.name}[/], draftlens ([bold green]green[/]: supplied by the draft):")
+    console.print(Text.assemble(name, ", draftlens (", ("green", DRAFT_STYLE), ": supplied by the draft):"))
     result = show_stream(engine.answer(inputs, **options), engine.pieces)
     console.print()
     said = engine.target.processor.tokenizer.decode(stock.tokens[0], skip_special_tokens=True)
@@ -111,4 +121,4 @@ def _show_table(stock: StockRun, result: Result, facts: list[str]) -> None:
     table("", ["", "stock generate", "draftlens"], rows)
     definitions("mean_acceptance_length")
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
-    console.print(f"  {platform.machine()}, {torch.get_num_threads()} threads, {versions}", style="dim")
+    console.print(f"  {platform.machine()}, {torch.get_num_threads()} threads, {versions}", style="dim", markup=False)

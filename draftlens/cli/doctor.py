@@ -11,8 +11,9 @@ import torch
 import transformers
 
 from draftlens import __version__
+from draftlens.cli.loading import load_models
 from draftlens.cli.show import print_json, table
-from draftlens.load import Loaded, load_pair
+from draftlens.load import Loaded
 from draftlens.models.backbone import ATTENTION
 
 
@@ -35,7 +36,7 @@ def report(target: str | None, draft: str | None, device: str | None, dtype: str
     }
     if target is None:
         return facts
-    big, small = load_pair(target, draft, device, dtype)
+    big, small = load_models(target, draft, device, dtype, quiet=True)
     facts["target"] = _model(big)
     if small is not None:
         facts["draft"] = _model(small)

@@ -98,7 +98,7 @@ class SavingBar(Bar):
 
 @contextmanager
 def _bar(out: Path, quiet: bool) -> Iterator[SavingBar]:
-    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn()
     times = TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn()
     with progress_of(quiet, *columns, *times, speed_estimate_period=300) as progress:
         yield SavingBar(progress, out)

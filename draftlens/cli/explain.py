@@ -27,7 +27,7 @@ def explain(
     draft: Annotated[
         str | None,
         typer.Option(
-            "--draft", "-d", help="As elsewhere; `auto` takes the one known for the target, or the target itself."
+            "--draft", "-d", help="As elsewhere; `auto` takes the one known for the target, `none` the target itself."
         ),
     ] = AUTO,
     method: Annotated[str | None, typer.Option("--method", "-m", help="`specvlm`.")] = "specvlm",

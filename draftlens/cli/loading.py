@@ -13,12 +13,14 @@ from draftlens.api import Engine, load
 from draftlens.cli import options as opt
 from draftlens.cli.progress import count_bar, working
 from draftlens.cli.threads import settle_threads
+from draftlens.config import resolve
 from draftlens.conversation import Conversation, ask, read
 from draftlens.errors import ConfigError
 from draftlens.load import Loaded, load_model, load_pair
 from draftlens.models.zoo import EMBEDDED
 
 NO_DRAFT = "none"
+"""What `--draft` calls having none, even where the target's name stands for a pair."""
 
 
 def read_media(quiet: bool, limits: str | None, prompt: str, frames: int = 8, **media: Any) -> Conversation:
@@ -35,9 +37,17 @@ def read_media(quiet: bool, limits: str | None, prompt: str, frames: int = 8, **
 def load_engine(
     target: str, draft: str | None, method: Any, device: str | None, dtype: str | None, quiet: bool
 ) -> Engine:
-    """`draftlens.load`, with a spinner."""
+    """`draftlens.load`, with a spinner; a draft called `none` is none.
+
+    Raises:
+        ConfigError, UnsupportedModelError, IncompatiblePairError: as `draftlens.load`.
+    """
     with _loading(target, quiet):
-        engine = load(target, draft, method, device, dtype)
+        if draft == NO_DRAFT:
+            resolve(method, has_draft=False)  # a bad method is told before minutes of loading
+            engine = Engine(load_model(target, "target", device, dtype), None, method)
+        else:
+            engine = load(target, draft, method, device, dtype)
     settle_threads(engine.target.backbone.model)
     return engine
 
@@ -45,7 +55,11 @@ def load_engine(
 def load_models(
     target: str, draft: str | None, device: str | None, dtype: str | None, quiet: bool
 ) -> tuple[Loaded, Loaded | None]:
-    """Target and draft, with a spinner; a draft called `none` is none."""
+    """Target and draft, with a spinner; a draft called `none` is none.
+
+    Raises:
+        ConfigError, UnsupportedModelError, IncompatiblePairError: as `draftlens.load`.
+    """
     with _loading(target, quiet):
         if draft == NO_DRAFT:
             pair: tuple[Loaded, Loaded | None] = load_model(target, "target", device, dtype), None

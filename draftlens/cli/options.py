@@ -20,7 +20,9 @@ Target = Annotated[
 Draft = Annotated[
     str | None,
     typer.Option(
-        "--draft", "-d", help="A smaller model of the same tokenizer; `auto` takes the one known for the target."
+        "--draft",
+        "-d",
+        help="A smaller model of the same tokenizer; `auto` takes the one known for the target, `none` none.",
     ),
 ]
 MethodName = Annotated[str | None, typer.Option("--method", "-m", help="`plain`, `speculative` or `specvlm`.")]

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
+from rich.text import Text
 
 from draftlens.cli.show import errors
 
@@ -27,7 +28,7 @@ def working(what: str, quiet: bool = False) -> Iterator[None]:
     if hidden(quiet):
         yield
         return
-    with errors.status(what):
+    with errors.status(Text(what)):
         yield
 
 
@@ -41,7 +42,7 @@ def count_bar(what: str, quiet: bool = False, *columns: ProgressColumn) -> Itera
     if hidden(quiet):
         yield None
         return
-    usual = TextColumn(what), BarColumn(), MofNCompleteColumn()
+    usual = TextColumn(what, markup=False), BarColumn(), MofNCompleteColumn()
     with progress_of(quiet, *usual, *columns) as progress:
         task = progress.add_task(what, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)

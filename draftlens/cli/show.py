@@ -15,8 +15,8 @@ from draftlens.api import Stream
 from draftlens.engine import DEFINITIONS
 from draftlens.types import Result
 
-console = Console(highlight=False)
-errors = Console(stderr=True, highlight=False)
+console = Console(highlight=False, emoji=False)
+errors = Console(stderr=True, highlight=False, emoji=False)
 DRAFT_STYLE = "bold green"
 
 
@@ -92,12 +92,15 @@ def shaded(
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table, first column to the left, figures to the right."""
-    grid = Table(title=title, title_justify="left", title_style="bold")
+    """Print a table, first column to the left, figures to the right.
+
+    Names may be the user's, so a bracket is a bracket and not markup, and what is too long goes on below.
+    """
+    grid = Table(title=Text(title, "bold"), title_justify="left")
     for index, column in enumerate(columns):
-        grid.add_column(column, justify="left" if index == 0 else "right")
+        grid.add_column(Text(column), justify="left" if index == 0 else "right", overflow="fold")
     for row in rows:
-        grid.add_row(*row)
+        grid.add_row(*map(Text, row))
     console.print(grid)
 
 
@@ -132,16 +135,17 @@ def show_files(folder: Path, *names: str) -> None:
 def show_stats(result: Result) -> None:
     """One line of figures under an answer."""
     stats = result.stats
-    parts = [
+    parts: list[str | tuple[str, str]] = [
         f"{stats.emitted} tokens in {stats.e2e:.2f} s ({stats.tokens_per_second:.1f} tokens/s)",
         f"first after {stats.ttft:.2f} s",
     ]
     if stats.drafted:
         supplied = sum(map(sum, result.from_draft))
-        parts.append(f"[{DRAFT_STYLE}]{supplied} from the draft[/]")
+        parts.append((f"{supplied} from the draft", DRAFT_STYLE))
         parts.append(f"mean acceptance length {stats.mean_acceptance_length:.2f}")
     parts.append(exactness(result))
-    errors.print(" · ".join(parts), style="dim", soft_wrap=True)
+    line = Text(" · ").join(Text.assemble(part) for part in parts)
+    errors.print(line, style="dim", soft_wrap=True)
 
 
 def exactness(result: Result) -> str:
@@ -152,7 +156,7 @@ def exactness(result: Result) -> str:
 def definitions(*names: str) -> None:
     """What the named metrics mean."""
     for name in names:
-        console.print(f"  {name}: {DEFINITIONS[name]}", style="dim")
+        console.print(f"  {name}: {DEFINITIONS[name]}", style="dim", markup=False)
 
 
 def print_json(value: Any) -> None:

@@ -69,7 +69,7 @@ def register(app: typer.Typer) -> None:
 def show_plan(plan: Plan) -> None:
     """Print what will be trained."""
     parts = ", ".join(f"{part} {count / 1e6:.2f}M" for part, count in plan.parameters.items())
-    console.print(f"{plan.model}: {parts}", soft_wrap=True)
+    console.print(f"{plan.model}: {parts}", soft_wrap=True, markup=False)
     where = f"{plan.processes} x {plan.device}" if plan.processes > 1 else plan.device
     console.print(f"{plan.precision} on {where}, {plan.media} media files", soft_wrap=True)
     rows = [
@@ -103,5 +103,7 @@ def show_trained(trained: Trained, as_json: bool) -> None:
         rows.append([stage.name, str(stage.steps), str(trained.resumed[stage.name] or ""), first, last])
     table("trained", ["stage", "steps", "went on from", "first loss", "last loss"], rows)
     plot = "" if trained.plotted else " (no loss.png: matplotlib is not installed)"
-    console.print(f"{trained.folder} holds the draft, after {trained.seconds:.0f} s{plot}", soft_wrap=True)
+    console.print(
+        f"{trained.folder} holds the draft, after {trained.seconds:.0f} s{plot}", soft_wrap=True, markup=False
+    )
     console.print(f'draftlens.load(target, draft="{trained.folder}")', soft_wrap=True, markup=False)

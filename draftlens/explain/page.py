@@ -15,14 +15,18 @@ from PIL import Image
 from draftlens.engine import DEFINITIONS
 from draftlens.explain import paint
 from draftlens.explain.charts import PHASE_COLOURS, rounds_chart, shares_chart
-from draftlens.explain.sheet import subtitle
+from draftlens.explain.sheet import inside, subtitle
 from draftlens.explain.trace import Trace
-from draftlens.explain.views import View
+from draftlens.explain.views import View, drawn
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 """Whatever a page holds, it can load nothing."""
 QUALITY = 88
 """Of the JPEG pictures."""
+NARROW, BROAD = 0.4, 8.0
+"""Width / height from which on a picture gets less or more room than its column has."""
+TALLEST = 1200
+"""Pixels that a narrow picture is high, at most."""
 
 
 def page(trace: Trace) -> str:
@@ -103,15 +107,19 @@ def _figure(index: int, view: View, side: int) -> str:
     kept, total = view.counts
     name = f"{view.name}, {view.when}" if view.when else view.name
     image = "" if view.image is None else f'<img alt="{escape(name)}" src="{inlined(view.image, side)}">'
+    row = ' style="grid-column: 1 / -1"' if view.aspect > BROAD else ""
+    limit = f"; max-width: {TALLEST * view.aspect:.0f}px" if view.aspect < NARROW else ""
     return (
-        f'<figure data-view="{index}"><figcaption>{escape(name)}<span>{kept} of {total}</span></figcaption>'
-        f'<div class="frame" style="aspect-ratio: {view.aspect:.4f}">{image}<canvas></canvas></div></figure>'
+        f'<figure data-view="{index}"{row}><figcaption>{escape(name)}<span>{kept} of {total}</span></figcaption>'
+        f'<div class="frame" style="aspect-ratio: {view.aspect:.4f}{limit}">{image}<canvas></canvas></div></figure>'
     )
 
 
 def inlined(image: Image.Image, side: int) -> str:
-    """A picture as a data address, its longer side at most `side` pixels."""
-    small = image.convert("RGB")
+    """A picture as a data address, its longer side at most `side` pixels and its shorter one as it is drawn."""
+    small, own = image.convert("RGB"), image.width / image.height
+    if drawn(own) != own:
+        small = small.resize(inside(drawn(own), (side, side)), Image.Resampling.LANCZOS)
     small.thumbnail((side, side), Image.Resampling.LANCZOS)
     file = io.BytesIO()
     small.save(file, "JPEG", quality=QUALITY)

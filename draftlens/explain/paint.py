@@ -80,12 +80,12 @@ def plain(text: str) -> str:
 
 
 def fitting(text: str, size: int, width: float) -> str:
-    """The text, its end cut off where it is wider than `width` pixels."""
+    """The text, its end cut off where it is wider than `width` pixels; nothing where not even dots have room."""
     text = plain(text)
     if font(size).getlength(text) <= width:
         return text
     fits = bisect_right(range(len(text)), width, key=lambda end: font(size).getlength(text[:end] + "…"))
-    return text[: max(0, fits - 1)].rstrip() + "…"
+    return text[: fits - 1].rstrip() + "…" if fits else ""
 
 
 def under(view: View, size: tuple[int, int]) -> Pixels:
@@ -126,6 +126,8 @@ def outlined(pixels: Pixels, kept: Mask, colour: str = KEPT) -> Image.Image:
     ys = [-(-row * image.height // rows) for row in range(rows + 1)]
     for row, column in np.argwhere(kept):
         left, top, right, bottom = xs[column], ys[row], xs[column + 1] - 1, ys[row + 1] - 1
+        if right < left or bottom < top:
+            continue  # cells smaller than a pixel: this one has none
         sides = (
             (row, column - 1, (left, top, left + thick - 1, bottom)),
             (row, column + 1, (right - thick + 1, top, right, bottom)),

@@ -19,6 +19,8 @@ HEAD, FOOT = 190, 300
 """Heights of the title and of what stands below the cards."""
 BARS = 96
 """Height of the tallest bar."""
+NARROW = 0.2
+"""Width / height of a picture that is too narrow for its line of text, which then takes the width of the box."""
 
 
 def sheet(trace: Trace) -> Image.Image:
@@ -87,13 +89,14 @@ def _card(
 ) -> None:
     left, top = corner
     size = inside(view.aspect, layout.size)
+    wide = layout.size[0] if view.aspect < NARROW else size[0]
     points, (kept, total) = 14 if layout.size[0] < 110 else 17, view.counts
     letters, name = paint.font(points), view.when or view.name
-    room = size[0] - letters.getlength(paint.plain(name)) - 6
+    room = wide - letters.getlength(paint.plain(name)) - 6
     count = next((text for text in (f"{kept} of {total}", f"{kept}") if letters.getlength(text) <= room), f"{kept}")
-    name = paint.fitting(name, points, size[0] - letters.getlength(count) - 6)
+    name = paint.fitting(name, points, wide - letters.getlength(count) - 6)
     draw.text((left, top + LABEL - 9), name, paint.INK, letters, "ls")
-    draw.text((left + size[0], top + LABEL - 9), count, paint.MUTED if kept else paint.FAINT, letters, "rs")
+    draw.text((left + wide, top + LABEL - 9), count, paint.MUTED if kept else paint.FAINT, letters, "rs")
     image.paste(paint.lit(view, size), (left, top + LABEL))
     if scale is not None:
         aside = (left + layout.size[0] + SEAM, top + LABEL)

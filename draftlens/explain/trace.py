@@ -20,7 +20,7 @@ from draftlens.draft.small_model import SmallModelDrafter
 from draftlens.engine import Stats
 from draftlens.errors import ConfigError, InputError
 from draftlens.explain.pictures import pictures
-from draftlens.explain.views import Shown, runs_of, show, wholes_of
+from draftlens.explain.views import LONGEST, Shown, runs_of, show, wholes_of
 from draftlens.prune import make_pruner
 from draftlens.types import Result
 
@@ -291,4 +291,6 @@ def _notes(shown: Shown, method: SpecVLM, several: bool) -> tuple[str, ...]:
         notes.append(f"Pruner {method.pruner} does not go by attention: it was read for these pictures only.")
     if any(view.image is None for view in shown.views):
         notes.append("Cells without a picture stand in the order of the prompt: their places are not known.")
+    if any(view.aspect != view.own_aspect for view in shown.views):
+        notes.append(f"What is longer than {LONGEST:g} to 1 is drawn as if it were {LONGEST:g} to 1.")
     return tuple(notes)

@@ -19,6 +19,8 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 TINY = float(np.finfo(np.float32).tiny)
 """In place of a mean of nothing."""
+LONGEST = 20.0
+"""A picture's longer side / its shorter one as it is drawn, at most: on a line no cell could be seen."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +57,11 @@ class View:
 
     @property
     def aspect(self) -> float:
+        """Width / height as it is drawn."""
+        return drawn(self.own_aspect)
+
+    @property
+    def own_aspect(self) -> float:
         """Width / height of the picture, or of the grid where there is none."""
         if self.image is None:
             return float(self.kept.shape[1] / self.kept.shape[0])
@@ -85,6 +92,11 @@ class Shown:
         """Kept and all visual tokens."""
         kept, total = np.sum([view.counts for view in self.views], axis=0)
         return int(kept) + self.spare[1], int(total) + self.spare[0]
+
+
+def drawn(aspect: float) -> float:
+    """Width / height with which something of this width / height is drawn: its own up to `LONGEST`."""
+    return min(max(aspect, 1 / LONGEST), LONGEST)
 
 
 def runs_of(choice: Choice) -> list[slice]:

@@ -49,7 +49,7 @@ def test_json_is_what_the_engine_says(run: Any, engine: draftlens.Engine) -> Non
 
 
 def test_the_table_shows_the_curve_and_marks_the_best(run: Any) -> None:
-    status, out, _ = run(CLIP, *SHORT)
+    status, out, _ = run(CLIP, *SHORT, "--speculative-config", '{"tree": null}')
     assert status == 0
     rows = re.findall(r"│ (\d\.\d) +│ +(\d\.\d\d) │ +(#*)( <)? │", out)
     assert [float(mass) for mass, *_ in rows] == list(MASSES)
@@ -78,7 +78,7 @@ def test_images_are_prompts_of_their_own(run: Any, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(draftlens.Engine, "process", listen)
     monkeypatch.setattr(draftlens.Engine, "answer", count)
-    status, out, _ = run("--images", PICTURE, PICTURE, *SHORT, "--json")
+    status, out, _ = run("--images", PICTURE, PICTURE, *SHORT, "--max-new-tokens", "12", "--json")
     assert status == 0
     assert json.loads(out)["attention_mass"] in MASSES
     assert counted == [mass for mass in MASSES for _ in range(2)]
@@ -87,10 +87,24 @@ def test_images_are_prompts_of_their_own(run: Any, monkeypatch: pytest.MonkeyPat
 
 
 def test_answers_of_one_token_accept_nothing_and_are_no_error(run: Any) -> None:
-    """Nothing is drafted: all masses are equally good, and the smallest is chosen."""
+    """Nothing is drafted: all masses are equally good, so none is the best."""
     status, out, err = run(CLIP, "--frames", "2", "--max-new-tokens", "1", "--device", "cpu")
     assert status == 0, err
-    assert out.rstrip().endswith("attention_mass 0.0")
+    assert "<" not in out
+    assert out.splitlines()[-1] == (
+        "no attention_mass is best: the answers ended with their first token, so nothing was drafted"
+    )
+
+
+def test_masses_that_do_equally_well_have_no_best(run: Any) -> None:
+    """On this clip EAGLE's tree guesses six tokens with any mass."""
+    status, out, _ = run(CLIP, *SHORT)
+    assert status == 0
+    assert out.count("│ " + "#" * 30 + " │") == len(MASSES)
+    assert out.splitlines()[-1] == "no attention_mass is best: all did equally well"
+    report = json.loads(run(CLIP, *SHORT, "--json")[1])
+    assert report["attention_mass"] is None
+    assert len(set(report["mean_acceptance_length"])) == 1
 
 
 @pytest.mark.parametrize(
@@ -99,6 +113,12 @@ def test_answers_of_one_token_accept_nothing_and_are_no_error(run: Any) -> None:
         (["--speculative-config", '{"pruner": "uniform"}'], "calibrate chooses the attention_mass of method specvlm"),
         (["--speculative-config", '{"method": "speculative"}'], "method 'speculative' contradict each other"),
         (["--speculative-config", '{"prune_ratio": 2}'], "prune_ratio is a share between 0 and 1, not 2"),
+        (
+            ["--speculative-config", '{"tree": "auto"}'],
+            "tree 'auto' goes by the clock, and so would the attention_mass: use 'eagle', null or a list of paths",
+        ),
+        (["--speculative-config", '{"prune_ratio": 0}'], "prune_ratio 0 leaves nothing to choose"),
+        (["--speculative-config", '{"prune_ratio": 1.0}'], "prune_ratio 1 leaves nothing to choose"),
         (["nowhere.mp4"], "cannot read nowhere.mp4: there is no such file"),
         (["--target", "/no/such/model"], "there is no such folder"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,27 @@ def test_demo_json_holds_the_figures(run) -> None:
     assert status == 0
     assert report["identical"]
     assert report["result"]["stats"]["emitted"] == len(report["result"]["tokens"][0])
+
+
+def test_a_name_with_brackets_is_shown_as_it_is(run, tmp_path: Path) -> None:
+    """As video downloaders give them; to rich they would be a style and a picture."""
+    clip = tmp_path / "Trip :x: [dqw4w9WgXcQ].mp4"
+    shutil.copy(CLIP, clip)
+    status, out, err = run("demo", str(clip), "--frames", "2", "--max-new-tokens", "6", "--device", "cpu")
+    assert status == 0, err
+    assert f"{clip.name}, stock generate of embedded:" in out
+    assert f"{clip.name}, draftlens (green: supplied by the draft):" in out
+
+
+def test_without_a_draft_nothing_is_drafted(run) -> None:
+    """Even though the name of the target stands for a pair."""
+    words = ["--draft", "none", "--frames", "2", "--max-new-tokens", "6", "--device", "cpu"]
+    status, out, err = run("caption", CLIP, *words, "--json")
+    assert status == 0, err
+    assert json.loads(out)["stats"]["drafted"] == 0
+    status, _, err = run("caption", CLIP, *words, "--method", "telepathy", "--target", "/no/such/model")
+    assert status == 2
+    assert "unknown method 'telepathy'" in err
 
 
 def test_caption_and_ask(run) -> None:

@@ -18,6 +18,7 @@ from tests.e2e.conftest import CLIPS
 
 CLIP = min(CLIPS.glob("*.mp4"))
 PICTURE = min(CLIPS.glob("*.png"))
+SHORT = ["--max-new-tokens", "6"]
 
 
 @pytest.fixture
@@ -57,6 +58,28 @@ def test_images_options_and_json(run, tmp_path: Path) -> None:
     assert report["kept"] == report["total"] // 2
     assert any(view["scores"][0][0] is not None for view in report["views"])
     assert any("Pruner grid does not go by attention" in note for note in report["notes"])
+
+
+@pytest.mark.parametrize(("size", "high"), [((1200, 6), 700), ((30, 6000), 3000)])
+def test_pictures_like_a_line_have_a_sheet_of_ordinary_size(
+    run, size: tuple[int, int], high: int, tmp_path: Path
+) -> None:
+    Image.open(PICTURE).resize(size).save(tmp_path / "line.png")
+    out = tmp_path / "out"
+    status, said, err = run("--images", str(tmp_path / "line.png"), "--no-compare", *SHORT, "--out", str(out))
+    assert status == 0, err
+    assert "What is longer than 20 to 1 is drawn as if it were 20 to 1." in said
+    with Image.open(out / "line.png") as drawn:
+        assert drawn.width == 1600
+        assert drawn.height < high
+
+
+def test_without_a_draft_the_target_drafts_for_itself(run, tmp_path: Path) -> None:
+    """Even though the name of the target stands for a pair."""
+    words = ["--draft", "none", "--frames", "2", "--no-compare", "--json", "--out", str(tmp_path)]
+    status, out, err = run(str(CLIP), *SHORT, *words)
+    assert status == 0, err
+    assert json.loads(out)["settings"]["draft"] == "the target itself"
 
 
 def test_the_trace_is_that_of_the_answer(engine: draftlens.Engine) -> None:

@@ -1,19 +1,24 @@
-"""Parts of the command line that a whole run does not show: line breaks and bars on a terminal, threads."""
+"""Parts of the command line that a whole run does not show: line breaks, names, bars on a terminal, threads."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from rich.console import Console
 from rich.text import Text
 
-from draftlens.cli import progress
+from draftlens.cli import progress, show
+from draftlens.cli.loading import load_models
 from draftlens.cli.progress import Bar, count_bar, progress_of, working
-from draftlens.cli.show import WordWriter
+from draftlens.cli.show import WordWriter, show_files, show_stats, table
 from draftlens.cli.threads import SMALL, settle_threads
+from draftlens.engine import Stats
+from draftlens.errors import ConfigError
+from draftlens.types import Result
 
 
 def written(pieces: list[str], terminal: bool) -> str:
@@ -36,6 +41,70 @@ def test_words_stay_whole_on_a_terminal_however_they_come(pieces: list[str]) -> 
 def test_elsewhere_nothing_is_broken_and_newlines_are_kept() -> None:
     assert written(["a large purple", " ring\nmoves  on"], terminal=False) == "a large purple ring\nmoves  on\n"
     assert written(["a\n", "b"], terminal=True) == "a\nb\n"
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What is printed on 80 columns."""
+    file = io.StringIO()
+    monkeypatch.setattr(show, "console", Console(file=file, width=80, highlight=False))
+    return file
+
+
+def cells_of(printed: str) -> list[list[str]]:
+    """The texts of a table's rows, folded ones put together again."""
+    rows: list[list[str]] = []
+    for line in printed.splitlines():
+        parts = [part.strip() for part in line.split("│")[1:-1]]
+        if parts and parts[-1]:
+            rows.append(parts)
+        elif parts:
+            rows[-1] = [upper + lower for upper, lower in zip(rows[-1], parts, strict=True)]
+    return rows
+
+
+NAMES = ["Trip [dqw4w9WgXcQ].mp4", "media[/old]", "[red]", "a[b", ":x:"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_table_shows_names_as_they_are(narrow: io.StringIO, name: str) -> None:
+    table(f"of {name}", ["", name], [[name, "1"], ["b", name]])
+    title, _, header, *_ = narrow.getvalue().splitlines()
+    assert title.rstrip() == f"of {name}"
+    assert [part.strip() for part in header.split("┃")[1:-1]] == ["", name]
+    assert cells_of(narrow.getvalue()) == [[name, "1"], ["b", name]]
+
+
+def test_a_table_folds_what_is_too_long(narrow: io.StringIO) -> None:
+    """Cut, the three would read alike."""
+    names = [f"specvlm,prune_ratio=0.{digit},attention_mass=0.{digit}" for digit in (5, 7, 9)]
+    columns = ["method", *(f"figure{number}" for number in range(8))]
+    table("", columns, [[name, *["1.00"] * 8] for name in names])
+    assert "…" not in narrow.getvalue()
+    assert [row[0] for row in cells_of(narrow.getvalue())] == names
+    assert max(map(len, narrow.getvalue().splitlines())) <= 80
+
+
+def test_titles_and_figures_look_as_ever(narrow: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bold title and heads, first column to the left, the others to the right."""
+    styled = Console(file=narrow, width=80, force_terminal=True, color_system="standard")
+    monkeypatch.setattr(show, "console", styled)
+    table("the title", ["name", "figure"], [["a", "1"]])
+    for words in ("\x1b[1mthe title", "\x1b[1mname", "\x1b[1mfigure", "│ a    │      1 │"):
+        assert words in narrow.getvalue()
+
+
+def test_paths_are_told_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    show_files(Path("runs:x:/[/old]"), "a[b].png")
+    assert capsys.readouterr().out == "runs:x:/[/old] holds a[b].png\n"
+
+
+def test_what_was_approximate_is_told_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    result = Result([[1, 2]], [[False, True]], Stats(emitted=2, drafted=5, e2e=1.0), False, ("a [bold] step", "[/x]"))
+    show_stats(result)
+    told = capsys.readouterr().err
+    assert "1 from the draft · mean acceptance length" in told
+    assert told.endswith("· approximate: a [bold] step, [/x]\n")
 
 
 @pytest.fixture
@@ -74,6 +143,13 @@ def test_progress_is_drawn_on_a_terminal(drawn: io.StringIO) -> None:
 def test_progress_is_hidden_elsewhere_and_where_it_is_unwanted(drawn: io.StringIO, quiet: bool) -> None:
     assert draw_all(quiet) == [False, False]
     assert drawn.getvalue() == ""
+
+
+@pytest.mark.parametrize("drawn", [True], indirect=True)
+def test_the_target_is_named_as_it_is_while_it_loads(drawn: io.StringIO) -> None:
+    with pytest.raises(ConfigError, match="there is no such folder"):
+        load_models("/no/such/[bold]/[/old]", None, "cpu", "float32", quiet=False)
+    assert "loading /no/such/[bold]/[/old]" in drawn.getvalue()
 
 
 @pytest.fixture

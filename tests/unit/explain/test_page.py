@@ -128,6 +128,28 @@ def test_pictures_are_inlined_as_they_are() -> None:
     assert given.size == (900, 300)  # others show it too
 
 
+@pytest.mark.parametrize(("size", "drawn"), [((1200, 6), (640, 32)), ((30, 6000), (32, 640)), ((2, 100), (32, 640))])
+def test_pictures_like_a_line_are_as_thick_as_they_are_drawn(size: tuple[int, int], drawn: tuple[int, int]) -> None:
+    address = inlined(Image.new("RGB", size), 640)
+    assert Image.open(io.BytesIO(base64.b64decode(address.removeprefix("data:image/jpeg;base64,")))).size == drawn
+
+
+@pytest.mark.parametrize(
+    ("size", "row", "frame"),
+    [
+        ((120, 90), None, "aspect-ratio: 1.3333"),
+        ((720, 7200), None, "aspect-ratio: 0.1000; max-width: 120px"),
+        ((30, 6000), None, "aspect-ratio: 0.0500; max-width: 60px"),
+        ((1200, 6), "grid-column: 1 / -1", "aspect-ratio: 20.0000"),
+    ],
+)
+def test_long_pictures_have_room_on_the_page(size: tuple[int, int], row: str | None, frame: str) -> None:
+    """A narrow one is at most 1200 pixels high, a broad one has a row of its own, any other fills its column."""
+    tags = parsed(page(trace_of(shown(1, image=Image.new("RGB", size), kept=(5,))))).tags
+    assert [attributes.get("style") for tag, attributes in tags if tag == "figure"] == [row]
+    assert [attributes["style"] for _, attributes in tags if attributes.get("class") == "frame"] == [frame]
+
+
 def test_views_without_pictures_scores_or_times_have_a_page_too() -> None:
     for view in (found := shown(2, image=None, when=False)).views:
         view.scores[:] = np.nan

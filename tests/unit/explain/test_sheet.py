@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from draftlens.explain import paint, sheet
-from draftlens.explain.layout import MARGIN, WIDTH, fit
-from draftlens.explain.sheet import HEAD, MOST, chosen, inside, notes_of, top_of
-from draftlens.explain.views import View
+from draftlens.explain.layout import MARGIN, TALLEST, WIDTH, Layout, fit
+from draftlens.explain.sheet import FOOT, HEAD, MOST, chosen, inside, notes_of, top_of
+from draftlens.explain.views import Shown, View
 from tests.unit.explain.traces import GREY, brightness, shown, trace_of
 
 
@@ -84,6 +86,99 @@ def test_more_frames_than_have_room_are_thinned_out_evenly_and_it_is_said() -> N
     assert notes_of(trace_of(found))[0].startswith("64 of 200 views are shown")
     assert notes_of(trace_of(shown(64))) == []
     assert sheet(trace_of(found)).height < 2000
+
+
+SIZES = {
+    (1, 0.4): Layout(1, 1, True, (725, 1812), 22),
+    (1, 4 / 3): Layout(1, 1, True, (725, 544), 22),
+    (8, 16 / 9): Layout(4, 2, False, (347, 195), 22),
+    (16, 1.0): Layout(8, 2, False, (162, 162), 22),
+    (64, 0.5625): Layout(16, 4, False, (79, 140), 12),
+}
+
+
+@pytest.mark.parametrize(("count", "aspect"), SIZES)
+def test_ordinary_pictures_have_the_layout_that_is_nearest_to_a_slide(count: int, aspect: float) -> None:
+    assert fit([aspect] * count) == SIZES[count, aspect]
+
+
+@pytest.mark.parametrize("heatmaps", [True, False])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8, 13, 45, MOST])
+def test_cards_have_room_whatever_their_shape(count: int, heatmaps: bool) -> None:
+    for aspect in np.geomspace(1 / 3000, 3000, 81):
+        layout = fit([aspect] * count, heatmaps)
+        assert layout.columns * layout.rows >= count
+        assert layout.width <= WIDTH - 2 * MARGIN
+        assert layout.height <= TALLEST
+
+
+@pytest.mark.parametrize("heatmaps", [True, False])
+@pytest.mark.parametrize(("count", "aspect"), [(1, 0.1), (1, 0.2), (2, 0.1), (3, 0.05)])
+def test_tall_pictures_are_made_smaller_and_not_more_than_they_must(count: int, aspect: float, heatmaps: bool) -> None:
+    layout = fit([aspect] * count, heatmaps)
+    assert layout.height > TALLEST - 3
+    assert layout.size[0] / layout.size[1] == pytest.approx(aspect, rel=0.01)
+
+
+def test_rows_of_tall_pictures_share_the_height() -> None:
+    layout = fit([1 / 400] * MOST)
+    assert layout.rows == 2
+    assert layout.height == pytest.approx(TALLEST, abs=2)
+
+
+LINES = [(1200, 6), (6, 1200), (30, 6000), (2, 1), (1, 1000)]
+
+
+@pytest.mark.parametrize("size", LINES)
+@pytest.mark.parametrize("frames", [1, 3, 64])
+def test_pictures_like_a_line_have_a_sheet_of_ordinary_size(size: tuple[int, int], frames: int) -> None:
+    found = shown(frames, image=Image.new("RGB", size), kept=tuple(range(0, 12 * frames, 5)))
+    tracemalloc.start()
+    drawn = sheet(trace_of(found))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert drawn.width == WIDTH
+    assert drawn.height <= HEAD + TALLEST + FOOT
+    assert peak < 2e8
+
+
+def test_what_is_longer_than_can_be_shown_is_drawn_shorter() -> None:
+    for size, aspect in (((1200, 6), 20), ((6, 1200), 1 / 20), ((2000, 100), 20), ((120, 90), 4 / 3)):
+        assert shown(1, image=Image.new("RGB", size), kept=(5,)).views[0].aspect == pytest.approx(aspect)
+    view = shown(1, image=Image.new("RGB", (1200, 6), (180, 180, 180)), kept=(5,)).views[0]
+    top, left = HEAD + 30, MARGIN
+    drawn = sheet(trace_of(Shown((view,), (0, 0)))).crop((left, top, WIDTH - MARGIN, top + 73))
+    values = middles(drawn, 3, 4)
+    assert (values[view.kept] > 150).all()
+    assert (values[~view.kept] < 80).all()
+
+
+def test_cells_smaller_than_a_pixel_are_drawn_where_they_have_one() -> None:
+    """Of 30 rows on 12 pixels every pixel shows one: the row whose stretch it lies in."""
+    kept = np.ones((30, 40), bool)
+    kept[:15] = False
+    view = View("", "", GREY, np.ones((30, 40), np.float32), kept, np.ones((30, 40), bool))
+    for size in ((20, 12), (200, 12), (20, 120), (1, 1), (3, 2)):
+        pixels = np.asarray(paint.lit(view, size), np.float32)
+        assert pixels.shape == (size[1], size[0], 3)
+        paint.heat(view, size, paint.Scale(0.5, 2.0))
+    values = brightness(paint.lit(view, (200, 12)))
+    assert (values[:6] < 80).all()
+    assert (values[6:] > 150).all()
+
+
+def test_a_line_of_text_has_room_above_a_narrow_picture() -> None:
+    """Among others it takes the width of the box; where all are narrow, the figure alone is told."""
+    views = (*shown(3).views, *shown(1, image=Image.new("RGB", (10, 200)), kept=(5,)).views)
+    layout = fit([view.aspect for view in views])
+    left, top = layout.corner(3)
+    line = sheet(trace_of(Shown(views, (0, 0)))).crop((0, HEAD + top, WIDTH, HEAD + top + 28))
+    dark = np.flatnonzero((brightness(line) < 200).any(0))
+    inside_box = dark[dark >= MARGIN + left - 20]
+    assert inside_box.min() >= MARGIN + left
+    assert inside_box.max() == pytest.approx(MARGIN + left + layout.size[0], abs=4)
+    assert paint.fitting("frame 1", 14, 3) == paint.fitting("frame 1", 14, -9) == ""
+    assert paint.fitting("frame 1", 14, paint.font(14).getlength("…")) == "…"
 
 
 def test_bars_are_as_high_as_shares() -> None:
