@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -34,6 +34,10 @@ class Media(Protocol):
         """
         ...
 
+    def files(self) -> Sequence[Path]:
+        """What is read from disk, so that a run is not resumed with another content; empty where nothing is."""
+        ...
+
 
 @dataclass(frozen=True)
 class Clip:
@@ -57,6 +61,10 @@ class Clip:
         """See `Media.prepare`."""
         return self.media.prepare(self.prompt, self.frames)
 
+    def files(self) -> Sequence[Path]:
+        """See `Media.files`."""
+        return self.media.files()
+
 
 @dataclass(frozen=True)
 class VideoFile:
@@ -68,6 +76,10 @@ class VideoFile:
         """Nothing but the message is made beforehand."""
         return lambda: read(ask(prompt, video=self.path), frames)
 
+    def files(self) -> Sequence[Path]:
+        """The video."""
+        return [self.path]
+
 
 @dataclass(frozen=True)
 class ImageFiles:
@@ -78,6 +90,10 @@ class ImageFiles:
     def prepare(self, prompt: str, frames: int) -> Shown:
         """Nothing but the message is made beforehand."""
         return lambda: read(ask(prompt, images=list(self.paths)), frames)
+
+    def files(self) -> Sequence[Path]:
+        """The images."""
+        return self.paths
 
 
 @dataclass(frozen=True)
@@ -102,17 +118,28 @@ class FrameFolder:
 
         return shown
 
+    def files(self) -> Sequence[Path]:
+        """The pictures, in order; the folder where there are none."""
+        return self._pictures() or [self.path]
+
+    def _pictures(self) -> list[Path]:
+        return sorted(file for file in self.path.glob("*") if file.suffix.lower() in PICTURES)
+
     def _video(self, frames: int) -> Video:
         if not self.path.is_dir():
             raise MediaError(f"cannot read {self.path}: there is no such folder of frames")
-        files = sorted(file for file in self.path.iterdir() if file.suffix.lower() in PICTURES)
+        files = self._pictures()
         if not files:
             raise MediaError(f"cannot read {self.path}: it holds no pictures")
         count = min(frames, len(files))
         picks = [(2 * i + 1) * len(files) // (2 * count) for i in range(count)]  # the middles of equal parts
-        pixels = np.stack([np.asarray(load_image(files[i])) for i in picks])
+        pictures = [np.asarray(load_image(files[i])) for i in picks]
+        if len({picture.shape for picture in pictures}) > 1:
+            raise MediaError(f"cannot read {self.path}: its pictures are not all of one size")
         times = tuple(i / self.rate for i in picks)
-        return Video(str(self.path), pixels, times, tuple(picks), self.rate, len(files), len(files) / self.rate)
+        return Video(
+            str(self.path), np.stack(pictures), times, tuple(picks), self.rate, len(files), len(files) / self.rate
+        )
 
 
 @dataclass(frozen=True)
@@ -133,6 +160,10 @@ class WorldScene:
 
         chat = conversation(self.sample, frames, self.side)
         return lambda: chat
+
+    def files(self) -> Sequence[Path]:
+        """None: what is drawn is settled by the seed."""
+        return []
 
 
 def spread(items: list[Clip], count: int | None) -> list[Clip]:

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from draftlens.api import Engine
+from draftlens.api import Engine, Inputs
 from draftlens.bench.clips import Shown
 from draftlens.bench.options import Options
 from draftlens.compare import run_stock
 from draftlens.config import METHODS, Method, PlainDecoding, from_dict
 from draftlens.engine import Clock, Stats
-from draftlens.errors import ConfigError
+from draftlens.errors import ConfigError, InputError, MediaError
 from draftlens.registry import Registry
 
 REFERENCE = "hf-generate"
@@ -66,7 +66,8 @@ class Way(Protocol):
         """Read the clip, process it and answer, greedily.
 
         Raises:
-            DraftlensError: it does not go with the engine's models, or the clip cannot be read.
+            MediaError: the clip cannot be read, or a processor refuses it.
+            DraftlensError: it does not go with the engine's models.
         """
         ...
 
@@ -104,7 +105,7 @@ class Ours:
             engine = Engine(engine.target, None, self.method)
         clock = Clock(Stats())
         with clock.phase("frames"):
-            inputs = engine.process([shown()])
+            inputs = _read(engine, shown)
         stream = engine.answer(inputs, method=self.method, clock=clock, max_new_tokens=max_new_tokens)
         stats, session = stream.run().stats, stream.session
         caches = [session.cache, getattr(session.drafter, "cache", None)]
@@ -171,10 +172,22 @@ class HfAssisted:
             draft.generation_config.update(**before)
 
 
+def _read(engine: Engine, shown: Shown) -> Inputs:
+    """What the processors make of the clip.
+
+    Raises:
+        MediaError: it cannot be read, or one of them refuses it: no matter which method asked.
+    """
+    try:
+        return engine.process([shown()])
+    except InputError as error:
+        raise MediaError(str(error)) from error
+
+
 def _stock(engine: Engine, shown: Shown, max_new_tokens: int, assistant: Any = None) -> Answer:
     """A call of the library, with the same reading of the clip as ours; its vision counts as prefill."""
     start = time.perf_counter()
-    inputs = Engine(engine.target, None, PlainDecoding()).process([shown()]).target
+    inputs = _read(Engine(engine.target, None, PlainDecoding()), shown).target
     read = time.perf_counter() - start
     run = run_stock(engine.target.backbone, inputs, assistant=assistant, max_new_tokens=max_new_tokens, do_sample=False)
     e2e = time.perf_counter() - start
@@ -205,7 +218,9 @@ def line_up(options: Options) -> list[Contestant]:
 
 
 def spread_out(chosen: Sequence[Contestant], field_name: str, values: Sequence[Any]) -> list[Contestant]:
-    """The same, and behind each method that has the field, one variant for each value; a method is not put in twice.
+    """The same, and behind all, one variant for each method that has the field and each value.
+
+    What is there already, under whatever name, is not put in again: `report.swept` finds it.
 
     Raises:
         ConfigError: no method has the field, or a value makes no sense.

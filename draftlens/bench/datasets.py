@@ -28,7 +28,7 @@ MVBENCH = {
     "action_prediction": "star",
     "object_interaction": "star",
     "action_localization": "sta",
-    "action_antonym": "ssv2",
+    "action_antonym": "ssv2_video",
     "fine_grained_action": "Moments_in_Time_Raw",
     "unexpected_action": "FunQA_test",
     "scene_transition": "scene_qa",
@@ -57,7 +57,7 @@ class Entry:
         name: of the clip.
         video: name of its file, perhaps without suffix, or of its folder of frames.
         prompt: what is asked.
-        folder: part of the path that tells files of one name apart.
+        folder: above it, tells files of one name apart.
         frame_rate: of a folder of frames.
     """
 
@@ -224,15 +224,15 @@ class Finder:
         """The video of an entry; one that is not there is refused when it is to be read."""
         wanted = entry.video.rstrip("/")
         exact = self.root / wanted
-        paths = [exact] if exact.exists() else self._candidates(wanted)
-        here = [path for path in paths if entry.folder and entry.folder in path.as_posix()]
+        paths = [] if exact.exists() else self._candidates(wanted)
+        here = [path for path in paths if entry.folder in path.relative_to(self.root).parts]
         path = next(iter(here or paths), exact)
         return FrameFolder(path, entry.frame_rate) if path.is_dir() else VideoFile(path)
 
     def _candidates(self, wanted: str) -> list[Path]:
         name = wanted.rsplit("/", 1)[-1]
         paths = self._index.get(name) or self._index.get(f"{name}.*") or []
-        deep = [path for path in paths if path.as_posix().endswith(f"/{wanted}")]
+        deep = [path for path in paths if f"/{path.relative_to(self.root).as_posix()}".endswith(f"/{wanted}")]
         return deep or paths
 
     @cached_property

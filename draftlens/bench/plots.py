@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from draftlens.bench.report import swept
+from draftlens.bench.report import swept, swept_fields
 from draftlens.bench.summary import PHASE_ROWS
 
 if TYPE_CHECKING:
@@ -36,19 +36,20 @@ def plot(summary: Figures, folder: Path) -> list[Path]:
 
     Returns:
         The pictures written: `speedup.png`, `breakdown.png`, `acceptance_by_FIELD.png` for each field that was swept
-        over numbers, and `draft_step_by_context.png` where prompts of quite different lengths were measured.
+        over numbers, and `draft_step_by_context.png` where a draft read prompts of quite different lengths.
     """
     drawn: dict[str, Figure] = {}
     groups = {name: of for name, of in summary["groups"].items() if of["methods"]}
     if groups:
         drawn["speedup"] = speedup(summary, groups)
         drawn["breakdown"] = breakdown(summary, groups)
-    for field in dict.fromkeys(of["field"] for of in summary["variants"].values()):
-        values = [of["value"] for of in summary["variants"].values() if of["field"] == field]
-        if len(values) > 1 and all(isinstance(value, int | float) for value in values):
+    for field in swept_fields(summary):
+        lines = [line for group in groups for line in swept(summary, group, field).values()]
+        if lines and all(isinstance(value, int | float) for line in lines for value, _ in line):
             drawn[f"acceptance_by_{field}"] = acceptance(summary, groups, field)
     lengths = [of["prompt_tokens"]["median"] for of in groups.values()]
-    if lengths and max(lengths) >= 1.5 * min(lengths):
+    drafts = any(row["draft_step"] for of in groups.values() for row in of["methods"].values())
+    if drafts and max(lengths) >= 1.5 * min(lengths):
         drawn["draft_step_by_context"] = draft_steps(summary, groups)
     files = []
     for name, figure in drawn.items():

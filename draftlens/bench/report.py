@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,8 +36,7 @@ def tables(summary: Figures) -> Iterator[Table]:
             yield _speeds(group, found)
             yield _details(group, found)
             yield _phases(group, found, [name for name in found["methods"] if name not in summary["variants"]])
-    if summary["variants"]:
-        yield from _sweeps(summary)
+    yield from _sweeps(summary)
     if summary["divergences"]:
         yield _divergences(summary["divergences"])
     if summary["refused"]:
@@ -99,12 +99,12 @@ def _phases(group: str, found: Figures, names: Sequence[str]) -> Table:
 
 def _sweeps(summary: Figures) -> Iterator[Table]:
     columns = ("clips", "method", "value", "mean acc. length", "accepted", "visual tokens kept", "draft step, ms")
-    for field_name in dict.fromkeys(of["field"] for of in summary["variants"].values()):
+    for field_name in swept_fields(summary):
         rows = [
             (
                 group,
                 base,
-                f"{value}",
+                value if isinstance(value, str) else json.dumps(value),
                 _number(row["mean_acceptance_length"], 2),
                 _percent(row["draft_acceptance_rate"]),
                 _percent(row["visual_kept"]),
@@ -115,22 +115,38 @@ def _sweeps(summary: Figures) -> Iterator[Table]:
             for base, points in swept(summary, group, field_name).items()
             for value, row in points
         ]
-        yield Table(f"By {field_name}", (*columns, "speedup decode"), rows)
+        if rows:
+            yield Table(f"By {field_name}", (*columns, "speedup decode"), rows)
+
+
+def swept_fields(summary: Figures) -> list[str]:
+    """Fields that were asked to be varied, with `--sweep` or by `--context`."""
+    fields = [*summary["run"]["options"].get("sweep", {}), *(of["field"] for of in summary["variants"].values())]
+    return list(dict.fromkeys(fields))
 
 
 def swept(summary: Figures, group: str, field_name: str) -> dict[str, list[tuple[Any, Figures]]]:
-    """Base method to its figures by value of a field, in the order of the values; its own value is among them."""
+    """Method to its figures by value of a field, in the order of the values; only lines of two points or more.
+
+    Methods that differ in nothing but the field are one line, by whatever names they were measured. It bears the name
+    of the first; if that is a variant, then of another field, and nobody asked for the line.
+    """
     methods = summary["groups"][group]["methods"]
     lines: dict[str, list[tuple[Any, Figures]]] = {}
-    for name, of in summary["variants"].items():
-        if of["field"] == field_name and name in methods:
-            lines.setdefault(of["base"], []).append((of["value"], methods[name]))
-    for base, points in lines.items():
-        if base in methods:
-            points.append((summary["settings"][base][field_name], methods[base]))
+    shared: dict[str, Figures] = {}
+    for name, settings in summary["settings"].items():
+        if field_name not in settings:
+            continue
+        rest = {key: value for key, value in settings.items() if key != field_name}
+        line = next((first for first, other in shared.items() if other == rest), name)
+        shared.setdefault(line, rest)
+        if name in methods:
+            lines.setdefault(line, []).append((settings[field_name], methods[name]))
+    for points in lines.values():
         if all(isinstance(value, int | float) for value, _ in points):
             points.sort(key=lambda point: point[0])
-    return lines
+    variants = summary["variants"]
+    return {line: points for line, points in lines.items() if len(points) > 1 and line not in variants}
 
 
 def _divergences(found: Sequence[Figures]) -> Table:

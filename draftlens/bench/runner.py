@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -14,13 +15,18 @@ import torch
 from draftlens.api import Engine
 from draftlens.bench.clips import Clip, Shown
 from draftlens.bench.contestants import Contestant
+from draftlens.bench.fingerprints import fingerprint, model_files
 from draftlens.bench.memory import Peak
 from draftlens.bench.options import Options
 from draftlens.bench.store import Failure, Measurement, Refusal, Store
 from draftlens.bench.workloads import clips_of
-from draftlens.errors import MediaError
+from draftlens.errors import ConfigError, IncompatiblePairError, MediaError, UnsupportedModelError
 
 WARM_UP_TOKENS = 16
+TRIES = 3
+"""A method is refused when it failed on so many clips that the reference answers."""
+ON_EVERY_CLIP = (ConfigError, IncompatiblePairError, UnsupportedModelError)
+"""Errors that have nothing to do with what is shown."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +50,15 @@ class Plan:
         from draftlens.train.evaluate.environment import environment, model_facts
 
         models = {"target": self.engine.target} | ({"draft": self.engine.draft} if self.engine.draft else {})
+        files = {clip.name: clip.files() for clip in self.clips}
         return {
-            "models": {role: model_facts(model) for role, model in models.items() if model is not None},
+            "models": {
+                role: {**model_facts(model), "files": model_files(model.name, role)} for role, model in models.items()
+            },
             "options": self.options.plain(),
             "methods": {one.name: one.way.settings() for one in self.contestants},
             "clips": {clip.name: clip.prompt for clip in self.clips},
+            "files": {name: fingerprint(found) for name, found in files.items() if found},
             "memory": Peak(self.devices()).kind,
             "environment": environment(self.engine.target.backbone.device),
         }
@@ -100,13 +110,17 @@ class Unwatched:
         """Nothing."""
 
 
-def prepare(engine: Engine, chosen: list[Contestant], options: Options) -> Plan:
+def prepare(engine: Engine, chosen: list[Contestant], options: Options, out: Path | None = None) -> Plan:
     """Find the clips.
+
+    Args:
+        engine, chosen, options: of the plan.
+        out: folder of the run: no clip is taken from it.
 
     Raises:
         ConfigError: there are none.
     """
-    return Plan(engine, clips_of(options, engine.target.processor), chosen, options)
+    return Plan(engine, clips_of(options, engine.target.processor, out), chosen, options)
 
 
 def schedule(
@@ -140,6 +154,7 @@ def run(plan: Plan, store: Store, watcher: Watcher | None = None) -> None:
     blocks = [(clip, cells) for clip, cells in blocks if cells]
     watcher.plan(sum(len(cells) for _, cells in blocks))
     refused = _warm_up(plan, blocks, store, watcher)
+    failed = {failure.clip for failure in store.of(Failure)}
     peak = Peak(plan.devices())
     with _settled():
         for clip, cells in blocks:
@@ -175,7 +190,7 @@ def _measure_block(plan: Plan, clip: Clip, cells: list[Cell], store: Store, peak
             left -= 1
             watcher.done(1)
     except Exception as error:
-        failure = Failure(clip.name, method, cells[0].repeat, told(error))
+        failure = _failure(error, clip, method, cells[0].repeat)
     if failure is None:
         return True
     free()  # not before: the exception holds on to what its frames held
@@ -202,34 +217,66 @@ def _measure(plan: Plan, cell: Cell, shown: Shown, peak: Peak) -> Measurement:
 
 
 def _warm_up(plan: Plan, blocks: list[tuple[Clip, list[Cell]]], store: Store, watcher: Watcher) -> set[str]:
-    """Have every method that is still to be measured answer once, uncounted; the names of those that cannot."""
+    """Have every method that is still to be measured answer once, uncounted; the names of those that cannot.
+
+    One that has been measured already is not refused any more: what it fails on is a clip.
+    """
     waiting = {cell.contestant.name for _, cells in blocks for cell in cells}
-    clips = {clip.name: clip for clip, _ in blocks}
-    refused = set()
+    measured = {m.method for m in store.of(Measurement)}
+    repeats: dict[str, tuple[Clip, int]] = {}
+    for clip, cells in blocks:
+        repeats.setdefault(clip.name, (clip, cells[0].repeat))
+    fit, refused = list(repeats.values()), set()
     for one in (one for one in plan.contestants if one.name in waiting):
         watcher.begin(f"warming up: {one.name}")
-        for clip in clips.values():
-            error, clips_fault = _tried(plan, one, clip)
-            if error is not None:
-                free()
-            if not clips_fault:
-                break
-        if error is not None and not clips_fault:
+        error = _refusal(plan, one, fit, store)
+        if error is not None and one.name not in measured:
             refused.add(one.name)
-            store.append(Refusal(one.name, error))
+            if Refusal(one.name, error) not in store.records:  # it may have been refused before the run was resumed
+                store.append(Refusal(one.name, error))
     return refused
 
 
-def _tried(plan: Plan, one: Contestant, clip: Clip) -> tuple[str | None, bool]:
-    """What went wrong when a method answered briefly, None if nothing did, and whether the clip is to blame."""
+def _refusal(plan: Plan, one: Contestant, fit: list[tuple[Clip, int]], store: Store) -> str | None:
+    """Why a method does not run; None if it does, or if there is no clip to show it.
+
+    Args:
+        fit: clips to try it on, with the repeat that comes next. One that the reference cannot answer either is to
+            blame itself: it is recorded as failed and leaves the list.
+    """
+    reference, errors = plan.contestants[0], list[str]()
+    for clip, repeat in list(fit):
+        failure, anywhere = _tried(plan, one, clip, repeat)
+        if failure is None:
+            return None
+        if anywhere and one is not reference:
+            return failure.error
+        blamed = failure if one is reference else _tried(plan, reference, clip, repeat)[0]
+        if blamed is not None:
+            store.append(blamed)
+            fit.remove((clip, repeat))
+            continue
+        errors.append(failure.error)
+        if len(errors) == TRIES:
+            break
+    return errors[0] if errors else None
+
+
+def _tried(plan: Plan, one: Contestant, clip: Clip, repeat: int) -> tuple[Failure | None, bool]:
+    """What went wrong when a method answered briefly, None if nothing did, and whether it would on every clip."""
     room = min(WARM_UP_TOKENS, plan.options.max_new_tokens)
     try:
         one.way.answer(plan.engine, clip.prepare(), room)
-    except (MediaError, torch.OutOfMemoryError, MemoryError) as error:
-        return told(error), True  # the clip fails in its turn
+        return None, False
     except Exception as error:
-        return told(error), False
-    return None, False
+        failure, anywhere = _failure(error, clip, one.name, repeat), isinstance(error, ON_EVERY_CLIP)
+    free()  # not before: the exception holds on to what its frames held
+    return failure, anywhere
+
+
+def _failure(error: Exception, clip: Clip, method: str, repeat: int) -> Failure:
+    """A clip that cannot be read is no method's fault."""
+    return Failure(clip.name, "" if isinstance(error, MediaError) else method, repeat, told(error))
 
 
 def told(error: Exception) -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from draftlens.config import METHODS
 from draftlens.errors import ConfigError
 
 RUN, MEASUREMENTS = "run.json", "measurements.jsonl"
+SUMMARY, PAGE = "summary.json", "report.md"
+PLOTS = ("speedup", "breakdown", "draft_step_by_context")
 NONE = object()
 
 
@@ -47,7 +50,13 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Failure:
-    """A clip that could not be measured, and is therefore left out by all methods."""
+    """A clip that could not be measured, and is therefore left out by all methods.
+
+    Args:
+        clip, repeat: which.
+        method: that failed on it; empty if it could not even be read.
+        error: a sentence.
+    """
 
     clip: str
     method: str
@@ -111,10 +120,17 @@ class Store:
                 self._check_same(description)
                 self.records = self._read()
                 return
+            self._throw_away()
             (self.folder / MEASUREMENTS).write_text("")
             _write_whole(self.folder / RUN, json.dumps(description, indent=1, ensure_ascii=False) + "\n")
         except OSError as error:
             raise ConfigError(f"cannot write to the folder {self.folder}: {error.strerror or error}") from error
+
+    def _throw_away(self) -> None:
+        """Remove what was made from the run that is there, if any: it would lie beside the new one's figures."""
+        if (self.folder / RUN).exists():
+            for name in products():
+                (self.folder / name).unlink(missing_ok=True)
 
     def append(self, record: Record) -> None:
         """Keep a record; it is on the disk when this returns."""
@@ -155,6 +171,13 @@ class Store:
             return KINDS[values.pop("kind")](**values)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"line {number} of {self.folder / MEASUREMENTS} is damaged: {error!r}") from error
+
+
+def products() -> list[str]:
+    """Names of all files that are made from measurements: summary, page and plots."""
+    known = {field.name for name in METHODS for field in fields(METHODS[name])}
+    plots = [*PLOTS, *(f"acceptance_by_{name}" for name in sorted(known))]
+    return [SUMMARY, PAGE, *(f"{plot}.png" for plot in plots)]
 
 
 def differences(before: Any, now: Any, path: str = "") -> Iterator[str]:

@@ -13,8 +13,8 @@ from draftlens.bench.options import Options
 from draftlens.errors import ConfigError
 from draftlens.registry import Registry
 
-WORLD_CLIPS = 4
-"""Scenes at each length, where the user names no number."""
+WORLD_CLIPS, WORLD_LENGTHS = 4, "8,64"
+"""Scenes at each length, and lengths in frames, where the user names none."""
 
 WORKLOADS = Registry(
     "workload",
@@ -38,25 +38,31 @@ class Wanted:
         where: what stands behind its name: numbers of frames, a path, a dataset's name.
         options: of the run.
         processor: the target's: the world is rendered at the size that it shows its model.
+        out: folder of the run, whose own pictures are no clips.
     """
 
     where: str
     options: Options
     processor: Any
+    out: Path | None = None
 
 
 Workload = Callable[[Wanted], list[Clip]]
 
 
-def clips_of(options: Options, processor: Any) -> list[Clip]:
+def clips_of(options: Options, processor: Any, out: Path | None = None) -> list[Clip]:
     """The clips of a run: those of its workload, then those of the world for `Options.context`.
+
+    Args:
+        options: of the run.
+        processor, out: see `Wanted`.
 
     Raises:
         ConfigError: there is no such workload, or nothing in it.
     """
     name, where = named(options.workload)
     load: Workload = WORKLOADS[name]
-    clips = load(Wanted(where, options, processor))
+    clips = load(Wanted(where, options, processor, out))
     if options.context:
         lengths = ",".join(map(str, options.context))
         known = {clip.name for clip in clips}
@@ -79,6 +85,26 @@ def named(spec: str) -> tuple[str, str]:
     return name, where
 
 
+def check(options: Options, out: Path, frames: int | None) -> None:
+    """Refuse what would else be noticed after minutes of loading, or never.
+
+    Args:
+        options: of the run.
+        out: folder of the run.
+        frames: as many as the user named, if any.
+
+    Raises:
+        ConfigError: there is no such workload, or it would not heed an option, or `out` is the folder of the clips.
+    """
+    name, where = named(options.workload)
+    if name == "world" and frames is not None and lengths_of(where or WORLD_LENGTHS) != (frames,):
+        raise ConfigError(f"--frames is for files; the world's clips are told their lengths by name: world:{frames}")
+    if name in ("world", "folder") and options.media is not None:
+        raise ConfigError(f"--media says where a dataset's videos are, and {options.workload} is no dataset")
+    if name == "folder":
+        _own(Path(where), out)
+
+
 def world(wanted: Wanted) -> list[Clip]:
     """Held-out scenes of the procedural world, the same ones at each length.
 
@@ -91,7 +117,7 @@ def world(wanted: Wanted) -> list[Clip]:
     from draftlens.train.evaluate.samples import captions
 
     options = wanted.options
-    lengths, side = lengths_of(wanted.where or "8,64"), side_of(wanted.processor)
+    lengths, side = lengths_of(wanted.where or WORLD_LENGTHS), side_of(wanted.processor)
     clips = []
     for sample in captions("clip", options.clips or WORLD_CLIPS, options.seed):
         turn = sample.turns[0]
@@ -120,12 +146,11 @@ def folder(wanted: Wanted) -> list[Clip]:
     """A user's own videos and images: each file under a folder is one clip, known by its suffix.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is none, or the folder is the run's own.
     """
     root, options = Path(wanted.where), wanted.options
-    files = sorted(root.rglob("*")) if root.is_dir() else [root]
     clips = []
-    for file in files:
+    for file in _files(root, wanted.out) if root.is_dir() else [root]:
         kind = file.suffix.lower()
         if kind not in FILMS | PICTURES or not file.is_file():
             continue
@@ -137,6 +162,24 @@ def folder(wanted: Wanted) -> list[Clip]:
     if not clips:
         raise ConfigError(f"{root} holds no videos or images (known by suffixes such as .mp4 and .png)")
     return spread(clips, options.clips)
+
+
+def _files(root: Path, out: Path | None) -> list[Path]:
+    """All files under a folder but the run's own: its plots are no clips."""
+    own = None if out is None else _own(root, out)
+    return sorted(file for file in root.rglob("*") if own is None or not file.is_relative_to(own))
+
+
+def _own(root: Path, out: Path) -> Path | None:
+    """The run's folder as a part of the clips' folder; None if it lies elsewhere.
+
+    Raises:
+        ConfigError: they are the same.
+    """
+    if out.resolve() == root.resolve():
+        raise ConfigError(f"{root} holds the clips, and plots would be taken for such: name another folder with --out")
+    inside = out.resolve().is_relative_to(root.resolve())
+    return root / out.resolve().relative_to(root.resolve()) if inside else None
 
 
 def _clip(name: str, prompt: str, media: VideoFile | ImageFiles, group: str, options: Options) -> Clip:

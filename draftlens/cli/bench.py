@@ -24,8 +24,6 @@ from draftlens.models.zoo import EMBEDDED
 if TYPE_CHECKING:
     from draftlens.bench import Options, Store
 
-SUMMARY, PAGE = "summary.json", "report.md"
-
 
 def bench(
     target: opt.Target = EMBEDDED,
@@ -54,13 +52,16 @@ def bench(
         "hf-generate,hf-assisted"
     ),
     sweep: Annotated[
-        list[str] | None, typer.Option(help="A field of methods and its values: `prune_ratio=0,0.5,0.9`.")
+        list[str] | None,
+        typer.Option(help="A field of methods and its values: `prune_ratio=0,0.5,0.9` or `tree=eagle,[[0],[1]]`."),
     ] = None,
     context: Annotated[
         str | None, typer.Option(help="Time the draft's step at these numbers of frames: `8,64,256`.")
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Measurements of each clip by each method.")] = 3,
-    frames: opt.Frames = 8,
+    frames: Annotated[
+        int | None, typer.Option("--frames", min=1, help="Frames to sample from each file; 8 if none are named.")
+    ] = None,
     max_new_tokens: opt.MaxNewTokens = 256,
     prompt: Annotated[str | None, typer.Option(help="Asked of every clip, instead of its own.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the order and of the world's scenes.")] = 0,
@@ -75,14 +76,15 @@ def bench(
 ) -> None:
     """Time methods and the library's own ways on the same clips, interleaved; exit status 1 if every clip failed."""
     from draftlens.bench import Options, Store, line_up  # takes a second to import
-    from draftlens.bench.workloads import lengths_of, named
+    from draftlens.bench.workloads import check, lengths_of
 
     options = Options(
-        workload, clips, frames, prompt, media, names_of(methods), extra_of(method_json, methods_file),
-        names_of(peers), sweep_of(sweep), lengths_of(context) if context else (), repeats, max_new_tokens, seed,
+        workload, clips, frames or Options.frames, prompt, media, names_of(methods),
+        extra_of(method_json, methods_file), names_of(peers), sweep_of(sweep),
+        lengths_of(context) if context else (), repeats, max_new_tokens, seed,
     )  # fmt: skip
     line_up(options)  # a bad name is told before minutes of loading
-    named(options.workload)
+    check(options, out, frames)
     if plots and find_spec("matplotlib") is None:
         raise ConfigError('plots need matplotlib: pip install "draftlens[bench]", or leave them out with --no-plots')
     store = Store(out)
@@ -102,7 +104,7 @@ def measure(engine: Engine, options: Options, store: Store, resume: bool | None,
     """
     from draftlens.bench import line_up, prepare, run, summarize
 
-    plan = prepare(engine, line_up(options), options)
+    plan = prepare(engine, line_up(options), options, store.folder)
     description = plan.description()
     store.begin(description, resume)
     try:
@@ -118,6 +120,7 @@ def measure(engine: Engine, options: Options, store: Store, resume: bool | None,
 def save(summary: Mapping[str, Any], out: Path, plots: bool) -> list[Path]:
     """Write the summary, the page and the plots; the plots written."""
     from draftlens.bench import markdown
+    from draftlens.bench.store import PAGE, SUMMARY
 
     drawn: list[Path] = []
     if plots:
@@ -162,18 +165,22 @@ def extra_of(texts: list[str] | None, file: Path | None) -> dict[str, Mapping[st
 
 
 def sweep_of(texts: list[str] | None) -> dict[str, tuple[Any, ...]]:
-    """Fields and their values from texts such as ``prune_ratio=0,0.5``.
+    """Fields and their values, in YAML, from texts such as ``prune_ratio=0,0.5``; those of one field add up.
 
     Raises:
         ConfigError: one has no such form.
     """
     found: dict[str, tuple[Any, ...]] = {}
     for text in texts or []:
-        name, equals, values = text.partition("=")
-        words = names_of(values)
-        if not equals or not name.strip() or not words:
-            raise ConfigError(f"--sweep wants a field and its values such as prune_ratio=0,0.5,0.9, not {text!r}")
-        found[name.strip()] = tuple(yaml.safe_load(word) for word in words)
+        name, _, listed = (part.strip() for part in text.partition("="))
+        try:
+            values = yaml.safe_load(f"[{listed}]")
+        except (ValueError, yaml.YAMLError):
+            values = None
+        if not name or not values:
+            wanted = "a field and its values such as prune_ratio=0,0.5,0.9 or tree=eagle,[[0],[1]]"
+            raise ConfigError(f"--sweep wants {wanted}, not {text!r}")
+        found[name] = (*found.get(name, ()), *values)
     return found
 
 
@@ -189,6 +196,7 @@ def _bar(quiet: bool) -> Iterator[Bar]:
 def _show(summary: Mapping[str, Any], drawn: list[Path], out: Path, as_json: bool) -> None:
     from draftlens.bench import tables
     from draftlens.bench.report import about
+    from draftlens.bench.store import PAGE, SUMMARY
 
     if as_json:
         print_json(summary)

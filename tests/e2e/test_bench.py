@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from families import FAMILIES
+from PIL import Image
 
 import draftlens
 from draftlens.bench import runner
@@ -23,6 +24,7 @@ from tests.e2e.conftest import CLIPS
 from tests.e2e.test_families import save_pair
 
 ONEVISION = next(family for family in FAMILIES if family.name == "llava_onevision")
+QWEN = next(family for family in FAMILIES if family.name == "qwen2_5_vl")
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -119,6 +121,75 @@ def test_a_broken_clip_is_told_and_left_out(bench: Run, films: Path) -> None:
     assert not list((films.parent / "out").glob("*.png"))
 
 
+def test_a_first_clip_that_the_processor_refuses_refuses_no_method(command: Run, tmp_path: Path) -> None:
+    """Qwen2.5-VL's takes no picture that is 200 times as wide as high."""
+    target, small = save_pair(QWEN, tmp_path)
+    (tmp_path / "films").mkdir()
+    Image.new("RGB", (2000, 3)).save(tmp_path / "films" / "a_strip.png")
+    (tmp_path / "films" / "b.mp4").write_bytes((CLIPS / "drift.mp4").read_bytes())
+    (tmp_path / "films" / "c.png").write_bytes((CLIPS / "shapes.png").read_bytes())
+    words = ["--workload", str(tmp_path / "films"), "--target", target, "--draft", small, "--device", "cpu"]
+    words += ["--frames", "2", "--max-new-tokens", "4", "--repeats", "1", "--out", str(tmp_path / "out"), "--json"]
+    status, out, _ = command("bench", *words, "--no-plots")
+    summary = json.loads(out)
+    assert status == 0
+    assert summary["refused"] == {}
+    (failed,) = summary["failed"]
+    assert (failed["clip"], failed["method"]) == ("a_strip.png", "")
+    assert "aspect ratio must be smaller than 200" in failed["error"]
+    names = ["hf-generate", "hf-assisted", "plain", "speculative", "specvlm"]
+    assert {group: list(of["methods"]) for group, of in summary["groups"].items()} == {"images": names, "videos": names}
+
+
+@pytest.mark.parametrize("what", ["clip", "draft"])
+def test_other_files_under_the_same_names_are_not_mixed_in(
+    bench: Run, films: Path, pair: tuple[str, str], what: str
+) -> None:
+    words = ["--methods", "plain", "--peers", "", "--repeats", "1", "--no-plots"]
+    assert bench(*words)[0] == bench(*words, "--resume")[0] == 0
+    if what == "clip":
+        (films / "shapes.png").write_bytes((CLIPS / "shapes.png").read_bytes())
+    else:
+        weights = Path(pair[1]) / "model.safetensors"
+        weights.write_bytes(weights.read_bytes())
+    before = lines_of(films)
+    status, _, err = bench(*words, "--resume")
+    assert status == 2
+    name = {"clip": "files.shapes.png was", "draft": "models.draft.files.model.safetensors was"}[what]
+    assert f"holds another run: {name}" in " ".join(err.split())
+    assert lines_of(films) == before
+    run = json.loads((films.parent / "out" / "run.json").read_text())
+    told = json.dumps([run["files"], *(model["files"] for model in run["models"].values())])
+    assert str(films.parent) not in told
+    assert pair[1] not in told
+    assert bench(*words, "--restart")[0] == 0
+
+
+def test_sweeps_of_one_field_add_up_and_a_run_begun_again_leaves_no_old_report(bench: Run, films: Path) -> None:
+    words = ["--methods", "specvlm", "--peers", "", "--repeats", "1", "--clips", "1", "--json"]
+    half = ["--method-json", '{"half": {"method": "specvlm", "prune_ratio": 0.5}}']
+    status, out, _ = bench(*words, *half, "--sweep", "prune_ratio=0.5", "--sweep", "prune_ratio=0.9,0.8")
+    assert status == 0
+    assert list(json.loads(out)["variants"]) == ["specvlm prune_ratio=0.8"]
+    folder = films.parent / "out"
+    curve = (folder / "report.md").read_text().split("## By prune_ratio")[1].split("##")[0]
+    assert [line.split(" | ")[1:3] for line in curve.splitlines() if " | 0." in line] == [
+        ["specvlm", value] for value in ("0.5", "0.8", "0.9")
+    ]
+    assert (folder / "acceptance_by_prune_ratio.png").exists()
+    assert bench(*words, "--restart", "--no-plots")[0] == 0
+    assert {file.name for file in folder.iterdir()} == {"measurements.jsonl", "report.md", "run.json", "summary.json"}
+
+
+def test_its_own_pictures_are_no_clips(bench: Run, films: Path) -> None:
+    words = ["--methods", "plain", "--peers", "", "--repeats", "1", "--json", "--out", str(films / "runs" / "bench")]
+    assert bench(*words)[0] == 0
+    assert (films / "runs" / "bench" / "speedup.png").exists()
+    status, out, _ = bench(*words, "--resume")
+    assert status == 0
+    assert list(json.loads(out)["run"]["clips"]) == ["drift.mp4", "shapes.png"]
+
+
 def test_if_nothing_could_be_measured_the_exit_status_is_1(bench: Run, films: Path) -> None:
     (films / "a.mp4").write_bytes(b"no film at all")
     status, out, err = bench("--methods", "plain", "--peers", "", workload=films / "a.mp4")
@@ -192,6 +263,9 @@ def test_the_worlds_clips_in_two_lengths(bench: Run, films: Path) -> None:
     ("words", "sentence"),
     [
         (["--sweep", "prune_ratio"], "--sweep wants a field and its values"),
+        (["--sweep", "tree=[[0],[2]]"], "the tree's path [2] needs [1], which is missing"),
+        (["--workload", "world:8", "--frames", "32"], "world:32"),
+        (["--media", "nope"], "is no dataset"),
         (["--sweep", "prune_ratio=2"], "prune_ratio is a share between 0 and 1"),
         (["--methods", "telepathy"], "unknown method 'telepathy'"),
         (["--method-json", "{"], "--method-json is not valid"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,10 +15,12 @@ from draftlens.bench.clips import Clip, Shown
 from draftlens.bench.contestants import Answer, Contestant
 from draftlens.bench.options import Options
 from draftlens.bench.runner import Plan
+from draftlens.bench.store import Measurement, Store
 from draftlens.conversation import Conversation
 from draftlens.errors import MediaError
 
 SAYS = [5, 6, 7, 8]
+WHAT = {"models": {"target": "t"}, "options": {"repeats": 3, "max_new_tokens": 256}}
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,10 @@ class Pixels:
             return Conversation([{"role": "user", "content": prompt}])
 
         return shown
+
+    def files(self) -> list[Path]:
+        """They are in memory."""
+        return []
 
 
 @dataclass(frozen=True)
@@ -85,3 +93,15 @@ class Race:
         chosen = [Contestant(name, way) for name, way in self.ways.items()]
         engine: Any = SimpleNamespace(target=model, draft=None)
         return Plan(engine, self.clips, chosen, Options(repeats=repeats, **options))
+
+
+def begun(folder: Path, resume: bool | None = None) -> Store:
+    """The store of a run in this folder."""
+    store = Store(folder)
+    store.begin(WHAT, resume)
+    return store
+
+
+def keys(store: Store) -> Counter[tuple[str, str, int]]:
+    """How often each clip, method and repeat is measured."""
+    return Counter((m.clip, m.method, m.repeat) for m in store.of(Measurement))

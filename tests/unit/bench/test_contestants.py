@@ -46,6 +46,21 @@ def test_a_sweep_adds_variants_of_the_methods_that_have_the_field() -> None:
     assert chosen[-1].way == Ours(SpecVLM(prune_ratio=1, pruner="random"))
 
 
+def test_nothing_equal_is_measured_twice_by_a_sweep() -> None:
+    """Whatever it is called: `half` is specvlm at 0.5, so both have the same variants."""
+    extra = {"half": {"method": "specvlm", "prune_ratio": 0.5}}
+    sweep = {"prune_ratio": (0, 0.5, 0.0, 0.9, 0.5)}
+    chosen = line_up(Options(methods=("specvlm",), peers=(), extra=extra, sweep=sweep))
+    assert [one.name for one in chosen] == ["hf-generate", "specvlm", "half", "specvlm prune_ratio=0"]
+
+
+def test_trees_are_swept_over() -> None:
+    paths = [[0], [1]]
+    chosen = line_up(Options(methods=("speculative",), peers=(), sweep={"tree": ("eagle", paths, paths)}))
+    assert [one.varied for one in chosen[2:]] == [("tree", "eagle"), ("tree", paths)]
+    assert chosen[-1].way == Ours(SpeculativeDecoding(tree=((0,), (1,))))
+
+
 def test_two_sweeps_do_not_multiply() -> None:
     chosen = line_up(Options(peers=(), sweep={"prune_ratio": (0.5,), "num_speculative_tokens": (2, 3)}))
     bases = [(one.base, one.varied) for one in chosen if one.base]

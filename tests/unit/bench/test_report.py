@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from draftlens.bench.contestants import Contestant, HfGenerate, Ours
+from draftlens.bench.contestants import Contestant, HfGenerate, Ours, line_up
 from draftlens.bench.memory import RESIDENT, Peak
+from draftlens.bench.options import Options
 from draftlens.bench.plots import plot
 from draftlens.bench.report import markdown, swept, tables
-from draftlens.bench.store import Failure, Measurement, Record, Refusal, Store
+from draftlens.bench.store import Failure, Measurement, Record, Refusal, Store, products
 from draftlens.bench.summary import summarize
+from draftlens.cli import show
 from draftlens.config import PlainDecoding, SpecVLM
 
-RUN = {
+RUN: dict[str, Any] = {
     "models": {"target": {"name": "t", "class": "T", "parameters": 5e6, "dtype": "float32", "device": "cpu"}},
     "options": {"repeats": 2, "max_new_tokens": 9},
     "memory": "resident",
@@ -80,6 +84,100 @@ def test_a_swept_method_stands_among_its_variants() -> None:
     points = swept(measured(sweep=True), "100 long", "prune_ratio")["specvlm"]
     assert [value for value, _ in points] == [0, 0.5, 1]
     assert [row["mean_acceptance_length"] for _, row in points] == [8 / 4, 8 / 6, 8 / 5]
+
+
+def of_methods(methods: dict[str, Any], sweep: dict[str, tuple[Any, ...]]) -> dict[str, Any]:
+    """The summary of a run of these methods and a sweep, told apart by how many passes they took."""
+    options = Options(methods=(), peers=(), extra=methods, sweep=sweep)
+    store, chosen = Store.__new__(Store), line_up(options)
+    store.records = [
+        Measurement("a", "g", one.name, 0, [1, 2], 2.0, 1.0, {}, 9, {"emitted": 9, "passes": number + 1}, None, 2, 1)
+        for number, one in enumerate(chosen)
+    ]
+    run = {**RUN, "options": {**RUN["options"], "sweep": sweep}}
+    return {"run": run, **summarize(store, chosen, ["g"])}
+
+
+HALF, MOST = {"method": "specvlm", "prune_ratio": 0.5}, {"method": "specvlm", "prune_ratio": 0.9}
+
+
+@pytest.mark.parametrize("methods", [{"most": MOST, "half": HALF}, {"half": HALF, "most": MOST}])
+def test_a_line_has_all_its_points_by_whatever_name_they_were_measured(tmp_path: Path, methods: Any) -> None:
+    other = {"other": {"method": "specvlm", "prune_ratio": 0.7, "pruner": "random"}}
+    summary = of_methods({**methods, **other}, {"prune_ratio": (0, 0.5, 0.9)})
+    lines = swept(summary, "g", "prune_ratio")
+    first = next(iter(methods))
+    assert {name: [value for value, _ in points] for name, points in lines.items()} == {
+        first: [0, 0.5, 0.9],
+        "other": [0, 0.5, 0.7, 0.9],
+    }
+    rows = summary["groups"]["g"]["methods"]
+    assert [row for _, row in lines[first]] == [rows[f"{first} prune_ratio=0"], rows["half"], rows["most"]]
+    assert tmp_path / "acceptance_by_prune_ratio.png" in plot(summary, tmp_path)
+
+
+def test_a_sweep_over_methods_that_are_all_named_is_shown_too(tmp_path: Path) -> None:
+    summary = of_methods({"most": MOST, "half": HALF}, {"prune_ratio": (0.5, 0.9)})
+    assert summary["variants"] == {}
+    (table,) = (table for table in tables(summary) if table.title == "By prune_ratio")
+    assert [row[:3] for row in table.rows] == [("g", "most", "0.5"), ("g", "most", "0.9")]
+    assert tmp_path / "acceptance_by_prune_ratio.png" in plot(summary, tmp_path)
+
+
+def test_a_sweep_does_not_draw_the_methods_of_another() -> None:
+    """Both methods with two tokens differ in nothing but the ratio, too, but that is no line that was asked for."""
+    sweep = {"prune_ratio": (0,), "num_speculative_tokens": (2, 3)}
+    summary = of_methods({"most": MOST, "half": HALF}, sweep)
+    lines = {field: swept(summary, "g", field) for field in sweep}
+    assert {field: {name: [v for v, _ in points] for name, points in of.items()} for field, of in lines.items()} == {
+        "prune_ratio": {"most": [0, 0.5, 0.9]},
+        "num_speculative_tokens": {"most": [2, 3, 5], "half": [2, 3, 5]},
+    }
+
+
+def test_a_variant_of_one_field_may_be_a_point_of_anothers_line() -> None:
+    """It is what a sweep of the other method's ratio would have measured, and therefore did not."""
+    two = {"method": "specvlm", "prune_ratio": 0.5, "num_speculative_tokens": 2}
+    summary = of_methods({"most": MOST, "two": two}, {"num_speculative_tokens": (2,), "prune_ratio": (0.9, 1)})
+    lines = swept(summary, "g", "prune_ratio")
+    assert {name: [value for value, _ in points] for name, points in lines.items()} == {
+        "most": [0.9, 1],
+        "two": [0.5, 0.9, 1],
+    }
+    assert lines["two"][1][1] == summary["groups"]["g"]["methods"]["most num_speculative_tokens=2"]
+
+
+def test_one_point_is_no_line(tmp_path: Path) -> None:
+    summary = of_methods({"most": MOST}, {"prune_ratio": (0.9,)})
+    assert swept(summary, "g", "prune_ratio") == {}
+    assert "By prune_ratio" not in [table.title for table in tables(summary)]
+    assert tmp_path / "acceptance_by_prune_ratio.png" not in plot(summary, tmp_path)
+
+
+def test_values_that_are_no_numbers_are_told_as_they_are_given() -> None:
+    summary = of_methods({"most": MOST}, {"tree": ([[0], [1]], None)})
+    (table,) = (table for table in tables(summary) if table.title == "By tree")
+    assert [row[2] for row in table.rows] == ["eagle", "[[0], [1]]", "null"]
+
+
+def test_every_picture_is_known_to_be_ours(tmp_path: Path) -> None:
+    """So that it goes when the run is begun again."""
+    drawn = plot(measured(sweep=True, lengths=(100, 800)), tmp_path)
+    assert len(drawn) == 4
+    assert {file.name for file in drawn} < set(products())
+
+
+def test_names_can_be_read_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of variants begin alike: what tells them apart must not be cut off."""
+    file = io.StringIO()
+    monkeypatch.setattr(show, "console", Console(file=file, width=80))
+    summary = measured(sweep=True)
+    show.show_tables(tables(summary), "")
+    memory = file.getvalue().split("drafts and memory")[1].split("where the time goes")[0]
+    lines = [line for line in memory.splitlines() if line.startswith("│")]
+    names = "".join(line.split("│")[1].strip() for line in lines)
+    assert "specvlmprune_ratio=1specvlmprune_ratio=0" in names
+    assert "…" not in memory
 
 
 @pytest.mark.parametrize(

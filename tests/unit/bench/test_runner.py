@@ -10,22 +10,10 @@ import pytest
 
 from draftlens.bench.clips import Clip
 from draftlens.bench.runner import run, schedule, told
-from draftlens.bench.store import MEASUREMENTS, RUN, Failure, Measurement, Refusal, Store
+from draftlens.bench.store import MEASUREMENTS, RUN, Failure, Refusal, Store
 from draftlens.bench.summary import summarize
 from draftlens.errors import ConfigError, UnsupportedModelError
-from tests.unit.bench.fakes import SAYS, Fake, Pixels, Race
-
-WHAT = {"models": {"target": "t"}, "options": {"repeats": 3, "max_new_tokens": 256}}
-
-
-def begun(folder: Path, resume: bool | None = None) -> Store:
-    store = Store(folder)
-    store.begin(WHAT, resume)
-    return store
-
-
-def keys(store: Store) -> Counter[tuple[str, str, int]]:
-    return Counter((m.clip, m.method, m.repeat) for m in store.of(Measurement))
+from tests.unit.bench.fakes import SAYS, Fake, Pixels, Race, begun, keys
 
 
 def test_every_clip_method_and_repeat_is_measured_once_after_a_warm_up(race: Race, tmp_path: Path) -> None:
@@ -201,6 +189,30 @@ def test_a_folder_with_a_run_needs_a_word(race: Race, tmp_path: Path) -> None:
     assert len(begun(tmp_path, resume=True).records) == 18
     assert begun(tmp_path, resume=False).records == []
     assert (tmp_path / MEASUREMENTS).read_text() == ""
+
+
+def test_to_begin_again_removes_what_was_made_of_the_old_run(race: Race, tmp_path: Path) -> None:
+    """At once, so that no old report lies beside a new run; and nothing that somebody else put there."""
+    run(race.plan(), begun(tmp_path))
+    plots = ["speedup.png", "breakdown.png", "draft_step_by_context.png", "acceptance_by_prune_ratio.png"]
+    for name in ["summary.json", "report.md", *plots, "acceptance_by_tree.png"]:
+        (tmp_path / name).write_text("old")
+    mine = ["notes.md", "acceptance_by_me.png", "clip.png", "summary.json.bak"]
+    for name in mine:
+        (tmp_path / name).write_text("mine")
+    begun(tmp_path, resume=True)
+    assert len(list(tmp_path.iterdir())) == 2 + 7 + len(mine)
+    with pytest.raises(ConfigError):
+        begun(tmp_path)
+    assert (tmp_path / "report.md").read_text() == "old"
+    begun(tmp_path, resume=False)
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted([RUN, MEASUREMENTS, *mine])
+
+
+def test_a_first_run_removes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "report.md").write_text("of something else")
+    begun(tmp_path)
+    assert (tmp_path / "report.md").exists()
 
 
 def test_a_damaged_file_is_refused(race: Race, tmp_path: Path) -> None:

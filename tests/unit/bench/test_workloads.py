@@ -16,7 +16,7 @@ from transformers import LlavaOnevisionVideoProcessor
 from draftlens.bench.clips import Clip, FrameFolder, ImageFiles, VideoFile, spread, unlike
 from draftlens.bench.datasets import BEST, choice
 from draftlens.bench.options import Options
-from draftlens.bench.workloads import clips_of
+from draftlens.bench.workloads import check, clips_of
 from draftlens.errors import ConfigError, MediaError
 from tests.e2e.conftest import CLIPS
 
@@ -102,6 +102,31 @@ def test_mvbench_has_a_file_a_task_and_frames_as_pictures(tmp_path: Path) -> Non
         FrameFolder(tmp_path / "gone", 3.0).prepare("What?", 4)()
 
 
+def test_mvbench_takes_the_file_of_the_tasks_folder_wherever_the_set_lies(tmp_path: Path) -> None:
+    """`sta` is neither in `star` nor in what the folder of the whole set is called."""
+    root = tmp_path / "start" / "sta" / "star" / "ds"
+    row = {"video": "X.mp4", "question": "Which?", "candidates": ["red", "blue"], "answer": "red"}
+    places = {
+        "action_antonym": "ssv2_video/X.mp4",
+        "action_localization": "sta/sta_video/X.mp4",
+        "action_sequence": "star/Charades_v1_480/X.mp4",
+    }
+    film(root / "video", "a_restart/X.mp4", *places.values())
+    for task in places:
+        write(root / "json" / f"{task}.json", [row])
+    found = told(clips(f"mvbench:{root}"))
+    assert [(name, path) for name, _, path in found] == [
+        (f"{task}/X.mp4", root / "video" / place) for task, place in places.items()
+    ]
+
+
+def test_a_folder_in_a_name_is_one_below_the_root(tmp_path: Path) -> None:
+    root = tmp_path / "b"
+    rows = write(tmp_path / "rows.json", [{"video_name": "b/x.mp4", "question": "What?"}])
+    film(root, "deep/b/x.mp4", "a/x.mp4", "x.mp4")
+    assert told(clips(f"videodetailcaption:{rows}", media=root)) == [("b/x.mp4", "What?", root / "deep/b/x.mp4")]
+
+
 def test_mlvu_in_both_formats(tmp_path: Path) -> None:
     row = {"video": "movie_1.mp4", "duration": 9.5, "question": "Which?", "candidates": ["red", "blue"]}
     write(tmp_path / "json" / "1_plotQA.json", [{**row, "answer": "red", "question_type": "plotQA"}])
@@ -185,6 +210,72 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
     assert len(found[2].prepare()().images) == 1
     assert [clip.name for clip in clips(str(tmp_path / "one.MP4"), prompt="What?")] == ["one.MP4"]
     assert [clip.name for clip in clips(f"folder:{tmp_path}", clips=1)] == ["one.MP4"]
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_what_the_run_draws_is_no_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relative: bool) -> None:
+    film(tmp_path, "one.mp4", "runs/two.mp4", "runs/bench/three.mp4", "runs/bench2/four.mp4")
+    Image.new("RGB", (4, 4)).save(tmp_path / "runs" / "bench" / "speedup.png")
+    monkeypatch.chdir(tmp_path)
+    root = Path() if relative else tmp_path
+
+    def names(out: Path, workload: Path = root) -> list[str]:
+        return [clip.name for clip in clips_of(Options(str(workload)), None, out)]
+
+    apart = ["one.mp4", "runs/bench2/four.mp4", "runs/two.mp4"]
+    assert names(Path("runs/bench")) == names(tmp_path / "runs" / "bench") == apart
+    assert len(names(tmp_path.parent / "elsewhere")) == len(names(Path("runs/new"))) == 5
+    assert names(Path(), root / "runs" / "bench2") == ["four.mp4"]  # a run around the clips holds none of them back
+    assert names(Path("runs"), root / "runs" / "two.mp4") == ["two.mp4"]
+    for own in (root, tmp_path / "runs" / ".."):
+        with pytest.raises(ConfigError, match="name another folder with --out"):
+            names(own)
+
+
+@pytest.mark.parametrize(
+    ("options", "frames", "sentence"),
+    [
+        ({"workload": "world:8"}, 32, "told their lengths by name: world:32"),
+        ({"workload": "world:8,32"}, 32, "told their lengths by name: world:32"),
+        ({"workload": "world"}, 32, "told their lengths by name: world:32"),
+        ({"workload": "world:8", "media": Path("/nope")}, None, "world:8 is no dataset"),
+        ({"workload": str(CLIPS), "media": Path("/nope")}, None, "clips is no dataset"),
+        ({"workload": str(CLIPS / "drift.mp4"), "media": Path("/nope")}, 8, "is no dataset"),
+        ({"workload": "nowhere"}, None, "there is no workload and no file"),
+        ({"workload": "runs"}, None, "name another folder with --out"),
+    ],
+)
+def test_options_that_would_not_be_heeded_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict, frames: int | None, sentence: str
+) -> None:
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=sentence):
+        check(Options(**options), Path("runs"), frames)
+
+
+@pytest.mark.parametrize(
+    ("options", "frames"),
+    [
+        ({"workload": "world:8"}, 8),
+        ({"workload": "world:8,64"}, None),
+        ({"workload": str(CLIPS), "context": (64,)}, 32),
+        ({"workload": "mvbench:some/name", "media": Path("/nope")}, 32),  # the loader looks for that
+    ],
+)
+def test_options_that_go_together_are_not(tmp_path: Path, options: dict, frames: int | None) -> None:
+    check(Options(**options), tmp_path, frames)
+
+
+def test_frames_of_different_sizes_are_no_video(tmp_path: Path) -> None:
+    for number in range(4):
+        Image.new("RGB", (4, 4 + (number == 0))).save(tmp_path / f"{number}.png")
+    folder = FrameFolder(tmp_path, 3.0)
+    assert [file.name for file in folder.files()] == ["0.png", "1.png", "2.png", "3.png"]
+    with pytest.raises(MediaError, match="its pictures are not all of one size"):
+        folder.prepare("What?", 4)()
+    assert len(folder.prepare("What?", 2)().videos[0].frames) == 2  # the odd one is not shown
+    assert FrameFolder(tmp_path / "gone", 3.0).files() == [tmp_path / "gone"]
 
 
 def test_the_world_shows_the_same_scenes_at_each_length() -> None:
