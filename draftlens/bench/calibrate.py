@@ -8,6 +8,7 @@ from statistics import mean
 
 from draftlens.api import Engine, Inputs
 from draftlens.config import SpecVLM
+from draftlens.errors import ConfigError
 
 MASSES = tuple(step / 10 for step in range(11))
 
@@ -36,6 +37,25 @@ class Calibration:
         return self.masses[curve.index(max(curve))]
 
 
+def check(method: SpecVLM) -> None:
+    """Refuse a method for which no mass could be found.
+
+    Raises:
+        ConfigError: it has no attention mass, what it drafts goes by the clock, or there is nothing to choose from.
+    """
+    if method.pruner != "specvlm":
+        raise ConfigError("calibrate chooses the attention_mass of method specvlm with pruner specvlm")
+    if method.tree == "auto":
+        raise ConfigError(
+            "tree 'auto' goes by the clock, and so would the attention_mass: use 'eagle', null or a list of paths"
+        )
+    if method.prune_ratio in (0, 1):
+        raise ConfigError(
+            f"prune_ratio {method.prune_ratio:g} leaves nothing to choose, so no attention_mass is best: "
+            "use one between 0 and 1"
+        )
+
+
 def calibrate(
     engine: Engine,
     clips: Sequence[Inputs],
@@ -53,7 +73,11 @@ def calibrate(
         masses: values of `attention_mass`.
         max_new_tokens: longest answer.
         on_answer: called after each.
+
+    Raises:
+        ConfigError: `check` refuses the method.
     """
+    check(method)
     table = []
     for mass in masses:
         row = []

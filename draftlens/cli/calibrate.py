@@ -78,18 +78,12 @@ def _method(chosen: Any) -> SpecVLM:
     """The method to calibrate.
 
     Raises:
-        ConfigError: it has no attention mass, what it drafts goes by the clock, or no mass could matter.
+        ConfigError: it is another, or `draftlens.bench.calibrate.check` refuses it.
     """
+    from draftlens.bench.calibrate import check
+
     method = resolve(chosen, True)
-    if not isinstance(method, SpecVLM) or method.pruner != "specvlm":
+    if not isinstance(method, SpecVLM):
         raise ConfigError("calibrate chooses the attention_mass of method specvlm with pruner specvlm")
-    if method.tree == "auto":
-        raise ConfigError(
-            "tree 'auto' goes by the clock, and so would the attention_mass: use 'eagle', null or a list of paths"
-        )
-    if method.prune_ratio in (0, 1):
-        raise ConfigError(
-            f"prune_ratio {method.prune_ratio:g} leaves nothing to choose, so no attention_mass is best: "
-            "use one between 0 and 1"
-        )
+    check(method)
     return method

@@ -10,6 +10,7 @@ import pytest
 
 from draftlens import SpecVLM
 from draftlens.bench.calibrate import MASSES, Calibration, calibrate
+from draftlens.errors import ConfigError
 
 METHOD = SpecVLM(
     prune_ratio=0.7, attention_mass=0.25, tree=[[0], [0, 0]], positions="compact", sampling_rule="rejection"
@@ -79,3 +80,19 @@ def test_masses_are_tenths_from_nothing_to_all() -> None:
     asked: Any = engine
     assert calibrate(asked, [clip], METHOD).best == 1
     assert len(engine.asked) == len(MASSES)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"tree": "auto", "sampling_rule": "coupled"}, "tree 'auto' goes by the clock"),
+        ({"prune_ratio": 0}, "prune_ratio 0 leaves nothing to choose"),
+        ({"prune_ratio": 1.0}, "prune_ratio 1 leaves nothing to choose"),
+        ({"pruner": "grid"}, "with pruner specvlm"),
+    ],
+)
+def test_methods_without_a_best_mass_are_refused(fields: dict[str, Any], sentence: str) -> None:
+    asked: Any = Told({})
+    with pytest.raises(ConfigError, match=sentence):
+        calibrate(asked, [], replace(METHOD, **fields))
+    assert not asked.asked
