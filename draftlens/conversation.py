@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import Any
 
 from draftlens.errors import InputError
@@ -75,6 +76,8 @@ def read(
             raise InputError("a message is a dict with role and content")
         content = message["content"]
         items = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        if not isinstance(items, Sequence) or not all(isinstance(item, Mapping) for item in items):
+            raise InputError(f"the content of a message is a string or a list of items, not {content!r:.80}")
         kept = [_take(item, loaders) for item in items]
         conversation.messages.append({"role": message["role"], "content": kept})
     return conversation
@@ -84,12 +87,16 @@ def _take(item: Message, loaders: Mapping[str, tuple[Callable[[Any], Any], list[
     """Load an item's media into its list; what is left of the item goes to the chat template."""
     kind = str(item.get("type"))
     if kind == "text":
+        if not isinstance(item.get("text"), str):
+            raise InputError("an item of type text needs a string under 'text'")
         return {"type": "text", "text": item["text"]}
     if kind not in loaders:
         raise InputError(f"an item of a message is text, image or video, not {kind!r}")
     source = next((item[key] for key in (kind, "path", "url") if item.get(key) is not None), None)
     if source is None:
         raise InputError(f"an item of type {kind} needs {kind!r} or 'path'")
+    if kind == "video" and not isinstance(source, (str, PathLike)):
+        raise InputError(f"a video is the path of a file, not {type(source).__name__}")
     load, loaded = loaders[kind]
     loaded.append(load(source))
     return {"type": kind}
@@ -136,9 +143,15 @@ def _check_shown(processor: Any, conversation: Conversation, text: str) -> None:
 
 def same_processing(one: Any, other: Any) -> bool:
     """Whether two processors make the same of the same input, so that it needs to be processed only once."""
-    if type(one) is not type(other) or one.chat_template != other.chat_template:
+    if type(one) is not type(other) or one.chat_template != other.chat_template or _own(one) != _own(other):
         return False
     return all(_settings(one, name) == _settings(other, name) for name in ("image_processor", "video_processor"))
+
+
+def _own(processor: Any) -> dict[str, Any]:
+    """Its plain settings: some say how many tokens stand for a picture, such as LLaVA's `patch_size`."""
+    plain = (str, int, float, tuple, list, type(None))
+    return {name: value for name, value in vars(processor).items() if isinstance(value, plain)}
 
 
 def _settings(processor: Any, part: str) -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from draftlens.errors import ConfigError, UnsupportedModelError
@@ -59,7 +60,7 @@ def load_model(name: str, role: str, device: str | None = None, dtype: str | Non
         model = AutoModelForImageTextToText.from_pretrained(
             path, dtype=dtype, attn_implementation="sdpa", device_map="auto" if device == "auto" else None
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConfigError(f"cannot load the {role} {name!r}: {reason}") from error
     if not hasattr(processor, "apply_chat_template"):

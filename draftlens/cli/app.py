@@ -128,7 +128,7 @@ def ask(
 def verify(
     media: Annotated[list[Path] | None, typer.Argument(help="A clip, or images with --images.")] = None,
     images: Annotated[bool, typer.Option("--images", help="The files are images.")] = False,
-    prompt: Annotated[str, typer.Option(help="What to ask.")] = opt.VIDEO_PROMPT,
+    prompt: Annotated[str, typer.Option(help="What to ask.")] = "",
     target: opt.Target = EMBEDDED,
     draft: opt.Draft = None,
     method: opt.MethodName = None,
@@ -147,17 +147,22 @@ def verify(
     limits: opt.MediaLimits = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Compare plain and accelerated answers token by token; exit status 1 if they differ in float32."""
+    """Compare plain and accelerated answers token by token; exit status 1 if any differ in float32."""
     generation = opt.sampling_of(sample, temperature, top_k, top_p, min_p, repetition_penalty)
     chosen = opt.method_of(method, speculative_config)
-    chats = _verify_chats(media, images, prompt, frames, limits, as_json)
+    chats = _verify_chats(media, images, opt.prompt_of(prompt, images), frames, limits, as_json)
     engine = load_engine(target, draft, chosen, device, dtype, as_json)
+    found = []
     for chat, name in chats:
         options = {"max_new_tokens": max_new_tokens, "seed": seed, **generation}
-        verification = verify_engine(engine, engine.process([chat]), options)
-        show_verification(verification, name, as_json)
-        if verification.failed:
-            raise typer.Exit(1)
+        found.append(verify_engine(engine, engine.process([chat]), name, options))
+        if not as_json:
+            show_verification(found[-1])
+    if as_json:
+        facts = [verification.facts() for verification in found]
+        print_json(facts[0] if len(facts) == 1 else facts)
+    if any(verification.failed for verification in found):
+        raise typer.Exit(1)
 
 
 def _verify_chats(

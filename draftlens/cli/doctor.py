@@ -13,6 +13,7 @@ import transformers
 from draftlens import __version__
 from draftlens.cli.loading import load_models
 from draftlens.cli.show import print_json, table
+from draftlens.errors import ConfigError
 from draftlens.load import Loaded
 from draftlens.models.backbone import ATTENTION
 
@@ -35,6 +36,8 @@ def report(target: str | None, draft: str | None, device: str | None, dtype: str
         "attention backends": ", ".join(ATTENTION),
     }
     if target is None:
+        if draft is not None:
+            raise ConfigError("a draft is checked beside its target: name it with --target")
         return facts
     big, small = load_models(target, draft, device, dtype, quiet=True)
     facts["target"] = _model(big)

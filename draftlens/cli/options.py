@@ -37,7 +37,7 @@ Temperature = Annotated[float | None, typer.Option(min=0.0, help="Sampling tempe
 TopK = Annotated[int | None, typer.Option(min=1, help="Draw among the k likeliest; implies --sample.")]
 TopP = Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Nucleus sampling; implies --sample.")]
 MinP = Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Min-p sampling; implies --sample.")]
-RepetitionPenalty = Annotated[float | None, typer.Option(min=0.0, help="Above 1, repeating becomes less likely.")]
+RepetitionPenalty = Annotated[float | None, typer.Option(min=0.001, help="Above 1, repeating becomes less likely.")]
 Seed = Annotated[int | None, typer.Option(help="Of the sampling noise.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... or `auto` to spread a large model.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16, float16 or auto.")]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from draftlens.api import Engine, Inputs
-from draftlens.cli.show import console, exactness, print_json
+from draftlens.cli.show import console, exactness
 from draftlens.compare import Divergence, StockRun, first_divergence, run_stock
 from draftlens.config import PlainDecoding
 from draftlens.errors import ConfigError
@@ -20,6 +20,7 @@ class Verification:
     """What a comparison showed.
 
     Args:
+        name: of the input.
         reference: stock `generate` for greedy answers; our plain decoding with the same seed for sampled ones, since
             stock sampling draws from torch's generator.
         tokens: compared.
@@ -28,6 +29,7 @@ class Verification:
         result: the accelerated answer.
     """
 
+    name: str
     reference: str
     tokens: int
     divergence: Divergence | None
@@ -39,8 +41,15 @@ class Verification:
         """A difference in float32 is an error of ours; below it, near-ties may fall otherwise."""
         return self.divergence is not None and self.dtype in (torch.float32, torch.float64)
 
+    def facts(self) -> dict[str, Any]:
+        """As JSON."""
+        found = None if self.divergence is None else vars(self.divergence)
+        exact = {"lossless": self.result.lossless, "approximate": list(self.result.approximate)}
+        facts = {"input": self.name, "reference": self.reference, "tokens": self.tokens}
+        return {**facts, "identical": found is None, "first_divergence": found, **exact}
 
-def verify_engine(engine: Engine, inputs: Inputs, options: dict[str, Any]) -> Verification:
+
+def verify_engine(engine: Engine, inputs: Inputs, name: str, options: dict[str, Any]) -> Verification:
     """Run both and compare.
 
     Raises:
@@ -57,21 +66,16 @@ def verify_engine(engine: Engine, inputs: Inputs, options: dict[str, Any]) -> Ve
         stock = {name: value for name, value in options.items() if name != "seed"}
         reference = run_stock(engine.target.backbone, inputs.target, keep_logits=True, **stock)
     divergence = first_divergence(reference, result.tokens)
-    name = "plain decoding with the same seed" if do_sample else "stock generate"
-    return Verification(name, sum(map(len, reference.tokens)), divergence, engine.target.backbone.dtype, result)
+    kind = "plain decoding with the same seed" if do_sample else "stock generate"
+    return Verification(name, kind, sum(map(len, reference.tokens)), divergence, engine.target.backbone.dtype, result)
 
 
-def show_verification(verification: Verification, name: str, as_json: bool) -> None:
+def show_verification(verification: Verification) -> None:
     """Say what was found."""
     divergence, result = verification.divergence, verification.result
-    if as_json:
-        found = None if divergence is None else vars(divergence)
-        facts = {"input": name, "reference": verification.reference, "tokens": verification.tokens}
-        exact = {"lossless": result.lossless, "approximate": list(result.approximate)}
-        print_json({**facts, "identical": divergence is None, "first_divergence": found, **exact})
-        return
     dtype = str(verification.dtype).removeprefix("torch.")
-    console.print(f"{name}: {verification.tokens} tokens against {verification.reference} in {dtype}", markup=False)
+    told = f"{verification.name}: {verification.tokens} tokens against {verification.reference} in {dtype}"
+    console.print(told, markup=False)
     if divergence is None:
         console.print(f"identical: [bold green]yes[/] ({exactness(result)})")
         return

@@ -105,6 +105,24 @@ def test_verify_finds_no_difference(run, words: list[str]) -> None:
     assert report["tokens"] > 0
 
 
+def test_verify_tells_of_several_clips_in_one_json(run) -> None:
+    words = ["--max-new-tokens", "4", "--device", "cpu", "--json"]
+    status, out, _ = run("verify", CLIP, CLIP, *words)
+    assert status == 0
+    assert [report["input"] for report in json.loads(out)] == [CLIP, CLIP]
+
+
+def test_verify_asks_about_an_image_what_ask_does(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from draftlens.cli import app
+
+    asked = []
+    read = app.read_media
+    monkeypatch.setattr(app, "read_media", lambda *given, **media: asked.append(given[2]) or read(*given, **media))
+    for words in ([PICTURE, "--images"], [CLIP], [CLIP, "--prompt", "What?"]):
+        run("verify", *words, "--max-new-tokens", "2", "--device", "cpu")
+    assert asked == ["Describe the image.", "Describe the video.", "What?"]
+
+
 def test_verify_exits_with_1_on_a_difference_and_shows_where(run, monkeypatch: pytest.MonkeyPatch) -> None:
     from draftlens.engine import session
 
@@ -136,6 +154,9 @@ def test_doctor_tells_of_the_machine_and_of_a_pair(run) -> None:
     assert {"torch", "transformers", "devices", "memory", "attention backends", "target", "draft"} <= set(facts)
     assert facts["pair"].startswith("fits")
     assert run("doctor")[0] == 0
+    status, _, err = run("doctor", "--draft", "/no/such/model")
+    assert status == 2
+    assert "name it with --target" in err
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from families import FAMILIES, Family
 from stock import noisy
+from transformers import AutoProcessor
 
 import draftlens
 from draftlens.compare import run_stock
@@ -43,6 +45,24 @@ def test_files_in_stock_tokens_out(family: Family, tmp_path: Path) -> None:
         assert result.tokens == run_stock(engine.target.backbone, inputs.target, max_new_tokens=15).tokens
         accepted += result.stats.accepted
     assert accepted > 0
+
+
+def test_a_draft_whose_pictures_are_fewer_tokens(tmp_path: Path) -> None:
+    """The same pixels, larger patches: only the processor's own setting says so."""
+    llava = next(family for family in FAMILIES if family.name == "llava")
+    target, folder = save_pair(llava, tmp_path)
+    coarse = replace(llava, vision={**llava.vision, "patch_size": 8}, config={**llava.config, "image_seq_length": 4})
+    coarse.build(1).save_pretrained(folder)
+    processor = AutoProcessor.from_pretrained(folder)
+    processor.patch_size = 8
+    processor.save_pretrained(folder)
+    engine = draftlens.load(target, folder, device="cpu")
+    inputs = engine.read("what is it", images=PICTURE)
+    assert inputs.draft is not None
+    assert len(inputs.draft["input_ids"][0]) < len(inputs.target["input_ids"][0])
+    for method in ("speculative", "specvlm"):
+        result = engine.answer(inputs, method=method, max_new_tokens=15).run()
+        assert result.tokens == run_stock(engine.target.backbone, inputs.target, max_new_tokens=15).tokens
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)

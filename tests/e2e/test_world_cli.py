@@ -26,6 +26,17 @@ def world(command: Callable[..., Any]) -> Callable[..., Any]:
     return partial(command, "world")
 
 
+def test_the_folder_one_is_in(world, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stays, and its name matters as little as anywhere."""
+    monkeypatch.chdir(tmp_path)
+    before = tmp_path.stat().st_ino
+    status, _, err = world(".", "--clips", "0", "--pictures", "0", "--pairs", "0", "--talks", "1", *SMALL)
+    assert (status, err) == (0, "")
+    assert (tmp_path / "train.json").exists()
+    assert tmp_path.stat().st_ino == before
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
 def test_clips_and_pictures_for_llava(world, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "world"
     status, said, err = world(str(out), "--clips", "2", "--pictures", "1", "--pairs", "1", "--talks", "1", *SMALL)

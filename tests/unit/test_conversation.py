@@ -64,6 +64,10 @@ def test_media_are_taken_out_in_order_and_turns_are_kept(tmp_path: Path) -> None
         ([{"role": "user"}], "a message is a dict with role and content"),
         ([{"role": "user", "content": [{"type": "audio", "path": "a.wav"}]}], "not 'audio'"),
         ([{"role": "user", "content": [{"type": "image"}]}], "needs 'image' or 'path'"),
+        ([{"role": "user", "content": None}], "a string or a list of items, not None"),
+        ([{"role": "user", "content": ["hi"]}], r"a string or a list of items, not \['hi'\]"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "an item of type text needs a string"),
+        ([{"role": "user", "content": [{"type": "video", "video": [RED, RED]}]}], "the path of a file, not list"),
     ],
 )
 def test_other_forms_are_refused(messages: list[Any], sentence: str) -> None:
@@ -125,4 +129,8 @@ def test_processors_are_the_same_only_if_their_settings_are() -> None:
     other.image_processor = Settings(9)  # type: ignore[assignment]
     assert not same_processing(one, other)
     other.image_processor = None
+    assert not same_processing(one, other)
+    other.image_processor = Settings(8)  # type: ignore[assignment]
+    assert same_processing(one, other)
+    other.patch_size = 14  # type: ignore[attr-defined]
     assert not same_processing(one, other)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,10 @@ def test_bad_names_devices_and_dtypes_are_told_in_a_sentence(tmp_path: Path) -> 
         load_model("/no/such", "target", "cpu")
     with pytest.raises(ConfigError, match="cannot load the draft"):
         load_model(str(tmp_path), "draft", "cpu")
+    damaged = shutil.copytree(path_of(EMBEDDED, "draft"), tmp_path / "damaged")
+    (damaged / "model.safetensors").write_bytes((damaged / "model.safetensors").read_bytes()[:5000])
+    with pytest.raises(ConfigError, match=r"cannot load the draft .*damaged"):
+        load_model(str(damaged), "draft", "cpu")
     with pytest.raises(ConfigError, match="unknown dtype 'int3'; known: auto, float32, bfloat16, float16"):
         load_model(EMBEDDED, "target", "cpu", "int3")
     with pytest.raises(ConfigError, match="device 'nowhere' cannot be used"):

@@ -48,6 +48,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     Raises:
         ConfigError: the folder is there and not empty.
     """
+    folder = folder.resolve()  # of "." the name matters too
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is there already; remove it or choose another folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -55,6 +56,8 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         content = Path(hidden) / folder.name  # one level deeper: temporary folders are for their owner's eyes alone
         content.mkdir()
         yield content
-        if folder.exists():
-            folder.rmdir()  # empty, and only some systems rename over an empty folder
-        os.replace(content, folder)
+        if not folder.exists():
+            os.replace(content, folder)
+            return
+        for part in content.iterdir():  # an empty folder stays: somebody may be in it
+            os.replace(part, folder / part.name)
