@@ -37,9 +37,9 @@ def _limits(text_config: Any) -> list[tuple[str, int]]:
     nested = [part for part in rope.values() if isinstance(part, dict) and "rope_type" in part]
     found = []
     for part in nested or [rope]:
-        kind, most = part.get("rope_type", "default"), text_config.max_position_embeddings
-        if kind == "longrope":
-            found.append((kind, part.get("original_max_position_embeddings") or most))
-        elif "dynamic" in kind:
-            found.append((kind, most))
+        kind = part.get("rope_type", "default")
+        if kind == "longrope" and part.get("original_max_position_embeddings"):
+            found.append((kind, part["original_max_position_embeddings"]))
+        elif kind == "longrope" or "dynamic" in kind:
+            found.append((kind, text_config.max_position_embeddings))
     return found

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModelForImageTextToText
 
 import draftlens
+from draftlens.train.draft.parts import find_parts
 from tests.e2e.conftest import CLIPS
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "training.md").read_text()
@@ -39,6 +42,19 @@ def clips_data(run: Any) -> None:
     exec(block("python"), {})
 
 
+def changed(before: Path, after: Path) -> set[str]:
+    """Parts of the model whose weights are not the same any more."""
+    one, other = (
+        AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32) for folder in (before, after)
+    )
+    parts, states = find_parts(one), (dict(one.named_parameters()), dict(other.named_parameters()))
+    return {
+        part
+        for part in ("vision", "projector", "language")
+        if any(not torch.equal(states[0][name], states[1][name]) for name in getattr(parts, part))
+    }
+
+
 SHORT = ["--max-steps", "1", "--frames", "2", "--cpu", "--precision", "float32"]
 
 
@@ -56,6 +72,9 @@ def test_the_documents_commands(run: Any, clips_data: None) -> None:
     ):
         assert words in out
     assert "step 1 of 1: loss" in err
+    first = Path("my-draft") / "checkpoints" / "projector" / "checkpoint-1"
+    assert changed(CLIPS.parent / "draft", first) == {"projector"}
+    assert changed(first, Path("my-draft")) == {"projector", "language"}
     status, _, err = run(*demo, "--max-new-tokens", "5", "--frames", "2", "--device", "cpu")
     assert status == 0, err
     plain, fast = (
@@ -92,12 +111,14 @@ def test_ctrl_c_says_from_where_it_goes_on(run: Any, clips_data: None, monkeypat
         left.pop()
         return right(*given, **named)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(DraftTrainer, "training_step", interrupted)
-        status, _, err = run(*words)
-    assert status == 130
-    assert "the same command goes on from step 2 of the instruct stage" in err
-    assert "Traceback" not in err
+    for more, command in (([], "the same command"), (["--restart"], "the same command without --restart")):
+        left[:] = [None, None]
+        with monkeypatch.context() as patch:
+            patch.setattr(DraftTrainer, "training_step", interrupted)
+            status, _, err = run(*words, *more)
+        assert status == 130
+        assert f"{command} goes on from step 2 of the instruct stage" in err
+        assert "Traceback" not in err
     status, out, err = run(*words)
     assert status == 0
     assert "step 3 of 3" in err

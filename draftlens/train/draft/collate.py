@@ -11,7 +11,7 @@ from draftlens.conversation import Conversation, read, same_processing
 from draftlens.errors import InputError, MediaError, TrainingDataError
 from draftlens.train.draft.data import Entry, TrainingData
 from draftlens.train.draft.distil import answer_labels
-from draftlens.train.draft.labels import AnswerProcessor
+from draftlens.train.draft.labels import IGNORE, AnswerProcessor
 
 
 class Collator:
@@ -33,7 +33,7 @@ class Collator:
         """A batch for the draft, with the target's own under `target` if its processor makes another.
 
         Returns:
-            The processor's tensors and `labels` int64 ``[B, L]``.
+            The processor's tensors and `labels` int64 ``[B, L]``, all `IGNORE` for entries that are not counted.
 
         Raises:
             TrainingDataError: names the entry and the cause.
@@ -59,10 +59,12 @@ class Collator:
         self, processor: AnswerProcessor, entries: Sequence[Entry], conversations: Sequence[Conversation]
     ) -> dict[str, Any]:
         try:
-            return processor(conversations)
+            batch = processor(conversations)
         except InputError as error:
             if len(entries) == 1:
                 raise TrainingDataError(f"{entries[0].place}: {error}") from error
             for entry, conversation in zip(entries, conversations, strict=True):
                 self._process(processor, [entry], [conversation])  # raises at the one to blame
             raise
+        batch["labels"][torch.tensor([not entry.counted for entry in entries])] = IGNORE
+        return batch

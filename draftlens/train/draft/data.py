@@ -28,12 +28,14 @@ class Entry:
         place: file, entry (counted from 1) and line, for messages.
         turns: (role of the chat template, text with placeholders).
         images, videos: paths as the data give them, in order of their placeholders.
+        counted: False for one that only fills up a batch: nothing is learnt from it.
     """
 
     place: str
     turns: tuple[tuple[str, str], ...]
     images: tuple[str, ...]
     videos: tuple[str, ...]
+    counted: bool = True
 
     @property
     def length(self) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
 from draftlens.errors import ConfigError, DraftlensError, UnsupportedModelError
@@ -46,7 +47,7 @@ def load_draft(options: DraftTraining) -> Draft:
     processor = AnswerProcessor(_find_processor(options, source, random), name)
     torch.manual_seed(options.seed)
     kind = AutoModelForImageTextToText
-    with _explained(f"the draft {name!r}"):
+    with explained(f"the draft {name!r}"):
         if random:
             model = kind.from_config(AutoConfig.from_pretrained(source), dtype=torch.float32)
         else:
@@ -70,14 +71,14 @@ def load_processor(name: str, role: str) -> Any:
     Raises:
         ConfigError: it cannot be loaded, or is no processor of images and text.
     """
-    with _explained(f"the processor of {name!r}"):
+    with explained(f"the processor of {name!r}"):
         processor = AutoProcessor.from_pretrained(path_of(name, role))
     if not hasattr(processor, "tokenizer") or not hasattr(processor, "image_processor"):
         raise ConfigError(f"{name!r} has no processor of images and text")
     return processor
 
 
-class _explained:  # noqa: N801 - reads as a statement
+class explained:  # noqa: N801 - reads as a statement
     """Turns what transformers raises on loading into one sentence."""
 
     def __init__(self, what: str) -> None:
@@ -87,7 +88,8 @@ class _explained:  # noqa: N801 - reads as a statement
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError | ValueError | KeyError) and not isinstance(error, DraftlensError):
+        known = OSError | ValueError | KeyError | SafetensorError
+        if isinstance(error, known) and not isinstance(error, DraftlensError):
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise ConfigError(f"cannot load {self.what}: {lines[0]}") from error
 
@@ -148,7 +150,7 @@ class _Outline:
 
 
 def _outline(target: str) -> Any:
-    with _explained(f"the target {target!r}"), torch.device("meta"):
+    with explained(f"the target {target!r}"), torch.device("meta"):
         model = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(path_of(target, "target")))
     head = model.get_output_embeddings()
     if head is None:

@@ -71,6 +71,30 @@ def fingerprint(options: DraftTraining, digests: dict[str, str]) -> dict[str, An
     return {**plain, "the draft's config": content, **digests}
 
 
+def check_apart(options: DraftTraining) -> None:
+    """Refuse an output folder with something in it that the run reads: `open_folder` and the end write over it.
+
+    Raises:
+        ConfigError: the folder is, or holds, a model, data or media; names them.
+    """
+    models = {"draft": "draft", "processor": "draft", "target": "target", "distil": "target"}
+    for name in (*models, "draft_config", "data", "projector_data", "media_root"):
+        value = getattr(options, name)
+        if value is not None and _holds(options.out, Path(path_of(str(value), models.get(name, "")))):
+            raise ConfigError(
+                f"the output folder {str(options.out)!r} is, or holds, what the run reads "
+                f"({name} is {str(value)!r}): name another folder"
+            )
+
+
+def _holds(out: Path, path: Path) -> bool:
+    """Whether a path is the folder or lies in it, whatever links and spellings lead there."""
+    path = path.resolve()
+    if not (path.exists() and out.exists()):  # a Hub id, or a folder in which there is nothing to lose
+        return path == out.resolve()
+    return any(out.samefile(folder) for folder in (path, *path.parents))
+
+
 def check_folder(out: Path, run: dict[str, Any], restart: bool) -> None:
     """Refuse a folder that is not this run's.
 
@@ -92,6 +116,11 @@ def check_folder(out: Path, run: dict[str, Any], restart: bool) -> None:
             )
     elif out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out} is not empty and holds no run of draft training: name another folder")
+
+
+def is_begun(out: Path, restart: bool) -> bool:
+    """Whether a checked folder holds this run already, which then passed all that is tried before its first step."""
+    return not restart and (out / RUN).exists()
 
 
 def open_folder(out: Path, run: dict[str, Any], restart: bool) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,46 +13,14 @@ from accelerate import PartialState
 from transformers import PrinterCallback, set_seed
 
 from draftlens.errors import TrainingDataError
-from draftlens.load import load_model
 from draftlens.train.draft import resume
-from draftlens.train.draft.collate import Collator
-from draftlens.train.draft.data import Entry, TrainingData, read_data
-from draftlens.train.draft.distil import answer_labels
-from draftlens.train.draft.labels import AnswerProcessor
-from draftlens.train.draft.media import check_media, media_digest, spread
-from draftlens.train.draft.models import Draft, load_draft, load_processor
+from draftlens.train.draft.data import TrainingData, read_data
+from draftlens.train.draft.media import check_media, media_digest
+from draftlens.train.draft.models import Draft, load_draft
 from draftlens.train.draft.options import DraftTraining
-from draftlens.train.draft.report import Losses, LossLog, Plan, StagePlan, Trained, losses_of, plot
-from draftlens.train.draft.trainer import (
-    Distillation,
-    DraftTrainer,
-    EpochOrder,
-    StopAtNan,
-    arguments,
-    device_batch,
-    restore,
-)
-
-TRIED = 16
-"""Entries per stage that are made into batches before training: to estimate tokens, and to refuse early."""
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A stage that is ready to run.
-
-    Args:
-        entries: to train on.
-        collate: makes batches of them.
-        learning_rate, epochs: of this stage.
-        plan: what it will do.
-    """
-
-    entries: list[Entry]
-    collate: Collator
-    learning_rate: float
-    epochs: float
-    plan: StagePlan
+from draftlens.train.draft.report import Losses, LossLog, Plan, Trained, losses_of, plot
+from draftlens.train.draft.stage import Stage, load_distillation, make_stage, try_models
+from draftlens.train.draft.trainer import DraftTrainer, EpochOrder, StopAtNan, arguments, restore
 
 
 def train_draft(
@@ -74,21 +41,24 @@ def train_draft(
         progress: show progress bars and losses.
 
     Raises:
-        ConfigError: options contradict each other or what is in the folder, or a model cannot be loaded.
+        ConfigError: options contradict each other or what is in the folder, the folder holds what the run reads, or a
+            model cannot be loaded or cannot take what its processor makes.
         TrainingDataError: an entry is wrong; names it.
         UnsupportedModelError, IncompatiblePairError: the draft cannot be trained, or not for this target.
-        KeyboardInterrupt: says from which step the same call goes on.
+        KeyboardInterrupt: says from which step the same call, without `restart`, goes on.
     """
     begun, state = time.perf_counter(), PartialState(cpu=options.cpu)
     # Before anything is drawn at random, and again in each Trainer.
     set_seed(options.seed)
     files = _read_files(options)
     media = sum(map(check_media, files.values()))
-    run = resume.agreed(state, lambda: _checked_run(options, files))
+    run, begun_before = resume.agreed(state, lambda: _checked_run(options, files))
     draft = load_draft(options)
-    stages = [_stage(name, options, draft, files, state.num_processes) for name in options.chosen_stages]
-    resume.agreed(state, lambda: resume.open_folder(options.out, run, options.restart))
+    stages = [make_stage(name, options, draft, files, state.num_processes) for name in options.chosen_stages]
     plan = _plan(options, draft, media, stages, state)
+    if not begun_before:
+        try_models(stages, options, draft, plan)
+    resume.agreed(state, lambda: resume.open_folder(options.out, run, options.restart))
     if on_plan is not None and state.is_main_process:
         on_plan(plan)
     losses: Losses = {}
@@ -111,52 +81,18 @@ def _read_files(options: DraftTraining) -> dict[str, TrainingData]:
     return files
 
 
-def _checked_run(options: DraftTraining, files: dict[str, TrainingData]) -> dict[str, Any]:
-    """The run's fingerprint, once its folder is known not to be another's.
+def _checked_run(options: DraftTraining, files: dict[str, TrainingData]) -> tuple[dict[str, Any], bool]:
+    """The run's fingerprint and whether it was begun before, once its folder is known to be nobody else's.
 
     Raises:
         ConfigError, TrainingDataError: it is, or a file has gone.
     """
+    resume.check_apart(options)
     digests = {name: data.digest for name, data in files.items()}
     media = {f"media of {name}": media_digest(data) for name, data in files.items()}
     run = resume.fingerprint(options, {**digests, **media})
     resume.check_folder(options.out, run, options.restart)
-    return run
-
-
-def _stage(name: str, options: DraftTraining, draft: Draft, files: dict[str, TrainingData], processes: int) -> Stage:
-    first = name == "projector"
-    data = files.get("projector_data", files["data"]) if first else files["data"]
-    # Text alone teaches a projector nothing; a batch of it would have no gradient at all.
-    entries = [entry for entry in data.entries if entry.images or entry.videos] if first else data.entries
-    if not entries:
-        raise TrainingDataError(f"{data.path} shows no images or videos, so the projector cannot learn from it")
-    target = None if first or options.distil is None else options.distil
-    other = None if target is None else AnswerProcessor(load_processor(target, "target"), target)
-    collate = Collator(data, draft.processor, other, options.frames)
-    tokens, answers = _estimate(collate, entries)
-    batch = options.projector_batch if first else options.batch
-    each = device_batch(batch, processes, options.device_batch)
-    epochs = options.projector_epochs if first else options.epochs
-    per_epoch = math.ceil(math.ceil(len(entries) / (each * processes)) / (batch // (each * processes)))
-    steps = options.max_steps or math.ceil(epochs * per_epoch)
-    names = draft.parts.trained(name, options.train_vision)
-    trained = sum(p.numel() for n, p in draft.model.named_parameters() if n in names)
-    skipped = len(data.entries) - len(entries)
-    plan = StagePlan(name, trained, len(entries), skipped, tokens, answers, steps, batch, each)
-    return Stage(entries, collate, options.projector_lr if first else options.lr, epochs, plan)
-
-
-def _estimate(collate: Collator, entries: list[Entry]) -> tuple[int, int]:
-    """(all tokens, answer tokens) of the entries, from some of them.
-
-    Raises:
-        TrainingDataError: one of those cannot be made into a batch.
-    """
-    batches = [collate([entry]) for entry in spread(entries, TRIED)]
-    counts = [sum(batch["input_ids"].numel() for batch in batches)]
-    counts.append(sum(answer_labels(batch["labels"]).numel() for batch in batches))
-    return counts[0] * len(entries) // len(batches), counts[1] * len(entries) // len(batches)
+    return run, resume.is_begun(options.out, options.restart)
 
 
 def _plan(options: DraftTraining, draft: Draft, media: int, stages: list[Stage], state: Any) -> Plan:
@@ -201,12 +137,11 @@ def _where_it_goes_on(options: DraftTraining, is_main: bool) -> str:
     """Clear the folder of what is half-written, and say what is left."""
     if is_main:
         resume.discard_incomplete(options.out)
+    command = "the same command without --restart" if options.restart else "the same command"
     for stage in reversed(options.chosen_stages):
         if checkpoint := resume.latest(options.out, stage):
-            return (
-                f"the same command goes on from step {resume.state_of(checkpoint)['global_step']} of the {stage} stage"
-            )
-    return "the same command begins anew: there was no checkpoint yet"
+            return f"{command} goes on from step {resume.state_of(checkpoint)['global_step']} of the {stage} stage"
+    return f"{command} begins anew: there was no checkpoint yet"
 
 
 def _trainer(
@@ -217,28 +152,23 @@ def _trainer(
         parameter.requires_grad_(name in names)
     trains_vision = options.train_vision and stage.plan.name == "instruct"
     lengths = [entry.length for entry in stage.entries] if options.group_by_length else None
+    at_once = stage.plan.device_batch * plan.processes if plan.processes > 1 else 1
+    filler = replace(min(stage.entries, key=lambda entry: entry.length), counted=False)
     trainer = DraftTrainer(
         vision=draft.parts.vision,
         vision_lr_factor=options.vision_lr_factor,
         frozen=[] if trains_vision else [draft.model.get_submodule(path) for path in draft.parts.encoders],
-        order=EpochOrder(lengths, len(stage.entries), stage.plan.batch, options.seed),
-        distillation=_distillation(stage, options, plan),
+        order=EpochOrder(lengths, len(stage.entries), stage.plan.batch, options.seed, at_once),
+        distillation=load_distillation(stage, options, plan),
         model=draft.model,
         args=_arguments(stage, options, plan, show[1]),
         data_collator=stage.collate,
-        train_dataset=stage.entries,
+        train_dataset=[*stage.entries, filler],
         callbacks=[StopAtNan(), LossLog(options.out, stage.plan.name, losses), *show[0]],
     )
     if not show[1]:
         trainer.remove_callback(PrinterCallback)
     return trainer
-
-
-def _distillation(stage: Stage, options: DraftTraining, plan: Plan) -> Distillation | None:
-    if options.distil is None or stage.plan.name == "projector":
-        return None
-    loaded = load_model(options.distil, "target", plan.device, plan.precision)
-    return Distillation(loaded.backbone.model.requires_grad_(False), options.distil_weight, options.distil_temperature)
 
 
 def _arguments(stage: Stage, options: DraftTraining, plan: Plan, progress: bool) -> Any:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Sampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from draftlens.errors import ConfigError
 from draftlens.train.draft.distil import answer_labels, answer_logits, answer_loss
+from draftlens.train.draft.models import explained
 
 DEVICE_BATCH = 8
 """Most entries at once on one device, if nobody says."""
@@ -77,7 +80,7 @@ class DraftTrainer(Trainer):  # type: ignore[misc]
         labels, other = inputs.pop("labels"), inputs.pop("target", None)
         tokens, learnt = answer_labels(labels), None
         if self.distillation is not None:
-            learnt = _target_logits(self.distillation.target, inputs, labels, other)
+            learnt = target_logits(self.distillation.target, inputs, labels, other)
         weight, temperature = (
             (self.distillation.weight, self.distillation.temperature) if self.distillation else (0.0, 1.0)
         )
@@ -106,11 +109,21 @@ class DraftTrainer(Trainer):  # type: ignore[misc]
                         "lr": lr * (self.vision_lr_factor if is_vision else 1),
                         "weight_decay": self.args.weight_decay if decays else 0.0,
                     }
-                    for (is_vision, decays), parameters in groups.items()
+                    # The Trainer logs the rate of the first group.
+                    for (is_vision, decays), parameters in sorted(groups.items(), key=lambda group: group[0][0])
                 ],
                 **settings,
             )
         return self.optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """The learning rates of `share_of_rate`: with the Trainer's own, the first step would learn nothing."""
+        self.lr_scheduler: Any  # of the Trainer
+        if self.lr_scheduler is None:
+            warmup, kind = self.args.get_warmup_steps(num_training_steps), self.args.lr_scheduler_type.value
+            rate = partial(share_of_rate, warmup=warmup, steps=num_training_steps, schedule=kind)
+            self.lr_scheduler = LambdaLR(self.optimizer if optimizer is None else optimizer, rate)
+        return self.lr_scheduler
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         return self.order
@@ -126,7 +139,7 @@ class DraftTrainer(Trainer):  # type: ignore[misc]
 
 
 @torch.no_grad()
-def _target_logits(target: Any, inputs: dict[str, Any], labels: Tensor, other: dict[str, Any] | None) -> Tensor:
+def target_logits(target: Any, inputs: dict[str, Any], labels: Tensor, other: dict[str, Any] | None) -> Tensor:
     """The target's logits float32 ``[N, V]`` of the same answer tokens, from its own inputs where it has others."""
     if other is not None:
         labels = other.pop("labels")
@@ -136,14 +149,36 @@ def _target_logits(target: Any, inputs: dict[str, Any], labels: Tensor, other: d
     return answer_logits(target, target, cast, labels)
 
 
+def share_of_rate(done: int, warmup: int, steps: int, schedule: str) -> float:
+    """The learning rate of a step, as a share of the highest.
+
+    The k-th of w warm-up steps has k / w. Behind them it is transformers' schedule of that name.
+
+    Args:
+        done: steps before it.
+        warmup: steps in which the rate rises.
+        steps: of the stage.
+        schedule: one of `SCHEDULES`.
+    """
+    if done < warmup:
+        return (done + 1) / warmup
+    progress = (done - warmup) / max(1, steps - warmup)
+    shares = {"cosine": (1 + math.cos(math.pi * progress)) / 2, "linear": 1 - progress, "constant_with_warmup": 1.0}
+    return max(0.0, shares[schedule])
+
+
 def restore(model: Any, checkpoint: Path) -> None:
     """Give a model the weights of a checkpoint of it, as `from_pretrained` reads them.
 
     Args:
         model: on any device; stays there.
         checkpoint: a folder that `save_pretrained` wrote.
+
+    Raises:
+        ConfigError: its weights cannot be read.
     """
-    saved = type(model).from_pretrained(checkpoint, dtype=torch.float32)
+    with explained(f"the checkpoint {str(checkpoint)!r}"):
+        saved = type(model).from_pretrained(checkpoint, dtype=torch.float32)
     model.load_state_dict(saved.state_dict())
 
 
@@ -155,19 +190,25 @@ class EpochOrder(Sampler[int]):
         count: number of entries.
         group: entries of a step.
         seed: of the order.
+        at_once: entries that all processes take at once. The last are made up with the index `count`, which is none of
+            the entries: accelerate would make them up with entries that were there before.
     """
 
-    def __init__(self, lengths: Sequence[int] | None, count: int, group: int, seed: int) -> None:
+    def __init__(self, lengths: Sequence[int] | None, count: int, group: int, seed: int, at_once: int = 1) -> None:
         self.lengths, self.count, self.group, self.seed, self.epoch = lengths, count, group, seed, 0
+        self.missing = -count % at_once
 
     def __len__(self) -> int:
-        return self.count
+        return self.count + self.missing
 
     def __iter__(self) -> Iterator[int]:
+        return iter([*self._entries(), *[self.count] * self.missing])
+
+    def _entries(self) -> list[int]:
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
         order: list[int] = torch.randperm(self.count, generator=generator).tolist()
         if self.lengths is None:
-            return iter(order)
+            return order
         # As LLaVA does: shuffled, cut into steps of random entries, each step's sorted. Steps of about one length
         # need a longer stretch to sort over.
         stretch = min(self.group * 50, max(self.group, self.count // 4))
@@ -178,7 +219,7 @@ class EpochOrder(Sampler[int]):
         short = [step for step in steps if len(step) < self.group]  # only full steps may be moved about
         full = [step for step in steps if len(step) == self.group]
         shuffled = torch.randperm(len(full), generator=generator).tolist()
-        return iter([index for step in [*(full[i] for i in shuffled), *short] for index in step])
+        return [index for step in [*(full[i] for i in shuffled), *short] for index in step]
 
 
 class _Epochs(TrainerCallback):  # type: ignore[misc]

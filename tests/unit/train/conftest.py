@@ -1,15 +1,30 @@
-"""The pair's processor, made once: training its tokenizer takes some seconds."""
+"""The pair's processor, made once, for training its tokenizer takes some seconds; and what drafts are trained from."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from families import FAMILIES
 
 from draftlens.train.pair.models import build_processor
 from draftlens.train.pair.tokenizer import build_tokenizer
+from tests.unit.train.drafts import save_model, write_data
 
 
 @pytest.fixture(scope="session")
 def fresh_processor() -> Any:
     return build_processor(build_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def llava(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny LLaVA with its processor."""
+    return save_model(FAMILIES[0], tmp_path_factory.mktemp("llava"))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five entries: four with an image, one of text alone."""
+    return write_data(tmp_path_factory.mktemp("data"), 5)

@@ -11,7 +11,7 @@ import torch
 from families import Family
 from PIL import Image
 from torch import Tensor
-from transformers import AutoProcessor
+from transformers import AutoProcessor, TrainerCallback
 
 from draftlens.train.draft import DraftTraining
 from draftlens.train.draft.collate import Collator
@@ -29,6 +29,18 @@ UNENDED = """{%- for message in messages %}{{ message['role'] }}: {% for item in
 {%- if item['type'] == 'image' %}IMAGE{% elif item['type'] == 'video' %}VIDEO{% else %}{{ item['text'] }}{% endif -%}
 {%- endfor %} {% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"""
 """A template without an end token, as LLaVA-1.5's."""
+
+
+class Interrupt(TrainerCallback):
+    """Ends a run at the end of a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Where Ctrl-C would be noticed."""
+        if state.global_step == self.step:
+            raise KeyboardInterrupt
 
 
 def processor_of(family: Family, template: str = ENDED) -> Any:

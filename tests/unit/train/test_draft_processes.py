@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from families import FAMILIES
+from safetensors.torch import load_file
 from transformers import Trainer, TrainerCallback
 
 from draftlens.train.draft import resume, run, train_draft
@@ -35,9 +37,9 @@ Told = dict[str, Any]
 Act = Callable[[int], Told]
 
 
-def as_rank(rank: int, port: int, act: Act, pipe: Any) -> None:
+def as_rank(rank: int, port: int, act: Act, pipe: Any, count: int) -> None:
     """What a process does that was forked for this."""
-    where = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": RANKS, "LOCAL_WORLD_SIZE": RANKS, "MASTER_PORT": port}
+    where = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in where.items()} | {"MASTER_ADDR": "127.0.0.1"})
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
@@ -49,14 +51,14 @@ def as_rank(rank: int, port: int, act: Act, pipe: Any) -> None:
     os._exit(0)  # without the cleaning up of the process that was copied
 
 
-def in_processes(act: Act) -> list[Told]:
-    """What each of three processes tells that do the same at once."""
+def in_processes(act: Act, count: int = RANKS) -> list[Told]:
+    """What each of three processes, or of so many, tells that do the same at once."""
     context: Any = multiprocessing.get_context("fork")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    pipes = [context.Pipe(duplex=False) for _ in range(RANKS)]
-    ranks = [context.Process(target=as_rank, args=(rank, port, act, pipes[rank][1])) for rank in range(RANKS)]
+    pipes = [context.Pipe(duplex=False) for _ in range(count)]
+    ranks = [context.Process(target=as_rank, args=(rank, port, act, pipes[rank][1], count)) for rank in range(count)]
     try:
         for rank in ranks:
             rank.start()
@@ -68,11 +70,6 @@ def in_processes(act: Act) -> list[Told]:
             if rank.pid is not None:
                 rank.kill()
                 rank.join()
-
-
-@pytest.fixture(scope="module")
-def llava(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return save_model(FAMILIES[0], tmp_path_factory.mktemp("llava"))
 
 
 @pytest.fixture(scope="module")
@@ -172,3 +169,32 @@ def test_only_the_main_process_decides() -> None:
 
     told = in_processes(act)
     assert told == [{"value": "by 0", "asked": [0] if rank == 0 else [], "refused": "not for 0"} for rank in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("stages", "entries", "changed"),
+    [
+        ("both", 7, {"batch": 4, "projector_batch": 4}),
+        ("instruct", 5, {"batch": 4, "device_batch": 1, "group_by_length": True}),
+        ("instruct", 6, {"batch": 4, "distil": True}),
+    ],
+)
+def test_one_process_and_two_learn_the_same(
+    llava: str, tmp_path: Path, stages: str, entries: int, changed: dict[str, Any]
+) -> None:
+    """Where entries do not fill the last round of an epoch, none is counted twice."""
+    data = write_data(tmp_path / "data", entries)
+    if changed.get("distil"):
+        changed = {**changed, "distil": save_model(FAMILIES[0], tmp_path / "target", seed=3)}
+    few = {"stages": stages, "epochs": 2, "projector_epochs": 2, "lr": 1e-3, "projector_lr": 1e-3, **changed}
+
+    def act(rank: int, out: Path) -> Told:
+        return {"losses": train_draft(training(data, out, llava, **few)).losses}
+
+    one, two = (in_processes(partial(act, out=tmp_path / str(count)), count)[0] for count in (1, 2))
+    for stage, points in one["losses"].items():
+        assert len(points) == 4
+        assert [p["loss"] for p in two["losses"][stage]] == pytest.approx([p["loss"] for p in points], rel=1e-4)
+    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("1", "2")]
+    for name in weights[0]:
+        torch.testing.assert_close(weights[0][name], weights[1][name], rtol=0, atol=2e-4)

@@ -8,27 +8,19 @@ from typing import Any
 
 import pytest
 from families import FAMILIES, Family, tokenizer
+from transformers import AutoConfig, AutoModelForImageTextToText
 
 from draftlens.errors import ConfigError, DraftlensError, IncompatiblePairError, TrainingDataError
 from draftlens.train.draft import train_draft
 from draftlens.train.draft.collate import Collator
-from draftlens.train.draft.data import read_data
+from draftlens.train.draft.data import Entry, read_data
 from draftlens.train.draft.labels import AnswerProcessor
 from draftlens.train.draft.models import load_draft
-from tests.unit.train.drafts import ENDED, processor_of, same, save_model, talk, training, write_data
+from draftlens.train.draft.stage import of_each_kind
+from tests.unit.train.drafts import ENDED, processor_of, same, save_model, talk, training
 
 NAMED = {family.name: family for family in FAMILIES}
 LLAVA = NAMED["llava"]
-
-
-@pytest.fixture(scope="module")
-def llava(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return save_model(LLAVA, tmp_path_factory.mktemp("llava"))
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_data(tmp_path_factory.mktemp("data"), 5)
 
 
 def save_tokenizer_with(folder: Path, **swapped: str) -> str:
@@ -150,3 +142,101 @@ def test_a_vocabulary_too_small_is_refused(llava: str, data: Path, tmp_path: Pat
         rf"has {len(tokenizer()) - 1} token ids, but its processor makes ids up to {len(tokenizer()) - 1}$",
         training(data, tmp_path / "out", None, draft_config=file, target=llava),
     )
+
+
+def of_other_patches(folder: Path) -> Path:
+    """The config of a LLaVA whose pictures are more tokens than its processor writes, with nothing beside it."""
+    file = config_of(LLAVA, folder)
+    content = json.loads(file.read_text())
+    content["vision_config"]["patch_size"] //= 2
+    file.write_text(json.dumps(content))
+    return file
+
+
+@pytest.mark.parametrize("stages", ["both", "instruct"])
+def test_a_config_of_other_patches_is_refused_and_may_be_corrected(
+    llava: str, data: Path, tmp_path: Path, stages: str
+) -> None:
+    """Nothing is written, so the corrected config is no other run."""
+    file = of_other_patches(tmp_path / "config")
+    options = training(data, tmp_path / "out", None, draft_config=file, target=llava, stages=stages, max_steps=1)
+    refused(
+        ConfigError,
+        r"^the draft '.*config\.json' cannot take what its processor makes of .*data\.json, entry 1 \(line \d+\), so "
+        r"the two may not belong together: .*features",
+        options,
+    )
+    content = json.loads(file.read_text())
+    content["vision_config"]["patch_size"] *= 2
+    file.write_text(json.dumps(content))
+    assert train_draft(options).losses
+
+
+def test_a_target_that_cannot_take_the_entries_is_refused(llava: str, data: Path, tmp_path: Path) -> None:
+    """It is only asked in the stage after the first, but before the first."""
+    file = of_other_patches(tmp_path / "config")
+    target = tmp_path / "target"
+    AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(file)).save_pretrained(target)
+    processor_of(LLAVA).save_pretrained(target)
+    sentence = r"^the target '.*target' cannot take what its processor makes of .*, entry 1 \(line \d+\)"
+    refused(ConfigError, sentence, training(data, tmp_path / "out", llava, distil=str(target)))
+
+
+def test_an_entry_that_shows_something_is_tried(llava: str, data: Path, tmp_path: Path) -> None:
+    """However many come before it that are text alone; and one of each kind."""
+    shown, hidden = json.loads(data.read_text())[0], {"conversations": talk("hello", "hi")}
+    late = data.with_name("late.json")
+    late.write_text("\n".join(map(json.dumps, [*[hidden] * 20, shown])))
+    options = training(
+        late,
+        tmp_path / "out",
+        None,
+        draft_config=of_other_patches(tmp_path / "config"),
+        target=llava,
+        stages="instruct",
+    )
+    refused(ConfigError, r"of .*late\.json, entry 21 \(line 21\), so", options)
+    text, image, video, both = (
+        Entry(name, (), images, videos)
+        for name, images, videos in (
+            ("text", (), ()),
+            ("image", ("a",), ()),
+            ("video", (), ("b",)),
+            ("both", ("a",), ("b",)),
+        )
+    )
+    assert of_each_kind([text, image, image, video, both]) == [image, video]
+    assert of_each_kind([text, both, image, video]) == [both]
+    assert of_each_kind([text]) == []
+
+
+def test_text_alone_needs_no_eyes(llava: str, tmp_path: Path) -> None:
+    """There is nothing to try before the first step."""
+    text = tmp_path / "text.json"
+    text.write_text(json.dumps([{"conversations": talk("hello", "hi")}]))
+    assert train_draft(training(text, tmp_path / "out", llava, distil=llava, stages="instruct", max_steps=1)).losses
+
+
+def cut_off(folder: Path) -> None:
+    """Weights of which the end is missing, as a copy that was interrupted leaves them."""
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("role", ["draft", "distil"])
+def test_weights_that_were_cut_off_are_refused(llava: str, data: Path, tmp_path: Path, role: str) -> None:
+    cut = tmp_path / "cut"
+    save_model(LLAVA, cut)
+    cut_off(cut)
+    what = "target" if role == "distil" else "draft"
+    models = {"draft": llava, role: str(cut)}
+    refused(ConfigError, rf"^cannot load the {what} '{cut}': .+$", training(data, tmp_path / "out", **models))
+
+
+def test_a_checkpoint_that_was_cut_off_is_named(llava: str, data: Path, tmp_path: Path) -> None:
+    options = training(data, tmp_path / "out", llava, stages="instruct", max_steps=1)
+    train_draft(options)
+    checkpoint = options.out / "checkpoints" / "instruct" / "checkpoint-1"
+    cut_off(checkpoint)
+    with pytest.raises(ConfigError, match=rf"^cannot load the checkpoint '{checkpoint}': .+$"):
+        train_draft(options)

@@ -6,41 +6,18 @@ import json
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from families import FAMILIES
 from PIL import Image
-from transformers import TrainerCallback
 
 from draftlens.errors import ConfigError, TrainingDataError
 from draftlens.train.draft import train_draft
 from draftlens.train.draft.data import read_data
 from draftlens.train.draft.media import ENDS, media_digest
-from tests.unit.train.drafts import save_model, talk, training, write_data
+from tests.unit.train.drafts import Interrupt, talk, training, write_data
 
 LLAVA = next(family for family in FAMILIES if family.name == "llava")
-
-
-@pytest.fixture(scope="module")
-def llava(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return save_model(LLAVA, tmp_path_factory.mktemp("llava"))
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_data(tmp_path_factory.mktemp("data"), 5)
-
-
-class Interrupt(TrainerCallback):
-    """Ends a run at the end of a step."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step == self.step:
-            raise KeyboardInterrupt
 
 
 def recorded(out: Path) -> list[dict[str, float]]:

@@ -67,11 +67,6 @@ def llava(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_data(tmp_path_factory.mktemp("data"), 5)
-
-
-@pytest.fixture(scope="module")
 def ran(llava: str, data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Trained, list[Plan]]:
     """An uninterrupted run of both stages: 4 steps of 2 entries with a picture, then 6 of all."""
     out, plans = tmp_path_factory.mktemp("run") / "out", []
