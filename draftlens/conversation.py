@@ -108,9 +108,7 @@ def process(processor: Any, conversations: Sequence[Conversation]) -> dict[str, 
     Raises:
         InputError: the processor cannot show what the messages hold.
     """
-    texts = [
-        processor.apply_chat_template(c.messages, add_generation_prompt=True, tokenize=False) for c in conversations
-    ]
+    texts = [_prompt(processor, conversation.messages) for conversation in conversations]
     for conversation, text in zip(conversations, texts, strict=True):
         _check_shown(processor, conversation, text)
     videos = [video for c in conversations for video in c.videos]
@@ -129,16 +127,28 @@ def process(processor: Any, conversations: Sequence[Conversation]) -> dict[str, 
         raise InputError(f"{type(processor).__name__} refused the input: {error}") from error
 
 
+def _prompt(processor: Any, messages: list[dict[str, Any]]) -> str:
+    text: str = processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    return text
+
+
 def _check_shown(processor: Any, conversation: Conversation, text: str) -> None:
     """Refuse media that processor or chat template would drop: a model that sees nothing answers all the same."""
     name = type(processor).__name__
     for kind, media in (("image", conversation.images), ("video", conversation.videos)):
-        token = getattr(processor, f"{kind}_token", None)
-        if media and token is None and getattr(processor, f"{kind}_processor", None) is None:
+        if not media:
+            continue
+        if getattr(processor, f"{kind}_token", None) is None and getattr(processor, f"{kind}_processor", None) is None:
             more = ": show its frames as images" if kind == "video" else ""
             raise InputError(f"{name} takes no {kind}{more}")
-        if token and text.count(token) < len(media):
-            raise InputError(f"the chat template of {name} shows {text.count(token)} of {len(media)} {kind}s")
+        # What stands for media differs from template to template; that something does can be seen without knowing it.
+        if _prompt(processor, [_without(kind, message) for message in conversation.messages]) == text:
+            raise InputError(f"the chat template of {name} leaves out every {kind}")
+
+
+def _without(kind: str, message: dict[str, Any]) -> dict[str, Any]:
+    nothing = {"type": "text", "text": ""}
+    return {**message, "content": [nothing if item["type"] == kind else item for item in message["content"]]}
 
 
 def same_processing(one: Any, other: Any) -> bool:

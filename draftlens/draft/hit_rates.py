@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from threading import Lock
 
 from draftlens.types import ROOT, Topology
 
@@ -20,9 +21,14 @@ Key = tuple[int, int, int]
 
 
 class HitRates:
-    """Counts trials and hits of guesses, and evens them out to chances."""
+    """Counts trials and hits of guesses, and evens them out to chances.
+
+    Attributes:
+        lock: for those who share it; answers may be made side by side.
+    """
 
     def __init__(self) -> None:
+        self.lock = Lock()
         self.trials, self.hits = Counter[Key](), Counter[Key]()
 
     def count(self, topology: Topology, path: Sequence[int]) -> None:

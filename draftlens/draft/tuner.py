@@ -7,7 +7,6 @@ from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
-from threading import Lock
 from typing import Any
 
 from draftlens.draft.hit_rates import HitRates
@@ -68,11 +67,10 @@ class TreeTuner:
         self.rates, self.costs, self.rounds = rates, Costs(), 0
         self._chosen, self._tried, self._looked = WIDE, 0, 0
         self._choose_at, self._look_at = 0, len(EXPLORE) + LOOK
-        self._lock = Lock()  # answers may be made side by side
 
     def tree(self) -> Topology:
         """The tree of the next round."""
-        with self._lock:
+        with self.rates.lock:
             if self._tried < len(EXPLORE):
                 self._tried += 1
                 return EXPLORE[self._tried - 1]
@@ -101,12 +99,12 @@ class TreeTuner:
 
     def drafted(self, topology: Topology, seconds: float) -> None:
         """A tree was grown in so many seconds."""
-        with self._lock:
+        with self.rates.lock:
             self.costs.drafted(topology.depth, seconds)
 
     def judged(self, topology: Topology, paths: Sequence[Sequence[int]], seconds: float) -> None:
         """A tree was checked in so many seconds, and of each running row this path was right."""
-        with self._lock:
+        with self.rates.lock:
             self.rounds += 1
             self.costs.checked(len(topology), seconds)
             for path in paths:

@@ -222,6 +222,7 @@ class Backbone:
 
 
 _LOCKS: weakref.WeakKeyDictionary[Any, RLock] = weakref.WeakKeyDictionary()
+"""Whoever holds a model's may run it."""
 _CHECKED: weakref.WeakSet[Any] = weakref.WeakSet()
 """Models that passed `check_seam`, so that a model used in many calls pays for it once."""
 
