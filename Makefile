@@ -23,7 +23,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 pair: $(READY)
-	$(BIN)/python -m draftlens.train.pair
+	$(BIN)/python -m recipes.pair
 
 bench: $(READY)
 	$(BIN)/python benchmarks/engine.py

@@ -1,9 +1,11 @@
-"""The engine on the embedded pair: what speculation buys, what overhead costs, and whether theory explains it.
+"""The engine on the embedded pair: what speculation buys, what overhead costs, and whether theory
+explains it.
 
     python benchmarks/engine.py --out benchmarks/results/engine
 
-Every configuration answers every clip once per repeat, interleaved, so that machine noise hits all alike. Times are
-end to end (vision and prefill included) unless they say decode. Writes OUT.json and OUT.md.
+Every configuration answers every clip once per repeat, interleaved, so that machine noise hits all
+alike. Times are end to end (vision and prefill included) unless they say decode. Writes OUT.json
+and OUT.md.
 """
 
 from __future__ import annotations
@@ -17,7 +19,20 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from shared import Answerer, Run, assisted, environment, forward_case, ours, quiet, rotate, spread, stock, timed, told
+from shared import (
+    Answerer,
+    Run,
+    assisted,
+    environment,
+    forward_case,
+    ours,
+    quiet,
+    rotate,
+    spread,
+    stock,
+    timed,
+    told,
+)
 
 import draftlens
 from draftlens.api import Engine, Inputs
@@ -29,7 +44,9 @@ assisted generation stays below 1.2 times; time outside forwards is 6 to 10% of 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/engine"))
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
@@ -40,10 +57,17 @@ def main() -> None:
     engine = draftlens.load("embedded", device="cpu")
     folder = Path(str(files("draftlens") / "embedded" / "clips"))
     clips = [record.with_suffix("") for record in sorted(folder.glob("*.mp4.json"))]
-    prompts = {clip.name: engine.read("Describe the video.", video=clip, num_frames=8) for clip in clips}
+    prompts = {
+        clip.name: engine.read("Describe the video.", video=clip, num_frames=8) for clip in clips
+    }
     runs = measure(engine, prompts, args)
     costs = forward_costs(engine, next(iter(prompts.values())), args.gamma)
-    report = {"environment": environment(args), "prediction": PREDICTION, "runs": runs, "costs": costs}
+    report = {
+        "environment": environment(args),
+        "prediction": PREDICTION,
+        "runs": runs,
+        "costs": costs,
+    }
     report["summary"] = summarize(runs, costs, args.gamma)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.with_suffix(".json").write_text(json.dumps(report) + "\n")
@@ -58,7 +82,9 @@ def configurations(engine: Engine, gamma: int) -> dict[str, Answerer]:
     return {
         "hf-generate": stock(target),
         "hf-assisted (defaults)": assisted(target, draft, {}),
-        f"hf-assisted (γ = {gamma})": assisted(target, draft, {**fixed, "assistant_confidence_threshold": 0.0}),
+        f"hf-assisted (γ = {gamma})": assisted(
+            target, draft, {**fixed, "assistant_confidence_threshold": 0.0}
+        ),
         "plain": watched(engine, "plain"),
         f"chain (γ = {gamma})": watched(engine, {"num_speculative_tokens": gamma}),
         "tree (eagle)": watched(engine, {"tree": "eagle"}),
@@ -72,7 +98,9 @@ def watched(engine: Engine, method: Any) -> Answerer:
     def call(inputs: Inputs, options: dict[str, Any]) -> Run:
         with timed_forwards(engine) as spent:
             run = answer(inputs, options)
-        inside = spent() + run["phases"]["draft_prefill"]  # the draft reads the prompt behind the first token
+        inside = (
+            spent() + run["phases"]["draft_prefill"]
+        )  # the draft reads the prompt behind the first token
         return {**run, "tau": run["mean_acceptance_length"], "outside": 1 - inside / run["decode"]}
 
     return call
@@ -109,11 +137,14 @@ def measure(engine: Engine, prompts: dict[str, Inputs], args: argparse.Namespace
     options = {"max_new_tokens": args.max_new_tokens, "do_sample": False}
     table = configurations(engine, args.gamma)
     runs: dict[str, Any] = {
-        name: {"e2e": {}, "decode": {}, "tau": {}, "outside": {}, "identical": True} for name in table
+        name: {"e2e": {}, "decode": {}, "tau": {}, "outside": {}, "identical": True}
+        for name in table
     }
     for name, call in list(table.items()):
         try:
-            call(next(iter(prompts.values())), options)  # warm-up, and whether stock can run it at all
+            call(
+                next(iter(prompts.values())), options
+            )  # warm-up, and whether stock can run it at all
         except Exception as error:
             runs[name] = {"failed": f"{type(error).__name__}: {error}"}
             del table[name]
@@ -135,7 +166,10 @@ def measure(engine: Engine, prompts: dict[str, Inputs], args: argparse.Namespace
 def forward_costs(engine: Engine, inputs: Inputs, gamma: int) -> dict[str, float]:
     """Seconds of raw forwards behind a real prompt: median of 60, the sizes interleaved."""
     cases: dict[str, Callable[[], None]] = {}
-    for role, loaded, sizes in (("target", engine.target, (1, gamma + 1, 26)), ("draft", engine.draft, (1, 2))):
+    for role, loaded, sizes in (
+        ("target", engine.target, (1, gamma + 1, 26)),
+        ("draft", engine.draft, (1, 2)),
+    ):
         backbone = loaded.backbone  # type: ignore[union-attr]
         prompt = backbone.encode(backbone.prepare(inputs.target, max_new_tokens=1))
         cache = backbone.new_cache(prompt, 40)
@@ -146,7 +180,8 @@ def forward_costs(engine: Engine, inputs: Inputs, gamma: int) -> dict[str, float
 
 
 def summarize(runs: dict[str, Any], costs: dict[str, float], gamma: int) -> dict[str, Any]:
-    """Medians over clips and repeats, ratios to stock generate, and the speedup that the costs predict."""
+    """Medians over clips and repeats, ratios to stock generate, and the speedup that the costs
+    predict."""
     summary: dict[str, Any] = {}
     for name, run in runs.items():
         if "failed" in run:
@@ -165,10 +200,14 @@ def summarize(runs: dict[str, Any], costs: dict[str, float], gamma: int) -> dict
     predicted = tau / (gamma * costs["draft(1)"] / one + costs[f"target({gamma + 1})"] / one)
     measured = spread(paired(runs["plain"]["decode"], runs[chain]["decode"]))
     assisted_best = [
-        spread(paired(run["e2e"], runs[chain]["e2e"])) for n, run in runs.items() if "assisted" in n and "e2e" in run
+        spread(paired(run["e2e"], runs[chain]["e2e"]))
+        for n, run in runs.items()
+        if "assisted" in n and "e2e" in run
     ]
     summary["chain against plain, decode"] = {"predicted": predicted, "measured": measured}
-    summary["chain against best stock assisted, e2e"] = min(assisted_best, key=lambda s: s["median"], default=None)
+    summary["chain against best stock assisted, e2e"] = min(
+        assisted_best, key=lambda s: s["median"], default=None
+    )
     return summary
 
 
@@ -200,20 +239,40 @@ def markdown(report: dict[str, Any]) -> str:
         outside = f"{row['outside']:.1%}" if "outside" in row else ""
         ratios = " | ".join(told(row[key]) for key in ("speedup_e2e", "speedup_decode"))
         same = "yes" if row["identical"] else "NO"
-        lines.append(f"| {name} | {row['e2e_seconds']:.3f} | {ratios} | {tau} | {outside} | {same} |")
+        lines.append(
+            f"| {name} | {row['e2e_seconds']:.3f} | {ratios} | {tau} | {outside} | {same} |"
+        )
     theory = summary["chain against plain, decode"]
     best = summary["chain against best stock assisted, e2e"]
     lines += [
         "",
-        "Speedups are against hf-generate, paired by clip and repeat: median (quartiles). Outside forwards: share",
+        "Speedups are against hf-generate, paired by clip and repeat: median (quartiles). "
+        "Outside forwards: share",
     ]
-    lines[-1] += " of decode time in neither model's forward (the draft's reading of the prompt is one), mean."
-    lines += ["", f"Chain against our plain decoding, decode only: measured {told(theory['measured'])}, "]
+    lines[-1] += (
+        " of decode time in neither model's forward (the draft's reading of the prompt is one), "
+        "mean."
+    )
+    lines += [
+        "",
+        f"Chain against our plain decoding, decode only: measured {told(theory['measured'])}, ",
+    ]
     lines[-1] += f"predicted by τ / (γ·Td/Tt + Tt(γ)/Tt): {theory['predicted']:.2f}."
     if best is not None:
-        lines += ["", f"Chain against the better stock assisted generation, end to end: {told(best)}."]
-    lines += ["", "Raw forwards, ms: " + ", ".join(f"{name} {1e3 * value:.2f}" for name, value in costs.items()) + "."]
-    lines += ["", "Environment: " + ", ".join(f"{k} {v}" for k, v in report["environment"].items()) + "."]
+        lines += [
+            "",
+            f"Chain against the better stock assisted generation, end to end: {told(best)}.",
+        ]
+    lines += [
+        "",
+        "Raw forwards, ms: "
+        + ", ".join(f"{name} {1e3 * value:.2f}" for name, value in costs.items())
+        + ".",
+    ]
+    lines += [
+        "",
+        "Environment: " + ", ".join(f"{k} {v}" for k, v in report["environment"].items()) + ".",
+    ]
     lines += ["", "Prediction. " + " ".join(report["prediction"].split()), ""]
     return "\n".join(lines)
 

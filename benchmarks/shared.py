@@ -1,4 +1,5 @@
-"""What the benchmarks share: clips, peers, interleaving, and what a reader needs to judge their figures."""
+"""What the benchmarks share: clips, peers, interleaving, and what a reader needs to judge their
+figures."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ import transformers
 
 import draftlens
 from draftlens.api import Engine, Inputs
-from draftlens.compare import run_stock
+from draftlens.core import tree as trees
+from draftlens.evaluate.asking import conversation
+from draftlens.measure.stock import run_stock
 from draftlens.models.backbone import Backbone
-from draftlens.ops import tree as trees
-from draftlens.train.evaluate.asking import conversation
-from draftlens.train.world import HELD_OUT, Turn, sample_scene, told_caption
-from draftlens.train.world.samples import Sample
+from draftlens.world import HELD_OUT, Turn, sample_scene, told_caption
+from draftlens.world.samples import Sample
 
 T = TypeVar("T")
 Run = dict[str, Any]  # tokens, seconds e2e and decode, and whatever else is known
@@ -129,7 +130,9 @@ def told(value: dict[str, float]) -> str:
 
 def environment(args: argparse.Namespace) -> dict[str, Any]:
     """What a reader needs to judge the figures."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
     return {
         "processor": processor(),
         "cores": os.cpu_count(),
@@ -151,4 +154,7 @@ def processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )

@@ -1,10 +1,11 @@
-"""SpecVLM on the embedded pair: what pruning costs in acceptance, what the probe costs, and what it all buys.
+"""SpecVLM on the embedded pair: what pruning costs in acceptance, what the probe costs, and what it
+all buys.
 
     python benchmarks/specvlm.py [--parts acceptance,guidance,probe,step,tree,long]
 
-Clips are held-out ones of the world; every answer is compared with stock `generate` or with plain decoding, which the
-tests compare with it. Times are medians of interleaved repeats. Writes OUT.json and OUT.md part by part, so an
-interrupted run keeps what it measured.
+Clips are held-out ones of the world; every answer is compared with stock `generate` or with plain
+decoding, which the tests compare with it. Times are medians of interleaved repeats. Writes OUT.json
+and OUT.md part by part, so an interrupted run keeps what it measured.
 """
 
 from __future__ import annotations
@@ -39,12 +40,18 @@ PARTS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/specvlm"))
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--clips", type=int, default=60)
-    parser.add_argument("--checked", type=int, default=8, help="clips that the engine itself decodes as well")
-    parser.add_argument("--frames", type=lambda text: [int(n) for n in text.split(",")], default=[16, 64])
+    parser.add_argument(
+        "--checked", type=int, default=8, help="clips that the engine itself decodes as well"
+    )
+    parser.add_argument(
+        "--frames", type=lambda text: [int(n) for n in text.split(",")], default=[16, 64]
+    )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--max-new-tokens", type=int, default=320)
@@ -68,7 +75,9 @@ def markdown(report: dict[str, Any]) -> str:
     lines = ["# SpecVLM on the embedded pair", ""]
     for name, (_, tell) in PARTS.items():
         if name in report:
-            where = ", ".join(f"{key} {value}" for key, value in report[name]["environment"].items())
+            where = ", ".join(
+                f"{key} {value}" for key, value in report[name]["environment"].items()
+            )
             lines += [*tell(report[name]["found"]), "", f"<sub>{where}</sub>", ""]
     return "\n".join([*lines, "Prediction. " + report["prediction"], ""])
 

@@ -1,9 +1,7 @@
 """draftlens: vision-language models answer faster without changing what they say."""
 
 from draftlens.api import Engine, Inputs, Stream, generate, load, stream
-from draftlens.config import PlainDecoding, SpeculativeDecoding, SpecVLM, from_dict
-from draftlens.custom_generate import SpeculativeGenerate
-from draftlens.errors import (
+from draftlens.core.errors import (
     ConfigError,
     DraftlensError,
     IncompatiblePairError,
@@ -12,7 +10,9 @@ from draftlens.errors import (
     TrainingDataError,
     UnsupportedModelError,
 )
-from draftlens.types import Chunk, Result
+from draftlens.core.result import Chunk, Result
+from draftlens.custom_generate import SpeculativeGenerate
+from draftlens.methods import PlainDecoding, SpeculativeDecoding, SpecVLM, from_dict
 
 __version__ = "0.1.0"
 

@@ -1,4 +1,5 @@
-"""What Python callers use: `load` and `Engine` for names and files, `generate` and `stream` for transformers models."""
+"""What Python callers use: `load` and `Engine` for names and files, `generate` and `stream` for
+transformers models."""
 
 from __future__ import annotations
 
@@ -9,13 +10,15 @@ from typing import Any
 from transformers import StopStringCriteria
 
 from draftlens.call import MethodLike, finish, open_session, streamed, text_of
-from draftlens.config import resolve
-from draftlens.conversation import Conversation, ask, process, read, same_processing
-from draftlens.engine import Clock, Session, Stats, decode
-from draftlens.errors import InputError
-from draftlens.load import Loaded, load_pair
+from draftlens.core.errors import InputError
+from draftlens.core.result import Chunk, Result
+from draftlens.core.stats import Clock, Stats
+from draftlens.decode.serial import decode
+from draftlens.decode.session import Session
 from draftlens.media import Limits
-from draftlens.types import Chunk, Result
+from draftlens.media.conversation import Conversation, ask, process, read, same_processing
+from draftlens.methods import resolve
+from draftlens.models.load import Loaded, load_pair
 
 MAX_NEW_TOKENS = 256
 """Length of an engine's answers where the caller names none."""
@@ -39,15 +42,17 @@ def generate(
         inputs: what its processor returned, padded on either side.
         draft: a smaller model of the same tokenizer, or None for plain decoding.
         draft_inputs: what the draft's processor returned for the same prompt; `inputs` if None.
-        method: a method, its name, or a dict of its options; by default speculative if there is a draft.
+        method: a method, its name, or a dict of its options; by default speculative if there is a
+            draft.
         seed: of the sampling noise; None draws one from torch's global generator.
         do_sample: draw tokens instead of taking the best.
-        options: everything else that `generate` takes: `max_new_tokens`, `temperature`, `top_k`, `top_p`, `min_p`,
-            `repetition_penalty`, `eos_token_id`, `logits_processor`, `stopping_criteria`, `generation_config`, a
-            `streamer`, ...
+        options: everything else that `generate` takes: `max_new_tokens`, `temperature`, `top_k`,
+            `top_p`, `min_p`, `repetition_penalty`, `eos_token_id`, `logits_processor`,
+            `stopping_criteria`, `generation_config`, a `streamer`, ...
 
     Raises:
-        ConfigError, InputError, UnsupportedModelError, IncompatiblePairError: before any token is made.
+        ConfigError, InputError, UnsupportedModelError, IncompatiblePairError: before any token is
+            made.
     """
     drafting = {"draft": draft, "draft_inputs": draft_inputs, "method": method}
     return stream(target_model, inputs, **drafting, seed=seed, do_sample=do_sample, **options).run()
@@ -72,8 +77,9 @@ def stream(
 class Stream:
     """An answer that is being made: iterate over its `Chunk`s, then read `result`.
 
-    Whatever is wrong with the call is raised when the stream is made. That a model turns out not to fit is raised
-    before the first chunk, and that a draft cannot read its `draft_inputs` when drafting begins, behind the first.
+    Whatever is wrong with the call is raised when the stream is made. That a model turns out not to
+    fit is raised before the first chunk, and that a draft cannot read its `draft_inputs` when
+    drafting begins, behind the first.
 
     Args:
         target, inputs, draft, draft_inputs, method, seed: as for `generate`.
@@ -94,7 +100,9 @@ class Stream:
         options: Mapping[str, Any],
         tokenizer: Any = None,
     ) -> None:
-        self.session: Session = open_session(target, inputs, draft, draft_inputs, method, seed, clock, **options)
+        self.session: Session = open_session(
+            target, inputs, draft, draft_inputs, method, seed, clock, **options
+        )
         self.tokenizer = tokenizer
         chunks, streamer = decode(self.session), options.get("streamer")
         if streamer is not None:
@@ -116,7 +124,11 @@ class Stream:
     @property
     def result(self) -> Result:
         """What has been answered so far; the whole answer once the iteration has ended."""
-        texts = [self._decode(row) for row in self.session.rows.tokens] if self.tokenizer is not None else []
+        texts = (
+            [self._decode(row) for row in self.session.rows.tokens]
+            if self.tokenizer is not None
+            else []
+        )
         return finish(self.session, texts)
 
     def _decode(self, ids: list[int]) -> str:
@@ -174,14 +186,15 @@ class Engine:
             prompt: what to say or ask; with `messages` it stays None.
             video: path of a clip.
             images: one image or several: paths, PIL images or arrays.
-            messages: a chat (or a list of chats: a batch) in the form of chat templates, media by path.
+            messages: a chat (or a list of chats: a batch) in the form of chat templates, media by
+                path.
             num_frames: frames to sample from each clip.
             limits: what media are refused as absurd.
             method: for this call, instead of the engine's.
             seed: of the sampling noise.
             stop: strings that end the answer.
-            options: everything else that transformers' `generate` takes; answers are greedy unless `do_sample=True`,
-                and at most `MAX_NEW_TOKENS` long unless a length is given.
+            options: everything else that transformers' `generate` takes; answers are greedy unless
+                `do_sample=True`, and at most `MAX_NEW_TOKENS` long unless a length is given.
 
         Raises:
             MediaError, InputError, ConfigError: before any token is made.
@@ -189,7 +202,12 @@ class Engine:
         clock = Clock(Stats())
         with clock.phase("frames"):
             inputs = self.read(
-                prompt, video=video, images=images, messages=messages, num_frames=num_frames, limits=limits
+                prompt,
+                video=video,
+                images=images,
+                messages=messages,
+                num_frames=num_frames,
+                limits=limits,
             )
         return self.answer(inputs, method=method, seed=seed, stop=stop, clock=clock, **options)
 
@@ -207,15 +225,20 @@ class Engine:
         """Read media and run the processors, once for both models if theirs do the same.
 
         Args:
-            on_frame: told (frames read, frames wanted) while a clip is read; the rest as for `stream`.
+            on_frame: told (frames read, frames wanted) while a clip is read; the rest as for
+                `stream`.
         """
         chats = _chats(prompt, video, images, messages)
         return self.process([read(chat, num_frames, limits, on_frame) for chat in chats])
 
     def process(self, conversations: Sequence[Conversation]) -> Inputs:
-        """Run the processors on conversations whose media are read already (`draftlens.conversation.read`)."""
+        """Run the processors on conversations whose media are read already
+        (`draftlens.media.conversation.read`)."""
         inputs = self._process(self.target, conversations)
-        return Inputs(inputs, None if self._shared or not self.draft else self._process(self.draft, conversations))
+        return Inputs(
+            inputs,
+            None if self._shared or not self.draft else self._process(self.draft, conversations),
+        )
 
     def answer(
         self,
@@ -249,12 +272,22 @@ class Engine:
 
     def pieces(self, ids: list[int]) -> list[str]:
         """Each token's own text, special tokens empty."""
-        return [self.target.processor.tokenizer.decode([token], skip_special_tokens=True) for token in ids]
+        return [
+            self.target.processor.tokenizer.decode([token], skip_special_tokens=True)
+            for token in ids
+        ]
 
     def _process(self, model: Loaded, conversations: Sequence[Conversation]) -> dict[str, Any]:
         inputs = process(model.processor, conversations)
-        floating = {k: v for k, v in inputs.items() if hasattr(v, "is_floating_point") and v.is_floating_point()}
-        return {**inputs, **{key: value.to(model.backbone.dtype) for key, value in floating.items()}}
+        floating = {
+            k: v
+            for k, v in inputs.items()
+            if hasattr(v, "is_floating_point") and v.is_floating_point()
+        }
+        return {
+            **inputs,
+            **{key: value.to(model.backbone.dtype) for key, value in floating.items()},
+        }
 
 
 def load(
@@ -267,27 +300,34 @@ def load(
     """Load a target and its draft, and check that they can work together.
 
     Args:
-        target: a folder or Hub id of any transformers vision-language model, or `embedded`, the pair in the package.
-        draft: a smaller model of the same tokenizer; `auto` takes the one known for the target; None drafts with
-            nothing (with `embedded`: with its own draft).
+        target: a folder or Hub id of any transformers vision-language model, or `embedded`, the
+            pair in the package.
+        draft: a smaller model of the same tokenizer; `auto` takes the one known for the target;
+            None drafts with nothing (with `embedded`: with its own draft).
         method: a method, its name, or a dict of its options.
         device: such as `cpu`, `cuda:0`, or `auto` to spread a large model over devices.
-        dtype: `float32`, `bfloat16`, `float16` or `auto`; by default float32 on the CPU, else the checkpoint's own.
+        dtype: `float32`, `bfloat16`, `float16` or `auto`; by default float32 on the CPU, else the
+            checkpoint's own.
 
     Raises:
-        ConfigError, UnsupportedModelError, IncompatiblePairError: with a sentence that names the cause.
+        ConfigError, UnsupportedModelError, IncompatiblePairError: with a sentence that names the
+            cause.
     """
     resolve(method, has_draft=True)  # a bad method is told before minutes of loading
     return Engine(*load_pair(target, draft, device, dtype), method)
 
 
-def _chats(prompt: str | None, video: Any, images: Any, messages: Sequence[Any] | None) -> list[Any]:
+def _chats(
+    prompt: str | None, video: Any, images: Any, messages: Sequence[Any] | None
+) -> list[Any]:
     if messages is None:
         if prompt is None:
             raise InputError("give a prompt or messages")
         return [ask(prompt, video, images)]
     if prompt is not None or video is not None or images is not None:
-        raise InputError("messages hold the whole prompt: give either them or prompt, video and images")
+        raise InputError(
+            "messages hold the whole prompt: give either them or prompt, video and images"
+        )
     if not messages:
         raise InputError("messages are empty")
     return list(messages) if isinstance(messages[0], (list, tuple)) else [messages]

@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 
-from draftlens.config import Method, resolve
-from draftlens.engine import Clock, Session
-from draftlens.errors import InputError
+from draftlens.core.errors import InputError
+from draftlens.core.result import Chunk, Result
+from draftlens.core.stats import Clock
+from draftlens.decode.session import Session
+from draftlens.methods import Method, resolve
 from draftlens.models.backbone import Backbone
 from draftlens.models.prompt import Prepared
 from draftlens.ops.sampling import SamplingRule, check_processors
-from draftlens.types import Chunk, Result
 
 MethodLike = Method | str | Mapping[str, Any] | None
 
@@ -50,7 +51,10 @@ def check_rows(prepared: Prepared, draft_inputs: Mapping[str, Any]) -> None:
     """
     ids, rows = draft_inputs.get("input_ids"), prepared.input_ids.shape[0]
     if ids is None or len(ids) != rows:
-        raise InputError(f"draft_inputs must hold input_ids for {rows} rows, not {0 if ids is None else len(ids)}")
+        raise InputError(
+            f"draft_inputs must hold input_ids for {rows} rows, not "
+            f"{0 if ids is None else len(ids)}"
+        )
 
 
 def sampling_rule(prepared: Prepared, method: Method, seed: int | None) -> SamplingRule:
@@ -70,15 +74,17 @@ def finish(session: Session, texts: list[str] | None = None) -> Result:
     """What a session has answered so far."""
     rows = session.rows
     approximate = approximations(session)
-    tokens, from_draft, stats = deepcopy((rows.tokens, rows.from_draft, session.stats))  # the session may go on
+    tokens, from_draft, stats = deepcopy(
+        (rows.tokens, rows.from_draft, session.stats)
+    )  # the session may go on
     return Result(tokens, from_draft, stats, not approximate, approximate, texts or [])
 
 
 def approximations(session: Session) -> tuple[str, ...]:
     """What on the target's side is not exact, by name.
 
-    Below float32, checking several tokens at once is another matrix product than checking one, so near-ties may fall
-    otherwise; `draftlens verify` measures whether they did.
+    Below float32, checking several tokens at once is another matrix product than checking one, so
+    near-ties may fall otherwise; `draftlens verify` measures whether they did.
     """
     dtype = session.target.dtype
     if len(session.drafter.topology) and dtype not in (torch.float32, torch.float64):
@@ -87,7 +93,8 @@ def approximations(session: Session) -> tuple[str, ...]:
 
 
 def streamed(chunks: Iterator[Chunk], streamer: Any) -> Iterator[Chunk]:
-    """The same chunks, told to a streamer of transformers too; it is ended however they end, for somebody waits."""
+    """The same chunks, told to a streamer of transformers too; it is ended however they end, for
+    somebody waits."""
     try:
         for chunk in chunks:
             streamer.put(torch.tensor(chunk.tokens))
@@ -99,8 +106,8 @@ def streamed(chunks: Iterator[Chunk], streamer: Any) -> Iterator[Chunk]:
 def text_of(chunks: Iterator[Chunk], decode_ids: Callable[[list[int]], str]) -> Iterator[Chunk]:
     """The same chunks with `text` filled in.
 
-    Text is held back while it ends inside a character: bytes of one may come in different tokens. What an answer's end
-    leaves held back comes last, in a chunk without tokens.
+    Text is held back while it ends inside a character: bytes of one may come in different tokens.
+    What an answer's end leaves held back comes last, in a chunk without tokens.
     """
     context: dict[
         int, list[int]

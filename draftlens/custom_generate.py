@@ -11,27 +11,31 @@ from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from draftlens.call import MethodLike, check_rows, finish, sampling_rule, streamed
-from draftlens.config import resolve
-from draftlens.engine import Clock, Session, Stats, decode
-from draftlens.errors import ConfigError
+from draftlens.core.errors import ConfigError
+from draftlens.core.result import Result
+from draftlens.core.stats import Clock, Stats
+from draftlens.decode.serial import decode
+from draftlens.decode.session import Session
+from draftlens.methods import resolve
 from draftlens.models.backbone import Backbone
 from draftlens.models.prompt import Prepared, capture_call
-from draftlens.types import Result
 
 NOT_RETURNED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
 
 class SpeculativeGenerate:
-    """Our loop behind the caller's own ``model.generate(**inputs, custom_generate=SpeculativeGenerate(draft, ...))``.
+    """Our loop behind the caller's own ``model.generate(**inputs,
+    custom_generate=SpeculativeGenerate(draft, ...))``.
 
-    GenerationConfig, logits processors, stopping criteria and a streamer are honoured, and the return value is the
-    one of `generate`. The result with its statistics is kept in `last`. Stop strings go into `stopping_criteria` as a
-    `StopStringCriteria`: under a callable `custom_generate`, `generate` loses the tokenizer that `stop_strings` need.
+    GenerationConfig, logits processors, stopping criteria and a streamer are honoured, and the
+    return value is the one of `generate`. The result with its statistics is kept in `last`. Stop
+    strings go into `stopping_criteria` as a `StopStringCriteria`: under a callable
+    `custom_generate`, `generate` loses the tokenizer that `stop_strings` need.
 
     Args:
         draft: the draft model.
-        draft_inputs: the draft's own inputs. Needed whenever the prompt has images or video: by the time we are
-            called, `generate` has replaced pixels by the target's encoded features.
+        draft_inputs: the draft's own inputs. Needed whenever the prompt has images or video: by the
+            time we are called, `generate` has replaced pixels by the target's encoded features.
         method: as in `draftlens.generate`.
         seed: as in `draftlens.generate`.
     """
@@ -60,18 +64,30 @@ class SpeculativeGenerate:
         """Decode what stock `generate` prepared; called by it."""
         asked = [name for name in NOT_RETURNED if getattr(generation_config, name, False)]
         if generation_config.return_dict_in_generate and asked:
-            raise ConfigError(f"speculative decoding does not return what {', '.join(asked)} would add")
-        prepared = capture_call(model, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)
+            raise ConfigError(
+                f"speculative decoding does not return what {', '.join(asked)} would add"
+            )
+        prepared = capture_call(
+            model, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
+        )
         target = Backbone.of(model)
         drafter = self.method.drafter(target, self.draft, self._inputs(prepared))
-        session = Session(target, prepared, drafter, sampling_rule(prepared, self.method, self.seed), Clock(Stats()))
+        session = Session(
+            target,
+            prepared,
+            drafter,
+            sampling_rule(prepared, self.method, self.seed),
+            Clock(Stats()),
+        )
         streamer = _callers_streamer()
         for _ in decode(session) if streamer is None else streamed(decode(session), streamer):
             pass
         self.last = finish(session)
         sequences = _sequences(prepared, self.last.tokens)
         return (
-            GenerateDecoderOnlyOutput(sequences=sequences) if generation_config.return_dict_in_generate else sequences
+            GenerateDecoderOnlyOutput(sequences=sequences)
+            if generation_config.return_dict_in_generate
+            else sequences
         )
 
     def _inputs(self, prepared: Prepared) -> Mapping[str, Any]:
@@ -81,8 +97,14 @@ class SpeculativeGenerate:
             check_rows(prepared, self.draft_inputs)
             return self.draft_inputs
         if prepared.model_kwargs.get("mm_encoder_outputs"):
-            raise ConfigError("generate has already encoded the images: give SpeculativeGenerate the draft_inputs")
-        kept = {k: v for k, v in prepared.model_kwargs.items() if isinstance(v, Tensor) and k != "position_ids"}
+            raise ConfigError(
+                "generate has already encoded the images: give SpeculativeGenerate the draft_inputs"
+            )
+        kept = {
+            k: v
+            for k, v in prepared.model_kwargs.items()
+            if isinstance(v, Tensor) and k != "position_ids"
+        }
         return {"input_ids": prepared.input_ids, **kept}
 
 
@@ -91,14 +113,17 @@ def _sequences(prepared: Prepared, tokens: list[list[int]]) -> Tensor:
     pad = prepared.config._pad_token_tensor
     longest = max(map(len, tokens))
     rows = [row + [int(pad) if pad is not None else 0] * (longest - len(row)) for row in tokens]
-    return torch.cat([prepared.input_ids, torch.tensor(rows, device=prepared.input_ids.device)], dim=1)
+    return torch.cat(
+        [prepared.input_ids, torch.tensor(rows, device=prepared.input_ids.device)], dim=1
+    )
 
 
 def _callers_streamer() -> Any:
     """The streamer that the user gave to `generate`.
 
-    `generate` keeps it to itself when `custom_generate` is a callable (transformers 5.23), and a streamer that is
-    never ended leaves its reader waiting for ever. So it is taken from the call that we are inside of.
+    `generate` keeps it to itself when `custom_generate` is a callable (transformers 5.23), and a
+    streamer that is never ended leaves its reader waiting for ever. So it is taken from the call
+    that we are inside of.
     """
     frame = inspect.currentframe()
     while frame is not None:

@@ -1,4 +1,5 @@
-"""Every supported family as a tiny random float32 model, with the inputs that its real processor makes."""
+"""Every supported family as a tiny random float32 model, with the inputs that its real processor
+makes."""
 
 from __future__ import annotations
 
@@ -17,7 +18,16 @@ from transformers.models.smolvlm import processing_smolvlm
 from transformers.video_utils import VideoMetadata
 
 SPECIAL = (
-    *("<pad>", "</s>", "<image>", "<video>", "<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"),
+    *(
+        "<pad>",
+        "</s>",
+        "<image>",
+        "<video>",
+        "<|image_pad|>",
+        "<|video_pad|>",
+        "<|vision_start|>",
+        "<|vision_end|>",
+    ),
     *("<IMG_CONTEXT>", "<img>", "</img>", "<fake_token_around_image>", "<global-img>"),
 )
 VOCAB = 208
@@ -27,7 +37,8 @@ SIDE = 16
 
 @cache
 def tokenizer(**named: str) -> Any:
-    """A byte-level BPE of printable characters, some pairs of letters and every family's special tokens.
+    """A byte-level BPE of printable characters, some pairs of letters and every family's special
+    tokens.
 
     Args:
         named: special tokens that the family's processor asks its tokenizer for, by attribute.
@@ -38,7 +49,10 @@ def tokenizer(**named: str) -> Any:
     pairs = pairs[: VOCAB - len(SPECIAL) - len(characters)]
     tokens = [*characters, *(a + b for a, b in pairs)]
     bpe = Tokenizer(models.BPE({token: index for index, token in enumerate(tokens)}, pairs))
-    bpe.pre_tokenizer, bpe.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    bpe.pre_tokenizer, bpe.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
     bpe.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
     return hf.PreTrainedTokenizerFast(
         tokenizer_object=bpe,
@@ -89,9 +103,18 @@ TEXT = settings(
 )
 VISION = settings(hidden_size=32, intermediate_size=48, initializer_range=0.2)
 LAYERS = settings(num_hidden_layers=2, num_attention_heads=2)
-CLIP = settings(**VISION, **LAYERS, model_type="clip_vision_model", image_size=SIDE, patch_size=4, projection_dim=16)
+CLIP = settings(
+    **VISION,
+    **LAYERS,
+    model_type="clip_vision_model",
+    image_size=SIDE,
+    patch_size=4,
+    projection_dim=16,
+)
 SIGLIP = {**CLIP, "model_type": "siglip_vision_model", "vision_use_head": False}
-QWEN_VISION = settings(depth=2, num_heads=2, patch_size=4, spatial_merge_size=2, temporal_patch_size=2, **VISION)
+QWEN_VISION = settings(
+    depth=2, num_heads=2, patch_size=4, spatial_merge_size=2, temporal_patch_size=2, **VISION
+)
 QWEN_PIXELS = settings(patch_size=4, merge_size=2, temporal_patch_size=2)
 MROPE = settings(rope_type="default", mrope_section=[4, 2, 2], rope_theta=10000.0)
 PINPOINTS = [[SIDE, 2 * SIDE], [2 * SIDE, SIDE], [2 * SIDE, 2 * SIDE]]
@@ -128,10 +151,14 @@ class Family:
         """A model with random weights; `text` overrides the language model's configuration."""
         torch.manual_seed(seed)
         language = {**TEXT, **self.text, **text}
-        config = self.model.config_class(text_config=language, vision_config=dict(self.vision), **self.config)
+        config = self.model.config_class(
+            text_config=language, vision_config=dict(self.vision), **self.config
+        )
         model = self.model(config).eval()
         with torch.no_grad():
-            model.lm_head.weight[tokenizer().pad_token_id] = 0  # no answer holds it, so that padding can be told apart
+            model.lm_head.weight[tokenizer().pad_token_id] = (
+                0  # no answer holds it, so that padding can be told apart
+            )
         model.generation_config.pad_token_id = tokenizer().pad_token_id
         return model
 
@@ -149,7 +176,8 @@ class Family:
 def inputs(
     family: Family, kind: str, rows: Sequence[int] = (0, 1, 2), side: str = "left", seed: int = 0
 ) -> dict[str, Any]:
-    """What the processor returns for some rows of a kind of input; each row is the same in whatever batch it stands.
+    """What the processor returns for some rows of a kind of input; each row is the same in whatever
+    batch it stands.
 
     Args:
         side: where padding goes.
@@ -159,15 +187,31 @@ def inputs(
     for row in (PLANS[kind][index] for index in rows):
         noise = np.random.default_rng([row.letters, row.images, row.videos, seed])
         words = "".join(random.Random(row.letters).choices(ascii_lowercase, k=row.letters))
-        texts.append("User: " + (family.video or "") * row.videos + family.image * row.images + words + "\nAssistant:")
+        texts.append(
+            "User: "
+            + (family.video or "") * row.videos
+            + family.image * row.images
+            + words
+            + "\nAssistant:"
+        )
         sizes = noise.choice([16, 20, 28, 32], (row.images, 2))
         images.append([noise.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes])
-        videos += [noise.integers(0, 256, (4 + seed, 16, 24, 3), dtype=np.uint8) for _ in range(row.videos)]
+        videos += [
+            noise.integers(0, 256, (4 + seed, 16, 24, 3), dtype=np.uint8) for _ in range(row.videos)
+        ]
     options: dict[str, Any] = {"images": images} if any(images) else {}
     if videos:
-        metadata = VideoMetadata(total_num_frames=4 + seed, fps=2.0, frames_indices=list(range(4 + seed)))
-        options |= {"videos": videos, "video_metadata": [metadata] * len(videos), "do_sample_frames": False}
-    return dict(family.tools(text=texts, padding=True, padding_side=side, return_tensors="pt", **options))
+        metadata = VideoMetadata(
+            total_num_frames=4 + seed, fps=2.0, frames_indices=list(range(4 + seed))
+        )
+        options |= {
+            "videos": videos,
+            "video_metadata": [metadata] * len(videos),
+            "do_sample_frames": False,
+        }
+    return dict(
+        family.tools(text=texts, padding=True, padding_side=side, return_tensors="pt", **options)
+    )
 
 
 def _id(token: str) -> int:
@@ -181,7 +225,9 @@ def _llava() -> Any:
 
 
 def _llava_next() -> Any:
-    images = hf.LlavaNextImageProcessor(size={"shortest_edge": SIDE}, crop_size=SQUARE, image_grid_pinpoints=PINPOINTS)
+    images = hf.LlavaNextImageProcessor(
+        size={"shortest_edge": SIDE}, crop_size=SQUARE, image_grid_pinpoints=PINPOINTS
+    )
     return hf.LlavaNextProcessor(images, tokenizer(), 4, "default", num_additional_image_tokens=1)
 
 
@@ -198,14 +244,24 @@ def _qwen(processor: type, videos: type) -> Any:
 
 
 def _internvl() -> Any:
-    images = hf.GotOcr2ImageProcessor(size=SQUARE, crop_to_patches=True, min_patches=1, max_patches=3)
-    named = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>"}
+    images = hf.GotOcr2ImageProcessor(
+        size=SQUARE, crop_to_patches=True, min_patches=1, max_patches=3
+    )
+    named = {
+        "start_image_token": "<img>",
+        "end_image_token": "</img>",
+        "context_image_token": "<IMG_CONTEXT>",
+    }
     words = tokenizer(**named, video_token="<video>")
-    return hf.InternVLProcessor(images, words, hf.InternVLVideoProcessor(size=SQUARE), image_seq_length=4)
+    return hf.InternVLProcessor(
+        images, words, hf.InternVLVideoProcessor(size=SQUARE), image_seq_length=4
+    )
 
 
 def _smolvlm() -> Any:
-    processing_smolvlm.num2words = processing_smolvlm.num2words or str  # the package that spells out a number
+    processing_smolvlm.num2words = (
+        processing_smolvlm.num2words or str
+    )  # the package that spells out a number
     options = {"size": {"longest_edge": 2 * SIDE}, "max_image_size": {"longest_edge": SIDE}}
     images, videos = hf.SmolVLMImageProcessor(**options), hf.SmolVLMVideoProcessor(**options)
     return hf.SmolVLMProcessor(images, tokenizer(), videos, image_seq_len=4)
@@ -217,7 +273,9 @@ QWEN_IDS = settings(
     vision_start_token_id=_id("<|vision_start|>"),
     vision_end_token_id=_id("<|vision_end|>"),
 )
-QWEN_IMAGE, QWEN_VIDEO = (f"<|vision_start|><|{kind}_pad|><|vision_end|>" for kind in ("image", "video"))
+QWEN_IMAGE, QWEN_VIDEO = (
+    f"<|vision_start|><|{kind}_pad|><|vision_end|>" for kind in ("image", "video")
+)
 
 FAMILIES = (
     Family(
@@ -246,7 +304,9 @@ FAMILIES = (
         text=settings(model_type="qwen2"),
         vision=SIGLIP,
         config=settings(
-            image_token_index=_id("<image>"), video_token_index=_id("<video>"), image_grid_pinpoints=PINPOINTS
+            image_token_index=_id("<image>"),
+            video_token_index=_id("<video>"),
+            image_grid_pinpoints=PINPOINTS,
         ),
         processor=_llava_onevision,
         image="<image>",
@@ -267,7 +327,9 @@ FAMILIES = (
         "qwen2_5_vl",
         hf.Qwen2_5_VLForConditionalGeneration,
         text=settings(rope_parameters=MROPE),
-        vision=settings(**QWEN_VISION, out_hidden_size=64, window_size=16, fullatt_block_indexes=[1]),
+        vision=settings(
+            **QWEN_VISION, out_hidden_size=64, window_size=16, fullatt_block_indexes=[1]
+        ),
         config=QWEN_IDS,
         processor=lambda: _qwen(hf.Qwen2_5_VLProcessor, hf.Qwen2VLVideoProcessor),
         image=QWEN_IMAGE,
@@ -282,7 +344,12 @@ FAMILIES = (
             num_hidden_layers=3,
             initializer_range=0.3,  # its norms of queries and keys tame the weights
         ),
-        vision=settings(**QWEN_VISION, out_hidden_size=64, deepstack_visual_indexes=[0, 1], num_position_embeddings=64),
+        vision=settings(
+            **QWEN_VISION,
+            out_hidden_size=64,
+            deepstack_visual_indexes=[0, 1],
+            num_position_embeddings=64,
+        ),
         config=QWEN_IDS,
         processor=lambda: _qwen(hf.Qwen3VLProcessor, hf.Qwen3VLVideoProcessor),
         image=QWEN_IMAGE,
@@ -293,7 +360,9 @@ FAMILIES = (
         hf.InternVLForConditionalGeneration,
         text=settings(model_type="qwen2"),
         vision=settings(**VISION, **LAYERS, image_size=[SIDE, SIDE], patch_size=[4, 4]),
-        config=settings(image_token_id=_id("<IMG_CONTEXT>"), image_seq_length=4, tie_word_embeddings=False),
+        config=settings(
+            image_token_id=_id("<IMG_CONTEXT>"), image_seq_length=4, tie_word_embeddings=False
+        ),
         processor=_internvl,
         image="<IMG_CONTEXT>",
         video="<video>",

@@ -1,4 +1,5 @@
-"""End to end and decode-only at 16,000 visual tokens, beside stock `generate` and stock assisted generation."""
+"""End to end and decode-only at 16,000 visual tokens, beside stock `generate` and stock assisted
+generation."""
 
 from __future__ import annotations
 
@@ -16,13 +17,14 @@ from draftlens.prune.base import spread
 
 FRAMES, GAMMA, RATIO = 1000, 5, 0.97
 CLIP = 8
-"""Of clips 0 to 11 the one whose answer is long and readable: the target learned from 4,097 visual tokens at most, and
-at 16,001 it mostly says a few words or one word for ever."""
+"""Of clips 0 to 11 the one whose answer is long and readable: the target learned from 4,097 visual
+tokens at most, and at 16,001 it mostly says a few words or one word for ever."""
 CHAINS = {"chain, unpruned": 0.0, "specvlm, chain": RATIO}
 
 
 def measure(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
-    """Every method on the same clip, interleaved; and what eq. 3 makes of raw forwards measured in the same run."""
+    """Every method on the same clip, interleaved; and what eq. 3 makes of raw forwards measured in
+    the same run."""
     inputs = given(engine, clip(CLIP), FRAMES)
     options = {"max_new_tokens": args.max_new_tokens, "do_sample": False}
     table = methods(engine)
@@ -44,7 +46,10 @@ def measure(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
         for name in rotate(list(table), repeat):
             answer(name, inputs)
         costs.append(forwards(engine, inputs))
-    return {"runs": found, "costs": {name: statistics.median(c[name] for c in costs) for name in costs[0]}}
+    return {
+        "runs": found,
+        "costs": {name: statistics.median(c[name] for c in costs) for name in costs[0]},
+    }
 
 
 def methods(engine: Engine) -> dict[str, Answerer]:
@@ -63,7 +68,8 @@ def methods(engine: Engine) -> dict[str, Answerer]:
 
 
 def forwards(engine: Engine, inputs: Inputs) -> dict[str, float]:
-    """Seconds of raw forwards behind the prompt: one token and γ + 1 of the target, one of the draft."""
+    """Seconds of raw forwards behind the prompt: one token and γ + 1 of the target, one of the
+    draft."""
     cases: dict[str, Callable[[], None]] = {}
     for role, loaded in (("target", engine.target), ("draft", engine.draft)):
         backbone = loaded.backbone  # type: ignore[union-attr]
@@ -71,7 +77,10 @@ def forwards(engine: Engine, inputs: Inputs) -> dict[str, float]:
         visual = whole.visual[0].nonzero()[:, 0]
         stays = ~whole.visual[0]
         stays[visual[spread(len(visual), keep_count(len(visual), RATIO), visual.device)]] = True
-        prompts = {"target": {role: whole}, "draft": {"draft": whole, "pruned": gather(whole, [stays.nonzero()[:, 0]])}}
+        prompts = {
+            "target": {role: whole},
+            "draft": {"draft": whole, "pruned": gather(whole, [stays.nonzero()[:, 0]])},
+        }
         for name, prompt in prompts[role].items():
             cache = backbone.new_cache(prompt, 40)
             backbone.prefill(prompt, cache)
@@ -89,23 +98,37 @@ def predicted(tau: float, costs: dict[str, float], draft: str) -> float:
 def tell(found: dict[str, Any]) -> list[str]:
     """A table, and theory beside it."""
     runs = found["runs"]
-    lines = ["## 16,000 visual tokens", "", "| | end to end, s | speedup e2e | decode, s | speedup decode | τ | same |"]
+    lines = [
+        "## 16,000 visual tokens",
+        "",
+        "| | end to end, s | speedup e2e | decode, s | speedup decode | τ | same |",
+    ]
     lines.append("|---|---:|---:|---:|---:|---:|---|")
     for name, rows in runs.items():
-        lines.append(f"| {name} | " + (f"failed: {rows} | | | | | |" if isinstance(rows, str) else line(rows, runs)))
+        lines.append(
+            f"| {name} | "
+            + (f"failed: {rows} | | | | | |" if isinstance(rows, str) else line(rows, runs))
+        )
     lines += [
         "",
-        f"Medians of {len(runs['plain'])} interleaved runs of one clip after a warm-up, and from the least to the "
+        f"Medians of {len(runs['plain'])} interleaved runs of one clip after a warm-up, and "
+        f"from the least to the "
         "greatest ratio. Decode against our plain decoding:",
     ]
     for name, ratio in CHAINS.items():
         tau = runs[name][0]["mean_acceptance_length"]
         theory = predicted(tau, found["costs"], "pruned" if ratio else "draft")
         measured = statistics.median(gains(runs["plain"], runs[name], "decode"))
-        inside = [run["decode"] - run["phases"]["prune"] - run["phases"]["draft_prefill"] for run in runs[name]]
-        rounds = statistics.median(p["decode"] / t for p, t in zip(runs["plain"], inside, strict=True))
+        inside = [
+            run["decode"] - run["phases"]["prune"] - run["phases"]["draft_prefill"]
+            for run in runs[name]
+        ]
+        rounds = statistics.median(
+            p["decode"] / t for p, t in zip(runs["plain"], inside, strict=True)
+        )
         lines.append(
-            f"{name}: eq. 3 predicts {theory:.2f}, measured {measured:.2f} ({measured / theory - 1:+.0%}), "
+            f"{name}: eq. 3 predicts {theory:.2f}, measured {measured:.2f} "
+            f"({measured / theory - 1:+.0%}), "
             f"{rounds:.2f} ({rounds / theory - 1:+.0%}) without the draft's reading of the prompt."
         )
     told = ", ".join(f"{name} {1e3 * value:.2f}" for name, value in found["costs"].items())
@@ -128,6 +151,10 @@ def line(rows: list[dict[str, Any]], runs: dict[str, Any]) -> str:
     spent = {key: statistics.median(run[key] for run in rows) for key in ("e2e", "decode")}
     faster = {key: shown(gains(reference, rows, key)) for key in spent}
     tau = f"{rows[0]['mean_acceptance_length']:.2f}" if "mean_acceptance_length" in rows[0] else ""
-    same = "yes" if all(r["tokens"] == s["tokens"] for s, r in zip(reference, rows, strict=True)) else "NO"
+    same = (
+        "yes"
+        if all(r["tokens"] == s["tokens"] for s, r in zip(reference, rows, strict=True))
+        else "NO"
+    )
     times = f"{spent['e2e']:.2f} | {faster['e2e']} | {spent['decode']:.2f} | {faster['decode']}"
     return f"{times} | {tau} | {same} |"

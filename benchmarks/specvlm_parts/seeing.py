@@ -1,7 +1,9 @@
-"""What a draft makes of an answer when it sees only some of the picture, in one pass: no decoding needed.
+"""What a draft makes of an answer when it sees only some of the picture, in one pass: no decoding
+needed.
 
-A greedy draft's guesses are the ranks of the answer's own tokens in its scores, so one teacher-forced forward says how
-many tokens each round of any tree would emit. `check` compares that with the engine's own count.
+A greedy draft's guesses are the ranks of the answer's own tokens in its scores, so one
+teacher-forced forward says how many tokens each round of any tree would emit. `check` compares that
+with the engine's own count.
 """
 
 from __future__ import annotations
@@ -17,15 +19,14 @@ from torch import Tensor
 
 from draftlens.api import Engine, Inputs
 from draftlens.attention import Probe
-from draftlens.config import SpecVLM, from_dict
+from draftlens.core.tree import EAGLE_PATHS, ROOT, Topology, chain, from_paths
 from draftlens.draft.base import Seen
 from draftlens.draft.pruned import Pruning
+from draftlens.evaluate.ranks import draft_ranks
+from draftlens.methods import SpecVLM, from_dict
 from draftlens.models.backbone import Backbone
 from draftlens.models.prompt import Prepared, Prompt
-from draftlens.ops.tree import EAGLE_PATHS, chain, from_paths
-from draftlens.train.evaluate.ranks import draft_ranks
-from draftlens.train.world.samples import Sample
-from draftlens.types import ROOT, Topology
+from draftlens.world.samples import Sample
 
 TREES = {"chain": chain(5), "tree": from_paths(EAGLE_PATHS)}
 
@@ -54,12 +55,16 @@ def scene(engine: Engine, sample: Sample, frames: int, max_new_tokens: int) -> S
     """A sample, answered by plain decoding and read once with a probe."""
     target, draft = engine.target.backbone, engine.draft.backbone  # type: ignore[union-attr]
     inputs = given(engine, sample, frames)
-    result = engine.answer(inputs, method="plain", max_new_tokens=max_new_tokens, do_sample=False).run()
+    result = engine.answer(
+        inputs, method="plain", max_new_tokens=max_new_tokens, do_sample=False
+    ).run()
     prepared = target.prepare(inputs.target, max_new_tokens=1, do_sample=False)
     own = target.encode(prepared)
     probe, cache = Probe(own.visual, own.lengths), target.new_cache(own, 1)
     target.prefill(own, cache, probe)
-    seen = Seen(own, cache, probe.result(), lambda _: nullcontext(), lambda *_: None, tuple(probe.by_layer))
+    seen = Seen(
+        own, cache, probe.result(), lambda _: nullcontext(), lambda *_: None, tuple(probe.by_layer)
+    )
     prompt = draft.encode(draft.prepare(inputs.draft or inputs.target, max_new_tokens=1))
     return Scene(inputs, prompt, seen, prepared, result.tokens[0])
 
@@ -68,7 +73,9 @@ def ranks(engine: Engine, shown: Scene, pruning: Pruning) -> list[int]:
     """Rank of each token of the answer behind its first, in the eyes of the pruned draft."""
     draft = engine.draft.backbone  # type: ignore[union-attr]
     smaller, _ = pruning.apply(shown.prompt, shown.seen)
-    return draft_ranks(draft, smaller, [shown.answer], shown.prepared, engine.target.backbone.vocab_size)[0]
+    return draft_ranks(
+        draft, smaller, [shown.answer], shown.prepared, engine.target.backbone.vocab_size
+    )[0]
 
 
 def passes(ranked: Sequence[int], topology: Topology) -> int:
@@ -99,18 +106,25 @@ def check(engine: Engine, shown: Scene, settings: dict[str, Any], max_new_tokens
     ranked = ranks(engine, shown, pruning_of(settings))
     for tree, topology in TREES.items():
         method = {"method": "specvlm", "tree": "eagle" if tree == "tree" else None, **settings}
-        result = engine.answer(shown.inputs, method=method, max_new_tokens=max_new_tokens, do_sample=False).run()
+        result = engine.answer(
+            shown.inputs, method=method, max_new_tokens=max_new_tokens, do_sample=False
+        ).run()
         assert result.tokens == [shown.answer], f"{settings}: another answer"
-        assert result.stats.passes == passes(ranked, topology), f"{settings}, {tree}: another count of passes"
+        assert result.stats.passes == passes(ranked, topology), (
+            f"{settings}, {tree}: another count of passes"
+        )
 
 
 @torch.inference_mode()
 def attention_to(backbone: Backbone, inputs: dict[str, Any], answer: Sequence[int]) -> Tensor:
-    """How much the tokens of an answer look at each token of their prompt, float32 ``[L]``: known only afterwards."""
+    """How much the tokens of an answer look at each token of their prompt, float32 ``[L]``: known
+    only afterwards."""
     length = inputs["input_ids"].shape[1]
     ids = torch.cat([inputs["input_ids"], torch.tensor([answer])], 1)
     prompt = backbone.encode(
-        backbone.prepare({**inputs, "input_ids": ids, "attention_mask": torch.ones_like(ids)}, max_new_tokens=1)
+        backbone.prepare(
+            {**inputs, "input_ids": ids, "attention_mask": torch.ones_like(ids)}, max_new_tokens=1
+        )
     )
     probe = Probe(prompt.visual, prompt.lengths)
     probe.readers = [readers[readers >= length - 1] for readers in probe.readers]

@@ -1,4 +1,5 @@
-"""Methods and peers timed on the same clips, interleaved, so that figures can be compared: `draftlens bench`."""
+"""Methods and peers timed on the same clips, interleaved, so that figures can be compared:
+`draftlens bench`."""
 
 from draftlens.bench.contestants import line_up
 from draftlens.bench.options import Options
@@ -7,4 +8,14 @@ from draftlens.bench.runner import Plan, prepare, run
 from draftlens.bench.store import Store
 from draftlens.bench.summary import summarize
 
-__all__ = ["Options", "Plan", "Store", "line_up", "markdown", "prepare", "run", "summarize", "tables"]
+__all__ = [
+    "Options",
+    "Plan",
+    "Store",
+    "line_up",
+    "markdown",
+    "prepare",
+    "run",
+    "summarize",
+    "tables",
+]

@@ -1,4 +1,5 @@
-"""Choosing SpecVLM's λ on a few clips, as the paper's appendix A does: the share that keeps most acceptance."""
+"""Choosing SpecVLM's λ on a few clips, as the paper's appendix A does: the share that keeps most
+acceptance."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from dataclasses import dataclass, replace
 from statistics import mean
 
 from draftlens.api import Engine, Inputs
-from draftlens.config import SpecVLM
-from draftlens.errors import ConfigError
+from draftlens.core.errors import ConfigError
+from draftlens.methods import SpecVLM
 
 MASSES = tuple(step / 10 for step in range(11))
 
@@ -32,7 +33,8 @@ class Calibration:
 
     @property
     def best(self) -> float:
-        """The mass with the longest mean acceptance; of equals the smallest, which leaves most to be spread evenly."""
+        """The mass with the longest mean acceptance; of equals the smallest, which leaves most to
+        be spread evenly."""
         curve = self.curve
         return self.masses[curve.index(max(curve))]
 
@@ -41,17 +43,22 @@ def check(method: SpecVLM) -> None:
     """Refuse a method for which no mass could be found.
 
     Raises:
-        ConfigError: it has no attention mass, what it drafts goes by the clock, or there is nothing to choose from.
+        ConfigError: it has no attention mass, what it drafts goes by the clock, or there is nothing
+            to choose from.
     """
     if method.pruner != "specvlm":
-        raise ConfigError("calibrate chooses the attention_mass of method specvlm with pruner specvlm")
+        raise ConfigError(
+            "calibrate chooses the attention_mass of method specvlm with pruner specvlm"
+        )
     if method.tree == "auto":
         raise ConfigError(
-            "tree 'auto' goes by the clock, and so would the attention_mass: use 'eagle', null or a list of paths"
+            "tree 'auto' goes by the clock, and so would the attention_mass: use 'eagle', null "
+            "or a list of paths"
         )
     if method.prune_ratio in (0, 1):
         raise ConfigError(
-            f"prune_ratio {method.prune_ratio:g} leaves nothing to choose, so no attention_mass is best: "
+            f"prune_ratio {method.prune_ratio:g} leaves nothing to choose, so no attention_mass "
+            f"is best: "
             "use one between 0 and 1"
         )
 
@@ -83,7 +90,9 @@ def calibrate(
         row = []
         for inputs in clips:
             chosen = replace(method, attention_mass=mass)
-            result = engine.answer(inputs, method=chosen, max_new_tokens=max_new_tokens, do_sample=False).run()
+            result = engine.answer(
+                inputs, method=chosen, max_new_tokens=max_new_tokens, do_sample=False
+            ).run()
             row.append(result.stats.mean_acceptance_length)
             on_answer()
         table.append(tuple(row))

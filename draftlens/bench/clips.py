@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from draftlens.conversation import Conversation, ask, read
-from draftlens.errors import MediaError
+from draftlens.core.errors import MediaError
 from draftlens.media import Video, load_image
+from draftlens.media.conversation import Conversation, ask, read
 
 if TYPE_CHECKING:
-    from draftlens.train.world.samples import Sample
+    from draftlens.world.samples import Sample
 
 Shown = Callable[[], Conversation]
 """Reads the media and returns the conversation: the part of reading that is timed."""
 
 PICTURES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
-FILMS = frozenset({".mp4", ".mkv", ".webm", ".mov", ".avi", ".m4v", ".mpg", ".mpeg", ".ts", ".flv", ".wmv"})
+FILMS = frozenset(
+    {".mp4", ".mkv", ".webm", ".mov", ".avi", ".m4v", ".mpg", ".mpeg", ".ts", ".flv", ".wmv"}
+)
 
 
 class Media(Protocol):
@@ -35,7 +37,8 @@ class Media(Protocol):
         ...
 
     def files(self) -> Sequence[Path]:
-        """What is read from disk, so that a run is not resumed with another content; empty where nothing is."""
+        """What is read from disk, so that a run is not resumed with another content; empty where
+        nothing is."""
         ...
 
 
@@ -114,7 +117,9 @@ class FrameFolder:
         def shown() -> Conversation:
             chat = read(ask(prompt), frames)
             content = [{"type": "video"}, *chat.messages[0]["content"]]
-            return Conversation([{"role": "user", "content": content}], videos=[self._video(frames)])
+            return Conversation(
+                [{"role": "user", "content": content}], videos=[self._video(frames)]
+            )
 
         return shown
 
@@ -132,13 +137,21 @@ class FrameFolder:
         if not files:
             raise MediaError(f"cannot read {self.path}: it holds no pictures")
         count = min(frames, len(files))
-        picks = [(2 * i + 1) * len(files) // (2 * count) for i in range(count)]  # the middles of equal parts
+        picks = [
+            (2 * i + 1) * len(files) // (2 * count) for i in range(count)
+        ]  # the middles of equal parts
         pictures = [np.asarray(load_image(files[i])) for i in picks]
         if len({picture.shape for picture in pictures}) > 1:
             raise MediaError(f"cannot read {self.path}: its pictures are not all of one size")
         times = tuple(i / self.rate for i in picks)
         return Video(
-            str(self.path), np.stack(pictures), times, tuple(picks), self.rate, len(files), len(files) / self.rate
+            str(self.path),
+            np.stack(pictures),
+            times,
+            tuple(picks),
+            self.rate,
+            len(files),
+            len(files) / self.rate,
         )
 
 
@@ -156,7 +169,7 @@ class WorldScene:
 
     def prepare(self, prompt: str, frames: int) -> Shown:
         """Render; the sample holds the prompt already."""
-        from draftlens.train.evaluate.asking import conversation
+        from draftlens.evaluate.asking import conversation
 
         chat = conversation(self.sample, frames, self.side)
         return lambda: chat
@@ -167,7 +180,8 @@ class WorldScene:
 
 
 def spread(items: list[Clip], count: int | None) -> list[Clip]:
-    """`count` of the items, evenly spread from first to last: the files of a set are often sorted by kind."""
+    """`count` of the items, evenly spread from first to last: the files of a set are often sorted
+    by kind."""
     if count is None or count >= len(items):
         return items
     return [items[(2 * i + 1) * len(items) // (2 * count)] for i in range(count)]

@@ -12,14 +12,15 @@ from typing import Any, Protocol
 from draftlens.api import Engine, Inputs
 from draftlens.bench.clips import Shown
 from draftlens.bench.options import Options
-from draftlens.compare import run_stock
-from draftlens.config import METHODS, Method, PlainDecoding, from_dict
-from draftlens.engine import Clock, Stats
-from draftlens.errors import ConfigError, InputError, MediaError
-from draftlens.registry import Registry
+from draftlens.core.errors import ConfigError, InputError, MediaError
+from draftlens.core.registry import Registry
+from draftlens.core.stats import Clock, Stats
+from draftlens.measure.stock import run_stock
+from draftlens.methods import METHODS, Method, PlainDecoding, from_dict
 
 REFERENCE = "hf-generate"
-"""Always measured: speed is told in multiples of its time, and answers are compared with its tokens."""
+"""Always measured: speed is told in multiples of its time, and answers are compared with its
+tokens."""
 
 PEERS = Registry(
     "peer",
@@ -29,7 +30,17 @@ PEERS = Registry(
     },
 )
 
-COUNTERS = ("emitted", "first", "passes", "drafted", "accepted", "visual", "kept", "target_forwards", "draft_forwards")
+COUNTERS = (
+    "emitted",
+    "first",
+    "passes",
+    "drafted",
+    "accepted",
+    "visual",
+    "kept",
+    "target_forwards",
+    "draft_forwards",
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +51,8 @@ class Answer:
         tokens: new token ids.
         e2e: seconds from before the clip is read to the last token.
         ttft: seconds from the same moment to the first token.
-        phases: seconds by phase (`engine.stats.PHASES`); where a library's own loop cannot be looked into, fewer.
+        phases: seconds by phase (`engine.stats.PHASES`); where a library's own loop cannot be
+            looked into, fewer.
         prompt_tokens: length of the target's prompt.
         counters: of `Stats`; empty where nothing counts.
         cache_bytes: of both models' keys and values; None where they cannot be seen.
@@ -100,13 +112,16 @@ class Ours:
         return {"method": self.method.name, **dataclasses.asdict(self.method)}
 
     def answer(self, engine: Engine, shown: Shown, max_new_tokens: int) -> Answer:
-        """See `Way.answer`. A method that has no use for the draft model does not process its input either."""
+        """See `Way.answer`. A method that has no use for the draft model does not process its input
+        either."""
         if isinstance(self.method, PlainDecoding) or getattr(self.method, "draft", None) == "self":
             engine = Engine(engine.target, None, self.method)
         clock = Clock(Stats())
         with clock.phase("frames"):
             inputs = _read(engine, shown)
-        stream = engine.answer(inputs, method=self.method, clock=clock, max_new_tokens=max_new_tokens)
+        stream = engine.answer(
+            inputs, method=self.method, clock=clock, max_new_tokens=max_new_tokens
+        )
         stats, session = stream.run().stats, stream.session
         caches = [session.cache, getattr(session.drafter, "cache", None)]
         return Answer(
@@ -142,7 +157,8 @@ class HfAssisted:
     Args:
         num_assistant_tokens: guesses a round.
         num_assistant_tokens_schedule: `constant`, `heuristic` or `heuristic_transient`.
-        assistant_confidence_threshold: below this probability the draft stops guessing; 0 turns that off.
+        assistant_confidence_threshold: below this probability the draft stops guessing; 0 turns
+            that off.
     """
 
     num_assistant_tokens: int | None = None
@@ -185,11 +201,18 @@ def _read(engine: Engine, shown: Shown) -> Inputs:
 
 
 def _stock(engine: Engine, shown: Shown, max_new_tokens: int, assistant: Any = None) -> Answer:
-    """A call of the library, with the same reading of the clip as ours; its vision counts as prefill."""
+    """A call of the library, with the same reading of the clip as ours; its vision counts as
+    prefill."""
     start = time.perf_counter()
     inputs = _read(Engine(engine.target, None, PlainDecoding()), shown).target
     read = time.perf_counter() - start
-    run = run_stock(engine.target.backbone, inputs, assistant=assistant, max_new_tokens=max_new_tokens, do_sample=False)
+    run = run_stock(
+        engine.target.backbone,
+        inputs,
+        assistant=assistant,
+        max_new_tokens=max_new_tokens,
+        do_sample=False,
+    )
     e2e = time.perf_counter() - start
     ttft = e2e - run.decode
     phases = {"frames": read, "target_prefill": ttft - read, "verify": run.decode}
@@ -197,10 +220,12 @@ def _stock(engine: Engine, shown: Shown, max_new_tokens: int, assistant: Any = N
 
 
 def line_up(options: Options) -> list[Contestant]:
-    """Everybody that the options name, the reference first, and the variants that a sweep or contexts ask for.
+    """Everybody that the options name, the reference first, and the variants that a sweep or
+    contexts ask for.
 
     Raises:
-        ConfigError: a name is not known or comes twice, or nobody has the field that is to be swept.
+        ConfigError: a name is not known or comes twice, or nobody has the field that is to be
+            swept.
     """
     peers = [REFERENCE, *(name for name in options.peers if name != REFERENCE)]
     named: list[tuple[str, Mapping[str, Any]]] = [(name, {"peer": name}) for name in peers]
@@ -208,7 +233,9 @@ def line_up(options: Options) -> list[Contestant]:
     named += list(options.extra.items())
     twice = sorted({name for name, _ in named if sum(other == name for other, _ in named) > 1})
     if twice:
-        raise ConfigError(f"{', '.join(map(repr, twice))} is named twice: give each method a name of its own")
+        raise ConfigError(
+            f"{', '.join(map(repr, twice))} is named twice: give each method a name of its own"
+        )
     chosen = [Contestant(name, _way(name, settings)) for name, settings in named]
     for field_name, values in options.sweep.items():
         chosen = spread_out(chosen, field_name, values)
@@ -217,7 +244,9 @@ def line_up(options: Options) -> list[Contestant]:
     return chosen
 
 
-def spread_out(chosen: Sequence[Contestant], field_name: str, values: Sequence[Any]) -> list[Contestant]:
+def spread_out(
+    chosen: Sequence[Contestant], field_name: str, values: Sequence[Any]
+) -> list[Contestant]:
     """The same, and behind all, one variant for each method that has the field and each value.
 
     What is there already, under whatever name, is not put in again: `report.swept` finds it.
@@ -233,12 +262,18 @@ def spread_out(chosen: Sequence[Contestant], field_name: str, values: Sequence[A
         assert isinstance(one.way, Ours)
         method = dataclasses.replace(one.way.method, **{field_name: value})
         if all(other.way != Ours(method) for other in found):
-            found.append(Contestant(f"{one.name} {field_name}={value}", Ours(method), one.name, (field_name, value)))
+            found.append(
+                Contestant(
+                    f"{one.name} {field_name}={value}", Ours(method), one.name, (field_name, value)
+                )
+            )
     return found
 
 
 def _has(one: Contestant, field_name: str) -> bool:
-    return isinstance(one.way, Ours) and any(f.name == field_name for f in dataclasses.fields(one.way.method))
+    return isinstance(one.way, Ours) and any(
+        f.name == field_name for f in dataclasses.fields(one.way.method)
+    )
 
 
 def _way(name: str, settings: Mapping[str, Any]) -> Way:
@@ -259,6 +294,8 @@ def _way(name: str, settings: Mapping[str, Any]) -> Way:
     unknown = sorted(set(fields) - set(known))
     if unknown:
         known_names = ", ".join(known) or "none"
-        raise ConfigError(f"peer of {name!r} does not know {', '.join(map(repr, unknown))}; known: {known_names}")
+        raise ConfigError(
+            f"peer of {name!r} does not know {', '.join(map(repr, unknown))}; known: {known_names}"
+        )
     way: Way = kind(**fields)
     return way

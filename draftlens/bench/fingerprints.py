@@ -14,7 +14,8 @@ LOADED = frozenset({".safetensors", ".bin", ".json", ".jinja", ".model", ".txt"}
 
 
 def fingerprint(files: Sequence[Path]) -> str:
-    """Size and time of change of files together, and a checksum of their sizes and times to the nanosecond.
+    """Size and time of change of files together, and a checksum of their sizes and times to the
+    nanosecond.
 
     What is not there counts as empty and of 1970.
     """
@@ -25,13 +26,16 @@ def fingerprint(files: Sequence[Path]) -> str:
 
 
 def model_files(name: str, role: str) -> dict[str, str]:
-    """Fingerprints of the files of a model in a folder; none of one on the Hub, which its name stands for.
+    """Fingerprints of the files of a model in a folder; none of one on the Hub, which its name
+    stands for.
 
     Args:
         name, role: as for `models.zoo.path_of`.
     """
     files = sorted(Path(path_of(name, role)).glob("*"))
-    return {file.name: fingerprint([file]) for file in files if file.suffix in LOADED and file.is_file()}
+    return {
+        file.name: fingerprint([file]) for file in files if file.suffix in LOADED and file.is_file()
+    }
 
 
 def _size_and_time(file: Path) -> tuple[int, int]:

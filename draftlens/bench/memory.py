@@ -1,8 +1,8 @@
 """The highest memory while something runs.
 
-On CUDA it is what torch has allocated, all devices together. Else it is the resident memory of the whole process:
-Linux keeps the highest value itself and can be told to begin anew, so that nothing has to watch. Where it cannot, the
-highest value since the process began is all that there is.
+On CUDA it is what torch has allocated, all devices together. Else it is the resident memory of the
+whole process: Linux keeps the highest value itself and can be told to begin anew, so that nothing
+has to watch. Where it cannot, the highest value since the process began is all that there is.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Peak:
 
 
 def _begin_anew() -> bool:
-    """Have Linux forget the highest resident memory so far (proc(5): clear_refs, 5); False where it cannot."""
+    """Have Linux forget the highest resident memory so far (proc(5): clear_refs, 5); False where it
+    cannot."""
     try:
         RESET.write_text("5")
         return _kilobytes("VmHWM") > 0

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from draftlens.errors import ConfigError
+from draftlens.core.errors import ConfigError
 
 DEFAULT_METHODS = ("plain", "speculative", "specvlm")
 DEFAULT_PEERS = ("hf-generate", "hf-assisted")
@@ -19,7 +19,8 @@ class Options:
 
     Args:
         workload: `world:8,64`, a file or folder, or `dataset:where` (`workloads.WORKLOADS`).
-        clips: most clips, of the world at each length; None takes 4 of the world and all of anything else.
+        clips: most clips, of the world at each length; None takes 4 of the world and all of
+            anything else.
         frames: to sample from each clip that is a file.
         prompt: asked of every clip; None takes the workload's own.
         media: folder with a dataset's videos; None looks beside its annotations.
@@ -50,8 +51,14 @@ class Options:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        numbers = {"clips": 1 if self.clips is None else self.clips, "frames": self.frames, "repeats": self.repeats}
-        numbers |= {"max_new_tokens": self.max_new_tokens} | {f"context {n}": n for n in self.context}
+        numbers = {
+            "clips": 1 if self.clips is None else self.clips,
+            "frames": self.frames,
+            "repeats": self.repeats,
+        }
+        numbers |= {"max_new_tokens": self.max_new_tokens} | {
+            f"context {n}": n for n in self.context
+        }
         for name, number in numbers.items():
             if number < 1:
                 raise ConfigError(f"{name} must be at least 1, not {number}")
@@ -59,4 +66,7 @@ class Options:
     def plain(self) -> dict[str, Any]:
         """As JSON values."""
         values = asdict(self) | {"media": None if self.media is None else str(self.media)}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+        }

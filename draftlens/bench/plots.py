@@ -35,8 +35,10 @@ def plot(summary: Figures, folder: Path) -> list[Path]:
     """Draw what was measured.
 
     Returns:
-        The pictures written: `speedup.png`, `breakdown.png`, `acceptance_by_FIELD.png` for each field that was swept
-        over numbers, and `draft_step_by_context.png` where a draft read prompts of quite different lengths.
+        The pictures written: `speedup.png`, `breakdown.png`, `acceptance_by_FIELD.png` for each
+            field that was swept
+        over numbers, and `draft_step_by_context.png` where a draft read prompts of quite different
+        lengths.
     """
     drawn: dict[str, Figure] = {}
     groups = {name: of for name, of in summary["groups"].items() if of["methods"]}
@@ -59,18 +61,32 @@ def plot(summary: Figures, folder: Path) -> list[Path]:
 
 
 def speedup(summary: Figures, groups: Figures) -> Figure:
-    """Bars of speed in multiples of the reference's, with quartiles; a panel for each group, no variants."""
+    """Bars of speed in multiples of the reference's, with quartiles; a panel for each group, no
+    variants."""
     names = _bases(summary, groups)
     figure, panels = _panels(len(groups), 1.1 + 0.5 * len(names), share_x=True)
     kinds = {"speedup_e2e": "end to end", "speedup_decode": "decoding only"}
     for axes, (group, found) in zip(panels, groups.items(), strict=True):
         for number, (key, label) in enumerate(kinds.items()):
-            rows = [(i, found["methods"][n][key]) for i, n in enumerate(names) if n in found["methods"]]
+            rows = [
+                (i, found["methods"][n][key]) for i, n in enumerate(names) if n in found["methods"]
+            ]
             rows = [(i, value) for i, value in rows if value is not None]
             at = [i + 0.4 * (number - 0.5) for i, _ in rows]
             axes.barh(at, [v["median"] for _, v in rows], 0.36, color=COLOURS[number], label=label)
-            ends = [[v["median"] - v["q1"] for _, v in rows], [v["q3"] - v["median"] for _, v in rows]]
-            axes.errorbar([v["median"] for _, v in rows], at, xerr=ends, fmt="none", ecolor="black", capsize=2, lw=0.8)
+            ends = [
+                [v["median"] - v["q1"] for _, v in rows],
+                [v["q3"] - v["median"] for _, v in rows],
+            ]
+            axes.errorbar(
+                [v["median"] for _, v in rows],
+                at,
+                xerr=ends,
+                fmt="none",
+                ecolor="black",
+                capsize=2,
+                lw=0.8,
+            )
         axes.axvline(1, color="black", linewidth=0.8)
         axes.set(title=group, ylim=(len(names) - 0.5, -0.5))
         axes.set_yticks(range(len(names)), names)
@@ -89,7 +105,9 @@ def breakdown(summary: Figures, groups: Figures) -> Figure:
         for phase, label in PHASE_ROWS.items():
             phases = [found["methods"][n]["phases"] if n in found["methods"] else {} for n in names]
             widths = [1000 * max(0.0, of.get(phase) or 0.0) for of in phases]
-            axes.barh(range(len(names)), widths, 0.7, left=left, color=PHASE_COLOURS[phase], label=label)
+            axes.barh(
+                range(len(names)), widths, 0.7, left=left, color=PHASE_COLOURS[phase], label=label
+            )
             left = [a + b for a, b in zip(left, widths, strict=True)]
         axes.set(title=group, ylim=(len(names) - 0.5, -0.5))
         axes.set_yticks(range(len(names)), names)
@@ -100,7 +118,8 @@ def breakdown(summary: Figures, groups: Figures) -> Figure:
 
 
 def acceptance(summary: Figures, groups: Figures, field: str) -> Figure:
-    """Mean acceptance length by a method's field; for the prune ratio, the axes of SpecVLM's Figure 6."""
+    """Mean acceptance length by a method's field; for the prune ratio, the axes of SpecVLM's Figure
+    6."""
     figure, axes = _canvas()
     lines = {group: swept(summary, group, field) for group in groups}
     bases = list(dict.fromkeys(base for of in lines.values() for base in of))
@@ -110,27 +129,39 @@ def acceptance(summary: Figures, groups: Figures, field: str) -> Figure:
             shown = [(value, length) for value, length in lengths if length is not None]
             label = base if len(groups) == 1 else f"{base}; {group}"
             if shown:
-                axes.plot(*zip(*shown, strict=True), label=label, **_style(bases.index(base), number))
+                axes.plot(
+                    *zip(*shown, strict=True), label=label, **_style(bases.index(base), number)
+                )
     axes.axhline(1, color=RED, linewidth=1, label="without a draft: 1")
-    axes.set(ylim=(0, None), xlabel=field.replace("_", " "), ylabel="mean acceptance length\n(bonus token included)")
+    axes.set(
+        ylim=(0, None),
+        xlabel=field.replace("_", " "),
+        ylabel="mean acceptance length\n(bonus token included)",
+    )
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     return figure
 
 
 def draft_steps(summary: Figures, groups: Figures) -> Figure:
-    """Milliseconds of a draft forward by length of the prompt, with quartiles: the axes of SpecVLM's Figure 2(a)."""
+    """Milliseconds of a draft forward by length of the prompt, with quartiles: the axes of
+    SpecVLM's Figure 2(a)."""
     figure, axes = _canvas()
     names = dict.fromkeys(name for of in groups.values() for name in of["methods"])
     number = 0
     for name in (name for name in names if _on_context_plot(summary, name)):
         rows = [of["methods"][name] for of in groups.values() if name in of["methods"]]
-        rows = sorted((r for r in rows if r["draft_step"]), key=lambda r: r["prompt_tokens"]["median"])
+        rows = sorted(
+            (r for r in rows if r["draft_step"]), key=lambda r: r["prompt_tokens"]["median"]
+        )
         if not rows:
             continue
         steps = [row["draft_step"] for row in rows]
         middles = [1000 * s["median"] for s in steps]
-        ends = [[1000 * (s["median"] - s["q1"]) for s in steps], [1000 * (s["q3"] - s["median"]) for s in steps]]
+        ends = [
+            [1000 * (s["median"] - s["q1"]) for s in steps],
+            [1000 * (s["q3"] - s["median"]) for s in steps],
+        ]
         at = [row["prompt_tokens"]["median"] for row in rows]
         axes.errorbar(at, middles, yerr=ends, capsize=3, label=name, **_style(number, number))
         number += 1
@@ -153,7 +184,11 @@ def _bases(summary: Figures, groups: Figures) -> list[str]:
 
 def _style(colour: int, kind: int) -> dict[str, Any]:
     """Lines that lie on each other can still be told apart."""
-    shape = {"marker": MARKERS[kind % len(MARKERS)], "linestyle": LINES[kind % len(LINES)], "markersize": 5}
+    shape = {
+        "marker": MARKERS[kind % len(MARKERS)],
+        "linestyle": LINES[kind % len(LINES)],
+        "markersize": 5,
+    }
     return {"color": COLOURS[colour % len(COLOURS)], "linewidth": 1.5, "alpha": 0.85, **shape}
 
 
@@ -173,4 +208,6 @@ def _panels(count: int, height: float, share_x: bool = False) -> tuple[Figure, l
 
 
 def _legend(figure: Figure, axes: Axes, columns: int = 2) -> None:
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=columns, frameon=False)
+    figure.legend(
+        *axes.get_legend_handles_labels(), loc="outside upper center", ncols=columns, frameon=False
+    )

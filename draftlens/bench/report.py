@@ -35,7 +35,9 @@ def tables(summary: Figures) -> Iterator[Table]:
         if found["methods"]:
             yield _speeds(group, found)
             yield _details(group, found)
-            yield _phases(group, found, [name for name in found["methods"] if name not in summary["variants"]])
+            yield _phases(
+                group, found, [name for name in found["methods"] if name not in summary["variants"]]
+            )
     yield from _sweeps(summary)
     if summary["divergences"]:
         yield _divergences(summary["divergences"])
@@ -54,13 +56,19 @@ def _speeds(group: str, found: Figures) -> Table:
             _number(_median(row["e2e"]), 3),
             ratio(row["speedup_e2e"]),
             ratio(row["speedup_decode"]),
-            NOTHING if not row["compared"] else "yes" if row["identical"] == row["compared"] else _share(row),
+            NOTHING
+            if not row["compared"]
+            else "yes"
+            if row["identical"] == row["compared"]
+            else _share(row),
         )
         for name, row in found["methods"].items()
     ]
     clips = f"{found['clips']} clip" + "s" * (found["clips"] != 1)
     note = f"{clips}, {found['prompt_tokens']['median']:.0f} prompt tokens (median). Seconds: median of whole calls. "
-    note += f"Speedups: against {REFERENCE} on the same clip in the same repeat, median (quartiles)."
+    note += (
+        f"Speedups: against {REFERENCE} on the same clip in the same repeat, median (quartiles)."
+    )
     return Table(group, columns, rows, note)
 
 
@@ -98,7 +106,15 @@ def _phases(group: str, found: Figures, names: Sequence[str]) -> Table:
 
 
 def _sweeps(summary: Figures) -> Iterator[Table]:
-    columns = ("clips", "method", "value", "mean acc. length", "accepted", "visual tokens kept", "draft step, ms")
+    columns = (
+        "clips",
+        "method",
+        "value",
+        "mean acc. length",
+        "accepted",
+        "visual tokens kept",
+        "draft step, ms",
+    )
     for field_name in swept_fields(summary):
         rows = [
             (
@@ -121,15 +137,20 @@ def _sweeps(summary: Figures) -> Iterator[Table]:
 
 def swept_fields(summary: Figures) -> list[str]:
     """Fields that were asked to be varied, with `--sweep` or by `--context`."""
-    fields = [*summary["run"]["options"].get("sweep", {}), *(of["field"] for of in summary["variants"].values())]
+    fields = [
+        *summary["run"]["options"].get("sweep", {}),
+        *(of["field"] for of in summary["variants"].values()),
+    ]
     return list(dict.fromkeys(fields))
 
 
 def swept(summary: Figures, group: str, field_name: str) -> dict[str, list[tuple[Any, Figures]]]:
-    """Method to its figures by value of a field, in the order of the values; only lines of two points or more.
+    """Method to its figures by value of a field, in the order of the values; only lines of two
+    points or more.
 
-    Methods that differ in nothing but the field are one line, by whatever names they were measured. It bears the name
-    of the first; if that is a variant, then of another field, and nobody asked for the line.
+    Methods that differ in nothing but the field are one line, by whatever names they were measured.
+    It bears the name of the first; if that is a variant, then of another field, and nobody asked
+    for the line.
     """
     methods = summary["groups"][group]["methods"]
     lines: dict[str, list[tuple[Any, Figures]]] = {}
@@ -146,12 +167,21 @@ def swept(summary: Figures, group: str, field_name: str) -> dict[str, list[tuple
         if all(isinstance(value, int | float) for value, _ in points):
             points.sort(key=lambda point: point[0])
     variants = summary["variants"]
-    return {line: points for line, points in lines.items() if len(points) > 1 and line not in variants}
+    return {
+        line: points for line, points in lines.items() if len(points) > 1 and line not in variants
+    }
 
 
 def _divergences(found: Sequence[Figures]) -> Table:
     rows = [
-        (d["clip"], d["method"], str(d["repeat"]), str(d["index"]), _token(d["reference"]), _token(d["method_says"]))
+        (
+            d["clip"],
+            d["method"],
+            str(d["repeat"]),
+            str(d["index"]),
+            _token(d["reference"]),
+            _token(d["method_says"]),
+        )
         for d in found
     ]
     columns = ("clip", "method", "repeat", "token", f"{REFERENCE} says", "the method says")
@@ -166,15 +196,18 @@ def about(summary: Figures) -> str:
     """One paragraph on models, machine and settings."""
     run = summary["run"]
     models = [
-        f"{role} {m['name']} ({m['class']}, {m['parameters'] / 1e6:.1f}M, {m['dtype']}, {m['device']})"
+        f"{role} {m['name']} ({m['class']}, {m['parameters'] / 1e6:.1f}M, {m['dtype']}, "
+        f"{m['device']})"
         for role, m in run["models"].items()
     ]
     packages = ", ".join(f"{name} {v}" for name, v in run["environment"]["packages"].items() if v)
     where = run["environment"]
     options = run["options"]
     return (
-        f"{'; '.join(models)}. {options['repeats']} repeats, at most {options['max_new_tokens']} new tokens, greedy. "
-        f"Memory: {run['memory']}. {where['machine']}, {where['threads']} threads, python {where['python']}, "
+        f"{'; '.join(models)}. {options['repeats']} repeats, at most "
+        f"{options['max_new_tokens']} new tokens, greedy. "
+        f"Memory: {run['memory']}. {where['machine']}, {where['threads']} threads, python "
+        f"{where['python']}, "
         f"{packages}, commit {where['commit'] or 'unknown'}."
     )
 
@@ -188,7 +221,10 @@ def markdown(summary: Figures, pictures: Sequence[str] = ()) -> str:
     lines = ["# Benchmark", "", about(summary)]
     for table in tables(summary):
         lines += ["", f"## {table.title}", ""]
-        lines += ["| " + " | ".join(map(_cell, table.columns)) + " |", "|---" * len(table.columns) + "|"]
+        lines += [
+            "| " + " | ".join(map(_cell, table.columns)) + " |",
+            "|---" * len(table.columns) + "|",
+        ]
         lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in table.rows]
         lines += ["", table.note] if table.note else []
     for picture in pictures:
@@ -205,7 +241,11 @@ NOTHING = ""
 
 def ratio(value: Figures | None) -> str:
     """A median with its quartiles."""
-    return NOTHING if value is None else f"{value['median']:.2f} ({value['q1']:.2f} to {value['q3']:.2f})"
+    return (
+        NOTHING
+        if value is None
+        else f"{value['median']:.2f} ({value['q1']:.2f} to {value['q3']:.2f})"
+    )
 
 
 def _median(value: Figures | None) -> float | None:

@@ -20,7 +20,12 @@ from draftlens.bench.memory import Peak
 from draftlens.bench.options import Options
 from draftlens.bench.store import Failure, Measurement, Refusal, Store
 from draftlens.bench.workloads import clips_of
-from draftlens.errors import ConfigError, IncompatiblePairError, MediaError, UnsupportedModelError
+from draftlens.core.errors import (
+    ConfigError,
+    IncompatiblePairError,
+    MediaError,
+    UnsupportedModelError,
+)
 
 WARM_UP_TOKENS = 16
 TRIES = 3
@@ -46,14 +51,18 @@ class Plan:
     options: Options
 
     def description(self) -> dict[str, Any]:
-        """Everything that measurements depend on, as JSON values: two runs may be mixed only if these are equal."""
-        from draftlens.train.evaluate.environment import environment, model_facts
+        """Everything that measurements depend on, as JSON values: two runs may be mixed only if
+        these are equal."""
+        from draftlens.evaluate.environment import environment, model_facts
 
-        models = {"target": self.engine.target} | ({"draft": self.engine.draft} if self.engine.draft else {})
+        models = {"target": self.engine.target} | (
+            {"draft": self.engine.draft} if self.engine.draft else {}
+        )
         files = {clip.name: clip.files() for clip in self.clips}
         return {
             "models": {
-                role: {**model_facts(model), "files": model_files(model.name, role)} for role, model in models.items()
+                role: {**model_facts(model), "files": model_files(model.name, role)}
+                for role, model in models.items()
             },
             "options": self.options.plain(),
             "methods": {one.name: one.way.settings() for one in self.contestants},
@@ -66,7 +75,9 @@ class Plan:
     def devices(self) -> list[torch.device]:
         """Every device that a weight is on."""
         models = [self.engine.target] + ([self.engine.draft] if self.engine.draft else [])
-        found = {parameter.device for model in models for parameter in model.backbone.model.parameters()}
+        found = {
+            parameter.device for model in models for parameter in model.backbone.model.parameters()
+        }
         return sorted(found, key=str)
 
 
@@ -110,7 +121,9 @@ class Unwatched:
         """Nothing."""
 
 
-def prepare(engine: Engine, chosen: list[Contestant], options: Options, out: Path | None = None) -> Plan:
+def prepare(
+    engine: Engine, chosen: list[Contestant], options: Options, out: Path | None = None
+) -> Plan:
     """Find the clips.
 
     Args:
@@ -126,9 +139,11 @@ def prepare(engine: Engine, chosen: list[Contestant], options: Options, out: Pat
 def schedule(
     clips: Sequence[Clip], chosen: Sequence[Contestant], repeats: int, seed: int
 ) -> Iterator[tuple[Clip, list[Cell]]]:
-    """Clip by clip and repeat by repeat, all methods in an order drawn anew, the same one in every run of a seed.
+    """Clip by clip and repeat by repeat, all methods in an order drawn anew, the same one in every
+    run of a seed.
 
-    So what slows the machine down for a while hits all methods alike, and none always follows the same other one.
+    So what slows the machine down for a while hits all methods alike, and none always follows the
+    same other one.
     """
     for repeat in range(repeats):
         for clip in clips:
@@ -149,7 +164,9 @@ def run(plan: Plan, store: Store, watcher: Watcher | None = None) -> None:
     clips = [clip for clip in plan.clips if clip.name not in failed]
     blocks = [
         (clip, [cell for cell in cells if cell.key not in held])
-        for clip, cells in schedule(clips, plan.contestants, plan.options.repeats, plan.options.seed)
+        for clip, cells in schedule(
+            clips, plan.contestants, plan.options.repeats, plan.options.seed
+        )
     ]
     blocks = [(clip, cells) for clip, cells in blocks if cells]
     watcher.plan(sum(len(cells) for _, cells in blocks))
@@ -168,7 +185,8 @@ def run(plan: Plan, store: Store, watcher: Watcher | None = None) -> None:
 
 @contextmanager
 def _settled() -> Iterator[None]:
-    """Keep what is loaded by now out of the garbage collector's way: going through it takes up to a second."""
+    """Keep what is loaded by now out of the garbage collector's way: going through it takes up to a
+    second."""
     gc.collect()
     gc.freeze()
     try:
@@ -177,7 +195,9 @@ def _settled() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _measure_block(plan: Plan, clip: Clip, cells: list[Cell], store: Store, peak: Peak, watcher: Watcher) -> bool:
+def _measure_block(
+    plan: Plan, clip: Clip, cells: list[Cell], store: Store, peak: Peak, watcher: Watcher
+) -> bool:
     """All methods on one clip; False if one of them failed, which ends it."""
     method, failure = "", None
     left = len(cells)
@@ -216,8 +236,11 @@ def _measure(plan: Plan, cell: Cell, shown: Shown, peak: Peak) -> Measurement:
     )
 
 
-def _warm_up(plan: Plan, blocks: list[tuple[Clip, list[Cell]]], store: Store, watcher: Watcher) -> set[str]:
-    """Have every method that is still to be measured answer once, uncounted; the names of those that cannot.
+def _warm_up(
+    plan: Plan, blocks: list[tuple[Clip, list[Cell]]], store: Store, watcher: Watcher
+) -> set[str]:
+    """Have every method that is still to be measured answer once, uncounted; the names of those
+    that cannot.
 
     One that has been measured already is not refused any more: what it fails on is a clip.
     """
@@ -232,7 +255,9 @@ def _warm_up(plan: Plan, blocks: list[tuple[Clip, list[Cell]]], store: Store, wa
         error = _refusal(plan, one, fit, store)
         if error is not None and one.name not in measured:
             refused.add(one.name)
-            if Refusal(one.name, error) not in store.records:  # it may have been refused before the run was resumed
+            if (
+                Refusal(one.name, error) not in store.records
+            ):  # it may have been refused before the run was resumed
                 store.append(Refusal(one.name, error))
     return refused
 
@@ -241,8 +266,8 @@ def _refusal(plan: Plan, one: Contestant, fit: list[tuple[Clip, int]], store: St
     """Why a method does not run; None if it does, or if there is no clip to show it.
 
     Args:
-        fit: clips to try it on, with the repeat that comes next. One that the reference cannot answer either is to
-            blame itself: it is recorded as failed and leaves the list.
+        fit: clips to try it on, with the repeat that comes next. One that the reference cannot
+            answer either is to blame itself: it is recorded as failed and leaves the list.
     """
     reference, errors = plan.contestants[0], list[str]()
     for clip, repeat in list(fit):
@@ -263,13 +288,17 @@ def _refusal(plan: Plan, one: Contestant, fit: list[tuple[Clip, int]], store: St
 
 
 def _tried(plan: Plan, one: Contestant, clip: Clip, repeat: int) -> tuple[Failure | None, bool]:
-    """What went wrong when a method answered briefly, None if nothing did, and whether it would on every clip."""
+    """What went wrong when a method answered briefly, None if nothing did, and whether it would on
+    every clip."""
     room = min(WARM_UP_TOKENS, plan.options.max_new_tokens)
     try:
         one.way.answer(plan.engine, clip.prepare(), room)
         return None, False
     except Exception as error:
-        failure, anywhere = _failure(error, clip, one.name, repeat), isinstance(error, ON_EVERY_CLIP)
+        failure, anywhere = (
+            _failure(error, clip, one.name, repeat),
+            isinstance(error, ON_EVERY_CLIP),
+        )
     free()  # not before: the exception holds on to what its frames held
     return failure, anywhere
 

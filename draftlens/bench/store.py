@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from draftlens.config import METHODS
-from draftlens.errors import ConfigError
+from draftlens.core.errors import ConfigError
+from draftlens.methods import METHODS
 
 RUN, MEASUREMENTS = "run.json", "measurements.jsonl"
 SUMMARY, PAGE = "summary.json", "report.md"
@@ -91,14 +91,18 @@ class Store:
         """Refuse a folder that must not be written to, before minutes of loading.
 
         Args:
-            resume: whether to go on with the run that is there or to begin again; None if nothing was said.
+            resume: whether to go on with the run that is there or to begin again; None if nothing
+                was said.
 
         Raises:
-            ConfigError: there is a run and nothing was said, or it is to be gone on with and there is none.
+            ConfigError: there is a run and nothing was said, or it is to be gone on with and there
+                is none.
         """
         there = (self.folder / RUN).exists()
         if there and resume is None:
-            raise ConfigError(f"{self.folder} holds a run: --resume goes on with it, --restart throws it away")
+            raise ConfigError(
+                f"{self.folder} holds a run: --resume goes on with it, --restart throws it away"
+            )
         if resume and not there:
             raise ConfigError(f"there is no run in {self.folder} to resume")
 
@@ -110,8 +114,8 @@ class Store:
             resume: see `check`.
 
         Raises:
-            ConfigError: as `check`, or the run that is there was another one (names what differs), or the folder
-                cannot be written to.
+            ConfigError: as `check`, or the run that is there was another one (names what differs),
+                or the folder cannot be written to.
         """
         self.check(resume)
         try:
@@ -122,12 +126,17 @@ class Store:
                 return
             self._throw_away()
             (self.folder / MEASUREMENTS).write_text("")
-            _write_whole(self.folder / RUN, json.dumps(description, indent=1, ensure_ascii=False) + "\n")
+            _write_whole(
+                self.folder / RUN, json.dumps(description, indent=1, ensure_ascii=False) + "\n"
+            )
         except OSError as error:
-            raise ConfigError(f"cannot write to the folder {self.folder}: {error.strerror or error}") from error
+            raise ConfigError(
+                f"cannot write to the folder {self.folder}: {error.strerror or error}"
+            ) from error
 
     def _throw_away(self) -> None:
-        """Remove what was made from the run that is there, if any: it would lie beside the new one's figures."""
+        """Remove what was made from the run that is there, if any: it would lie beside the new
+        one's figures."""
         if (self.folder / RUN).exists():
             for name in products():
                 (self.folder / name).unlink(missing_ok=True)
@@ -149,12 +158,17 @@ class Store:
         try:
             before = json.loads((self.folder / RUN).read_text(encoding="utf-8"))
         except ValueError as error:
-            raise ConfigError(f"{self.folder / RUN} is damaged ({error}): --restart begins again") from error
+            raise ConfigError(
+                f"{self.folder / RUN} is damaged ({error}): --restart begins again"
+            ) from error
         now = json.loads(json.dumps(description))
         found = list(differences(before, now))
         if found:
             more = f", and {len(found) - 4} more" if len(found) > 4 else ""
-            raise ConfigError(f"{self.folder} holds another run: {'; '.join(found[:4])}{more}. --restart begins again")
+            raise ConfigError(
+                f"{self.folder} holds another run: {'; '.join(found[:4])}{more}. --restart "
+                f"begins again"
+            )
 
     def _read(self) -> list[Record]:
         """The records; half a last line, from an interruption, is cut off the file."""
@@ -163,14 +177,18 @@ class Store:
         whole = data[: data.rfind(b"\n") + 1]
         if len(whole) < len(data):
             os.truncate(file, len(whole))
-        return [self._record(number, line) for number, line in enumerate(whole.splitlines(), start=1)]
+        return [
+            self._record(number, line) for number, line in enumerate(whole.splitlines(), start=1)
+        ]
 
     def _record(self, number: int, line: bytes) -> Record:
         try:
             values = json.loads(line)
             return KINDS[values.pop("kind")](**values)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"line {number} of {self.folder / MEASUREMENTS} is damaged: {error!r}") from error
+            raise ConfigError(
+                f"line {number} of {self.folder / MEASUREMENTS} is damaged: {error!r}"
+            ) from error
 
 
 def products() -> list[str]:
@@ -184,7 +202,9 @@ def differences(before: Any, now: Any, path: str = "") -> Iterator[str]:
     """Where two JSON values differ, a phrase each."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in [*before, *(key for key in now if key not in before)]:
-            yield from differences(before.get(key, NONE), now.get(key, NONE), f"{path}.{key}" if path else key)
+            yield from differences(
+                before.get(key, NONE), now.get(key, NONE), f"{path}.{key}" if path else key
+            )
     elif before != now:
         yield f"{path} {_told('was', before)} and {_told('is', now)}"
 

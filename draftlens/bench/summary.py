@@ -1,7 +1,8 @@
 """Arithmetic: from measurements to figures. Every definition stands here, once.
 
-A ratio is taken between two measurements of the same clip in the same repeat, which were made within minutes of each
-other. Figures of time are medians with quartiles over clips and repeats; counts are added up first.
+A ratio is taken between two measurements of the same clip in the same repeat, which were made
+within minutes of each other. Figures of time are medians with quartiles over clips and repeats;
+counts are added up first.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 from draftlens.bench.contestants import COUNTERS, REFERENCE, Contestant
 from draftlens.bench.store import Failure, Measurement, Refusal, Store
-from draftlens.compare import StockRun, first_divergence
+from draftlens.measure.stock import StockRun, first_divergence
 
 Figures = dict[str, Any]
 ByKey = Mapping[tuple[str, str, int], Measurement]
@@ -28,7 +29,8 @@ PHASE_ROWS = {
     "rollback": "rollback",
     "other": "the rest",
 }
-"""Phase to its row: SpecVLM's Table 5 has target prefill, target decoding, draft prefill and pruning."""
+"""Phase to its row: SpecVLM's Table 5 has target prefill, target decoding, draft prefill and
+pruning."""
 
 
 def summarize(store: Store, chosen: Sequence[Contestant], groups: Sequence[str]) -> Figures:
@@ -44,7 +46,11 @@ def summarize(store: Store, chosen: Sequence[Contestant], groups: Sequence[str])
     counted: list[Measurement] = [m for m in store.of(Measurement) if m.clip not in failed]
     by_key = {(m.clip, m.method, m.repeat): m for m in counted}
     measured = {m.method for m in counted}
-    refusals = {refusal.method: refusal.error for refusal in store.of(Refusal) if refusal.method not in measured}
+    refusals = {
+        refusal.method: refusal.error
+        for refusal in store.of(Refusal)
+        if refusal.method not in measured
+    }
     names = [one.name for one in chosen if one.name in measured]
     return {
         "groups": {group: _group(counted, by_key, names, group) for group in groups},
@@ -61,7 +67,9 @@ def summarize(store: Store, chosen: Sequence[Contestant], groups: Sequence[str])
     }
 
 
-def _group(counted: Sequence[Measurement], by_key: ByKey, names: Sequence[str], group: str) -> Figures:
+def _group(
+    counted: Sequence[Measurement], by_key: ByKey, names: Sequence[str], group: str
+) -> Figures:
     inside = [m for m in counted if m.group == group]
     methods = {name: [m for m in inside if m.method == name] for name in names}
     return {
@@ -94,21 +102,27 @@ def figures(found: Sequence[Measurement], by_key: ByKey) -> Figures:
         **_counts(found),
         "peak_bytes": max(m.peak_bytes for m in found),
         "grown_bytes": max(m.peak_bytes - m.start_bytes for m in found),
-        "cache_bytes": max((m.cache_bytes for m in found if m.cache_bytes is not None), default=None),
+        "cache_bytes": max(
+            (m.cache_bytes for m in found if m.cache_bytes is not None), default=None
+        ),
         "identical": sum(divergence(m, by_key) is None for m in compared),
         "compared": len(compared),
     }
 
 
 def divergence(m: Measurement, by_key: ByKey) -> Figures | None:
-    """Where an answer differs from the reference's of the same clip and repeat; None where it does not.
+    """Where an answer differs from the reference's of the same clip and repeat; None where it does
+    not.
 
-    The reference's own answers are compared with its first one, which shows whether it says the same every time.
+    The reference's own answers are compared with its first one, which shows whether it says the
+    same every time.
     """
     reference = _reference(m, by_key)
     if reference is None:
         return None
-    found = first_divergence(StockRun([reference.tokens], reference.e2e, reference.ttft), [m.tokens])
+    found = first_divergence(
+        StockRun([reference.tokens], reference.e2e, reference.ttft), [m.tokens]
+    )
     if found is None:
         return None
     which = {"clip": m.clip, "method": m.method, "repeat": m.repeat}
@@ -116,16 +130,22 @@ def divergence(m: Measurement, by_key: ByKey) -> Figures | None:
 
 
 def draft_step(m: Measurement) -> float | None:
-    """Seconds of one draft forward: those of the phase `draft` / draft forwards; None where none are counted."""
+    """Seconds of one draft forward: those of the phase `draft` / draft forwards; None where none
+    are counted."""
     forwards = m.counters.get("draft_forwards", 0)
     return m.phases.get("draft", 0.0) / forwards if forwards else None
 
 
 def spread(values: Sequence[float]) -> Figures | None:
-    """Median and quartiles, those of the values themselves at the ends (no extrapolation); None without values."""
+    """Median and quartiles, those of the values themselves at the ends (no extrapolation); None
+    without values."""
     if not values:
         return None
-    ends = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+    ends = (
+        statistics.quantiles(values, n=4, method="inclusive")
+        if len(values) > 1
+        else [values[0]] * 3
+    )
     return {"median": ends[1], "q1": ends[0], "q3": ends[2]}
 
 
@@ -136,10 +156,17 @@ def _reference(m: Measurement, by_key: ByKey) -> Measurement | None:
     return by_key[m.clip, REFERENCE, min(repeats)] if repeats else None
 
 
-def _ratios(found: Iterable[Measurement], by_key: ByKey, time: Callable[[Measurement], float]) -> list[float]:
-    """The reference's time / the method's, where both took any: an answer of one token has no decoding."""
+def _ratios(
+    found: Iterable[Measurement], by_key: ByKey, time: Callable[[Measurement], float]
+) -> list[float]:
+    """The reference's time / the method's, where both took any: an answer of one token has no
+    decoding."""
     pairs = ((by_key.get((m.clip, REFERENCE, m.repeat)), m) for m in found)
-    return [time(slow) / time(fast) for slow, fast in pairs if slow is not None and time(slow) > 0 and time(fast) > 0]
+    return [
+        time(slow) / time(fast)
+        for slow, fast in pairs
+        if slow is not None and time(slow) > 0 and time(fast) > 0
+    ]
 
 
 def _phase(found: Iterable[Measurement], phase: str) -> list[float]:

@@ -10,8 +10,8 @@ from typing import Any
 
 from draftlens.bench.clips import FILMS, PICTURES, Clip, ImageFiles, VideoFile, WorldScene, spread
 from draftlens.bench.options import Options
-from draftlens.errors import ConfigError
-from draftlens.registry import Registry
+from draftlens.core.errors import ConfigError
+from draftlens.core.registry import Registry
 
 WORLD_CLIPS, WORLD_LENGTHS = 4, "8,64"
 """Scenes at each length, and lengths in frames, where the user names none."""
@@ -66,7 +66,9 @@ def clips_of(options: Options, processor: Any, out: Path | None = None) -> list[
     if options.context:
         lengths = ",".join(map(str, options.context))
         known = {clip.name for clip in clips}
-        clips = clips + [c for c in world(Wanted(lengths, options, processor)) if c.name not in known]
+        clips = clips + [
+            c for c in world(Wanted(lengths, options, processor)) if c.name not in known
+        ]
     return clips
 
 
@@ -94,13 +96,19 @@ def check(options: Options, out: Path, frames: int | None) -> None:
         frames: as many as the user named, if any.
 
     Raises:
-        ConfigError: there is no such workload, or it would not heed an option, or `out` is the folder of the clips.
+        ConfigError: there is no such workload, or it would not heed an option, or `out` is the
+            folder of the clips.
     """
     name, where = named(options.workload)
     if name == "world" and frames is not None and lengths_of(where or WORLD_LENGTHS) != (frames,):
-        raise ConfigError(f"--frames is for files; the world's clips are told their lengths by name: world:{frames}")
+        raise ConfigError(
+            f"--frames is for files; the world's clips are told their lengths by name: "
+            f"world:{frames}"
+        )
     if name in ("world", "folder") and options.media is not None:
-        raise ConfigError(f"--media says where a dataset's videos are, and {options.workload} is no dataset")
+        raise ConfigError(
+            f"--media says where a dataset's videos are, and {options.workload} is no dataset"
+        )
     if name == "folder":
         _own(Path(where), out)
 
@@ -109,12 +117,15 @@ def world(wanted: Wanted) -> list[Clip]:
     """Held-out scenes of the procedural world, the same ones at each length.
 
     Raises:
-        ConfigError: the lengths are no numbers of frames, or matplotlib, whose fonts it writes in, is missing.
+        ConfigError: the lengths are no numbers of frames, or matplotlib, whose fonts it writes in,
+            is missing.
     """
     if find_spec("matplotlib") is None:
-        raise ConfigError('the world draws its letters with matplotlib: pip install "draftlens[bench]"')
-    from draftlens.train.evaluate.asking import side_of
-    from draftlens.train.evaluate.samples import captions
+        raise ConfigError(
+            'the world draws its letters with matplotlib: pip install "draftlens[bench]"'
+        )
+    from draftlens.evaluate.asking import side_of
+    from draftlens.evaluate.samples import captions
 
     options = wanted.options
     lengths, side = lengths_of(wanted.where or WORLD_LENGTHS), side_of(wanted.processor)
@@ -125,7 +136,9 @@ def world(wanted: Wanted) -> list[Clip]:
         scene = WorldScene(asked, side)
         for frames in lengths:
             name = f"world {sample.scenes[0].seed}, {frames} frames"
-            clips.append(Clip(name, asked.turns[0].question, scene, frames, f"world, {frames} frames"))
+            clips.append(
+                Clip(name, asked.turns[0].question, scene, frames, f"world, {frames} frames")
+            )
     return sorted(clips, key=lambda clip: clip.frames)
 
 
@@ -138,7 +151,9 @@ def lengths_of(given: str) -> tuple[int, ...]:
     words = [word.strip() for word in given.split(",")]
     numbers = tuple(int(word) for word in words if word.isascii() and word.isdigit())
     if len(numbers) != len(words) or min(numbers) < 1 or len(set(numbers)) != len(numbers):
-        raise ConfigError(f"numbers of frames are different whole numbers such as 8,64, not {given!r}")
+        raise ConfigError(
+            f"numbers of frames are different whole numbers such as 8,64, not {given!r}"
+        )
     return numbers
 
 
@@ -160,7 +175,9 @@ def folder(wanted: Wanted) -> list[Clip]:
         else:
             clips.append(_clip(name, "Describe the image.", ImageFiles((file,)), "images", options))
     if not clips:
-        raise ConfigError(f"{root} holds no videos or images (known by suffixes such as .mp4 and .png)")
+        raise ConfigError(
+            f"{root} holds no videos or images (known by suffixes such as .mp4 and .png)"
+        )
     return spread(clips, options.clips)
 
 
@@ -177,10 +194,15 @@ def _own(root: Path, out: Path) -> Path | None:
         ConfigError: they are the same.
     """
     if out.resolve() == root.resolve():
-        raise ConfigError(f"{root} holds the clips, and plots would be taken for such: name another folder with --out")
+        raise ConfigError(
+            f"{root} holds the clips, and plots would be taken for such: name another folder "
+            f"with --out"
+        )
     inside = out.resolve().is_relative_to(root.resolve())
     return root / out.resolve().relative_to(root.resolve()) if inside else None
 
 
-def _clip(name: str, prompt: str, media: VideoFile | ImageFiles, group: str, options: Options) -> Clip:
+def _clip(
+    name: str, prompt: str, media: VideoFile | ImageFiles, group: str, options: Options
+) -> Clip:
     return Clip(name, options.prompt or prompt, media, options.frames, group)

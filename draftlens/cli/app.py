@@ -24,8 +24,8 @@ from draftlens.cli.show import errors, print_json, result_json, show_stats, show
 from draftlens.cli.train_draft import register as register_train_draft
 from draftlens.cli.verify import show_verification, verify_engine
 from draftlens.cli.world import world
-from draftlens.conversation import Conversation
-from draftlens.errors import DraftlensError
+from draftlens.core.errors import DraftlensError
+from draftlens.media.conversation import Conversation
 from draftlens.models.zoo import EMBEDDED
 
 app = typer.Typer(
@@ -47,7 +47,9 @@ def _answer(engine: Engine, chat: Conversation, as_json: bool, generation: dict[
 
 @app.command()
 def demo(
-    clip: Annotated[Path | None, typer.Argument(help="A clip; by default one from the package.")] = None,
+    clip: Annotated[
+        Path | None, typer.Argument(help="A clip; by default one from the package.")
+    ] = None,
     target: opt.Target = EMBEDDED,
     draft: opt.Draft = None,
     method: opt.MethodName = None,
@@ -62,7 +64,10 @@ def demo(
 ) -> None:
     """Describe a clip twice, by stock generate and by draftlens, and compare."""
     path = clip or Path(str(files("draftlens") / "embedded" / "clips" / "shapes.mp4"))
-    chosen, chat = opt.method_of(method, speculative_config), read_media(as_json, limits, prompt, frames, video=path)
+    chosen, chat = (
+        opt.method_of(method, speculative_config),
+        read_media(as_json, limits, prompt, frames, video=path),
+    )
     engine = load_engine(target, draft, chosen, device, dtype, as_json)
     run_demo(engine, engine.process([chat]), path, prompt, max_new_tokens, as_json)
 
@@ -91,7 +96,10 @@ def caption(
 ) -> None:
     """Describe a clip."""
     generation = opt.sampling_of(sample, temperature, top_k, top_p, min_p, repetition_penalty)
-    chosen, chat = opt.method_of(method, speculative_config), read_media(as_json, limits, prompt, frames, video=clip)
+    chosen, chat = (
+        opt.method_of(method, speculative_config),
+        read_media(as_json, limits, prompt, frames, video=clip),
+    )
     engine = load_engine(target, draft, chosen, device, dtype, as_json)
     _answer(engine, chat, as_json, {"max_new_tokens": max_new_tokens, "seed": seed, **generation})
 
@@ -119,14 +127,19 @@ def ask(
 ) -> None:
     """Ask about one image or several."""
     generation = opt.sampling_of(sample, temperature, top_k, top_p, min_p, repetition_penalty)
-    chosen, chat = opt.method_of(method, speculative_config), read_media(as_json, limits, prompt, images=list(images))
+    chosen, chat = (
+        opt.method_of(method, speculative_config),
+        read_media(as_json, limits, prompt, images=list(images)),
+    )
     engine = load_engine(target, draft, chosen, device, dtype, as_json)
     _answer(engine, chat, as_json, {"max_new_tokens": max_new_tokens, "seed": seed, **generation})
 
 
 @app.command()
 def verify(
-    media: Annotated[list[Path] | None, typer.Argument(help="A clip, or images with --images.")] = None,
+    media: Annotated[
+        list[Path] | None, typer.Argument(help="A clip, or images with --images.")
+    ] = None,
     images: Annotated[bool, typer.Option("--images", help="The files are images.")] = False,
     prompt: Annotated[str, typer.Option(help="What to ask.")] = "",
     target: opt.Target = EMBEDDED,
@@ -147,7 +160,8 @@ def verify(
     limits: opt.MediaLimits = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Compare plain and accelerated answers token by token; exit status 1 if any differ in float32."""
+    """Compare plain and accelerated answers token by token; exit status 1 if any differ in
+    float32."""
     generation = opt.sampling_of(sample, temperature, top_k, top_p, min_p, repetition_penalty)
     chosen = opt.method_of(method, speculative_config)
     chats = _verify_chats(media, images, opt.prompt_of(prompt, images), frames, limits, as_json)
@@ -166,7 +180,12 @@ def verify(
 
 
 def _verify_chats(
-    media: list[Path] | None, images: bool, prompt: str, frames: int, limits: str | None, quiet: bool
+    media: list[Path] | None,
+    images: bool,
+    prompt: str,
+    frames: int,
+    limits: str | None,
+    quiet: bool,
 ) -> list[tuple[Conversation, str]]:
     if not media:
         return [(read_media(quiet, limits, prompt), "text only")]
@@ -183,7 +202,8 @@ def doctor(
     dtype: opt.Dtype = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Say what this machine offers and whether a pair fits together; exit status 2 if it does not."""
+    """Say what this machine offers and whether a pair fits together; exit status 2 if it does
+    not."""
     show_report(report(target, draft, device, dtype), as_json)
 
 
@@ -203,16 +223,21 @@ def _version(show: bool) -> None:
 
 @app.callback()
 def common(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback with an error.")] = False,
 ) -> None:
     """Vision-language models answer faster without changing what they say."""
 
 
 def main() -> None:
-    """Run the command line. An error is one sentence and exit status 2; Ctrl-C is exit status 130."""
+    """Run the command line. An error is one sentence and exit status 2; Ctrl-C is exit status
+    130."""
     debug = "--debug" in sys.argv
-    sys.argv = [word for word in sys.argv if word != "--debug"]  # accepted anywhere, not only in front
+    sys.argv = [
+        word for word in sys.argv if word != "--debug"
+    ]  # accepted anywhere, not only in front
     transformers_logging.set_verbosity_error()
     try:
         app()
@@ -223,7 +248,10 @@ def main() -> None:
         errors.print("\ninterrupted")
         raise SystemExit(130) from None
     except Exception as error:
-        _fail(f"unexpected {type(error).__name__}: {error} (run with --debug for the traceback)", debug)
+        _fail(
+            f"unexpected {type(error).__name__}: {error} (run with --debug for the traceback)",
+            debug,
+        )
 
 
 def _fail(sentence: str, debug: bool) -> None:

@@ -11,8 +11,8 @@ from draftlens.cli import options as opt
 from draftlens.cli.loading import load_engine, read_media
 from draftlens.cli.progress import progress_of
 from draftlens.cli.show import console, print_json, table
-from draftlens.config import SpecVLM, resolve
-from draftlens.errors import ConfigError
+from draftlens.core.errors import ConfigError
+from draftlens.methods import SpecVLM, resolve
 from draftlens.models.zoo import EMBEDDED
 
 if TYPE_CHECKING:
@@ -23,8 +23,12 @@ BAR = 30
 
 
 def calibrate(
-    media: Annotated[list[Path], typer.Argument(help="Two to four clips, or images with --images.")],
-    images: Annotated[bool, typer.Option("--images", help="The files are images, one prompt each.")] = False,
+    media: Annotated[
+        list[Path], typer.Argument(help="Two to four clips, or images with --images.")
+    ],
+    images: Annotated[
+        bool, typer.Option("--images", help="The files are images, one prompt each.")
+    ] = False,
     target: opt.Target = EMBEDDED,
     draft: opt.Draft = None,
     speculative_config: opt.SpeculativeConfig = None,
@@ -41,7 +45,9 @@ def calibrate(
     from draftlens.bench.calibrate import calibrate as run
 
     method = _method(opt.method_of("specvlm", speculative_config))
-    shown: list[dict[str, Any]] = [{"images": [file]} if images else {"video": file} for file in media]
+    shown: list[dict[str, Any]] = [
+        {"images": [file]} if images else {"video": file} for file in media
+    ]
     asked = opt.prompt_of(prompt, images)
     chats = [read_media(as_json, limits, asked, frames, **one) for one in shown]
     engine = load_engine(target, draft, method, device, dtype, as_json)
@@ -51,7 +57,9 @@ def calibrate(
         found = run(engine, clips, method, MASSES, max_new_tokens, lambda: progress.advance(task))
     if as_json:
         best = winner(found)
-        print_json({"attention_mass": best, "masses": found.masses, "mean_acceptance_length": found.curve})
+        print_json(
+            {"attention_mass": best, "masses": found.masses, "mean_acceptance_length": found.curve}
+        )
         return
     _show(found)
 
@@ -65,11 +73,19 @@ def _show(found: Calibration) -> None:
     best, curve = winner(found), found.curve
     longest = max(curve) or 1.0  # answers of one token accept nothing
     rows = [
-        [f"{mass:.1f}", f"{value:.2f}", "#" * round(BAR * value / longest) + (" <" if mass == best else "")]
+        [
+            f"{mass:.1f}",
+            f"{value:.2f}",
+            "#" * round(BAR * value / longest) + (" <" if mass == best else ""),
+        ]
         for mass, value in zip(found.masses, curve, strict=True)
     ]
     table("", ["attention_mass", "mean acceptance length", ""], rows)
-    why = "all did equally well" if any(curve) else "the answers ended with their first token, so nothing was drafted"
+    why = (
+        "all did equally well"
+        if any(curve)
+        else "the answers ended with their first token, so nothing was drafted"
+    )
     said = f"no attention_mass is best: {why}" if best is None else f"attention_mass {best:.1f}"
     console.print(said, markup=False, soft_wrap=True)
 
@@ -84,6 +100,8 @@ def _method(chosen: Any) -> SpecVLM:
 
     method = resolve(chosen, True)
     if not isinstance(method, SpecVLM):
-        raise ConfigError("calibrate chooses the attention_mass of method specvlm with pruner specvlm")
+        raise ConfigError(
+            "calibrate chooses the attention_mass of method specvlm with pruner specvlm"
+        )
     check(method)
     return method

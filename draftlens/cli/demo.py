@@ -23,13 +23,16 @@ from draftlens.cli.show import (
     show_stream,
     table,
 )
-from draftlens.compare import StockRun, run_stock
-from draftlens.train.world import Facts, right_facts
-from draftlens.types import Result
+from draftlens.core.result import Result
+from draftlens.measure.stock import StockRun, run_stock
+from draftlens.world import Facts, right_facts
 
 
-def run_demo(engine: Engine, inputs: Inputs, clip: Path, prompt: str, max_new_tokens: int, as_json: bool) -> None:
-    """Both answers, streamed, then the table; a clip of the world's comes with a record of what is right."""
+def run_demo(
+    engine: Engine, inputs: Inputs, clip: Path, prompt: str, max_new_tokens: int, as_json: bool
+) -> None:
+    """Both answers, streamed, then the table; a clip of the world's comes with a record of what is
+    right."""
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "do_sample": False}
     truth = _truth(clip, prompt)
     _warm_up(engine, inputs)
@@ -42,19 +45,28 @@ def run_demo(engine: Engine, inputs: Inputs, clip: Path, prompt: str, max_new_to
     name = (clip.name, "bold")
     console.print(Text.assemble(name, f", stock generate of {engine.target.name}:"))
     writer = WordWriter(console)
-    stock = run_stock(engine.target.backbone, inputs.target, on_token=_printer(engine, writer), **options)
+    stock = run_stock(
+        engine.target.backbone, inputs.target, on_token=_printer(engine, writer), **options
+    )
     writer.end()
     console.print()
-    console.print(Text.assemble(name, ", draftlens (", ("green", DRAFT_STYLE), ": supplied by the draft):"))
+    console.print(
+        Text.assemble(name, ", draftlens (", ("green", DRAFT_STYLE), ": supplied by the draft):")
+    )
     result = show_stream(engine.answer(inputs, **options), engine.pieces)
     console.print()
     said = engine.target.processor.tokenizer.decode(stock.tokens[0], skip_special_tokens=True)
-    facts = [] if truth is None else ["{} of {}".format(*right_facts(text, truth)) for text in (said, result.text)]
+    facts = (
+        []
+        if truth is None
+        else ["{} of {}".format(*right_facts(text, truth)) for text in (said, result.text)]
+    )
     _show_table(stock, result, facts)
 
 
 def _truth(clip: Path, prompt: str) -> Facts | None:
-    """The facts that the clip's own record asks of an answer to this prompt; None where there is no such record."""
+    """The facts that the clip's own record asks of an answer to this prompt; None where there is no
+    such record."""
     try:
         record = json.loads(clip.with_name(f"{clip.name}.json").read_text())
         return dict(record["facts"]) if record["prompt"] == prompt else None
@@ -108,7 +120,11 @@ def _show_table(stock: StockRun, result: Result, facts: list[str]) -> None:
     rows = [
         ["tokens", str(len(stock.tokens[0])), str(stats.emitted)],
         ["of them supplied by the draft", "", str(supplied)],
-        ["target forwards after the first token", str(len(stock.tokens[0]) - 1), str(stats.target_forwards)],
+        [
+            "target forwards after the first token",
+            str(len(stock.tokens[0]) - 1),
+            str(stats.target_forwards),
+        ],
         ["seconds, vision and prefill included", f"{stock.e2e:.3f}", f"{stats.e2e:.3f}"],
         ["tokens/s", f"{figures['stock_tokens_per_second']:.1f}", f"{stats.tokens_per_second:.1f}"],
         ["speedup, end to end", "1.00x", f"{figures['speedup_e2e']:.2f}x"],
@@ -121,4 +137,8 @@ def _show_table(stock: StockRun, result: Result, facts: list[str]) -> None:
     table("", ["", "stock generate", "draftlens"], rows)
     definitions("mean_acceptance_length")
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
-    console.print(f"  {platform.machine()}, {torch.get_num_threads()} threads, {versions}", style="dim", markup=False)
+    console.print(
+        f"  {platform.machine()}, {torch.get_num_threads()} threads, {versions}",
+        style="dim",
+        markup=False,
+    )

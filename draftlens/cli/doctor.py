@@ -13,12 +13,14 @@ import transformers
 from draftlens import __version__
 from draftlens.cli.loading import load_models
 from draftlens.cli.show import print_json, table
-from draftlens.errors import ConfigError
-from draftlens.load import Loaded
+from draftlens.core.errors import ConfigError
 from draftlens.models.backbone import ATTENTION
+from draftlens.models.load import Loaded
 
 
-def report(target: str | None, draft: str | None, device: str | None, dtype: str | None) -> dict[str, Any]:
+def report(
+    target: str | None, draft: str | None, device: str | None, dtype: str | None
+) -> dict[str, Any]:
     """Facts by name; a pair is loaded only if a target is named.
 
     Raises:
@@ -30,7 +32,8 @@ def report(target: str | None, draft: str | None, device: str | None, dtype: str
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "PyAV": av.__version__,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} torch threads",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} "
+        "torch threads",
         "memory": _memory(),
         "devices": ", ".join(_devices()),
         "attention backends": ", ".join(ATTENTION),
@@ -62,7 +65,8 @@ def _devices() -> list[str]:
     for index in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(index)
         devices.append(
-            f"cuda:{index} {torch.cuda.get_device_name(index)} ({free / 2**30:.1f} of {total / 2**30:.1f} GiB free)"
+            f"cuda:{index} {torch.cuda.get_device_name(index)} ({free / 2**30:.1f} of "
+            f"{total / 2**30:.1f} GiB free)"
         )
     return devices
 
@@ -82,6 +86,7 @@ def _model(model: Loaded) -> str:
     size = sum(p.nbytes for p in backbone.model.parameters())
     return (
         f"{backbone.name}, {parameters / 1e6:.1f}M parameters ({size / 2**20:.0f} MiB), "
-        f"{str(backbone.dtype).removeprefix('torch.')} on {backbone.device}, {backbone.attention} attention, "
+        f"{str(backbone.dtype).removeprefix('torch.')} on {backbone.device}, "
+        f"{backbone.attention} attention, "
         f"{backbone.vocab_size} token ids"
     )

@@ -9,17 +9,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from draftlens.cli import options as opt
 from draftlens.cli.loading import load_models, make_folder
 from draftlens.cli.progress import Bar, progress_of
 from draftlens.cli.show import errors, print_json, show_files, show_tables
-from draftlens.errors import ConfigError
+from draftlens.core.errors import ConfigError
 from draftlens.models.zoo import EMBEDDED
 
 if TYPE_CHECKING:
-    from draftlens.train.evaluate import Evaluation
+    from draftlens.evaluate import Evaluation
 
 REPORT, PAGE = "evaluate.json", "evaluate.md"
 
@@ -28,21 +35,31 @@ def evaluate(
     target: opt.Target = EMBEDDED,
     draft: Annotated[
         str | None,
-        typer.Option("--draft", "-d", help="A smaller model of the same tokenizer; `auto`, or `none` for no draft."),
+        typer.Option(
+            "--draft",
+            "-d",
+            help="A smaller model of the same tokenizer; `auto`, or `none` for no draft.",
+        ),
     ] = None,
-    clips: Annotated[int, typer.Option(min=1, help="Held-out clips, pictures, and questions of each family.")] = 100,
-    frames: Annotated[str, typer.Option(help="Frames of a clip: the usual number, then those of long input.")] = (
-        "8,64,256"
+    clips: Annotated[
+        int, typer.Option(min=1, help="Held-out clips, pictures, and questions of each family.")
+    ] = 100,
+    frames: Annotated[
+        str, typer.Option(help="Frames of a clip: the usual number, then those of long input.")
+    ] = ("8,64,256"),
+    out: Annotated[Path, typer.Option(help="Folder for the report and the plots.")] = Path(
+        "runs/evaluate"
     ),
-    out: Annotated[Path, typer.Option(help="Folder for the report and the plots.")] = Path("runs/evaluate"),
-    plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw pictures of the figures.")] = True,
+    plots: Annotated[
+        bool, typer.Option("--plots/--no-plots", help="Draw pictures of the figures.")
+    ] = True,
     seed: Annotated[int, typer.Option(min=0, help="Other seeds take other held-out scenes.")] = 0,
     device: opt.Device = None,
     dtype: opt.Dtype = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Measure a model or a pair on held-out scenes of the procedural world."""
-    from draftlens.train.evaluate import Evaluation, Options  # takes seconds to import
+    from draftlens.evaluate import Evaluation, Options  # takes seconds to import
 
     options = Options(clips, frames_of(frames), seed)
     _check_matplotlib()
@@ -58,7 +75,7 @@ def evaluate(
 
 
 def _show(report: Mapping[str, Any]) -> None:
-    from draftlens.train.evaluate import about, tables
+    from draftlens.evaluate import about, tables
 
     show_tables(tables(report), about(report))
 
@@ -89,8 +106,8 @@ class SavingBar(Bar):
         self.out = out
 
     def saved(self, report: Mapping[str, Any]) -> None:
-        """See `draftlens.train.evaluate.run.Watcher`."""
-        from draftlens.train.evaluate import markdown, save
+        """See `draftlens.evaluate.run.Watcher`."""
+        from draftlens.evaluate import markdown, save
 
         save(report, self.out / REPORT)
         (self.out / PAGE).write_text(markdown(report), encoding="utf-8")
@@ -116,12 +133,15 @@ def _run(evaluation: Evaluation, out: Path, quiet: bool) -> dict[str, Any]:
 
 
 def _plot(report: Mapping[str, Any], out: Path) -> list[Path]:
-    from draftlens.train.evaluate.plots import plot
+    from draftlens.evaluate.plots import plot
 
     return plot(report, out)
 
 
 def _check_matplotlib() -> None:
-    """The world's letters are drawn in fonts that matplotlib carries, so it is needed even without plots."""
+    """The world's letters are drawn in fonts that matplotlib carries, so it is needed even without
+    plots."""
     if find_spec("matplotlib") is None:
-        raise ConfigError('evaluate draws clips and plots with matplotlib: pip install "draftlens[train]"')
+        raise ConfigError(
+            'evaluate draws clips and plots with matplotlib: pip install "draftlens[train]"'
+        )

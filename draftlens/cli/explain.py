@@ -11,7 +11,7 @@ from draftlens.cli import options as opt
 from draftlens.cli.loading import load_engine, make_folder, read_media
 from draftlens.cli.progress import working
 from draftlens.cli.show import console, print_json
-from draftlens.errors import ConfigError, InputError
+from draftlens.core.errors import ConfigError, InputError
 from draftlens.models.zoo import EMBEDDED, draft_for
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ def explain(
     draft: Annotated[
         str | None,
         typer.Option(
-            "--draft", "-d", help="As elsewhere; `auto` takes the one known for the target, `none` the target itself."
+            "--draft",
+            "-d",
+            help="As elsewhere; `auto` takes the one known for the target, `none` the target itself.",
         ),
     ] = AUTO,
     method: Annotated[str | None, typer.Option("--method", "-m", help="`specvlm`.")] = "specvlm",
@@ -36,7 +38,9 @@ def explain(
     prompt: Annotated[str, typer.Option(help="What to ask.")] = "",
     max_new_tokens: opt.MaxNewTokens = 320,
     out: Annotated[Path, typer.Option(help="Folder for the sheet and the page.")] = Path("explain"),
-    compare: Annotated[bool, typer.Option("--compare/--no-compare", help="Measure plain decoding beside it.")] = True,
+    compare: Annotated[
+        bool, typer.Option("--compare/--no-compare", help="Measure plain decoding beside it.")
+    ] = True,
     device: opt.Device = None,
     dtype: opt.Dtype = None,
     limits: opt.MediaLimits = None,
@@ -50,9 +54,13 @@ def explain(
     shown: dict[str, Any] = {"images": list(media)} if images else {"video": media[0]}
     chat = read_media(as_json, limits, opt.prompt_of(prompt, images), frames, **shown)
     make_folder(out)
-    engine = load_engine(target, draft_for(target) if draft == AUTO else draft, chosen, device, dtype, as_json)
+    engine = load_engine(
+        target, draft_for(target) if draft == AUTO else draft, chosen, device, dtype, as_json
+    )
     with working("answering", as_json):
-        found = trace(engine, chat, title, method=chosen, compare=compare, max_new_tokens=max_new_tokens)
+        found = trace(
+            engine, chat, title, method=chosen, compare=compare, max_new_tokens=max_new_tokens
+        )
     with working("drawing", as_json):
         write(found, sheet_file, page_file)
     if as_json:
@@ -76,7 +84,9 @@ def names_of(media: list[Path], images: bool, out: Path) -> tuple[str, Path, Pat
     title = media[0].name + (f" and {len(media) - 1} more" if more else "")
     sheet_file, page_file = out / f"{stem}.png", out / f"{stem}.html"
     if any(file.resolve() in (sheet_file.resolve(), page_file.resolve()) for file in media):
-        raise InputError(f"the sheet would be written over {media[0]}: name another folder with --out")
+        raise InputError(
+            f"the sheet would be written over {media[0]}: name another folder with --out"
+        )
     return title, sheet_file, page_file
 
 
@@ -92,7 +102,9 @@ def write(found: Trace, sheet_file: Path, page_file: Path) -> None:
         sheet(found).save(sheet_file, optimize=True)
         page_file.write_text(page(found), encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"cannot write {sheet_file} and {page_file}: {error.strerror or error}") from error
+        raise ConfigError(
+            f"cannot write {sheet_file} and {page_file}: {error.strerror or error}"
+        ) from error
 
 
 def summary(found: Trace) -> list[str]:
@@ -100,15 +112,24 @@ def summary(found: Trace) -> list[str]:
     kept, total = found.shown.counts
     stats, views = found.stats, found.shown.views
     most = max(views, key=lambda view: view.share)
-    lines = [f"{found.title}: the draft saw {kept} of {total} visual tokens ({kept / max(1, total) * 100:.1f} %)"]
+    lines = [
+        f"{found.title}: the draft saw {kept} of {total} visual tokens "
+        f"({kept / max(1, total) * 100:.1f} %)"
+    ]
     if len(views) > 1 and kept:
         where = f"{most.name} ({most.when})" if most.when else most.name
         none = sum(not view.kept.any() for view in views)
-        lines.append(f"most of {where}, {most.counts[0]} of {most.counts[1]}; nothing of {none} of {len(views)}")
-    lines.append(f"{len(found.rounds)} rounds, mean acceptance length {stats.mean_acceptance_length:.2f}")
+        lines.append(
+            f"most of {where}, {most.counts[0]} of {most.counts[1]}; nothing of {none} of "
+            f"{len(views)}"
+        )
+    lines.append(
+        f"{len(found.rounds)} rounds, mean acceptance length {stats.mean_acceptance_length:.2f}"
+    )
     if found.speedup and found.plain:
         same = "the same answer" if found.plain.identical else "ANOTHER ANSWER"
         lines.append(
-            f"{found.speedup[0]:.2f}x plain decoding end to end, {found.speedup[1]:.2f}x decoding only, {same}"
+            f"{found.speedup[0]:.2f}x plain decoding end to end, {found.speedup[1]:.2f}x "
+            f"decoding only, {same}"
         )
     return [*lines, *found.notes]

@@ -1,4 +1,5 @@
-"""What commands read and load before they begin: media first, so that a wrong path is told at once."""
+"""What commands read and load before they begin: media first, so that a wrong path is told at
+once."""
 
 from __future__ import annotations
 
@@ -13,17 +14,19 @@ from draftlens.api import Engine, load
 from draftlens.cli import options as opt
 from draftlens.cli.progress import count_bar, working
 from draftlens.cli.threads import settle_threads
-from draftlens.config import resolve
-from draftlens.conversation import Conversation, ask, read
-from draftlens.errors import ConfigError
-from draftlens.load import Loaded, load_model, load_pair
+from draftlens.core.errors import ConfigError
+from draftlens.media.conversation import Conversation, ask, read
+from draftlens.methods import resolve
+from draftlens.models.load import Loaded, load_model, load_pair
 from draftlens.models.zoo import EMBEDDED
 
 NO_DRAFT = "none"
 """What `--draft` calls having none, even where the target's name stands for a pair."""
 
 
-def read_media(quiet: bool, limits: str | None, prompt: str, frames: int = 8, **media: Any) -> Conversation:
+def read_media(
+    quiet: bool, limits: str | None, prompt: str, frames: int = 8, **media: Any
+) -> Conversation:
     """A prompt with its media.
 
     Raises:
@@ -37,10 +40,10 @@ def read_media(quiet: bool, limits: str | None, prompt: str, frames: int = 8, **
 def load_engine(
     target: str, draft: str | None, method: Any, device: str | None, dtype: str | None, quiet: bool
 ) -> Engine:
-    """`draftlens.load`, with a spinner; a draft called `none` is none.
+    """`draftlens.models.load`, with a spinner; a draft called `none` is none.
 
     Raises:
-        ConfigError, UnsupportedModelError, IncompatiblePairError: as `draftlens.load`.
+        ConfigError, UnsupportedModelError, IncompatiblePairError: as `draftlens.models.load`.
     """
     with _loading(target, quiet):
         if draft == NO_DRAFT:
@@ -58,7 +61,7 @@ def load_models(
     """Target and draft, with a spinner; a draft called `none` is none.
 
     Raises:
-        ConfigError, UnsupportedModelError, IncompatiblePairError: as `draftlens.load`.
+        ConfigError, UnsupportedModelError, IncompatiblePairError: as `draftlens.models.load`.
     """
     with _loading(target, quiet):
         if draft == NO_DRAFT:

@@ -10,12 +10,15 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from draftlens.config import Method, from_dict
-from draftlens.errors import ConfigError
+from draftlens.core.errors import ConfigError
 from draftlens.media import Limits
+from draftlens.methods import Method, from_dict
 
 Target = Annotated[
-    str, typer.Option("--target", "-t", help="Folder or Hub id of a vision-language model, or `embedded`.")
+    str,
+    typer.Option(
+        "--target", "-t", help="Folder or Hub id of a vision-language model, or `embedded`."
+    ),
 ]
 Draft = Annotated[
     str | None,
@@ -25,24 +28,43 @@ Draft = Annotated[
         help="A smaller model of the same tokenizer; `auto` takes the one known for the target, `none` none.",
     ),
 ]
-MethodName = Annotated[str | None, typer.Option("--method", "-m", help="`plain`, `speculative` or `specvlm`.")]
+MethodName = Annotated[
+    str | None, typer.Option("--method", "-m", help="`plain`, `speculative` or `specvlm`.")
+]
 SpeculativeConfig = Annotated[
     str | None,
-    typer.Option(help='The method and its options: JSON such as \'{"tree": "eagle"}\', or a .json or .yaml file.'),
+    typer.Option(
+        help='The method and its options: JSON such as \'{"tree": "eagle"}\', or a .json or .yaml file.'
+    ),
 ]
 Frames = Annotated[int, typer.Option("--frames", min=1, help="Frames to sample from the clip.")]
 MaxNewTokens = Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")]
 Sample = Annotated[bool, typer.Option("--sample", help="Draw tokens instead of taking the best.")]
-Temperature = Annotated[float | None, typer.Option(min=0.0, help="Sampling temperature; implies --sample.")]
-TopK = Annotated[int | None, typer.Option(min=1, help="Draw among the k likeliest; implies --sample.")]
-TopP = Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Nucleus sampling; implies --sample.")]
-MinP = Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Min-p sampling; implies --sample.")]
-RepetitionPenalty = Annotated[float | None, typer.Option(min=0.001, help="Above 1, repeating becomes less likely.")]
+Temperature = Annotated[
+    float | None, typer.Option(min=0.0, help="Sampling temperature; implies --sample.")
+]
+TopK = Annotated[
+    int | None, typer.Option(min=1, help="Draw among the k likeliest; implies --sample.")
+]
+TopP = Annotated[
+    float | None, typer.Option(min=0.0, max=1.0, help="Nucleus sampling; implies --sample.")
+]
+MinP = Annotated[
+    float | None, typer.Option(min=0.0, max=1.0, help="Min-p sampling; implies --sample.")
+]
+RepetitionPenalty = Annotated[
+    float | None, typer.Option(min=0.001, help="Above 1, repeating becomes less likely.")
+]
 Seed = Annotated[int | None, typer.Option(help="Of the sampling noise.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... or `auto` to spread a large model.")]
+Device = Annotated[
+    str | None, typer.Option(help="cpu, cuda, cuda:1, ... or `auto` to spread a large model.")
+]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16, float16 or auto.")]
 MediaLimits = Annotated[
-    str | None, typer.Option("--limits", help="What media are too large: JSON such as '{\"max_bytes\": 1000000}'.")
+    str | None,
+    typer.Option(
+        "--limits", help="What media are too large: JSON such as '{\"max_bytes\": 1000000}'."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
@@ -64,7 +86,10 @@ def method_of(name: str | None, config: str | None) -> Method | str | None:
         return name
     options = _read_config(config)
     if name is not None and options.setdefault("method", name) != name:
-        raise ConfigError(f"--method {name} and the configuration's method {options['method']!r} contradict each other")
+        raise ConfigError(
+            f"--method {name} and the configuration's method {options['method']!r} contradict "
+            f"each other"
+        )
     return from_dict(options)
 
 
@@ -94,13 +119,17 @@ def limits_of(given: str | None) -> Limits:
     known = [field.name for field in fields(Limits)]
     try:
         chosen = json.loads(given or "{}")
-        if not isinstance(chosen, dict) or not all(isinstance(value, int | float) for value in chosen.values()):
+        if not isinstance(chosen, dict) or not all(
+            isinstance(value, int | float) for value in chosen.values()
+        ):
             raise ValueError("it must be an object of numbers")
     except ValueError as error:
         raise ConfigError(f"--limits is not valid: {error}") from error
     unknown = sorted(set(chosen) - set(known))
     if unknown:
-        raise ConfigError(f"--limits does not know {', '.join(map(repr, unknown))}; known: {', '.join(known)}")
+        raise ConfigError(
+            f"--limits does not know {', '.join(map(repr, unknown))}; known: {', '.join(known)}"
+        )
     return Limits(**chosen)
 
 

@@ -1,4 +1,5 @@
-"""What a person sees while something takes its time: all of it on the error stream, and gone when it is done."""
+"""What a person sees while something takes its time: all of it on the error stream, and gone when
+it is done."""
 
 from __future__ import annotations
 
@@ -33,8 +34,11 @@ def working(what: str, quiet: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def count_bar(what: str, quiet: bool = False, *columns: ProgressColumn) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar for things that come one after the other: gives what takes (done, total), or None where it is hidden.
+def count_bar(
+    what: str, quiet: bool = False, *columns: ProgressColumn
+) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar for things that come one after the other: gives what takes (done, total), or None where
+    it is hidden.
 
     Args:
         columns: further ones, behind the count.
@@ -49,7 +53,8 @@ def count_bar(what: str, quiet: bool = False, *columns: ProgressColumn) -> Itera
 
 
 class Bar:
-    """A bar for work that is planned first: the watcher of `draftlens.bench` and of `draftlens.train.evaluate`.
+    """A bar for work that is planned first: the watcher of `draftlens.bench` and of
+    `draftlens.evaluate`.
 
     Args:
         progress: draws it.

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from draftlens.api import Stream
-from draftlens.engine import DEFINITIONS
-from draftlens.types import Result
+from draftlens.core.result import Result
+from draftlens.core.stats import DEFINITIONS
 
 console = Console(highlight=False, emoji=False)
 errors = Console(stderr=True, highlight=False, emoji=False)
@@ -55,7 +55,11 @@ class WordWriter:
         self.column = 0
 
     def _flush(self) -> None:
-        if self.console.is_terminal and self.column and self.column + self.word.cell_len > self.console.width:
+        if (
+            self.console.is_terminal
+            and self.column
+            and self.column + self.word.cell_len > self.console.width
+        ):
             self.console.print()
             self.column = 0
         self._print(self.word)
@@ -74,13 +78,16 @@ class WordWriter:
 
 
 def shaded(
-    text: str, tokens: Sequence[int], from_draft: Sequence[bool], pieces: Callable[[list[int]], list[str]]
+    text: str,
+    tokens: Sequence[int],
+    from_draft: Sequence[bool],
+    pieces: Callable[[list[int]], list[str]],
 ) -> Text:
     """A chunk's text, its draft-supplied part in colour.
 
     Args:
-        pieces: decodes each token by itself; where the pieces do not add up to the text (a character spread over
-            tokens), the whole chunk takes the colour of its first token.
+        pieces: decodes each token by itself; where the pieces do not add up to the text (a
+            character spread over tokens), the whole chunk takes the colour of its first token.
     """
     parts = pieces(list(tokens))
     if "".join(parts) != text:
@@ -94,7 +101,8 @@ def shaded(
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table, first column to the left, figures to the right.
 
-    Names may be the user's, so a bracket is a bracket and not markup, and what is too long goes on below.
+    Names may be the user's, so a bracket is a bracket and not markup, and what is too long goes on
+    below.
     """
     grid = Table(title=Text(title, "bold"), title_justify="left")
     for index, column in enumerate(columns):

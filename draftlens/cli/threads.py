@@ -8,13 +8,15 @@ from typing import Any
 import torch
 
 SMALL = 50_000_000
-"""Parameters below which one thread is faster than several: threads wait for each other longer than they compute."""
+"""Parameters below which one thread is faster than several: threads wait for each other longer than
+they compute."""
 
 
 def settle_threads(model: Any) -> None:
     """Give a small model on the CPU one thread, unless the user has set OMP_NUM_THREADS.
 
-    On a busy machine the waiting costs a factor of five and more, since a thread that has no core holds up all others.
+    On a busy machine the waiting costs a factor of five and more, since a thread that has no core
+    holds up all others.
     """
     if "OMP_NUM_THREADS" in os.environ or model.device.type != "cpu":
         return

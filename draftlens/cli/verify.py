@@ -9,10 +9,10 @@ import torch
 
 from draftlens.api import Engine, Inputs
 from draftlens.cli.show import console, exactness
-from draftlens.compare import Divergence, StockRun, first_divergence, run_stock
-from draftlens.config import PlainDecoding
-from draftlens.errors import ConfigError
-from draftlens.types import Result
+from draftlens.core.errors import ConfigError
+from draftlens.core.result import Result
+from draftlens.measure.stock import Divergence, StockRun, first_divergence, run_stock
+from draftlens.methods import PlainDecoding
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class Verification:
 
     Args:
         name: of the input.
-        reference: stock `generate` for greedy answers; our plain decoding with the same seed for sampled ones, since
-            stock sampling draws from torch's generator.
+        reference: stock `generate` for greedy answers; our plain decoding with the same seed for
+            sampled ones, since stock sampling draws from torch's generator.
         tokens: compared.
         divergence: the first difference, None if there is none.
         dtype: what the target computes in.
@@ -49,7 +49,9 @@ class Verification:
         return {**facts, "identical": found is None, "first_divergence": found, **exact}
 
 
-def verify_engine(engine: Engine, inputs: Inputs, name: str, options: dict[str, Any]) -> Verification:
+def verify_engine(
+    engine: Engine, inputs: Inputs, name: str, options: dict[str, Any]
+) -> Verification:
     """Run both and compare.
 
     Raises:
@@ -57,7 +59,9 @@ def verify_engine(engine: Engine, inputs: Inputs, name: str, options: dict[str, 
     """
     do_sample = options.get("do_sample", False)
     if do_sample and engine.method.sampling_rule == "rejection":
-        raise ConfigError("rejection sampling draws other tokens by design; verify with the coupled rule")
+        raise ConfigError(
+            "rejection sampling draws other tokens by design; verify with the coupled rule"
+        )
     result = engine.answer(inputs, **options).run()
     if do_sample:
         plain = engine.answer(inputs, method=PlainDecoding(), **options).run()
@@ -67,7 +71,14 @@ def verify_engine(engine: Engine, inputs: Inputs, name: str, options: dict[str, 
         reference = run_stock(engine.target.backbone, inputs.target, keep_logits=True, **stock)
     divergence = first_divergence(reference, result.tokens)
     kind = "plain decoding with the same seed" if do_sample else "stock generate"
-    return Verification(name, kind, sum(map(len, reference.tokens)), divergence, engine.target.backbone.dtype, result)
+    return Verification(
+        name,
+        kind,
+        sum(map(len, reference.tokens)),
+        divergence,
+        engine.target.backbone.dtype,
+        result,
+    )
 
 
 def show_verification(verification: Verification) -> None:

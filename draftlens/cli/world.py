@@ -30,21 +30,37 @@ def world(
     out: Annotated[Path, typer.Argument(help="A new folder.")],
     clips: Annotated[int, typer.Option(min=0, help="Clips with dialogues.")] = 20,
     pictures: Annotated[int, typer.Option(min=0, help="Pictures with dialogues.")] = 20,
-    pairs: Annotated[int, typer.Option(min=0, help="Pairs of pictures that differ in one thing.")] = 10,
+    pairs: Annotated[
+        int, typer.Option(min=0, help="Pairs of pictures that differ in one thing.")
+    ] = 10,
     talks: Annotated[int, typer.Option(min=0, help="Dialogues about nothing to be seen.")] = 10,
-    split: Annotated[Split, typer.Option(help="Training data, held-out test data, or both.")] = Split.BOTH,
+    split: Annotated[
+        Split, typer.Option(help="Training data, held-out test data, or both.")
+    ] = Split.BOTH,
     held_out: Annotated[
-        float, typer.Option(min=0.0, help="With --split both: test samples for each training sample.")
+        float,
+        typer.Option(min=0.0, help="With --split both: test samples for each training sample."),
     ] = 0.1,
-    start: Annotated[int, typer.Option(min=0, help="Samples to leave out: another export goes on from there.")] = 0,
-    format: Annotated[Format, typer.Option(help="JSON as LLaVA's, or a folder for load_dataset.")] = Format.LLAVA,
+    start: Annotated[
+        int, typer.Option(min=0, help="Samples to leave out: another export goes on from there.")
+    ] = 0,
+    format: Annotated[
+        Format, typer.Option(help="JSON as LLaVA's, or a folder for load_dataset.")
+    ] = Format.LLAVA,
     frames: Annotated[int, typer.Option(min=1, help="Frames of a clip.")] = 96,
     rate: Annotated[int, typer.Option(min=1, help="Frames a second.")] = 24,
-    side: Annotated[int, typer.Option(min=16, help="Pixels a side of frames and pictures; even.")] = 256,
+    side: Annotated[
+        int, typer.Option(min=16, help="Pixels a side of frames and pictures; even.")
+    ] = 256,
     as_json: AsJson = False,
 ) -> None:
-    """Write clips and pictures of the procedural world with dialogues in which every answer is the right one."""
-    from draftlens.train.world.export import export_datasets, export_llava, seeds_of  # not needed by other commands
+    """Write clips and pictures of the procedural world with dialogues in which every answer is the
+    right one."""
+    from draftlens.world.export import (  # not needed by other commands
+        export_datasets,
+        export_llava,
+        seeds_of,
+    )
 
     export = export_llava if format is Format.LLAVA else export_datasets
     counts = {"clip": clips, "picture": pictures, "pair": pairs, "talk": talks}

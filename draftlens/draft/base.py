@@ -10,11 +10,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from draftlens.draft.rows import Rows
+from draftlens.core.proposal import DraftTree, Verdict
+from draftlens.core.tree import EMPTY, Topology
 from draftlens.models.cache import KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.ops.sampling import SamplingRule
-from draftlens.types import EMPTY, DraftTree, Topology, Verdict
+from draftlens.sequences.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -48,18 +49,21 @@ class Drafter(Protocol):
     """Draft model forwards so far, for the statistics."""
 
     needs_scores: bool
-    """Whether `begin` wants the target's attention to visual tokens, so that its prefill must be probed."""
+    """Whether `begin` wants the target's attention to visual tokens, so that its prefill must be
+    probed."""
 
     def begin(self, rows: Rows, room: int, seen: Seen) -> None:
         """Read the prompt. Called once per batch; `room` is the most tokens an answer can have."""
         ...
 
     def propose(self, rows: Rows, budget: int) -> DraftTree:
-        """Guess up to `budget` tokens ahead of `rows` (a tree of at most that depth; the empty tree is legal)."""
+        """Guess up to `budget` tokens ahead of `rows` (a tree of at most that depth; the empty tree
+        is legal)."""
         ...
 
     def update(self, verdict: Verdict, rows: Rows) -> None:
-        """Learn what became of the last proposal. `rows` has its tokens already; a finished row may be forgotten."""
+        """Learn what became of the last proposal. `rows` has its tokens already; a finished row may
+        be forgotten."""
         ...
 
 
@@ -82,13 +86,19 @@ class NoDraft:
 
 
 def draw_children(
-    rule: SamplingRule, scores: Tensor, most: int, rows: Tensor, steps: Tensor, generator: torch.Generator
+    rule: SamplingRule,
+    scores: Tensor,
+    most: int,
+    rows: Tensor,
+    steps: Tensor,
+    generator: torch.Generator,
 ) -> Tensor:
     """The `most` guesses at each node, best first, int64 ``[B, M, most]``.
 
-    Greedy: the likeliest. Coupled: the likeliest under the noise that the target will use at this position, so equal
-    models choose equally. Rejection: drawn one after the other without replacement (the order of Gumbel-perturbed
-    scores is exactly that), with noise of the drafter's own.
+    Greedy: the likeliest. Coupled: the likeliest under the noise that the target will use at this
+    position, so equal models choose equally. Rejection: drawn one after the other without
+    replacement (the order of Gumbel-perturbed scores is exactly that), with noise of the drafter's
+    own.
 
     Args:
         rule: how tokens are chosen.
@@ -98,7 +108,9 @@ def draw_children(
         generator: of the drafter's own noise (on the CPU); only `rejection` advances it.
     """
     if rule.rejects:
-        exponential = torch.empty(scores.shape, dtype=torch.float64).exponential_(generator=generator)
+        exponential = torch.empty(scores.shape, dtype=torch.float64).exponential_(
+            generator=generator
+        )
         ranking = torch.log_softmax(scores.double(), -1) - exponential.log().to(scores.device)
     else:
         ranking = rule.ranking(scores, rows, steps)

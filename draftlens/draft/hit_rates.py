@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from threading import Lock
 
-from draftlens.types import ROOT, Topology
+from draftlens.core.tree import ROOT, Topology
 
 MAX_DEPTH = 8
 RANKS = 4
@@ -48,12 +48,17 @@ class HitRates:
             self.trials, self.hits = _half(self.trials), _half(self.hits)
 
     def chances(self) -> list[list[list[float]]]:
-        """Chances that guesses are right (`ops.tree_search.Chances`), evened out where little was seen.
+        """Chances that guesses are right (`ops.tree_search.Chances`), evened out where little was
+        seen.
 
-        Behind a second choice the next guess is another matter: what was hard to foresee has just been settled.
+        Behind a second choice the next guess is another matter: what was hard to foresee has just
+            been settled.
         """
         usual = self._pooled(0, PRIOR)
-        return [self._evened(other, pooled) for other, pooled in enumerate((usual, self._pooled(1, usual)))]
+        return [
+            self._evened(other, pooled)
+            for other, pooled in enumerate((usual, self._pooled(1, usual)))
+        ]
 
     def _pooled(self, other: int, prior: Sequence[float]) -> list[float]:
         """Chances by rank, all depths together."""

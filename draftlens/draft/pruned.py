@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from draftlens.core.errors import UnsupportedModelError
 from draftlens.draft.base import Seen
-from draftlens.errors import UnsupportedModelError
 from draftlens.models.gather import gather
 from draftlens.models.prompt import Prompt
 from draftlens.prune import Pruner, Visual, keep_count
@@ -50,7 +50,8 @@ class Pruning:
     observer: Callable[[Choice], None] | None = None
 
     def keep(self, prompt: Prompt, seen: Seen) -> list[Tensor]:
-        """Per row the tokens that stay, int64 ``[K]``: all text, and the visual ones that the pruner chose."""
+        """Per row the tokens that stay, int64 ``[K]``: all text, and the visual ones that the
+        pruner chose."""
         kept = []
         for row, length in enumerate(prompt.lengths):
             visual = prompt.visual[row, :length]
@@ -86,17 +87,23 @@ def _scores(prompt: Prompt, row: int, at: Tensor, seen: Seen) -> Tensor:
     if len(theirs) == len(at):
         return scores  # models of a family cut pictures alike
     if not len(theirs) or not len(at):
-        raise UnsupportedModelError("only one of target and draft has visual tokens: prune without attention")
+        raise UnsupportedModelError(
+            "only one of target and draft has visual tokens: prune without attention"
+        )
     return _carry_over(scores, seen.prompt.cells[row, theirs].cpu(), prompt.cells[row, at].cpu())
 
 
 def _carry_over(scores: Tensor, source: Tensor, target: Tensor) -> Tensor:
-    """Scores ``[m]`` at cells ``[m, 3]`` read at other cells ``[n, 3]``, all frames stretched to the same size.
+    """Scores ``[m]`` at cells ``[m, 3]`` read at other cells ``[n, 3]``, all frames stretched to
+    the same size.
 
-    Each takes the mean of the cells whose middles lie in it; where there are none, what the nearest of such cells has.
+    Each takes the mean of the cells whose middles lie in it; where there are none, what the nearest
+    of such cells has.
     """
     own = torch.ones(len(source), dtype=torch.bool)
-    own[1:] = source.diff(dim=0).any(1)  # a newline shares the cell before it and stands for no pixels
+    own[1:] = source.diff(dim=0).any(
+        1
+    )  # a newline shares the cell before it and stands for no pixels
     sizes = _sizes(target)
     pooled, counts = _pool(scores.cpu()[own].float(), source[own], sizes)
     wanted = _index(target, sizes)
@@ -109,24 +116,30 @@ def _carry_over(scores: Tensor, source: Tensor, target: Tensor) -> Tensor:
 
 
 def _pool(scores: Tensor, cells: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """What lies in each cell of other frames: mean score and place ``[C, 4]`` (NaN: nothing), and count ``[C]``.
+    """What lies in each cell of other frames: mean score and place ``[C, 4]`` (NaN: nothing), and
+    count ``[C]``.
 
     Args:
         scores: float ``[m]``.
         cells: theirs, int64 ``[m, 3]``.
         sizes: of the other frames, ``[T, 3]``.
     """
-    middles, own = 2 * cells + 1, 2 * _sizes(cells)[cells[:, 0]]  # in halves of a cell: whole numbers do not round
+    middles, own = (
+        2 * cells + 1,
+        2 * _sizes(cells)[cells[:, 0]],
+    )  # in halves of a cell: whole numbers do not round
     times = middles[:, 0] * len(sizes) // own[:, 0]
     index = _index(middles * sizes[times] // own, sizes)
     counts = torch.bincount(index, minlength=int(sizes.amax(0).prod()))
     found = torch.cat([scores[:, None], middles / own], 1)
-    # Means, not sums: where one grid does not divide the other, a cell that holds more of them is not looked at more.
+    # Means, not sums: where one grid does not divide the other, a cell that holds more of them is
+    # not looked at more.
     return torch.zeros(len(counts), 4).index_add_(0, index, found) / counts[:, None], counts
 
 
 def _sizes(cells: Tensor) -> Tensor:
-    """How many frames there are, and rows and columns of each, int64 ``[T, 3]``, by the cells ``[n, 3]`` in them."""
+    """How many frames there are, and rows and columns of each, int64 ``[T, 3]``, by the cells ``[n,
+    3]`` in them."""
     frames = int(cells[:, 0].max()) + 1
     sizes = cells.new_zeros(frames, 3)
     sizes.scatter_reduce_(0, cells[:, :1].expand(-1, 3), cells + 1, "amax")
@@ -135,7 +148,8 @@ def _sizes(cells: Tensor) -> Tensor:
 
 
 def _index(cells: Tensor, sizes: Tensor) -> Tensor:
-    """A number for each of the cells ``[n, 3]``, int64 ``[n]``, in frames of these sizes ``[T, 3]``."""
+    """A number for each of the cells ``[n, 3]``, int64 ``[n]``, in frames of these sizes ``[T,
+    3]``."""
     _, high, wide = sizes.amax(0).tolist()
     weights = cells.new_tensor([high * wide, wide, 1])
     return (cells * weights).sum(-1)

@@ -1,7 +1,9 @@
-"""The target drafts for itself: the same weights, reading a pruned prompt (SpecVLM's Self-SD, and Sparse-to-Dense).
+"""The target drafts for itself: the same weights, reading a pruned prompt (SpecVLM's Self-SD, and
+Sparse-to-Dense).
 
-Nothing is loaded twice and nothing is encoded twice: the draft's prompt is the target's, with most of its visual
-tokens left out, and its keys and values come from a second prefill of that or straight from the target's cache.
+Nothing is loaded twice and nothing is encoded twice: the draft's prompt is the target's, with most
+of its visual tokens left out, and its keys and values come from a second prefill of that or
+straight from the target's cache.
 """
 
 from __future__ import annotations
@@ -11,21 +13,22 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from draftlens.core.errors import ConfigError
+from draftlens.core.tree import Topology
 from draftlens.draft.base import Seen
 from draftlens.draft.pruned import Pruning
 from draftlens.draft.small_model import SmallModelDrafter
 from draftlens.draft.tuner import Tuners
-from draftlens.errors import ConfigError
 from draftlens.models.backbone import Backbone
 from draftlens.models.cache import KVCache
 from draftlens.prune.attention import AttentionPruner
-from draftlens.types import Topology
 
 SOURCES = ("prefill", "gather", "sparse")
 
 
 def check_source(kv: str, positions: str) -> None:
-    """Refuse a source of keys and values that nobody knows, or that cannot give them at these positions.
+    """Refuse a source of keys and values that nobody knows, or that cannot give them at these
+    positions.
 
     Raises:
         ConfigError: another word for `kv`, or gathered keys at positions other than their own.
@@ -33,7 +36,9 @@ def check_source(kv: str, positions: str) -> None:
     if kv not in SOURCES:
         raise ConfigError(f"unknown kv {kv!r}; known: {', '.join(SOURCES)}")
     if kv != "prefill" and positions != "original":
-        raise ConfigError('gathered keys carry the positions they were made at: positions must be "original"')
+        raise ConfigError(
+            'gathered keys carry the positions they were made at: positions must be "original"'
+        )
 
 
 class SelfDrafter(SmallModelDrafter):
@@ -44,9 +49,10 @@ class SelfDrafter(SmallModelDrafter):
         topology: the tree to grow.
         pruning: which visual tokens it reads.
         tuners: as for `SmallModelDrafter`.
-        kv: where its keys and values come from: `prefill` reads the pruned prompt again (the paper: tokens then see
-            only each other), `gather` takes those that the target's prefill made (no second pass), `sparse` takes in
-            each layer those that this layer's text attends to most (Sparse-to-Dense, whatever the pruner).
+        kv: where its keys and values come from: `prefill` reads the pruned prompt again (the paper:
+            tokens then see only each other), `gather` takes those that the target's prefill made
+            (no second pass), `sparse` takes in each layer those that this layer's text attends to
+            most (Sparse-to-Dense, whatever the pruner).
 
     Raises:
         ConfigError: `kv` and the pruning's positions do not go together (`check_source`).
@@ -77,7 +83,10 @@ class SelfDrafter(SmallModelDrafter):
         by_layer = [kept] * len(self.cache.layers)
         if self.kv == "sparse":
             with seen.phase("prune"):
-                by_layer = [self.pruning.keep(seen.prompt, replace(seen, scores=layer)) for layer in seen.layer_scores]
+                by_layer = [
+                    self.pruning.keep(seen.prompt, replace(seen, scores=layer))
+                    for layer in seen.layer_scores
+                ]
         copy_slots(seen.cache, self.cache, by_layer)
 
 
@@ -87,7 +96,8 @@ def copy_slots(source: KVCache, target: KVCache, kept: list[list[Tensor]]) -> No
     Args:
         source: holds at least the tokens that are named.
         target: empty, of the same layers and rows.
-        kept: per layer and row the slots to take, int64 ``[K]``; a row keeps equally many in every layer.
+        kept: per layer and row the slots to take, int64 ``[K]``; a row keeps equally many in every
+            layer.
     """
     for old, new, rows in zip(source.layers, target.layers, kept, strict=True):
         longest = max(map(len, rows))
@@ -97,5 +107,7 @@ def copy_slots(source: KVCache, target: KVCache, kept: list[list[Tensor]]) -> No
         row = torch.arange(len(rows), device=old.device)[:, None]
         with torch.inference_mode():
             # [B, K, H, D] after indexing by rows and slots; the cache's order is [B, H, K, D].
-            new.update(old.keys[row, :, index].transpose(1, 2), old.values[row, :, index].transpose(1, 2))
+            new.update(
+                old.keys[row, :, index].transpose(1, 2), old.values[row, :, index].transpose(1, 2)
+            )
     target.truncate([len(slots) for slots in kept[0]])

@@ -1,7 +1,8 @@
-"""A smaller model of the same tokenizer drafts: the method of Leviathan et al. (2023), with a tree if one is wanted.
+"""A smaller model of the same tokenizer drafts: the method of Leviathan et al. (2023), with a tree
+if one is wanted.
 
-The draft keeps its own cache along the accepted path, so no accepted token is forwarded twice. Only inner nodes of
-the tree are expanded, one forward per level.
+The draft keeps its own cache along the accepted path, so no accepted token is forwarded twice. Only
+inner nodes of the tree are expanded, one forward per level.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from draftlens.core import tree as trees
+from draftlens.core.proposal import DraftTree, Verdict
+from draftlens.core.tree import EMPTY, ROOT, Topology
 from draftlens.draft.base import Seen, draw_children
 from draftlens.draft.pruned import Pruning
-from draftlens.draft.rows import Rows
 from draftlens.draft.tuner import Tuners
 from draftlens.models.backbone import Backbone
-from draftlens.ops import tree as trees
 from draftlens.ops.sampling import generator_of
-from draftlens.types import EMPTY, ROOT, DraftTree, Topology, Verdict
+from draftlens.sequences.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,8 @@ class Level:
 
     Args:
         nodes: where the level's nodes stand in the tree.
-        parents: for each of them, the row of its parent among the expanded nodes of the level above.
+        parents: for each of them, the row of its parent among the expanded nodes of the level
+            above.
         ranks: for each of them, how many siblings come before it.
         expanded: which of them have children themselves, relative to the level.
         window: bool ``[E, W]``, which of the W nodes expanded so far each expanded node sees.
@@ -71,11 +74,11 @@ class SmallModelDrafter:
     Args:
         backbone: the draft model.
         inputs: what the draft's processor made of the same prompt.
-        topology: the tree to grow (`ops.tree.chain` for a chain).
+        topology: the tree to grow (`core.tree.chain` for a chain).
         vocab: ids that the target knows; the draft may know more or fewer.
         pruning: which visual tokens it reads; None for all.
-        tuners: from rows and length of the prompt, who chooses the tree of each round, none of them larger than
-            `topology`; None for always `topology`.
+        tuners: from rows and length of the prompt, who chooses the tree of each round, none of them
+            larger than `topology`; None for always `topology`.
     """
 
     def __init__(
@@ -103,7 +106,8 @@ class SmallModelDrafter:
         self.proposed = EMPTY
 
     def _read(self, seen: Seen, room: int) -> None:
-        """Encode the prompt with the draft's own vision tower, prune it and prefill the draft's cache."""
+        """Encode the prompt with the draft's own vision tower, prune it and prefill the draft's
+        cache."""
         prepared = self.backbone.prepare(self.inputs, max_new_tokens=1)
         self.prompt = self.backbone.encode(prepared)
         if self.pruning:
@@ -139,21 +143,30 @@ class SmallModelDrafter:
             steps = (step + depth).expand(-1, scores.shape[1])
             children = draw_children(rows.rule, scores, most, self.numbers, steps, self.generator)
             single = len(level.parents) == 1
-            tokens[:, level.nodes] = children[:, 0] if single else children[:, level.parents, level.ranks]
+            tokens[:, level.nodes] = (
+                children[:, 0] if single else children[:, level.parents, level.ranks]
+            )
             if level.expanded:
                 above = [level.nodes.start + node for node in level.expanded]
                 logits = self._expand(tokens[:, above], step + depth, level)
         return DraftTree(topology, tokens, torch.cat(probs, 1) if probs else None)
 
     def update(self, verdict: Verdict, rows: Rows) -> None:
-        """Keep what the cache holds of each accepted path; what it lacks comes first in the next round."""
+        """Keep what the cache holds of each accepted path; what it lacks comes first in the next
+        round."""
         if self.tuner:
-            running = [path for path, finished in zip(verdict.paths, rows.finished, strict=True) if not finished]
+            running = [
+                path
+                for path, finished in zip(verdict.paths, rows.finished, strict=True)
+                if not finished
+            ]
             self.tuner.judged(self.proposed, running, time.perf_counter() - self.proposed_at)
         if self.proposed:
             self._keep(verdict)
         else:
-            self.pending = [[*old, *new] for old, new in zip(self.pending, verdict.tokens, strict=True)]
+            self.pending = [
+                [*old, *new] for old, new in zip(self.pending, verdict.tokens, strict=True)
+            ]
         for row, finished in enumerate(rows.finished):
             if finished:  # it goes on being forwarded beside the others, but must not grow
                 self.cache.lengths[row] = self.start[row]
@@ -164,17 +177,22 @@ class SmallModelDrafter:
         slot = {node: index for index, node in enumerate(self.proposed.inner[1:])}
         held = [[slot[node] for node in path if node in slot] for path in verdict.paths]
         self.cache.keep(self.base, held)
-        self.pending = [list(tokens[len(slots) :]) for tokens, slots in zip(verdict.tokens, held, strict=True)]
+        self.pending = [
+            list(tokens[len(slots) :]) for tokens, slots in zip(verdict.tokens, held, strict=True)
+        ]
 
     def _catch_up(self, step: Tensor) -> Tensor:
         """Forward what the target emitted since; logits behind the last token, ``[B, 1, V]``."""
         counts = [len(tokens) for tokens in self.pending]
         width = max(counts)
-        # A row with less to catch up on repeats its last token behind itself: never seen, soon overwritten.
+        # A row with less to catch up on repeats its last token behind itself: never seen, soon
+        # overwritten.
         padded = [tokens + tokens[-1:] * (width - len(tokens)) for tokens in self.pending]
         tokens = torch.tensor(padded, device=self.device)
         first = step - torch.tensor(counts, device=self.device)[:, None]
-        mask = trees.attention_mask(self.start, torch.ones(width, width, dtype=torch.bool, device=self.device).tril())
+        mask = trees.attention_mask(
+            self.start, torch.ones(width, width, dtype=torch.bool, device=self.device).tril()
+        )
         logits = self._forward(tokens, first + torch.arange(width, device=self.device), mask)
         self.base = [start + count for start, count in zip(self.start, counts, strict=True)]
         self.cache.truncate(self.base)
@@ -190,10 +208,13 @@ class SmallModelDrafter:
 
     def _forward(self, tokens: Tensor, steps: Tensor, mask: Tensor | None) -> Tensor:
         self.forwards += 1
-        tokens = tokens.clamp_max(self.backbone.vocab_size - 1)  # the target may know ids that the draft does not
+        tokens = tokens.clamp_max(
+            self.backbone.vocab_size - 1
+        )  # the target may know ids that the draft does not
         logits = self.backbone.forward(tokens, self.prompt.positions(steps), self.cache, mask)
         missing = self.vocab - logits.shape[-1]
         if missing <= 0:
             return logits[..., : self.vocab]
-        # Logits processors are bound to the target's ids: those that the draft lacks are there, but never likely.
+        # Logits processors are bound to the target's ids: those that the draft lacks are there, but
+        # never likely.
         return torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)

@@ -1,4 +1,5 @@
-"""Chooses the draft tree while it drafts, from what checking costs here and how often guesses are right here."""
+"""Chooses the draft tree while it drafts, from what checking costs here and how often guesses are
+right here."""
 
 from __future__ import annotations
 
@@ -9,10 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Any
 
+from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
 from draftlens.draft.hit_rates import HitRates
-from draftlens.ops.tree import EAGLE_PATHS, chain, from_paths
 from draftlens.ops.tree_search import best_tree, tokens_a_second
-from draftlens.types import Topology
 
 MAX_NODES = 48
 MEMORY = 24
@@ -20,11 +20,13 @@ MEMORY = 24
 AGAIN = 8
 """Rounds between two choices."""
 LOOK = 24
-"""Rounds between two looks at what the chosen tree does not show; behind a dear one as many times more as it costs."""
+"""Rounds between two looks at what the chosen tree does not show; behind a dear one as many times
+more as it costs."""
 LONGEST = 8
 """Most times that a pause between looks is as long: what was dear once may be cheap by now."""
 BETTER = 1.02
-"""How much more another tree must promise: each new one costs something, and promises are uncertain."""
+"""How much more another tree must promise: each new one costs something, and promises are
+uncertain."""
 
 WIDE = from_paths(EAGLE_PATHS)
 """Shows how often guesses of every rank are right."""
@@ -35,10 +37,12 @@ LOOKS = (WIDE, chain(3), WIDE, chain(1), WIDE, chain(6))
 
 
 def tuner_of(target: Any, key: object, rows: int, length: int) -> TreeTuner:
-    """The tuner of a target and whatever drafts for it: a later answer begins with what an earlier one measured.
+    """The tuner of a target and whatever drafts for it: a later answer begins with what an earlier
+    one measured.
 
-    How often guesses are right is one record for all its answers. What a round costs depends on how much there is to
-    read, so each number of rows and each doubling of the prompt's length has a tuner of its own.
+    How often guesses are right is one record for all its answers. What a round costs depends on how
+    much there is to read, so each number of rows and each doubling of the prompt's length has a
+    tuner of its own.
 
     Args:
         target: the model that checks.
@@ -53,8 +57,8 @@ def tuner_of(target: Any, key: object, rows: int, length: int) -> TreeTuner:
 class TreeTuner:
     """Measures rounds and says which tree the next one should have.
 
-    It begins with trees that show costs and ranks, then takes the tree of most expected tokens a second. What it
-    chooses can change how long an answer takes, never what it says.
+    It begins with trees that show costs and ranks, then takes the tree of most expected tokens a
+    second. What it chooses can change how long an answer takes, never what it says.
 
     Args:
         rates: how often guesses are right, shared with tuners of the same draft.
@@ -112,7 +116,8 @@ class TreeTuner:
 
 
 class Costs:
-    """What rounds cost, in seconds. Of several timings the lower quartile counts: what is slow is so by accident."""
+    """What rounds cost, in seconds. Of several timings the lower quartile counts: what is slow is
+    so by accident."""
 
     def __init__(self) -> None:
         self._checks: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=MEMORY))
@@ -125,8 +130,8 @@ class Costs:
             self._levels.append(seconds / depth)
 
     def checked(self, nodes: int, seconds: float) -> None:
-        """So many guesses were checked. The first time of each size does not count: plans are made and kernels chosen
-        then.
+        """So many guesses were checked. The first time of each size does not count: plans are made
+        and kernels chosen then.
         """
         if nodes in self._sizes:
             self._checks[nodes].append(seconds)
@@ -143,7 +148,8 @@ class Costs:
         return _usual(self._levels) if self._levels else 0.0
 
     def verify(self) -> Callable[[int], float]:
-        """A check, by its number of guesses: what was measured, and straight lines between and beyond.
+        """A check, by its number of guesses: what was measured, and straight lines between and
+        beyond.
 
         No size is thought dearer than a larger one.
         """
@@ -170,5 +176,7 @@ def _usual(times: Iterable[float]) -> float:
 Tuners = Callable[[int, int], TreeTuner]
 """From rows and tokens of a prompt to the tuner of answers to it."""
 
-_KNOWN: weakref.WeakKeyDictionary[Any, dict[object, tuple[HitRates, dict[tuple[int, int], TreeTuner]]]]
+_KNOWN: weakref.WeakKeyDictionary[
+    Any, dict[object, tuple[HitRates, dict[tuple[int, int], TreeTuner]]]
+]
 _KNOWN = weakref.WeakKeyDictionary()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from draftlens.engine.stats import PHASES
+from draftlens.core.stats import PHASES
 from draftlens.explain.sheet import top_of
 from draftlens.explain.trace import Round
 from draftlens.explain.views import View
@@ -24,7 +24,9 @@ def rounds_chart(rounds: Sequence[Round]) -> str:
     for number, (left, thick) in enumerate(_places(len(rounds)), 1):
         one = rounds[number - 1]
         accepted, emitted = (count / most * HEIGHT for count in (one.accepted, one.emitted))
-        parts = _bar(left, thick, accepted, emitted - accepted, "bonus") + _bar(left, thick, 0, accepted, "kept")
+        parts = _bar(left, thick, accepted, emitted - accepted, "bonus") + _bar(
+            left, thick, 0, accepted, "kept"
+        )
         bars.append(f'<g data-round="{number}">{_hit(left, thick)}{parts}</g>')
     step = -(-most // 4)
     lines = "".join(_line(count, count / most * HEIGHT) for count in range(0, most + 1, step))
@@ -42,8 +44,18 @@ def shares_chart(views: Sequence[View]) -> str:
     lines = _line("0 %", 0) + _line(f"{high * 100:.3g} %", HEIGHT)
     height = HEIGHT * (1 - mean / high)
     dashes = f'<line class="mean" x1="0" x2="{WIDTH}" y1="{height:.1f}" y2="{height:.1f}"/>'
-    text = f'<text x="{WIDTH + 6}" y="{height + 4:.1f}">{mean * 100:.1f} %</text>' if 0.15 < mean / high < 0.85 else ""
-    return _svg(lines + "".join(bars) + dashes + text + _ends(len(views), "frame" if views[0].when else "view"))
+    text = (
+        f'<text x="{WIDTH + 6}" y="{height + 4:.1f}">{mean * 100:.1f} %</text>'
+        if 0.15 < mean / high < 0.85
+        else ""
+    )
+    return _svg(
+        lines
+        + "".join(bars)
+        + dashes
+        + text
+        + _ends(len(views), "frame" if views[0].when else "view")
+    )
 
 
 def _places(count: int) -> list[tuple[float, float]]:
@@ -75,7 +87,11 @@ def _ends(count: int, kind: str) -> str:
     if not count:
         return ""
     left, thick = _places(count)[-1]
-    last = f'<text x="{left + thick:.1f}" y="{HEIGHT + 18}" text-anchor="end">{count}</text>' if count > 1 else ""
+    last = (
+        f'<text x="{left + thick:.1f}" y="{HEIGHT + 18}" text-anchor="end">{count}</text>'
+        if count > 1
+        else ""
+    )
     return f'<text x="0" y="{HEIGHT + 18}">{kind} 1</text>{last}'
 
 

@@ -66,7 +66,8 @@ class Layout:
 
 
 def fit(aspects: Sequence[float], heatmaps: bool = True) -> Layout:
-    """The layout whose height comes nearest to that of a slide, with few empty places in its last row.
+    """The layout whose height comes nearest to that of a slide, with few empty places in its last
+    row.
 
     Where even that is very high, its pictures are made smaller.
 
@@ -81,8 +82,14 @@ def fit(aspects: Sequence[float], heatmaps: bool = True) -> Layout:
         empty = layout.columns * layout.rows - count
         return abs(layout.height - wanted) / wanted + 1.5 * empty / count
 
-    tried = [_layout(count, columns, beside, aspect) for columns in range(1, count + 1) for beside in (True, False)]
-    fitting = (layout for layout in tried if layout.width <= ROOM and (heatmaps or not layout.beside))
+    tried = [
+        _layout(count, columns, beside, aspect)
+        for columns in range(1, count + 1)
+        for beside in (True, False)
+    ]
+    fitting = (
+        layout for layout in tried if layout.width <= ROOM and (heatmaps or not layout.beside)
+    )
     return _bounded(min(fitting, key=cost), aspect)
 
 
@@ -90,7 +97,9 @@ def _layout(count: int, columns: int, beside: bool, aspect: float) -> Layout:
     gap = GAP if columns <= 8 else 12
     card = (ROOM - (columns - 1) * gap) / columns
     width = max(LEAST, int((card - SEAM) / 2 if beside else card))
-    return Layout(columns, -(-count // columns), beside, (width, max(LEAST, round(width / aspect))), gap)
+    return Layout(
+        columns, -(-count // columns), beside, (width, max(LEAST, round(width / aspect))), gap
+    )
 
 
 def _bounded(layout: Layout, aspect: float) -> Layout:

@@ -41,7 +41,8 @@ class Scale:
 
     @classmethod
     def of(cls, views: Sequence[View]) -> Scale | None:
-        """From the 1st to the 99th percentile of all cells, at least from 0.67 to 1.5; None if no score is known."""
+        """From the 1st to the 99th percentile of all cells, at least from 0.67 to 1.5; None if no
+        score is known."""
         scores = np.concatenate([view.scores[np.isfinite(view.scores)] for view in views])
         if not len(scores):
             return None
@@ -65,12 +66,15 @@ def ramp(places: Scores) -> Pixels:
     stops = np.stack([rgb(colour) for colour in RAMP])
     at = np.nan_to_num(places) * (len(stops) - 1)
     channels = [np.interp(at, np.arange(len(stops)), stops[:, channel]) for channel in range(3)]
-    return np.where(np.isfinite(places)[..., None], np.stack(channels, -1), rgb(NOTHING)).astype(np.float32)
+    return np.where(np.isfinite(places)[..., None], np.stack(channels, -1), rgb(NOTHING)).astype(
+        np.float32
+    )
 
 
 @cache
 def font(size: int) -> Any:
-    """Pillow's own typeface, so that no system needs to have one; it knows ASCII and a little more."""
+    """Pillow's own typeface, so that no system needs to have one; it knows ASCII and a little
+    more."""
     return ImageFont.load_default(size=size)
 
 
@@ -80,11 +84,14 @@ def plain(text: str) -> str:
 
 
 def fitting(text: str, size: int, width: float) -> str:
-    """The text, its end cut off where it is wider than `width` pixels; nothing where not even dots have room."""
+    """The text, its end cut off where it is wider than `width` pixels; nothing where not even dots
+    have room."""
     text = plain(text)
     if font(size).getlength(text) <= width:
         return text
-    fits = bisect_right(range(len(text)), width, key=lambda end: font(size).getlength(text[:end] + "…"))
+    fits = bisect_right(
+        range(len(text)), width, key=lambda end: font(size).getlength(text[:end] + "…")
+    )
     return text[: fits - 1].rstrip() + "…" if fits else ""
 
 

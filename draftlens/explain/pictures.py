@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from draftlens.conversation import Conversation
 from draftlens.media import Video
+from draftlens.media.conversation import Conversation
 
 SAME = 16.0
 """Mean difference of two pictures, of 255, up to which one is the other resized."""
@@ -33,23 +33,31 @@ class Picture:
 
 
 def pictures(
-    chat: Conversation, inputs: Mapping[str, Any], processor: Any, times: Sequence[int], known: Mapping[int, int]
+    chat: Conversation,
+    inputs: Mapping[str, Any],
+    processor: Any,
+    times: Sequence[int],
+    known: Mapping[int, int],
 ) -> list[Picture]:
-    """The picture under each of the frames, pictures or tiles that a prompt's cells name, in their order.
+    """The picture under each of the frames, pictures or tiles that a prompt's cells name, in their
+    order.
 
     Args:
         chat: a clip or pictures, read.
         inputs: what the processor made of it.
         processor: it knows how pixels were normalised.
         times: frames, pictures or tiles in each stretch of visual tokens.
-        known: which picture is shown whole at which of them, as far as that is known (`views.wholes_of`).
+        known: which picture is shown whole at which of them, as far as that is known
+            (`views.wholes_of`).
     """
     count = sum(times)
     tiles = _tiles(inputs, processor)
     if len(chat.videos) == 1 and not chat.images:
         return _of_video(chat.videos[0], tiles, count)
     if chat.videos or not chat.images:
-        return [Picture(f"view {number}") for number in range(1, count + 1)]  # which is which is not known
+        return [
+            Picture(f"view {number}") for number in range(1, count + 1)
+        ]  # which is which is not known
     wholes = _wholes(inputs, tiles, len(chat.images))
     found: list[Image.Image | None]
     if count == len(chat.images):
@@ -68,7 +76,10 @@ def _of_video(video: Video, tiles: Sequence[Image.Image], count: int) -> list[Pi
     group = -(-total // count)
     if -(-total // group) != count:
         known = len(tiles) == count
-        return [Picture(f"view {index + 1}", image=tiles[index] if known else None) for index in range(count)]
+        return [
+            Picture(f"view {index + 1}", image=tiles[index] if known else None)
+            for index in range(count)
+        ]
     found = []
     digits = 1 if min(np.diff(video.timestamps), default=1) >= 0.1 else 2
     for first in range(0, total, group):
@@ -96,7 +107,9 @@ def _overviews(
             continue
         part = "detail" if known.get(time - 1) == number else "overview"
         image = _best(images[number], wholes[number] if part == "overview" else None)
-        found.append(Picture(f"{part} of picture {number + 1}" if len(images) > 1 else part, image=image))
+        found.append(
+            Picture(f"{part} of picture {number + 1}" if len(images) > 1 else part, image=image)
+        )
     return found
 
 
@@ -104,10 +117,16 @@ def _tile_names(times: Sequence[int], pictures: int) -> list[str]:
     if len(times) != pictures:
         return [f"tile {number}" for number in range(1, sum(times) + 1)]
     of = [f" of picture {number}" if pictures > 1 else "" for number in range(1, pictures + 1)]
-    return [f"tile {tile}{name}" for name, run in zip(of, times, strict=True) for tile in range(1, run + 1)]
+    return [
+        f"tile {tile}{name}"
+        for name, run in zip(of, times, strict=True)
+        for tile in range(1, run + 1)
+    ]
 
 
-def _wholes(inputs: Mapping[str, Any], tiles: Sequence[Image.Image], count: int) -> list[Image.Image | None]:
+def _wholes(
+    inputs: Mapping[str, Any], tiles: Sequence[Image.Image], count: int
+) -> list[Image.Image | None]:
     """For each of `count` pictures the tile that shows it whole, where that is known."""
     if "image_sizes" in inputs and len(tiles) % count == 0:
         return list(tiles[:: len(tiles) // count])
@@ -115,21 +134,35 @@ def _wholes(inputs: Mapping[str, Any], tiles: Sequence[Image.Image], count: int)
 
 
 def _tiles(inputs: Mapping[str, Any], processor: Any) -> list[Image.Image]:
-    """What the vision tower was shown, one picture for each tile or frame; empty where patches are flattened."""
-    for key, part in (("pixel_values_videos", "video_processor"), ("pixel_values", "image_processor")):
+    """What the vision tower was shown, one picture for each tile or frame; empty where patches are
+    flattened."""
+    for key, part in (
+        ("pixel_values_videos", "video_processor"),
+        ("pixel_values", "image_processor"),
+    ):
         pixels = inputs.get(key)
         if isinstance(pixels, Tensor) and pixels.ndim >= 4 and pixels.shape[-3] == 3:
-            flat = pixels.detach().float().cpu().reshape(-1, *pixels.shape[-3:]).permute(0, 2, 3, 1).numpy()
+            flat = (
+                pixels.detach()
+                .float()
+                .cpu()
+                .reshape(-1, *pixels.shape[-3:])
+                .permute(0, 2, 3, 1)
+                .numpy()
+            )
             tools = getattr(processor, part, None)
             mean, std = (getattr(tools, name, None) for name in ("image_mean", "image_std"))
             if mean is not None and std is not None:
                 flat = flat * np.asarray(std, np.float32) + np.asarray(mean, np.float32)
-            return [Image.fromarray(tile) for tile in (flat.clip(0, 1) * 255).round().astype(np.uint8)]
+            return [
+                Image.fromarray(tile) for tile in (flat.clip(0, 1) * 255).round().astype(np.uint8)
+            ]
     return []
 
 
 def _best(source: Image.Image, tile: Image.Image | None) -> Image.Image:
-    """The source, which is sharper, if the model saw all of it; what it saw otherwise (cropped or padded)."""
+    """The source, which is sharper, if the model saw all of it; what it saw otherwise (cropped or
+    padded)."""
     if tile is None:
         return source
     resized = np.asarray(source.resize(tile.size, Image.Resampling.BICUBIC), np.float32)

@@ -1,4 +1,5 @@
-"""The contact sheet: every frame with what the draft saw of it, where the target looked, and how much was kept."""
+"""The contact sheet: every frame with what the draft saw of it, where the target looked, and how
+much was kept."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ HEAD, FOOT = 190, 300
 BARS = 96
 """Height of the tallest bar."""
 NARROW = 0.2
-"""Width / height of a picture that is too narrow for its line of text, which then takes the width of the box."""
+"""Width / height of a picture that is too narrow for its line of text, which then takes the width
+of the box."""
 
 
 def sheet(trace: Trace) -> Image.Image:
@@ -40,7 +42,13 @@ def sheet(trace: Trace) -> Image.Image:
     _strip(draw, views, top + 76)
     for number, note in enumerate(notes):
         text = paint.fitting(note, 15, WIDTH - 2 * MARGIN)
-        draw.text((MARGIN, image.height - 40 - 24 * (len(notes) - number - 1)), text, paint.FAINT, paint.font(15), "ls")
+        draw.text(
+            (MARGIN, image.height - 40 - 24 * (len(notes) - number - 1)),
+            text,
+            paint.FAINT,
+            paint.font(15),
+            "ls",
+        )
     return image
 
 
@@ -54,7 +62,11 @@ def chosen(views: Sequence[View]) -> list[View]:
 def notes_of(trace: Trace) -> list[str]:
     """Small print."""
     total = len(trace.shown.views)
-    left_out = [f"{MOST} of {total} views are shown, evenly spaced; the bars count all."] if total > MOST else []
+    left_out = (
+        [f"{MOST} of {total} views are shown, evenly spaced; the bars count all."]
+        if total > MOST
+        else []
+    )
     return [*left_out, *trace.notes]
 
 
@@ -63,7 +75,9 @@ def _title(draw: ImageDraw.ImageDraw, trace: Trace) -> None:
     figure, right = f"{kept:,} of {total:,}", WIDTH - MARGIN
     room = right - MARGIN - 40 - max(paint.font(44).getlength(figure), 260)
     draw.text((MARGIN, 96), paint.fitting(trace.title, 44, room), paint.INK, paint.font(44), "ls")
-    draw.text((MARGIN, 134), paint.fitting(subtitle(trace), 21, room), paint.MUTED, paint.font(21), "ls")
+    draw.text(
+        (MARGIN, 134), paint.fitting(subtitle(trace), 21, room), paint.MUTED, paint.font(21), "ls"
+    )
     draw.text((right, 96), figure, paint.INK, paint.font(44), "rs")
     draw.text((right, 134), "visual tokens seen by the draft", paint.MUTED, paint.font(21), "rs")
 
@@ -93,10 +107,15 @@ def _card(
     points, (kept, total) = 14 if layout.size[0] < 110 else 17, view.counts
     letters, name = paint.font(points), view.when or view.name
     room = wide - letters.getlength(paint.plain(name)) - 6
-    count = next((text for text in (f"{kept} of {total}", f"{kept}") if letters.getlength(text) <= room), f"{kept}")
+    count = next(
+        (text for text in (f"{kept} of {total}", f"{kept}") if letters.getlength(text) <= room),
+        f"{kept}",
+    )
     name = paint.fitting(name, points, wide - letters.getlength(count) - 6)
     draw.text((left, top + LABEL - 9), name, paint.INK, letters, "ls")
-    draw.text((left + wide, top + LABEL - 9), count, paint.MUTED if kept else paint.FAINT, letters, "rs")
+    draw.text(
+        (left + wide, top + LABEL - 9), count, paint.MUTED if kept else paint.FAINT, letters, "rs"
+    )
     image.paste(paint.lit(view, size), (left, top + LABEL))
     if scale is not None:
         aside = (left + layout.size[0] + SEAM, top + LABEL)
@@ -112,7 +131,9 @@ def inside(aspect: float, box: tuple[int, int]) -> tuple[int, int]:
     return max(1, round(height * aspect)), height
 
 
-def _legend(image: Image.Image, draw: ImageDraw.ImageDraw, top: int, scale: paint.Scale | None) -> None:
+def _legend(
+    image: Image.Image, draw: ImageDraw.ImageDraw, top: int, scale: paint.Scale | None
+) -> None:
     letters, right = paint.font(17), WIDTH - MARGIN
     draw.line((MARGIN, top - 22, right, top - 22), paint.LINE)
     tone, left = paint.rgb(paint.BLANK), MARGIN
@@ -143,7 +164,9 @@ def _strip(draw: ImageDraw.ImageDraw, views: Sequence[View], top: int) -> None:
     name = "frame" if views[0].when else "view"
     floor, high = top + 40 + BARS, top_of([view.share for view in views])
     mean = sum(view.counts[0] for view in views) / max(1, sum(view.counts[1] for view in views))
-    title = f"share kept of each {name}" + (f", {mean * 100:.1f} % on average" if len(views) > 1 else "")
+    title = f"share kept of each {name}" + (
+        f", {mean * 100:.1f} % on average" if len(views) > 1 else ""
+    )
     draw.text((MARGIN, top + 15), title, paint.MUTED, paint.font(17), "ls")
     pitch = min((right - MARGIN + 6) / len(views), 184.0)
     thick = max(1.0, pitch - (6 if pitch > 14 else 1))
@@ -152,12 +175,16 @@ def _strip(draw: ImageDraw.ImageDraw, views: Sequence[View], top: int) -> None:
     for index, view in enumerate(views if thick >= 36 else ()):
         # On a patch of paper, so that the line of the mean does not cross the figure.
         place = MARGIN + index * pitch + thick / 2, floor - view.share / high * BARS - 7
-        left, upper, beyond, lower = draw.textbbox(place, f"{view.share * 100:.0f} %", letters, "ms")
+        left, upper, beyond, lower = draw.textbbox(
+            place, f"{view.share * 100:.0f} %", letters, "ms"
+        )
         draw.rectangle((left - 4, upper - 3, beyond + 4, lower + 2), paint.PAPER)
         draw.text(place, f"{view.share * 100:.0f} %", paint.MUTED, letters, "ms")
 
 
-def _bars(draw: ImageDraw.ImageDraw, heights: Sequence[float], floor: float, pitch: float, thick: float) -> None:
+def _bars(
+    draw: ImageDraw.ImageDraw, heights: Sequence[float], floor: float, pitch: float, thick: float
+) -> None:
     """Bars of heights 0 to 1 on a line that also shows those of nothing."""
     for index, height in enumerate(heights):
         left = MARGIN + index * pitch
@@ -167,7 +194,8 @@ def _bars(draw: ImageDraw.ImageDraw, heights: Sequence[float], floor: float, pit
 
 
 def top_of(shares: Sequence[float]) -> float:
-    """Where the axis of shares ends: the largest share, at least 1 %, rounded up to 5 % if it is above that."""
+    """Where the axis of shares ends: the largest share, at least 1 %, rounded up to 5 % if it is
+    above that."""
     most = max(shares)
     return max(0.01, most) if most < 0.05 else min(1.0, ceil(most * 20 - 1e-9) / 20)
 

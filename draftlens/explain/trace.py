@@ -1,4 +1,5 @@
-"""One answer with everything that explains it: what the draft was shown, what it guessed, what became of it."""
+"""One answer with everything that explains it: what the draft was shown, what it guessed, what
+became of it."""
 
 from __future__ import annotations
 
@@ -8,21 +9,20 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 
 from draftlens import __version__
 from draftlens.api import Engine, Inputs, Stream
-from draftlens.config import SpecVLM, resolve
-from draftlens.conversation import Conversation
+from draftlens.core.errors import ConfigError, InputError
+from draftlens.core.result import Result
+from draftlens.core.stats import Stats
 from draftlens.draft.pruned import Choice
 from draftlens.draft.self_draft import SelfDrafter
 from draftlens.draft.small_model import SmallModelDrafter
-from draftlens.engine import Stats
-from draftlens.errors import ConfigError, InputError
 from draftlens.explain.pictures import pictures
 from draftlens.explain.views import LONGEST, Shown, runs_of, show, wholes_of
+from draftlens.media.conversation import Conversation
+from draftlens.methods import SpecVLM, resolve
 from draftlens.prune import make_pruner
-from draftlens.types import Result
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ class Round:
     Args:
         drafted: guesses that were checked.
         accepted: guesses that were right and used.
-        emitted: tokens gained; one more than accepted (the target's own), unless the answer ended before it.
+        emitted: tokens gained; one more than accepted (the target's own), unless the answer ended
+            before it.
     """
 
     drafted: int
@@ -100,7 +101,8 @@ class Trace:
 
     @property
     def speedup(self) -> tuple[float, float] | None:
-        """Plain seconds / ours, end to end and of decoding alone; None where plain decoding was not measured."""
+        """Plain seconds / ours, end to end and of decoding alone; None where plain decoding was not
+        measured."""
         if self.plain is None or not self.stats.decode:
             return None
         return self.plain.e2e / self.stats.e2e, self.plain.decode / self.stats.decode
@@ -126,7 +128,13 @@ class Trace:
 
 
 def trace(
-    engine: Engine, chat: Conversation, title: str, *, method: Any = "specvlm", compare: bool = True, **options: Any
+    engine: Engine,
+    chat: Conversation,
+    title: str,
+    *,
+    method: Any = "specvlm",
+    compare: bool = True,
+    **options: Any,
 ) -> Trace:
     """Answer a prompt about a clip or pictures and keep what explains the answer.
 
@@ -168,17 +176,22 @@ def trace(
 
 
 def watch(stream: Stream) -> list[Choice]:
-    """The choices that the stream's drafter will have made once it has begun, and the target's attention with them.
+    """The choices that the stream's drafter will have made once it has begun, and the target's
+    attention with them.
 
     Raises:
         ConfigError: its drafter chooses nothing.
     """
     drafter = stream.session.drafter
     if not isinstance(drafter, SmallModelDrafter) or drafter.pruning is None:
-        raise ConfigError("explain shows what a draft kept, and this one leaves nothing out: use method specvlm")
+        raise ConfigError(
+            "explain shows what a draft kept, and this one leaves nothing out: use method specvlm"
+        )
     choices: list[Choice] = []
     drafter.pruning = replace(drafter.pruning, observer=choices.append)
-    drafter.needs_scores = True  # also for a pruner that goes by something else: whoever looks wants to compare
+    drafter.needs_scores = (
+        True  # also for a pruner that goes by something else: whoever looks wants to compare
+    )
     return choices
 
 
@@ -191,7 +204,8 @@ def pruning_method(method: Any) -> SpecVLM:
     chosen = resolve(method, has_draft=True)
     if not isinstance(chosen, SpecVLM):
         raise ConfigError(
-            f"explain shows what a draft kept, and method {chosen.name!r} leaves nothing out: use specvlm"
+            f"explain shows what a draft kept, and method {chosen.name!r} leaves nothing out: "
+            f"use specvlm"
         )
     return chosen
 
@@ -215,7 +229,10 @@ def _follow(stream: Stream, engine: Engine) -> tuple[tuple[Round, ...], tuple[Pi
         if number:
             rounds.append(Round(stats.drafted - drafted, sum(chunk.from_draft), len(chunk.tokens)))
         drafted = stats.drafted
-        spans += [(token, supplied, number) for token, supplied in zip(chunk.tokens, chunk.from_draft, strict=True)]
+        spans += [
+            (token, supplied, number)
+            for token, supplied in zip(chunk.tokens, chunk.from_draft, strict=True)
+        ]
     return tuple(rounds), pieces_of(spans, engine.target.processor.tokenizer)
 
 
@@ -230,13 +247,17 @@ def pieces_of(spans: Sequence[tuple[int, bool, int]], tokenizer: Any) -> tuple[P
     for count, (_, drafted, number) in enumerate(spans, 1):
         text = tokenizer.decode(ids[:count], skip_special_tokens=True)
         # A character that is not whole yet is told with the token that completes it.
-        if len(text) > told and (count == len(ids) or not text.endswith("\N{REPLACEMENT CHARACTER}")):
+        if len(text) > told and (
+            count == len(ids) or not text.endswith("\N{REPLACEMENT CHARACTER}")
+        ):
             pieces.append(Piece(text[told:], drafted, number))
             told = len(text)
     return tuple(pieces)
 
 
-def _shown(engine: Engine, chat: Conversation, inputs: Inputs, stream: Stream, choice: Choice) -> Shown:
+def _shown(
+    engine: Engine, chat: Conversation, inputs: Inputs, stream: Stream, choice: Choice
+) -> Shown:
     """The draft's visual tokens on the pictures that its own processor made."""
     own = None if isinstance(stream.session.drafter, SelfDrafter) else engine.draft
     seen = inputs.target if own is None or inputs.draft is None else inputs.draft
@@ -253,11 +274,18 @@ def lay_out(choice: Choice, chat: Conversation, inputs: Mapping[str, Any], proce
     """
     cells, runs = choice.visual.cells.cpu().numpy(), runs_of(choice)
     times = [len(np.unique(cells[run, 0])) for run in runs]
-    return show(choice, pictures(chat, inputs, processor, times, wholes_of(cells, runs, len(chat.images))))
+    return show(
+        choice, pictures(chat, inputs, processor, times, wholes_of(cells, runs, len(chat.images)))
+    )
 
 
 def _prompt(chat: Conversation) -> str:
-    return " ".join(item["text"] for message in chat.messages for item in message["content"] if item["type"] == "text")
+    return " ".join(
+        item["text"]
+        for message in chat.messages
+        for item in message["content"]
+        if item["type"] == "text"
+    )
 
 
 def _settings(engine: Engine, stream: Stream, chat: Conversation) -> dict[str, str]:
@@ -268,10 +296,13 @@ def _settings(engine: Engine, stream: Stream, chat: Conversation) -> dict[str, s
     return {
         "target": engine.target.name,
         "draft": "the target itself" if itself or engine.draft is None else engine.draft.name,
-        "media": ", ".join([*media, *(f"{image.width} x {image.height} pixels" for image in chat.images)]),
+        "media": ", ".join(
+            [*media, *(f"{image.width} x {image.height} pixels" for image in chat.images)]
+        ),
         "precision": str(backbone.dtype).removeprefix("torch."),
         "device": str(backbone.device),
-        "versions": f"draftlens {__version__}, torch {torch.__version__}, transformers {transformers.__version__}",
+        "versions": f"draftlens {__version__}, torch {torch.__version__}, transformers "
+        "{transformers.__version__}",
     }
 
 
@@ -281,16 +312,29 @@ def _notes(shown: Shown, method: SpecVLM, several: bool) -> tuple[str, ...]:
     spare, kept = shown.spare
     if spare == 1:
         notes.append(
-            f"1 visual token ends a row or a picture and has no cell of its own: {'kept' if kept else 'left out'}."
+            f"1 visual token ends a row or a picture and has no cell of its own: "
+            f"{'kept' if kept else 'left out'}."
         )
     elif spare:
-        notes.append(f"{spare} visual tokens end rows or pictures and have no cells of their own: {kept} kept.")
+        notes.append(
+            f"{spare} visual tokens end rows or pictures and have no cells of their own: {kept} "
+            f"kept."
+        )
     if several:
-        notes.append("Every layer keeps other tokens (kv sparse): shown is what the sum over layers would keep.")
+        notes.append(
+            "Every layer keeps other tokens (kv sparse): shown is what the sum over layers "
+            "would keep."
+        )
     if not make_pruner(method.pruner, asdict(method)).needs_scores:
-        notes.append(f"Pruner {method.pruner} does not go by attention: it was read for these pictures only.")
+        notes.append(
+            f"Pruner {method.pruner} does not go by attention: it was read for these pictures only."
+        )
     if any(view.image is None for view in shown.views):
-        notes.append("Cells without a picture stand in the order of the prompt: their places are not known.")
+        notes.append(
+            "Cells without a picture stand in the order of the prompt: their places are not known."
+        )
     if any(view.aspect != view.own_aspect for view in shown.views):
-        notes.append(f"What is longer than {LONGEST:g} to 1 is drawn as if it were {LONGEST:g} to 1.")
+        notes.append(
+            f"What is longer than {LONGEST:g} to 1 is drawn as if it were {LONGEST:g} to 1."
+        )
     return tuple(notes)

@@ -1,4 +1,5 @@
-"""From visual tokens to pictures with a grid on them: which cell was kept, and how much the target looked at it."""
+"""From visual tokens to pictures with a grid on them: which cell was kept, and how much the target
+looked at it."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 TINY = float(np.finfo(np.float32).tiny)
 """In place of a mean of nothing."""
 LONGEST = 20.0
-"""A picture's longer side / its shorter one as it is drawn, at most: on a line no cell could be seen."""
+"""A picture's longer side / its shorter one as it is drawn, at most: on a line no cell could be
+seen."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +33,8 @@ class View:
         name: such as `frame 3` or `tile 2 of picture 1`.
         when: of a frame its time, such as `0.4 s`; else empty.
         image: what the cells lie on; None where their place in the picture is not known.
-        scores: the target's attention to each cell in units of the mean cell's, float32 ``[H, W]``; NaN where it was
-            not read or no token stands.
+        scores: the target's attention to each cell in units of the mean cell's, float32 ``[H, W]``;
+            NaN where it was not read or no token stands.
         kept: whether the draft saw the cell, bool ``[H, W]``.
         there: whether a token stands for it, bool ``[H, W]``.
     """
@@ -69,9 +71,12 @@ class View:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; unknown scores are null."""
-        scores = [[round(float(s), 4) if np.isfinite(s) else None for s in row] for row in self.scores]
+        scores = [
+            [round(float(s), 4) if np.isfinite(s) else None for s in row] for row in self.scores
+        ]
         return {"name": self.name, "when": self.when, "scores": scores} | {
-            name: values.astype(int).tolist() for name, values in (("kept", self.kept), ("there", self.there))
+            name: values.astype(int).tolist()
+            for name, values in (("kept", self.kept), ("there", self.there))
         }
 
 
@@ -81,7 +86,8 @@ class Shown:
 
     Args:
         views: those that have a cell of their own.
-        spare: tokens that share the cell of the one before (ends of rows and pictures), all and kept.
+        spare: tokens that share the cell of the one before (ends of rows and pictures), all and
+            kept.
     """
 
     views: tuple[View, ...]
@@ -95,7 +101,8 @@ class Shown:
 
 
 def drawn(aspect: float) -> float:
-    """Width / height with which something of this width / height is drawn: its own up to `LONGEST`."""
+    """Width / height with which something of this width / height is drawn: its own up to
+    `LONGEST`."""
     return min(max(aspect, 1 / LONGEST), LONGEST)
 
 
@@ -107,7 +114,8 @@ def runs_of(choice: Choice) -> list[slice]:
 
 
 def wholes_of(cells: Cells, runs: Sequence[slice], pictures: int) -> dict[int, int]:
-    """Which picture is shown whole at which time (t), as far as that is known: first as an overview, then in detail.
+    """Which picture is shown whole at which time (t), as far as that is known: first as an
+    overview, then in detail.
 
     Args:
         cells: frame, row and column of each visual token, int64 ``[n, 3]``.
@@ -121,7 +129,9 @@ def wholes_of(cells: Cells, runs: Sequence[slice], pictures: int) -> dict[int, i
         times, counts = np.unique(cells[run, 0], return_counts=True)
         known[int(times[0])] = number
         rows, columns = cells[run][cells[run, 0] == times[-1], 1:].max(0) + 1
-        if len(times) == 2 and counts[1] == rows * (columns + 1):  # a tile's rows do not end with newlines
+        if len(times) == 2 and counts[1] == rows * (
+            columns + 1
+        ):  # a tile's rows do not end with newlines
             known[int(times[1])] = number
     return known
 
@@ -129,7 +139,8 @@ def wholes_of(cells: Cells, runs: Sequence[slice], pictures: int) -> dict[int, i
 def show(choice: Choice, pictures: Sequence[Picture]) -> Shown:
     """Lay a choice on its pictures.
 
-    The first token of a cell is the one that stands for its pixels; others there have no place of their own.
+    The first token of a cell is the one that stands for its pixels; others there have no place of
+    their own.
 
     Args:
         choice: n visual tokens, their cells and scores, and the kept ones.
@@ -155,6 +166,9 @@ def _view(picture: Picture, places: Cells, scores: Scores, kept: Mask) -> View:
     """A view from its cells ``[m, 2]`` (row, column) and what is known of each ``[m]``."""
     rows, columns = places.max(0) + 1
     spot = places[:, 0], places[:, 1]
-    grid, seen, there = np.full((rows, columns), np.nan, np.float32), *np.zeros((2, rows, columns), bool)
+    grid, seen, there = (
+        np.full((rows, columns), np.nan, np.float32),
+        *np.zeros((2, rows, columns), bool),
+    )
     grid[spot], seen[spot], there[spot] = scores, kept, True
     return View(picture.name, picture.when, picture.image, grid, seen, there)

@@ -1,4 +1,5 @@
-"""Files -> frames and pictures. Every refusal of bad input lives here, as a `MediaError` of one sentence."""
+"""Files -> frames and pictures. Every refusal of bad input lives here, as a `MediaError` of one
+sentence."""
 
 from draftlens.media.image import load_image
 from draftlens.media.limits import Limits

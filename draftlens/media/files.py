@@ -14,20 +14,26 @@ def check_file(source: str | Path, limits: Limits) -> str:
     """The path as text, once it is known to name a readable file of a sensible size.
 
     Raises:
-        MediaError: missing, a folder, a device or pipe, empty, larger than `limits.max_bytes`, or not permitted.
+        MediaError: missing, a folder, a device or pipe, empty, larger than `limits.max_bytes`, or
+            not permitted.
     """
     path = os.fspath(source)
     try:
         status = os.stat(path)
         _check_status(path, status, limits)
-        with open(path, "rb"):  # the only honest test of permission: os.access knows neither ACLs nor effective users
+        with open(
+            path, "rb"
+        ):  # the only honest test of permission: os.access knows neither ACLs nor effective users
             pass
     except FileNotFoundError:
         hint = "; it looks like an address: download it first" if "://" in path else ""
         raise refusal(path, f"there is no such file{hint}") from None
     except PermissionError:
         raise refusal(path, "permission was denied") from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL or an unencodable character in the name
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # ValueError: a NUL or an unencodable character in the name
         raise refusal(path, f"the system cannot open it ({_reason(error)})") from error
     return path
 
@@ -40,21 +46,32 @@ def _check_status(path: str, status: os.stat_result, limits: Limits) -> None:
     if status.st_size == 0:
         raise refusal(path, "it is empty (0 bytes)")
     if status.st_size > limits.max_bytes:
-        raise too_much(path, f"it is {in_bytes(status.st_size)}", in_bytes(limits.max_bytes), "max_bytes")
+        raise too_much(
+            path, f"it is {in_bytes(status.st_size)}", in_bytes(limits.max_bytes), "max_bytes"
+        )
 
 
 def _reason(error: OSError | ValueError) -> str:
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
-_NEVER_IN_TEXT = bytes(set(range(32)) - set(b"\t\n\r\f\b\x1b"))  # \b and escape codes occur in terminal recordings
+_NEVER_IN_TEXT = bytes(
+    set(range(32)) - set(b"\t\n\r\f\b\x1b")
+)  # \b and escape codes occur in terminal recordings
 A_VIDEO = "it is a video"
 _HEIC = "it is a HEIC photo (save it as JPEG or PNG)"
-_BRANDS = {b"heic": _HEIC, b"heix": _HEIC, b"mif1": _HEIC, b"avif": None, b"avis": None}  # photos in MP4's clothes
+_BRANDS = {
+    b"heic": _HEIC,
+    b"heix": _HEIC,
+    b"mif1": _HEIC,
+    b"avif": None,
+    b"avis": None,
+}  # photos in MP4's clothes
 
 
 def what_instead(path: str) -> str | None:
-    """What a file that no decoder recognised seems to be, as the cause of a refusal; None when it cannot be told."""
+    """What a file that no decoder recognised seems to be, as the cause of a refusal; None when it
+    cannot be told."""
     try:
         with open(path, "rb") as file:
             head = file.read(4096)
@@ -82,12 +99,14 @@ def is_text(path: str) -> bool:
     return True
 
 
-# A QuickTime file begins with one of these boxes; one that begins with `moov` carries its index in front.
+# A QuickTime file begins with one of these boxes; one that begins with `moov` carries its index in
+# front.
 _FIRST_BOXES = {b"ftyp", b"mdat", b"wide", b"free", b"skip", b"moov"}
 
 
 def lacks_mp4_index(path: str) -> bool:
-    """Whether the file is an MP4 or MOV whose `moov` box is absent or cut off: what a broken download looks like."""
+    """Whether the file is an MP4 or MOV whose `moov` box is absent or cut off: what a broken
+    download looks like."""
     try:
         size = os.path.getsize(path)
         with open(path, "rb") as file:
@@ -97,7 +116,8 @@ def lacks_mp4_index(path: str) -> bool:
 
 
 def _has_whole_box(file: BinaryIO, size: int, wanted: bytes) -> bool:
-    """Walk the top-level boxes: 4 bytes of length, 4 of kind, and for a length of 1 the real one in 8 more bytes."""
+    """Walk the top-level boxes: 4 bytes of length, 4 of kind, and for a length of 1 the real one in
+    8 more bytes."""
     at = 0
     while at + 8 <= size:
         file.seek(at)

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 
-from draftlens.errors import MediaError
+from draftlens.core.errors import MediaError
 from draftlens.media.files import check_file, what_instead
 from draftlens.media.limits import Limits, check_pixels, refusal, too_much
 
-# Picture formats only: Pillow also answers to PostScript (which starts a program) and to the first bytes of MPEG films.
+# Picture formats only: Pillow also answers to PostScript (which starts a program) and to the first
+# bytes of MPEG films.
 _FORMATS = [
     *("AVIF", "BMP", "DIB", "GIF", "ICNS", "ICO", "JPEG", "JPEG2000", "MPO", "PCX"),
     *("PNG", "PPM", "PSD", "QOI", "SGI", "TIFF", "WEBP"),
@@ -32,7 +33,9 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }  # EXIF orientation -> what makes it upright
-_PILLOW = threading.Lock()  # Pillow's limits and Python's warning filters are global: one decoder at a time
+_PILLOW = (
+    threading.Lock()
+)  # Pillow's limits and Python's warning filters are global: one decoder at a time
 
 
 def load_image(
@@ -42,17 +45,19 @@ def load_image(
 ) -> Image.Image:
     """Read a picture as an upright RGB image of its own; what was passed in is left as it is.
 
-    The EXIF orientation is applied, transparency is laid on white, and 16-bit grey is scaled to 8. Of an animated file
-    the first frame is read; of an image that is already open, the frame at which it stands.
+    The EXIF orientation is applied, transparency is laid on white, and 16-bit grey is scaled to 8.
+    Of an animated file the first frame is read; of an image that is already open, the frame at
+    which it stands.
 
     Args:
-        source: a file, a Pillow image, or an array of uint8 or uint16 [H, W], [H, W, 1] (grey), [H, W, 3] (RGB) or
-            [H, W, 4] (RGBA).
+        source: a file, a Pillow image, or an array of uint8 or uint16 [H, W], [H, W, 1] (grey), [H,
+            W, 3] (RGB) or [H, W, 4] (RGBA).
         limits: what is refused as too large, before any pixel is decoded.
 
     Raises:
-        MediaError: the file is missing, unreadable, empty, truncated, damaged, not an image, or over one of `limits`,
-            or an image or array of a kind that has no plain meaning as a picture.
+        MediaError: the file is missing, unreadable, empty, truncated, damaged, not an image, or
+            over one of `limits`, or an image or array of a kind that has no plain meaning as a
+            picture.
     """
     if isinstance(source, np.ndarray):
         return _from_array(source, limits)
@@ -79,13 +84,16 @@ def _decoding(name: str, limits: Limits) -> Iterator[None]:
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         before = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
-        # Pillow checks this on opening and again for pictures nested in others, each before it decodes.
+        # Pillow checks this on opening and again for pictures nested in others, each before it
+        # decodes.
         Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = limits.max_pixels, False
         try:
             yield
         except (MemoryError, MediaError):
             raise
-        except Exception as error:  # on hostile files Pillow's plugins let any kind of exception through
+        except (
+            Exception
+        ) as error:  # on hostile files Pillow's plugins let any kind of exception through
             raise _explain(name, error, limits) from error
         finally:
             Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = before
@@ -99,7 +107,10 @@ def _explain(name: str, error: Exception, limits: Limits) -> MediaError:
     if isinstance(error, UnidentifiedImageError):
         instead = what_instead(name)
         return refusal(
-            name, f"{instead}, not an image" if instead else "it is no image that Pillow knows, or its start is damaged"
+            name,
+            f"{instead}, not an image"
+            if instead
+            else "it is no image that Pillow knows, or its start is damaged",
         )
     return refusal(name, f"it is truncated or damaged ({error})")
 
@@ -110,7 +121,9 @@ def _to_rgb(image: Image.Image, name: str) -> Image.Image:
     picture = _eight_bit(image, name)
     try:
         if picture.mode in _WITH_ALPHA or "transparency" in picture.info:
-            straight = picture.convert("LA") if picture.mode == "La" else picture  # La turns into nothing else
+            straight = (
+                picture.convert("LA") if picture.mode == "La" else picture
+            )  # La turns into nothing else
             white = Image.new("RGBA", picture.size, "white")
             picture = Image.alpha_composite(white, straight.convert("RGBA"))
         picture = picture.convert("RGB")
@@ -134,7 +147,8 @@ def _orientation(image: Image.Image) -> int:
 def _eight_bit(image: Image.Image, name: str) -> Image.Image:
     """Deep grey as 8-bit grey: Pillow's own conversion cuts off every value above 255.
 
-    Mode I holds 16 bits, as PNG files long came, or the 8 bits that convert("I") leaves; mode F 0 to 1 or 0 to 255.
+    Mode I holds 16 bits, as PNG files long came, or the 8 bits that convert("I") leaves; mode F 0
+    to 1 or 0 to 255.
     """
     if image.mode.startswith("I;16"):
         return Image.fromarray(_halve(np.asarray(image)))
@@ -145,7 +159,9 @@ def _eight_bit(image: Image.Image, name: str) -> Image.Image:
     narrow, wide = (255, 65535) if image.mode == "I" else (1, 255)
     if not (least >= 0 and most <= wide):  # also catches nan
         meant = f"0 to {narrow} or 0 to {wide} would be brightness"
-        raise refusal(name, f"its pixels hold values from {least:g} to {most:g}, where only {meant}")
+        raise refusal(
+            name, f"its pixels hold values from {least:g} to {most:g}, where only {meant}"
+        )
     full = wide if most > narrow or image.format == "PNG" else narrow
     return Image.fromarray(np.rint(values * (255 / full)).astype(np.uint8))
 
@@ -159,7 +175,9 @@ def _from_array(array: np.ndarray[Any, Any], limits: Limits) -> Image.Image:
     name = "the array"
     channels = array.shape[2] if array.ndim == 3 else 1
     if array.ndim not in (2, 3) or channels not in (1, 3, 4) or array.size == 0:
-        raise refusal(name, f"its shape is {list(array.shape)}, but [H, W] or [H, W, 1 or 3 or 4] is wanted")
+        raise refusal(
+            name, f"its shape is {list(array.shape)}, but [H, W] or [H, W, 1 or 3 or 4] is wanted"
+        )
     if (array.dtype.kind, array.dtype.itemsize) not in (("u", 1), ("u", 2)):  # in either byte order
         raise refusal(name, f"its dtype is {array.dtype}, but uint8 or uint16 is wanted")
     height, width = array.shape[:2]

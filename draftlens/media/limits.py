@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from draftlens.errors import ConfigError, MediaError
+from draftlens.core.errors import ConfigError, MediaError
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on what a file may ask of this machine, checked before pixels are decoded wherever the header allows it.
+    """Bounds on what a file may ask of this machine, checked before pixels are decoded wherever the
+    header allows it.
 
-    The defaults let through whatever people film and photograph, and stop what is a mistake or an attack.
+    The defaults let through whatever people film and photograph, and stop what is a mistake or an
+    attack.
 
     Attributes:
         max_bytes: size of the file on disk, in bytes.
         max_pixels: width times height of an image or of one frame, in pixels.
         max_duration_s: length of a clip, in seconds.
-        max_frames: frames in a clip, counted where its header or a decoding pass counts them, estimated otherwise.
-        max_output_bytes: memory for the RGB frames of one call, in bytes (frames x height x width x 3).
+        max_frames: frames in a clip, counted where its header or a decoding pass counts them,
+            estimated otherwise.
+        max_output_bytes: memory for the RGB frames of one call, in bytes (frames x height x width x
+            3).
 
     Raises:
         ConfigError: a limit is not a positive number.
@@ -34,27 +38,39 @@ class Limits:
         for field in fields(self):
             value = getattr(self, field.name)
             if not value > 0:  # also catches nan
-                raise ConfigError(f"Limits.{field.name} is {value}, but it must be a positive number")
+                raise ConfigError(
+                    f"Limits.{field.name} is {value}, but it must be a positive number"
+                )
 
 
 def refusal(name: str, cause: str) -> MediaError:
-    """The error to raise about one file or picture: a single sentence with its name and the cause."""
+    """The error to raise about one file or picture: a single sentence with its name and the
+    cause."""
     return MediaError(f"cannot read {name}: {cause}")
 
 
 def too_much(name: str, figure: str, limit: str, option: str) -> MediaError:
-    """The error to raise when `figure` passes `limit`, both with their unit; `option` is a field of `Limits`."""
-    return refusal(name, f"{figure}, over the limit of {limit}; pass Limits({option}=...) to allow more")
+    """The error to raise when `figure` passes `limit`, both with their unit; `option` is a field of
+    `Limits`."""
+    return refusal(
+        name, f"{figure}, over the limit of {limit}; pass Limits({option}=...) to allow more"
+    )
 
 
 def check_pixels(name: str, width: int, height: int, limits: Limits) -> None:
     """Refuse a picture of `width` x `height` pixels that passes `limits.max_pixels`."""
     if width * height > limits.max_pixels:
-        raise too_much(name, f"it has {width}x{height} = {width * height} pixels", f"{limits.max_pixels}", "max_pixels")
+        raise too_much(
+            name,
+            f"it has {width}x{height} = {width * height} pixels",
+            f"{limits.max_pixels}",
+            "max_pixels",
+        )
 
 
 def in_bytes(count: int) -> str:
-    """`count` bytes in the largest binary unit that keeps the figure at 1 or more: 1536 -> '1.5 KiB'."""
+    """`count` bytes in the largest binary unit that keeps the figure at 1 or more: 1536 -> '1.5
+    KiB'."""
     size = float(count)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if size < 1024:

@@ -1,4 +1,5 @@
-"""Which frames to take, and two ways to reach them that must give the same ones: seeking, and decoding everything."""
+"""Which frames to take, and two ways to reach them that must give the same ones: seeking, and
+decoding everything."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from draftlens.media.source import Source, Stamped, Unseekable, open_source
 
 
 def midpoints(start: int, end: int, count: int) -> list[int]:
-    """The middles of `count` equal parts of the time from tick `start` to tick `end`, rounded down to ticks."""
+    """The middles of `count` equal parts of the time from tick `start` to tick `end`, rounded down
+    to ticks."""
     return [start + (2 * i + 1) * (end - start) // (2 * count) for i in range(count)]
 
 
@@ -29,14 +31,16 @@ class Cursor:
         return latest.tick if latest else 0
 
     def at(self, tick: int) -> Stamped | None:
-        """The frame on show at `tick`: the last one at or before it, else the first of all; None without frames."""
+        """The frame on show at `tick`: the last one at or before it, else the first of all; None
+        without frames."""
         while self._next is not None and (self._held is None or self._next.tick <= tick):
             self._held, self._next = self._next, next(self._frames, None)
         return self._held
 
 
 def by_decoding(source: Source, ticks: Sequence[int]) -> Iterator[Stamped]:
-    """The frame on show at each of the ascending `ticks`, decoding the whole of a freshly opened source.
+    """The frame on show at each of the ascending `ticks`, decoding the whole of a freshly opened
+    source.
 
     The slow twin of `by_seeking`: right for every format, and what the other is tested against.
 
@@ -52,10 +56,12 @@ def by_decoding(source: Source, ticks: Sequence[int]) -> Iterator[Stamped]:
 
 
 def by_seeking(source: Source, scout: Source, ticks: Sequence[int]) -> Iterator[Stamped]:
-    """The frame on show at each of the ascending `ticks`, decoding only from the keyframe before each.
+    """The frame on show at each of the ascending `ticks`, decoding only from the keyframe before
+    each.
 
-    `scout` is the same clip opened a second time: it looks where the next keyframe is while `source` keeps its place,
-    so that frames between two ticks are decoded on when no keyframe lies between them, and skipped when one does.
+    `scout` is the same clip opened a second time: it looks where the next keyframe is while
+    `source` keeps its place, so that frames between two ticks are decoded on when no keyframe lies
+    between them, and skipped when one does.
 
     Raises:
         MediaError: a packet on the way is damaged.
@@ -85,7 +91,8 @@ def measure(path: str, limits: Limits) -> Extent:
     """Decode all of a clip to learn its extent.
 
     Raises:
-        MediaError: no frame can be decoded, the clip is truncated or damaged, or it is longer than `limits` allow.
+        MediaError: no frame can be decoded, the clip is truncated or damaged, or it is longer than
+            `limits` allow.
     """
     with open_source(path, limits) as source:
         header = source.header

@@ -1,4 +1,5 @@
-"""An opened clip: its frames in order of time, where its keyframes are, and where it really ends."""
+"""An opened clip: its frames in order of time, where its keyframes are, and where it really
+ends."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from av.video.stream import VideoStream
 from draftlens.media.header import Header, open_container, pick_stream, read_header
 from draftlens.media.limits import Limits, refusal
 
-# What FFmpeg raises where data is damaged or stops; anything else (no memory, a failing disk) is another matter.
+# What FFmpeg raises where data is damaged or stops; anything else (no memory, a failing disk) is
+# another matter.
 _DAMAGE = (av.error.InvalidDataError, av.error.EOFError)
 
 
@@ -45,7 +47,8 @@ def open_source(path: str, limits: Limits) -> Iterator[Source]:
     """Open a clip, check its header, and close it again whatever happens.
 
     Raises:
-        MediaError: not a video, damaged beyond opening, over a limit, or FFmpeg fails on it while it is open.
+        MediaError: not a video, damaged beyond opening, over a limit, or FFmpeg fails on it while
+            it is open.
     """
     try:
         with open_container(path) as container:
@@ -62,13 +65,16 @@ class Source:
         self._container, self._stream, self.header = container, stream, header
 
     def frames(self, key: int | None = None) -> Iterator[Stamped]:
-        """Frames in order of time: from the start of a freshly opened source, or from the keyframe at tick `key`.
+        """Frames in order of time: from the start of a freshly opened source, or from the keyframe
+        at tick `key`.
 
-        Pictures that FFmpeg marks as corrupt, because they build on frames before the first keyframe, are left out.
+        Pictures that FFmpeg marks as corrupt, because they build on frames before the first
+        keyframe, are left out.
 
         Raises:
             MediaError: a packet is damaged before the clip is over.
-            Unseekable: the keyframe cannot be found again, or frames behind it carry no ordered timestamps.
+            Unseekable: the keyframe cannot be found again, or frames behind it carry no ordered
+                timestamps.
         """
         last: Stamped | None = None
         for packet in self._packets(key):
@@ -86,7 +92,8 @@ class Source:
                     yield last
 
     def _demux(self) -> Iterator[Packet[VideoStream] | None]:
-        """The stream's packets from here on, and last None, at which a decoder gives what it still holds back."""
+        """The stream's packets from here on, and last None, at which a decoder gives what it still
+        holds back."""
         try:
             for packet in self._container.demux(self._stream):
                 if packet.size:  # an empty one would tell the decoder that no more will come
@@ -99,14 +106,22 @@ class Source:
         packets = self._demux()
         if key is not None:
             self._seek(key)
-            first = next((p for p in packets if p is None or (p.is_keyframe and (p.pts is None or p.pts >= key))), None)
+            first = next(
+                (
+                    p
+                    for p in packets
+                    if p is None or (p.is_keyframe and (p.pts is None or p.pts >= key))
+                ),
+                None,
+            )
             if first is None or first.pts != key:
                 raise Unseekable
             yield first
         yield from packets
 
     def _check_tail(self, last: Stamped | None) -> None:
-        """Data behind `last` is damaged: refuse the clip unless its last moments are all that is lost."""
+        """Data behind `last` is damaged: refuse the clip unless its last moments are all that is
+        lost."""
         end = last.end if last else self.header.start or 0
         if self.header.stated_s is None or not self.header.is_complete(end):
             raise self.header.cut_off(end)
@@ -122,12 +137,14 @@ class Source:
         return Stamped(last.index + 1 if last else 0, tick, end, picture)
 
     def keyframe_before(self, tick: int) -> int:
-        """Tick of the keyframe from which decoding must begin to reach `tick`; moves the reading position.
+        """Tick of the keyframe from which decoding must begin to reach `tick`; moves the reading
+        position.
 
         Raises:
             Unseekable: none was found.
         """
-        # Indexes go by decoding time, which runs ahead of presentation: step back until the keyframe is early enough.
+        # Indexes go by decoding time, which runs ahead of presentation: step back until the
+        # keyframe is early enough.
         for seconds in (0, 1, 4, 16, 64):
             self._seek(max(tick - round(seconds / self.header.tick), self.header.start or 0))
             keyframe = next((p for p in self._demux() if p is None or p.is_keyframe), None)
@@ -142,7 +159,8 @@ class Source:
             raise Unseekable from error
 
     def find_end(self) -> int:
-        """Tick at which the last readable frame ends, without decoding: reads from the last keyframe to the end.
+        """Tick at which the last readable frame ends, without decoding: reads from the last
+        keyframe to the end.
 
         Raises:
             MediaError: frames are missing before the end that the header states.
@@ -165,7 +183,8 @@ class Source:
         """Read on to the end without decoding.
 
         Returns:
-            (tick at which the last intact video packet ends, second at which the last packet of any stream ends)
+            (tick at which the last intact video packet ends, second at which the last packet of any
+            stream ends)
         """
         shown, end, latest = None, None, Fraction(0)
         try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from draftlens.errors import ConfigError
+from draftlens.core.errors import ConfigError
 from draftlens.media.files import check_file
 from draftlens.media.header import Header
 from draftlens.media.limits import Limits, in_bytes, too_much
@@ -31,11 +31,15 @@ class Video:
     Attributes:
         path: the file that they come from.
         frames: uint8 [T, H, W, 3], RGB.
-        timestamps: T times at which the frames appear, in seconds from the start of the video stream.
-        frame_indices: T positions in the source, in order of presentation, from 0. Counted when every frame was
-            decoded, else estimated as timestamp times `fps`, which is exact at a constant frame rate.
-        fps: average frames per second of the source; where not every frame was decoded, as the header gives it.
-        total_frames: frames in the source: counted, as the header counts them, or duration times `fps`.
+        timestamps: T times at which the frames appear, in seconds from the start of the video
+            stream.
+        frame_indices: T positions in the source, in order of presentation, from 0. Counted when
+            every frame was decoded, else estimated as timestamp times `fps`, which is exact at a
+            constant frame rate.
+        fps: average frames per second of the source; where not every frame was decoded, as the
+            header gives it.
+        total_frames: frames in the source: counted, as the header counts them, or duration times
+            `fps`.
         duration: seconds from the start of the video stream to the end of its last frame.
     """
 
@@ -49,12 +53,16 @@ class Video:
 
     @property
     def metadata(self) -> VideoMetadata:
-        """What a transformers video processor wants beside the frames when called with do_sample_frames=False.
+        """What a transformers video processor wants beside the frames when called with
+        do_sample_frames=False.
 
-        Processors recover a frame's time as index / fps, so the indices given here are timestamp times fps: the same
-        as `frame_indices` at a constant frame rate, and the ones that tell the right time at a variable one.
+        Processors recover a frame's time as index / fps, so the indices given here are timestamp
+        times fps: the same as `frame_indices` at a constant frame rate, and the ones that tell the
+            right time at a variable one.
         """
-        from transformers.video_utils import VideoMetadata  # takes seconds to import, and only processors need it
+        from transformers.video_utils import (
+            VideoMetadata,  # takes seconds to import, and only processors need it
+        )
 
         _, height, width, _ = self.frames.shape
         return VideoMetadata(
@@ -77,23 +85,26 @@ def load_video(
 ) -> Video:
     """Read `num_frames` frames, spread evenly over the time of a clip.
 
-    The clip's duration is cut into `num_frames` equal parts, and each part gives the frame on show at its middle: the
-    last frame at or before that moment. At a variable frame rate a frame shown for longer than a part comes back more
-    than once. A clip with no more than `num_frames` frames gives each of its frames once.
+    The clip's duration is cut into `num_frames` equal parts, and each part gives the frame on show
+    at its middle: the last frame at or before that moment. At a variable frame rate a frame shown
+    for longer than a part comes back more than once. A clip with no more than `num_frames` frames
+    gives each of its frames once.
 
-    MP4, MOV, Matroska and WebM clips are read by seeking. Other formats, clips without a stated duration and very
-    short clips are decoded from start to end twice, first to learn their length: the same frames, only slower.
+    MP4, MOV, Matroska and WebM clips are read by seeking. Other formats, clips without a stated
+    duration and very short clips are decoded from start to end twice, first to learn their length:
+    the same frames, only slower.
 
     Args:
         path: the file.
         num_frames: how many frames to keep, 1 or more.
         limits: what is refused as too large.
-        on_progress: called with (frames kept so far, frames to keep), first with 0 kept; what it raises passes
-            through. It starts again from 0 when a clip turns out not to be seekable.
+        on_progress: called with (frames kept so far, frames to keep), first with 0 kept; what it
+            raises passes through. It starts again from 0 when a clip turns out not to be seekable.
 
     Raises:
         ConfigError: `num_frames` is less than 1.
-        MediaError: the file is missing, unreadable, empty, truncated, damaged, not a video, or over one of `limits`.
+        MediaError: the file is missing, unreadable, empty, truncated, damaged, not a video, or over
+            one of `limits`.
     """
     if num_frames < 1:
         raise ConfigError(f"num_frames is {num_frames}, but at least 1 frame must be read")
@@ -113,16 +124,22 @@ def _load_by_seeking(path: str, num_frames: int, limits: Limits, report: Progres
         end = scout.find_end()
         duration = header.seconds(end)
         total = round(duration * (header.rate or 0))
-        if abs(header.counted - total) <= total / 20:  # it counts the frames that an edit list cuts out, too
+        if (
+            abs(header.counted - total) <= total / 20
+        ):  # it counts the frames that an edit list cuts out, too
             total = header.counted
-        if duration <= 0 or total <= 2 * num_frames:  # too close to wanting every frame to rely on an estimate
+        if (
+            duration <= 0 or total <= 2 * num_frames
+        ):  # too close to wanting every frame to rely on an estimate
             raise Unseekable
         header.check_length(float(duration), total)
         picks = by_seeking(source, scout, midpoints(header.start, end, num_frames))
         frames, stamps = _collect(header, _without_repeats(picks), num_frames, report)
     fps = _average_rate(header, total, duration)
     times = _timestamps(header, header.start, stamps)
-    return Video(path, frames, times, tuple(_nearest_indices(times, fps, total)), fps, total, float(duration))
+    return Video(
+        path, frames, times, tuple(_nearest_indices(times, fps, total)), fps, total, float(duration)
+    )
 
 
 def _load_by_decoding(path: str, num_frames: int, limits: Limits, report: Progress) -> Video:
@@ -131,16 +148,23 @@ def _load_by_decoding(path: str, num_frames: int, limits: Limits, report: Progre
         header = source.header
         everything = extent.count <= num_frames
         kept = extent.count if everything else num_frames
-        picks = source.frames() if everything else by_decoding(source, midpoints(extent.start, extent.end, kept))
+        picks = (
+            source.frames()
+            if everything
+            else by_decoding(source, midpoints(extent.start, extent.end, kept))
+        )
         frames, stamps = _collect(header, picks, kept, report)
     duration = (extent.end - extent.start) * header.tick
     fps = _average_rate(header, extent.count, duration)
     times = _timestamps(header, extent.start, stamps)
-    return Video(path, frames, times, tuple(s.index for s in stamps), fps, extent.count, float(duration))
+    return Video(
+        path, frames, times, tuple(s.index for s in stamps), fps, extent.count, float(duration)
+    )
 
 
 def _without_repeats(picks: Iterable[Stamped]) -> Iterable[Stamped]:
-    """`picks` as they are, giving up when one frame comes twice: there may be fewer frames than the header implies."""
+    """`picks` as they are, giving up when one frame comes twice: there may be fewer frames than the
+    header implies."""
     last = None
     for shown in picks:
         if shown.tick == last:
@@ -149,12 +173,16 @@ def _without_repeats(picks: Iterable[Stamped]) -> Iterable[Stamped]:
         yield shown
 
 
-def _collect(header: Header, picks: Iterable[Stamped], count: int, report: Progress) -> tuple[Pixels, list[Stamped]]:
+def _collect(
+    header: Header, picks: Iterable[Stamped], count: int, report: Progress
+) -> tuple[Pixels, list[Stamped]]:
     """Convert each of `count` picked frames as it comes, so that only the RGB ones are held."""
     size = count * header.height * header.width * 3
     if size > header.limits.max_output_bytes:
         figure = f"{count} frames of {header.width}x{header.height} pixels need {in_bytes(size)}"
-        raise too_much(header.path, figure, in_bytes(header.limits.max_output_bytes), "max_output_bytes")
+        raise too_much(
+            header.path, figure, in_bytes(header.limits.max_output_bytes), "max_output_bytes"
+        )
     report(0, count)
     canvas = Canvas()
     frames: Pixels | None = None
@@ -172,14 +200,16 @@ def _collect(header: Header, picks: Iterable[Stamped], count: int, report: Progr
 
 
 def _timestamps(header: Header, start: int, stamps: Iterable[Stamped]) -> tuple[float, ...]:
-    """Seconds from `start`; never negative, although a stream may show a frame before its stated start."""
+    """Seconds from `start`; never negative, although a stream may show a frame before its stated
+    start."""
     return tuple(max(0.0, float((stamp.tick - start) * header.tick)) for stamp in stamps)
 
 
 def _average_rate(header: Header, total: int, duration: Fraction) -> float:
     """The header's frame rate, unless the number of frames belies it, as where the rate varies.
 
-    The division alone would be a little off where timestamps are rounded: 30 per second reads as 30.015 in Matroska.
+    The division alone would be a little off where timestamps are rounded: 30 per second reads as
+    30.015 in Matroska.
     """
     measured = total / duration
     if header.rate is not None and abs(header.rate - measured) <= measured / 20:

@@ -1,8 +1,9 @@
 """The one adapter over transformers vision-language models: any family, unmodified.
 
-A VLM's forward prepares everything (vision features, M-RoPE positions, deepstack features) and then calls its
-language model. A pre-hook there takes the arguments and stops the forward: they are the `Prompt`. From then on the
-language model and the output head are called directly, with our cache and our masks.
+A VLM's forward prepares everything (vision features, M-RoPE positions, deepstack features) and then
+calls its language model. A pre-hook there takes the arguments and stops the forward: they are the
+`Prompt`. From then on the language model and the output head are called directly, with our cache
+and our masks.
 """
 
 from __future__ import annotations
@@ -19,12 +20,19 @@ import torch
 from torch import Tensor, nn
 
 from draftlens.attention import Probe, probing
-from draftlens.errors import ConfigError, InputError, UnsupportedModelError
+from draftlens.core import tree as trees
+from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
+from draftlens.core.tree import ROOT, Topology
 from draftlens.models.cache import KVCache, check_rollback
 from draftlens.models.cells import read_layout
-from draftlens.models.prompt import Prepared, Prompt, build_prompt, capture_call, left_padded, with_stop_strings
-from draftlens.ops import tree as trees
-from draftlens.types import ROOT, Topology
+from draftlens.models.prompt import (
+    Prepared,
+    Prompt,
+    build_prompt,
+    capture_call,
+    left_padded,
+    with_stop_strings,
+)
 
 ATTENTION = ("sdpa", "eager")
 """Attention implementations that take the mask of a tree."""
@@ -35,7 +43,8 @@ T = TypeVar("T")
 
 
 def _alone(method: Callable[P, T]) -> Callable[P, T]:
-    """One thread at a time on one model: hooks and the probe's attention are set on it while a pass lasts."""
+    """One thread at a time on one model: hooks and the probe's attention are set on it while a pass
+    lasts."""
 
     @wraps(method)
     def locked(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -47,10 +56,12 @@ def _alone(method: Callable[P, T]) -> Callable[P, T]:
 
 
 class Backbone:
-    """A transformers VLM behind the seam. Several threads may use one model; their passes take turns.
+    """A transformers VLM behind the seam. Several threads may use one model; their passes take
+    turns.
 
     Args:
-        model: any `PreTrainedModel` that generates text, on one device or spread by accelerate, quantized or not.
+        model: any `PreTrainedModel` that generates text, on one device or spread by accelerate,
+            quantized or not.
 
     Raises:
         UnsupportedModelError: the model does not fit; says what is missing.
@@ -97,59 +108,84 @@ class Backbone:
     def prepare(self, inputs: Mapping[str, Any], **options: Any) -> Prepared:
         """Let stock `generate` prepare a call, up to where its own loop would begin.
 
-        So every option of `generate` means here what it means there, and vision features are encoded as it does.
+        So every option of `generate` means here what it means there, and vision features are
+        encoded as it does.
 
         Args:
-            inputs: what the processor returned: `input_ids` int64 ``[B, L]`` and friends, padded on either side.
-            options: anything `generate` takes (`max_new_tokens`, `do_sample`, a `generation_config`, ...).
+            inputs: what the processor returned: `input_ids` int64 ``[B, L]`` and friends, padded on
+                either side.
+            options: anything `generate` takes (`max_new_tokens`, `do_sample`, a
+                `generation_config`, ...).
 
         Raises:
             InputError: there are no `input_ids`.
-            ConfigError: `stop_strings` without a `tokenizer`, an `assistant_model`, or a strategy other than greedy
-                decoding and sampling.
+            ConfigError: `stop_strings` without a `tokenizer`, an `assistant_model`, or a strategy
+                other than greedy decoding and sampling.
         """
         if options.get("assistant_model") is not None:
             raise ConfigError("assistant_model is for stock generate: give it as draft")
         if inputs.get("input_ids") is None:
             raise InputError("inputs must hold the processor's input_ids")
-        moved = {key: value.to(self.device) if isinstance(value, Tensor) else value for key, value in inputs.items()}
+        moved = {
+            key: value.to(self.device) if isinstance(value, Tensor) else value
+            for key, value in inputs.items()
+        }
         options = with_stop_strings(options)
-        prepared: Prepared = self.model.generate(**left_padded(moved), **options, custom_generate=capture_call)
+        prepared: Prepared = self.model.generate(
+            **left_padded(moved), **options, custom_generate=capture_call
+        )
         return prepared
 
     @_alone
     @torch.no_grad()
     def encode(self, prepared: Prepared) -> Prompt:
-        """Run everything in front of the language model; the result is what the language model would be called with."""
-        kwargs = {k: v for k, v in prepared.model_kwargs.items() if k not in ("past_key_values", "logits_to_keep")}
-        inputs = self.model.prepare_inputs_for_generation(prepared.input_ids, is_first_iteration=True, **kwargs)
+        """Run everything in front of the language model; the result is what the language model
+        would be called with."""
+        kwargs = {
+            k: v
+            for k, v in prepared.model_kwargs.items()
+            if k not in ("past_key_values", "logits_to_keep")
+        }
+        inputs = self.model.prepare_inputs_for_generation(
+            prepared.input_ids, is_first_iteration=True, **kwargs
+        )
         inputs.pop("past_key_values", None)
-        pictures, videos = (self._stands_for(kind, prepared.input_ids) for kind in ("image", "video"))
+        pictures, videos = (
+            self._stands_for(kind, prepared.input_ids) for kind in ("image", "video")
+        )
         visual = pictures | videos
         prompt = build_prompt(self.name, self._language_inputs(inputs), self.embed, visual)
-        return replace(prompt, layout=read_layout(self.model, prepared.model_kwargs, visual, videos & ~pictures))
+        return replace(
+            prompt,
+            layout=read_layout(self.model, prepared.model_kwargs, visual, videos & ~pictures),
+        )
 
     def new_cache(self, prompt: Prompt, room: int) -> KVCache:
         """An empty cache for this prompt and `room` further tokens a row."""
-        return KVCache(self.text_config.num_hidden_layers, len(prompt.lengths), max(prompt.lengths) + room)
+        return KVCache(
+            self.text_config.num_hidden_layers, len(prompt.lengths), max(prompt.lengths) + room
+        )
 
-    # Inference mode, which no_grad is not, skips the bookkeeping of views and versions: 15% of a small model's forward.
-    # It stays inside this method, so that nothing it makes is left on the model.
+    # Inference mode, which no_grad is not, skips the bookkeeping of views and versions: 15% of a
+    # small model's forward. It stays inside this method, so that nothing it makes is left on the
+    # model.
     @_alone
     @torch.inference_mode()
     def prefill(self, prompt: Prompt, cache: KVCache, probe: Probe | None = None) -> Tensor:
         """Fill the cache with the prompt; logits behind each row's last token, ``[B, 1, V]``.
 
-        Rows stand left-aligned, so a plain causal pass is right for all of them: padding comes last and is never
-        seen; its cache slots are overwritten by the first new tokens.
+        Rows stand left-aligned, so a plain causal pass is right for all of them: padding comes last
+        and is never seen; its cache slots are overwritten by the first new tokens.
 
         Args:
             prompt: what to read.
             cache: empty.
-            probe: takes a reading on the way; the attention is then `sdpa`, whatever it is otherwise.
+            probe: takes a reading on the way; the attention is then `sdpa`, whatever it is
+                otherwise.
 
         Raises:
-            UnsupportedModelError: the model hands nothing on to its attention, so it cannot be probed.
+            UnsupportedModelError: the model hands nothing on to its attention, so it cannot be
+                probed.
         """
         extra = prompt.extra if probe is None else {**prompt.extra, "probe": probe}
         with nullcontext() if probe is None else probing(self.decoder):
@@ -162,22 +198,29 @@ class Backbone:
                 **extra,
             )
         if probe is not None and probe.layers != self.text_config.num_hidden_layers:
-            raise UnsupportedModelError(f"{self.name} does not let its attention be read: prune without attention")
+            raise UnsupportedModelError(
+                f"{self.name} does not let its attention be read: prune without attention"
+            )
         cache.truncate(prompt.lengths)
         hidden = output.last_hidden_state
         last = torch.tensor(prompt.lengths, device=hidden.device)[:, None] - 1
-        return self._logits(hidden[torch.arange(len(prompt.lengths), device=hidden.device)[:, None], last])
+        return self._logits(
+            hidden[torch.arange(len(prompt.lengths), device=hidden.device)[:, None], last]
+        )
 
     @_alone
     @torch.inference_mode()
-    def forward(self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None) -> Tensor:
+    def forward(
+        self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
+    ) -> Tensor:
         """Append tokens to the cache; logits behind each of them.
 
         Args:
             tokens: int64 ``[B, T]``.
             position_ids: int64 ``[..., B, T]`` (`Prompt.positions`).
             cache: grows by T in every row.
-            mask: bool ``[B, 1, T, K]`` (`ops.tree.attention_mask`), None if each token sees all there is.
+            mask: bool ``[B, 1, T, K]`` (`core.tree.attention_mask`), None if each token sees all
+                there is.
 
         Returns:
             logits ``[B, T, V]`` in the model's dtype, on the device of the embeddings.
@@ -205,7 +248,8 @@ class Backbone:
         )
 
     def _language_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Call the whole model, but stop at its language model and return what that was called with."""
+        """Call the whole model, but stop at its language model and return what that was called
+        with."""
         handle = self.decoder.register_forward_pre_hook(_stop_here, with_kwargs=True)
         try:
             self.model(**inputs)
@@ -213,12 +257,18 @@ class Backbone:
             return reached.kwargs
         finally:
             handle.remove()
-        raise UnsupportedModelError(f"{self.name} did not call its {type(self.decoder).__name__}: it cannot be driven")
+        raise UnsupportedModelError(
+            f"{self.name} did not call its {type(self.decoder).__name__}: it cannot be driven"
+        )
 
     def _stands_for(self, kind: str, input_ids: Tensor) -> Tensor:
         """Which prompt tokens stand for pixels of this kind (image, video), bool ``[B, L]``."""
-        ids = {getattr(self.model.config, f"{kind}_token_{name}", None) for name in ("id", "index")} - {None}
-        return torch.isin(input_ids, torch.tensor(sorted(ids), dtype=torch.long, device=input_ids.device))
+        ids = {
+            getattr(self.model.config, f"{kind}_token_{name}", None) for name in ("id", "index")
+        } - {None}
+        return torch.isin(
+            input_ids, torch.tensor(sorted(ids), dtype=torch.long, device=input_ids.device)
+        )
 
 
 _LOCKS: weakref.WeakKeyDictionary[Any, RLock] = weakref.WeakKeyDictionary()
@@ -241,14 +291,21 @@ def _stop_here(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
 def _modules(model: Any, name: str) -> tuple[Any, Any, Any]:
     if getattr(model.config, "is_encoder_decoder", False) or not hasattr(model, "generate"):
         raise UnsupportedModelError(f"{name} is no decoder-only model with generate()")
-    decoder, head, embed = model.get_decoder(), model.get_output_embeddings(), model.get_input_embeddings()
+    decoder, head, embed = (
+        model.get_decoder(),
+        model.get_output_embeddings(),
+        model.get_input_embeddings(),
+    )
     if decoder is None or decoder is model or head is None or embed is None:
-        raise UnsupportedModelError(f"{name} does not show its language model, embeddings and output head")
+        raise UnsupportedModelError(
+            f"{name} does not show its language model, embeddings and output head"
+        )
     return decoder, head, embed
 
 
 def _execution_device(module: Any) -> torch.device:
-    """Where inputs go: accelerate knows for a spread or offloaded module, whose weights may be elsewhere."""
+    """Where inputs go: accelerate knows for a spread or offloaded module, whose weights may be
+    elsewhere."""
     device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
     return torch.device(device) if device is not None else next(module.parameters()).device
 
@@ -259,19 +316,24 @@ def _rows(head: Any) -> int | None:
 
 @torch.no_grad()
 def check_seam(backbone: Backbone) -> None:
-    """Compare the model's own forward on four tokens with the seam's, where the last is one of a tree's two leaves.
+    """Compare the model's own forward on four tokens with the seam's, where the last is one of a
+    tree's two leaves.
 
-    Catches what no structural check can: logits that are scaled after the head, masks that are ignored, positions
-    that are made elsewhere.
+    Catches what no structural check can: logits that are scaled after the head, masks that are
+    ignored, positions that are made elsewhere.
 
     Raises:
         UnsupportedModelError: they differ.
     """
     ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
-    stock = backbone.model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[:, -1]
+    stock = backbone.model(
+        input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False
+    ).logits[:, -1]
     root, right, wrong = int(ids[0, 2]), int(ids[0, 3]), int(ids[0, 1])
     fork = Topology((ROOT, ROOT))
-    bound = (1e-3 if stock.dtype == torch.float32 else 5e-2) * float(stock.abs().max().clamp_min(1e-6))
+    bound = (1e-3 if stock.dtype == torch.float32 else 5e-2) * float(
+        stock.abs().max().clamp_min(1e-6)
+    )
     cache, prompt = _tiny_prefill(backbone, ids[:, :2])
     mask = trees.attention_mask([2], trees.ancestors(fork, backbone.device))
     tokens = torch.tensor([[root, wrong, right]], device=backbone.device)
@@ -288,7 +350,10 @@ def check_seam(backbone: Backbone) -> None:
 def _tiny_prefill(backbone: Backbone, ids: Tensor) -> tuple[KVCache, Prompt]:
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     prompt = build_prompt(
-        backbone.name, backbone._language_inputs(inputs), backbone.embed, torch.zeros_like(ids, dtype=torch.bool)
+        backbone.name,
+        backbone._language_inputs(inputs),
+        backbone.embed,
+        torch.zeros_like(ids, dtype=torch.bool),
     )
     cache = backbone.new_cache(prompt, room=4)
     backbone.prefill(prompt, cache)

@@ -1,8 +1,9 @@
 """Where each visual token looks: its frame, row and column, found without knowing the family.
 
-M-RoPE positions say it outright. Otherwise a video is cut into as many equal frames as it has, and a picture into tiles
-of the size that the vision tower takes; what follows its first tile in rows that end with newlines is one grid. Frames
-and tiles are square; tokens left over (newlines) go with the last cell before.
+M-RoPE positions say it outright. Otherwise a video is cut into as many equal frames as it has, and
+a picture into tiles of the size that the vision tower takes; what follows its first tile in rows
+that end with newlines is one grid. Frames and tiles are square; tokens left over (newlines) go with
+the last cell before.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ def read_layout(model: Any, inputs: Mapping[str, Any], visual: Tensor, video: Te
         video: which of them have an id that stands for videos only, bool ``[B, L]``.
     """
     encoded = inputs.get("mm_encoder_outputs") or {}
-    pictures, videos = (getattr(encoded.get(kind), "pooler_output", None) for kind in ("image", "video"))
+    pictures, videos = (
+        getattr(encoded.get(kind), "pooler_output", None) for kind in ("image", "video")
+    )
     if "image" not in encoded and "pixel_values" not in inputs:
         video = visual  # also where videos and pictures share an id
     return Layout(
@@ -85,7 +88,9 @@ def _tile(config: Any) -> int | None:
     """Visual tokens of one tile of a square vision tower, after a pixel shuffle if there is one."""
     vision = getattr(config, "vision_config", None)
     size, patch = (getattr(vision, name, None) for name in ("image_size", "patch_size"))
-    size, patch = (value[0] if isinstance(value, (list, tuple)) else value for value in (size, patch))
+    size, patch = (
+        value[0] if isinstance(value, (list, tuple)) else value for value in (size, patch)
+    )
     if not isinstance(size, int) or not isinstance(patch, int):
         return None
     ratio, factor = getattr(config, "downsample_ratio", None), getattr(config, "scale_factor", None)
@@ -94,38 +99,47 @@ def _tile(config: Any) -> int | None:
 
 
 def _sizes(features: Any) -> tuple[int, ...]:
-    """Tokens of each picture or video, whose features are ``[n, D]`` each; none where they are not apart."""
+    """Tokens of each picture or video, whose features are ``[n, D]`` each; none where they are not
+    apart."""
     if isinstance(features, Tensor):
         return (features.shape[1],) * len(features) if features.ndim == 3 else ()
     return tuple(len(part) for part in features or ())
 
 
 def _newline(model: Any) -> Tensor | None:
-    """The embedding behind each row of a picture ``[D]``, where the model has one and it is not offloaded."""
+    """The embedding behind each row of a picture ``[D]``, where the model has one and it is not
+    offloaded."""
     newline = getattr(getattr(model, "base_model", model), "image_newline", None)
     return newline if isinstance(newline, Tensor) and not newline.is_meta else None
 
 
-def cells(visual: Tensor, position_ids: Tensor, layout: Layout = UNKNOWN, newlines: Tensor | None = None) -> Tensor:
+def cells(
+    visual: Tensor, position_ids: Tensor, layout: Layout = UNKNOWN, newlines: Tensor | None = None
+) -> Tensor:
     """The (t, h, w) cell of every visual token, int64 ``[B, L, 3]``; NOWHERE at text.
 
-    `t` counts frames, pictures and tiles from the start of the row, a picture and its details one by one; `h` and `w`
-    count from the top left of each.
+    `t` counts frames, pictures and tiles from the start of the row, a picture and its details one
+    by one; `h` and `w` count from the top left of each.
 
     Args:
         visual: which tokens stand for pixels, bool ``[B, L]``.
-        position_ids: int64 ``[B, L]``, or ``[axes, B, L]`` under M-RoPE (the last three are time, height, width).
+        position_ids: int64 ``[B, L]``, or ``[axes, B, L]`` under M-RoPE (the last three are time,
+            height, width).
         layout: of the batch.
         newlines: which tokens end a row of a picture, bool ``[B, L]``.
     """
     found = torch.full((*visual.shape, 3), NOWHERE)
-    axes = position_ids[-3:].cpu() if position_ids.ndim == 3 and position_ids.shape[0] >= 3 else None
+    axes = (
+        position_ids[-3:].cpu() if position_ids.ndim == 3 and position_ids.shape[0] >= 3 else None
+    )
     ends = torch.zeros(visual.shape, dtype=torch.bool) if newlines is None else newlines.cpu()
     for row, parts in enumerate(_parts(visual.cpu(), layout)):
         time = 0
         for run in _runs(parts):
             if axes is not None and bool((axes[:, row, run] != axes[0, row, run]).any()):
-                grid = torch.stack([torch.unique(axis, return_inverse=True)[1] for axis in axes[:, row, run]], -1)
+                grid = torch.stack(
+                    [torch.unique(axis, return_inverse=True)[1] for axis in axes[:, row, run]], -1
+                )
             elif parts[run.start] < 0:
                 grid = _raster(run.stop - run.start, layout.frames, layout.tile)
             else:
@@ -137,13 +151,16 @@ def cells(visual: Tensor, position_ids: Tensor, layout: Layout = UNKNOWN, newlin
 
 
 def _parts(visual: Tensor, layout: Layout) -> Tensor:
-    """Where each token belongs, int64 ``[B, L]``: pictures count up from 1, videos down from -1, text is 0."""
+    """Where each token belongs, int64 ``[B, L]``: pictures count up from 1, videos down from -1,
+    text is 0."""
     total = int(visual.sum())
     video = torch.zeros(total, dtype=torch.bool) if layout.video is None else layout.video.cpu()
     numbers = torch.where(video, -1, 1)
     for kind, sizes in ((~video, layout.pictures), (video, layout.videos)):
         if sum(sizes) == int(kind.sum()):
-            numbers[kind] *= torch.arange(1, len(sizes) + 1).repeat_interleave(torch.tensor(sizes, dtype=torch.long))
+            numbers[kind] *= torch.arange(1, len(sizes) + 1).repeat_interleave(
+                torch.tensor(sizes, dtype=torch.long)
+            )
     parts = torch.zeros(visual.shape, dtype=torch.long)
     parts[visual] = numbers
     return parts
@@ -158,7 +175,8 @@ def _runs(parts: Tensor) -> Iterator[slice]:
 
 
 def _picture(ends: Tensor, tile: int | None) -> Tensor:
-    """Cells of a picture's tokens, int64 ``[count, 3]``: a tile that shows it whole, then its details row by row.
+    """Cells of a picture's tokens, int64 ``[count, 3]``: a tile that shows it whole, then its
+    details row by row.
 
     Args:
         ends: which of them end a row, bool ``[count]``; they go with the cell before.
@@ -171,12 +189,16 @@ def _picture(ends: Tensor, tile: int | None) -> Tensor:
     row = rest.cumsum(0)
     starts = torch.nn.functional.pad(rest.nonzero()[:, 0] + 1, (1, 0))
     detail = torch.stack([torch.ones_like(row), row, place[: count - tile] - starts[row]], -1)
-    return torch.cat([_raster(tile, None, tile), detail])[torch.where(ends, 0, place).cummax(0).values]
+    return torch.cat([_raster(tile, None, tile), detail])[
+        torch.where(ends, 0, place).cummax(0).values
+    ]
 
 
 def _raster(count: int, frames: int | None, tile: int | None) -> Tensor:
     """Cells of a run of `count` tokens in raster order, int64 ``[count, 3]``."""
-    per = count // frames if frames and frames <= count else tile if tile and tile <= count else count
+    per = (
+        count // frames if frames and frames <= count else tile if tile and tile <= count else count
+    )
     side = isqrt(per)
     width = side if side * side == per else per if per <= 1 else isqrt(per - 1) + 1
     place = torch.arange(count).clamp_max(count // per * per - 1)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import StopStringCriteria
 
-from draftlens.errors import ConfigError, UnsupportedModelError
+from draftlens.core.errors import ConfigError, UnsupportedModelError
 from draftlens.models.cells import UNKNOWN, Layout, cells
 
 DROPPED = (
@@ -36,7 +36,8 @@ class Prepared:
         processors: transformers logits processors, in order, options included.
         criteria: transformers stopping criteria.
         config: the resolved GenerationConfig.
-        model_kwargs: what the model's forward gets besides the ids; vision features may be encoded already.
+        model_kwargs: what the model's forward gets besides the ids; vision features may be encoded
+            already.
     """
 
     input_ids: Tensor
@@ -47,7 +48,12 @@ class Prepared:
 
 
 def capture_call(
-    model: Any, input_ids: Tensor, logits_processor: Any, stopping_criteria: Any, generation_config: Any, **kwargs: Any
+    model: Any,
+    input_ids: Tensor,
+    logits_processor: Any,
+    stopping_criteria: Any,
+    generation_config: Any,
+    **kwargs: Any,
 ) -> Prepared:
     """A `custom_generate` that hands back what it was given.
 
@@ -56,12 +62,17 @@ def capture_call(
     """
     if generation_config.num_beams != 1 or generation_config.num_return_sequences != 1:
         raise ConfigError(
-            "only greedy decoding and sampling of one answer work: num_beams and num_return_sequences must be 1"
+            "only greedy decoding and sampling of one answer work: num_beams and "
+            "num_return_sequences must be 1"
         )
     own = [name for name in ASSISTED if getattr(generation_config, name, None) is not None]
     if own:
-        raise ConfigError(f"{', '.join(own)} would draft too, in stock generate's own way: choose one")
-    return Prepared(input_ids, tuple(logits_processor), tuple(stopping_criteria), generation_config, kwargs)
+        raise ConfigError(
+            f"{', '.join(own)} would draft too, in stock generate's own way: choose one"
+        )
+    return Prepared(
+        input_ids, tuple(logits_processor), tuple(stopping_criteria), generation_config, kwargs
+    )
 
 
 @dataclass(frozen=True)
@@ -88,13 +99,15 @@ class Prompt:
 
     @cached_property
     def cells(self) -> Tensor:
-        """The (t, h, w) cell of every visual token, int64 ``[B, L, 3]`` (`models.cells`); of a whole prompt only."""
+        """The (t, h, w) cell of every visual token, int64 ``[B, L, 3]`` (`models.cells`); of a
+        whole prompt only."""
         newline = self.layout.newline
         newlines = None if newline is None else (self.embeds == newline.to(self.embeds)).all(-1)
         return cells(self.visual, self.position_ids, self.layout, newlines)
 
     def positions(self, steps: Tensor) -> Tensor:
-        """Positions of answer tokens, int64 ``[..., B, T]``, from their indices in the answer, int64 ``[B, T]``."""
+        """Positions of answer tokens, int64 ``[..., B, T]``, from their indices in the answer,
+        int64 ``[B, T]``."""
         return self.next_position + steps
 
 
@@ -106,13 +119,17 @@ def left_padded(inputs: dict[str, Any]) -> dict[str, Any]:
     length = mask.shape[1]
     last = length - 1 - (mask != 0).long().flip(1).argmax(1)
     order = (torch.arange(length, device=mask.device)[None] - (length - 1 - last)[:, None]) % length
-    return {key: value.gather(1, order) if _per_token(value, mask.shape) else value for key, value in inputs.items()}
+    return {
+        key: value.gather(1, order) if _per_token(value, mask.shape) else value
+        for key, value in inputs.items()
+    }
 
 
 def with_stop_strings(options: Mapping[str, Any]) -> dict[str, Any]:
     """The same options of `generate` with `stop_strings` as a criterion.
 
-    A callable `custom_generate` makes `generate` lose the tokenizer that it needs for them (transformers 5.23).
+    A callable `custom_generate` makes `generate` lose the tokenizer that it needs for them
+    (transformers 5.23).
 
     Raises:
         ConfigError: no tokenizer is given.
@@ -127,27 +144,37 @@ def with_stop_strings(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**given, "stopping_criteria": criteria}
 
 
-def build_prompt(name: str, kwargs: dict[str, Any], embed: Callable[[Tensor], Tensor], visual: Tensor) -> Prompt:
+def build_prompt(
+    name: str, kwargs: dict[str, Any], embed: Callable[[Tensor], Tensor], visual: Tensor
+) -> Prompt:
     """A `Prompt` from the keyword arguments that a model hands to its language model.
 
     Raises:
-        UnsupportedModelError: the model brings its own attention mask, or something else that answers may need too.
+        UnsupportedModelError: the model brings its own attention mask, or something else that
+            answers may need too.
     """
     embeds, mask = kwargs.get("inputs_embeds"), kwargs.get("attention_mask")
     if embeds is None:
         embeds = embed(kwargs["input_ids"])
     rows, length = embeds.shape[:2]
     if mask is not None and (not isinstance(mask, Tensor) or mask.ndim != 2):
-        raise UnsupportedModelError(f"{name} builds its own attention mask for the prompt, which is not supported")
+        raise UnsupportedModelError(
+            f"{name} builds its own attention mask for the prompt, which is not supported"
+        )
     positions = kwargs.get("position_ids")
     if positions is None:
-        positions = torch.arange(length, device=embeds.device)[None] if mask is None else (mask.cumsum(-1) - 1)
+        positions = (
+            torch.arange(length, device=embeds.device)[None]
+            if mask is None
+            else (mask.cumsum(-1) - 1)
+        )
     positions = positions.expand(*positions.shape[:-2], rows, length)
     extra = {k: v for k, v in kwargs.items() if k not in DROPPED and v is not None}
     unknown = [k for k, v in extra.items() if k not in OF_THE_PROMPT and _holds_tensors(v)]
     if unknown:
         raise UnsupportedModelError(
-            f"{name} hands its language model {', '.join(unknown)}, which later tokens may need as well as the prompt"
+            f"{name} hands its language model {', '.join(unknown)}, which later tokens may need "
+            f"as well as the prompt"
         )
     lengths = [length] * rows if mask is None else mask.sum(-1).tolist()
     if mask is not None and not bool((mask != 0).all()):
@@ -156,14 +183,18 @@ def build_prompt(name: str, kwargs: dict[str, Any], embed: Callable[[Tensor], Te
         embeds = embeds.gather(1, order[..., None].expand_as(embeds))
         positions = positions.gather(-1, order.expand_as(positions))
         visual = visual.gather(1, order)
-        extra = {k: v.gather(1, order) if _per_token(v, mask.shape) else v for k, v in extra.items()}
+        extra = {
+            k: v.gather(1, order) if _per_token(v, mask.shape) else v for k, v in extra.items()
+        }
     last = torch.tensor(lengths, device=positions.device)[:, None] - 1
     next_position = positions.gather(-1, last.expand(*positions.shape[:-1], 1)) + 1
     return Prompt(embeds, positions, lengths, next_position, visual, extra)
 
 
 def _holds_tensors(value: Any) -> bool:
-    return isinstance(value, Tensor) or (isinstance(value, (list, tuple)) and any(map(_holds_tensors, value)))
+    return isinstance(value, Tensor) or (
+        isinstance(value, (list, tuple)) and any(map(_holds_tensors, value))
+    )
 
 
 def _per_token(value: Any, shape: torch.Size) -> bool:

@@ -17,7 +17,8 @@ DRAFTS = {
     "Qwen/Qwen3-VL-8B-Instruct": "Qwen/Qwen3-VL-2B-Instruct",
     "Qwen/Qwen3-VL-32B-Instruct": "Qwen/Qwen3-VL-2B-Instruct",
 }
-"""Target to a draft of the same tokenizer, as named on the Hugging Face Hub; what `draft="auto"` takes."""
+"""Target to a draft of the same tokenizer, as named on the Hugging Face Hub; what `draft="auto"`
+takes."""
 
 
 def path_of(name: str, role: str) -> str:

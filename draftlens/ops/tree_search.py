@@ -5,18 +5,21 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 
-from draftlens.ops.tree import from_paths
-from draftlens.types import EMPTY, ROOT, Topology
+from draftlens.core.tree import EMPTY, ROOT, Topology, from_paths
 
 Path = tuple[int, ...]
 Chances = Sequence[Sequence[Sequence[float]]]
-"""How often guesses are right: ``chances[c][d][r]`` is the chance that the guess of rank r is right at depth d + 1, if
-all before it is; c is 0 where the one before was the draft's first choice (or there is none), 1 where it was another.
-It may not rise with the rank: then every prefix and better sibling of a likely node is likelier than the node."""
+"""How often guesses are right: ``chances[c][d][r]`` is the chance that the guess of rank r is right
+at depth d + 1, if all before it is; c is 0 where the one before was the draft's first choice (or
+there is none), 1 where it was another. It may not rise with the rank: then every prefix and better
+sibling of a likely node is likelier than the node."""
 
 
-def likeliest_paths(chances: Chances, most: int, depth: int | None = None) -> list[tuple[float, Path]]:
-    """The likeliest nodes of the infinite tree, likeliest first, each with the chance that all of it is right.
+def likeliest_paths(
+    chances: Chances, most: int, depth: int | None = None
+) -> list[tuple[float, Path]]:
+    """The likeliest nodes of the infinite tree, likeliest first, each with the chance that all of
+    it is right.
 
     Args:
         chances: their length bounds the depth.
@@ -71,15 +74,21 @@ def best_tree(
 
 
 def tokens_a_second(
-    topology: Topology, chances: Chances, verify_seconds: Callable[[int], float], draft_seconds: float
+    topology: Topology,
+    chances: Chances,
+    verify_seconds: Callable[[int], float],
+    draft_seconds: float,
 ) -> float:
     """What rounds of a tree should emit a second: eq. 3 of SpecVLM for trees.
 
-    A round of N nodes and depth D emits 1 + the sum of its nodes' chances tokens (the bonus token included) and takes
-    `verify_seconds(N) + D * draft_seconds`.
+    A round of N nodes and depth D emits 1 + the sum of its nodes' chances tokens (the bonus token
+    included) and takes `verify_seconds(N) + D * draft_seconds`.
     """
     chance, paths = {ROOT: 1.0}, dict[int, Path]({ROOT: ()})
-    for parent, nodes in topology.children.items():  # level by level, so a parent comes before its children
+    for (
+        parent,
+        nodes,
+    ) in topology.children.items():  # level by level, so a parent comes before its children
         row = _row(chances, paths[parent])
         for rank, node in enumerate(nodes):
             chance[node], paths[node] = chance[parent] * row[rank], (*paths[parent], rank)

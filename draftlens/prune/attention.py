@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from draftlens.errors import ConfigError
+from draftlens.core.errors import ConfigError
 from draftlens.prune.base import Visual, spread, top
 
 
@@ -20,7 +20,8 @@ def _scores(visual: Visual) -> Tensor:
 
 @dataclass(frozen=True)
 class SpecVLMPruner:
-    """Stage I keeps the most attended tokens, stage II spreads the rest over what is left (eq. 6 and 7).
+    """Stage I keeps the most attended tokens, stage II spreads the rest over what is left (eq. 6
+    and 7).
 
     Args:
         attention_mass: λ, the share of all visual attention that stage I must hold, 0 to 1.
@@ -34,19 +35,30 @@ class SpecVLMPruner:
 
     def __post_init__(self) -> None:
         if not isinstance(self.attention_mass, (int, float)) or not 0 <= self.attention_mass <= 1:
-            raise ConfigError(f"attention_mass is a share between 0 and 1, not {self.attention_mass!r}")
+            raise ConfigError(
+                f"attention_mass is a share between 0 and 1, not {self.attention_mass!r}"
+            )
 
     def select(self, visual: Visual, keep: int) -> Tensor:
-        """The smallest set that holds λ of the attention, at most `keep`, and uniformly spaced others up to `keep`."""
+        """The smallest set that holds λ of the attention, at most `keep`, and uniformly spaced
+        others up to `keep`."""
         scores = _scores(visual)
         order = scores.argsort(descending=True, stable=True)
         mass = scores[order].double().cumsum(0)
-        enough = int((mass < self.attention_mass * scores.double().sum()).sum()) + 1 if self.attention_mass else 0
+        enough = (
+            int((mass < self.attention_mass * scores.double().sum()).sum()) + 1
+            if self.attention_mass
+            else 0
+        )
         first = order[: min(enough, keep, len(visual))]
         rest = torch.ones(len(visual), dtype=torch.bool, device=scores.device)
         rest[first] = False
         others = rest.nonzero()[:, 0]
-        return torch.cat([first, others[spread(len(others), keep - len(first), scores.device)]]).sort().values
+        return (
+            torch.cat([first, others[spread(len(others), keep - len(first), scores.device)]])
+            .sort()
+            .values
+        )
 
 
 @dataclass(frozen=True)

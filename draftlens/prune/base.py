@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from draftlens.errors import ConfigError
-from draftlens.registry import Registry
+from draftlens.core.errors import ConfigError
+from draftlens.core.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class Visual:
     Args:
         cells: int64 ``[n, 3]``, frame, row and column of each (`models.cells`).
         features: ``[n, D]``, what the draft would read.
-        scores: float32 ``[n]``, how much the target's text looks at each; only for a pruner that `needs_scores`.
+        scores: float32 ``[n]``, how much the target's text looks at each; only for a pruner that
+            `needs_scores`.
     """
 
     cells: Tensor
@@ -45,7 +46,8 @@ class Pruner(Protocol):
 def keep_count(count: int, prune_ratio: float) -> int:
     """How many of `count` visual tokens stay: n(1 - r), rounded down.
 
-    A hair is added first: 100 * (1 - 0.9) is 9.999999999999998 to a computer, and 10 to everybody else.
+    A hair is added first: 100 * (1 - 0.9) is 9.999999999999998 to a computer, and 10 to everybody
+    else.
     """
     return int(count * (1 - prune_ratio) + 1e-9)
 
@@ -81,10 +83,13 @@ def make_pruner(name: str, options: Mapping[str, Any]) -> Pruner:
 
 
 def spread(count: int, keep: int, device: torch.device) -> Tensor:
-    """`keep` of `count` places at equal distances, the middle of each equal part, int64 ``[keep]``."""
+    """`keep` of `count` places at equal distances, the middle of each equal part, int64
+    ``[keep]``."""
     if keep > count:
         raise ConfigError(f"cannot keep {keep} of {count} tokens")
-    return ((torch.arange(keep, device=device) * 2 + 1) * count).div(2 * max(keep, 1), rounding_mode="floor")
+    return ((torch.arange(keep, device=device) * 2 + 1) * count).div(
+        2 * max(keep, 1), rounding_mode="floor"
+    )
 
 
 def top(scores: Tensor, keep: int) -> Tensor:

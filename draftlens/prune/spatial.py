@@ -9,13 +9,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from draftlens.errors import ConfigError
+from draftlens.core.errors import ConfigError
 from draftlens.prune.base import Visual, spread
 
 
 @dataclass(frozen=True)
 class UniformPruner:
-    """Every n-th token in raster order, over all frames (SpecVLM's stage II by itself, and its SD-Uniform)."""
+    """Every n-th token in raster order, over all frames (SpecVLM's stage II by itself, and its
+    SD-Uniform)."""
 
     needs_scores: ClassVar[bool] = False
 
@@ -31,20 +32,29 @@ class GridPruner:
     needs_scores: ClassVar[bool] = False
 
     def select(self, visual: Visual, keep: int) -> Tensor:
-        """Frames share the budget as evenly as whole numbers allow; each keeps the cells nearest to a regular grid."""
-        frames = [(visual.cells[:, 0] == time).nonzero()[:, 0] for time in torch.unique(visual.cells[:, 0])]
+        """Frames share the budget as evenly as whole numbers allow; each keeps the cells nearest to
+        a regular grid."""
+        frames = [
+            (visual.cells[:, 0] == time).nonzero()[:, 0]
+            for time in torch.unique(visual.cells[:, 0])
+        ]
         budget, kept = keep, []
         # Small frames first, so that what they cannot use is shared by the others.
         for left, frame in zip(range(len(frames), 0, -1), sorted(frames, key=len), strict=True):
             share = min(len(frame), budget // left)
             budget -= share
             kept.append(frame[_grid(visual.cells[frame, 1:], share)])
-        # What whole numbers left over goes, one each, to evenly spaced tokens that are not kept yet.
+        # What whole numbers left over goes, one each, to evenly spaced tokens that are not kept
+        # yet.
         chosen = torch.cat(kept) if kept else visual.cells.new_empty(0)
         rest = torch.ones(len(visual), dtype=torch.bool, device=chosen.device)
         rest[chosen] = False
         others = rest.nonzero()[:, 0]
-        return torch.cat([chosen, others[spread(len(others), keep - len(chosen), chosen.device)]]).sort().values
+        return (
+            torch.cat([chosen, others[spread(len(others), keep - len(chosen), chosen.device)]])
+            .sort()
+            .values
+        )
 
 
 def _grid(cells: Tensor, keep: int) -> Tensor:
@@ -53,7 +63,9 @@ def _grid(cells: Tensor, keep: int) -> Tensor:
         return cells.new_empty(0)
     high, wide = (int(n) + 1 for n in cells.max(0).values)
     rows = max(1, min(keep, round(sqrt(keep * high / wide))))
-    counts = [len(part) for part in torch.arange(keep).tensor_split(rows)]  # kept cells of each kept row
+    counts = [
+        len(part) for part in torch.arange(keep).tensor_split(rows)
+    ]  # kept cells of each kept row
     heights = spread(high, min(rows, high), cells.device).tolist()
     free = torch.ones(len(cells), dtype=torch.bool, device=cells.device)
     chosen = []
@@ -61,7 +73,9 @@ def _grid(cells: Tensor, keep: int) -> Tensor:
         height = heights[row * len(heights) // rows]
         for column in range(count):
             aim = cells.new_tensor([height, int((column + 0.5) * wide / count)])
-            distance = (cells - aim).square().sum(-1).masked_fill(~free, torch.iinfo(torch.long).max)
+            distance = (
+                (cells - aim).square().sum(-1).masked_fill(~free, torch.iinfo(torch.long).max)
+            )
             nearest = int(distance.argmin())
             free[nearest] = False
             chosen.append(nearest)
@@ -89,7 +103,11 @@ class RandomPruner:
     def select(self, visual: Visual, keep: int) -> Tensor:
         """The same choice for the same seed and count, on every device."""
         generator = torch.Generator().manual_seed(self.seed)
-        return torch.randperm(len(visual), generator=generator)[:keep].sort().values.to(visual.cells.device)
+        return (
+            torch.randperm(len(visual), generator=generator)[:keep]
+            .sort()
+            .values.to(visual.cells.device)
+        )
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from draftlens.errors import ConfigError
+from draftlens.core.errors import ConfigError
 from draftlens.prune.base import Visual, spread, top
 
 
 def _whole_frames(visual: Visual, order: Tensor, keep: int) -> Tensor:
-    """Tokens of whole frames in this order of importance until `keep`; the last frame gives evenly spaced ones."""
+    """Tokens of whole frames in this order of importance until `keep`; the last frame gives evenly
+    spaced ones."""
     kept, left = [], keep
     for time in order.tolist():
         frame = (visual.cells[:, 0] == time).nonzero()[:, 0]
@@ -43,7 +44,8 @@ class FramePruner:
 
 @dataclass(frozen=True)
 class FastVIDPruner:
-    """Drops the frames most like the one before, after FastVID (arXiv 2503.11187) as the paper uses it."""
+    """Drops the frames most like the one before, after FastVID (arXiv 2503.11187) as the paper uses
+    it."""
 
     needs_scores: ClassVar[bool] = False
 
@@ -52,7 +54,9 @@ class FastVIDPruner:
         times = torch.unique(visual.cells[:, 0])
         if len(times) == 0:
             return visual.cells.new_empty(0)
-        means = torch.stack([visual.features[visual.cells[:, 0] == time].float().mean(0) for time in times])
+        means = torch.stack(
+            [visual.features[visual.cells[:, 0] == time].float().mean(0) for time in times]
+        )
         change = 1 - cosine_similarity(means[1:], means[:-1], dim=-1)
         change = torch.cat([change.new_full((1,), torch.inf), change])
         return _whole_frames(visual, times[change.argsort(descending=True, stable=True)], keep)
@@ -60,7 +64,8 @@ class FastVIDPruner:
 
 @dataclass(frozen=True)
 class DyCokePruner:
-    """Drops tokens most like the one at the same place a frame before, after DyCoke (arXiv 2411.15024).
+    """Drops tokens most like the one at the same place a frame before, after DyCoke (arXiv
+    2411.15024).
 
     Frames are taken in groups of `group`; the first of each group stays before all others.
 
@@ -80,7 +85,8 @@ class DyCokePruner:
         return top(self._change(visual), keep) if keep else visual.cells.new_empty(0)
 
     def _change(self, visual: Visual) -> Tensor:
-        """How much each token differs from the last one at its place, 0 to 2; 4 where a group begins."""
+        """How much each token differs from the last one at its place, 0 to 2; 4 where a group
+        begins."""
         change = torch.full((len(visual),), 4.0, device=visual.cells.device)
         last: dict[tuple[int, int], int] = {}
         pairs = []
@@ -91,5 +97,7 @@ class DyCokePruner:
             last[row, column] = index
         if pairs:
             new, old = torch.tensor(pairs, device=change.device).unbind(1)
-            change[new] = 1 - cosine_similarity(visual.features[new].float(), visual.features[old].float(), dim=-1)
+            change[new] = 1 - cosine_similarity(
+                visual.features[new].float(), visual.features[old].float(), dim=-1
+            )
         return change

@@ -1,1 +1,19 @@
+"""Training a small draft model for one's own target: the LLaVA recipe over any transformers VLM."""
 
+from typing import TYPE_CHECKING, Any
+
+from draftlens.train.options import DraftTraining
+
+if TYPE_CHECKING:
+    from draftlens.train.run import train_draft
+
+__all__ = ["DraftTraining", "train_draft"]
+
+
+def __getattr__(name: str) -> Any:
+    # The Trainer takes seconds to import, and the command line reads the options for its help.
+    if name == "train_draft":
+        from draftlens.train.run import train_draft
+
+        return train_draft
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

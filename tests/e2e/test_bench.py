@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from draftlens.engine import session
 from families import FAMILIES
 from PIL import Image
 
@@ -16,10 +17,9 @@ import draftlens
 from draftlens.bench import runner
 from draftlens.bench.clips import VideoFile
 from draftlens.bench.contestants import HfAssisted, HfGenerate, Ours
-from draftlens.compare import run_stock
-from draftlens.config import PlainDecoding, SpeculativeDecoding, SpecVLM
-from draftlens.engine import session
-from draftlens.errors import ConfigError
+from draftlens.core.errors import ConfigError
+from draftlens.measure.stock import run_stock
+from draftlens.methods import PlainDecoding, SpeculativeDecoding, SpecVLM
 from tests.e2e.conftest import CLIPS
 from tests.e2e.test_families import save_pair
 
@@ -49,19 +49,45 @@ def bench(command: Run, pair: tuple[str, str], films: Path) -> Run:
     target, small = pair
 
     def call(*words: str, workload: Path | str = films, draft: str = small) -> tuple[int, str, str]:
-        given = ["--workload", str(workload), "--target", target, "--draft", draft, "--device", "cpu"]
-        short = ["--frames", "2", "--max-new-tokens", "6", "--repeats", "2", "--out", str(films.parent / "out")]
+        given = [
+            "--workload",
+            str(workload),
+            "--target",
+            target,
+            "--draft",
+            draft,
+            "--device",
+            "cpu",
+        ]
+        short = [
+            "--frames",
+            "2",
+            "--max-new-tokens",
+            "6",
+            "--repeats",
+            "2",
+            "--out",
+            str(films.parent / "out"),
+        ]
         return command("bench", *given, *short, *words)
 
     return call
 
 
 def lines_of(films: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (films.parent / "out" / "measurements.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)
+        for line in (films.parent / "out" / "measurements.jsonl").read_text().splitlines()
+    ]
 
 
 def test_a_whole_run_and_its_resumption(bench: Run, films: Path) -> None:
-    words = ["--sweep", "prune_ratio=0,0.9,1", "--method-json", '{"self": {"method": "specvlm", "draft": "self"}}']
+    words = [
+        "--sweep",
+        "prune_ratio=0,0.9,1",
+        "--method-json",
+        '{"self": {"method": "specvlm", "draft": "self"}}',
+    ]
     status, out, _ = bench(*words, "--json")
     summary = json.loads(out)
     assert status == 0
@@ -121,15 +147,36 @@ def test_a_broken_clip_is_told_and_left_out(bench: Run, films: Path) -> None:
     assert not list((films.parent / "out").glob("*.png"))
 
 
-def test_a_first_clip_that_the_processor_refuses_refuses_no_method(command: Run, tmp_path: Path) -> None:
+def test_a_first_clip_that_the_processor_refuses_refuses_no_method(
+    command: Run, tmp_path: Path
+) -> None:
     """Qwen2.5-VL's takes no picture that is 200 times as wide as high."""
     target, small = save_pair(QWEN, tmp_path)
     (tmp_path / "films").mkdir()
     Image.new("RGB", (2000, 3)).save(tmp_path / "films" / "a_strip.png")
     (tmp_path / "films" / "b.mp4").write_bytes((CLIPS / "drift.mp4").read_bytes())
     (tmp_path / "films" / "c.png").write_bytes((CLIPS / "shapes.png").read_bytes())
-    words = ["--workload", str(tmp_path / "films"), "--target", target, "--draft", small, "--device", "cpu"]
-    words += ["--frames", "2", "--max-new-tokens", "4", "--repeats", "1", "--out", str(tmp_path / "out"), "--json"]
+    words = [
+        "--workload",
+        str(tmp_path / "films"),
+        "--target",
+        target,
+        "--draft",
+        small,
+        "--device",
+        "cpu",
+    ]
+    words += [
+        "--frames",
+        "2",
+        "--max-new-tokens",
+        "4",
+        "--repeats",
+        "1",
+        "--out",
+        str(tmp_path / "out"),
+        "--json",
+    ]
     status, out, _ = command("bench", *words, "--no-plots")
     summary = json.loads(out)
     assert status == 0
@@ -138,7 +185,10 @@ def test_a_first_clip_that_the_processor_refuses_refuses_no_method(command: Run,
     assert (failed["clip"], failed["method"]) == ("a_strip.png", "")
     assert "aspect ratio must be smaller than 200" in failed["error"]
     names = ["hf-generate", "hf-assisted", "plain", "speculative", "specvlm"]
-    assert {group: list(of["methods"]) for group, of in summary["groups"].items()} == {"images": names, "videos": names}
+    assert {group: list(of["methods"]) for group, of in summary["groups"].items()} == {
+        "images": names,
+        "videos": names,
+    }
 
 
 @pytest.mark.parametrize("what", ["clip", "draft"])
@@ -155,7 +205,9 @@ def test_other_files_under_the_same_names_are_not_mixed_in(
     before = lines_of(films)
     status, _, err = bench(*words, "--resume")
     assert status == 2
-    name = {"clip": "files.shapes.png was", "draft": "models.draft.files.model.safetensors was"}[what]
+    name = {"clip": "files.shapes.png was", "draft": "models.draft.files.model.safetensors was"}[
+        what
+    ]
     assert f"holds another run: {name}" in " ".join(err.split())
     assert lines_of(films) == before
     run = json.loads((films.parent / "out" / "run.json").read_text())
@@ -165,10 +217,14 @@ def test_other_files_under_the_same_names_are_not_mixed_in(
     assert bench(*words, "--restart")[0] == 0
 
 
-def test_sweeps_of_one_field_add_up_and_a_run_begun_again_leaves_no_old_report(bench: Run, films: Path) -> None:
+def test_sweeps_of_one_field_add_up_and_a_run_begun_again_leaves_no_old_report(
+    bench: Run, films: Path
+) -> None:
     words = ["--methods", "specvlm", "--peers", "", "--repeats", "1", "--clips", "1", "--json"]
     half = ["--method-json", '{"half": {"method": "specvlm", "prune_ratio": 0.5}}']
-    status, out, _ = bench(*words, *half, "--sweep", "prune_ratio=0.5", "--sweep", "prune_ratio=0.9,0.8")
+    status, out, _ = bench(
+        *words, *half, "--sweep", "prune_ratio=0.5", "--sweep", "prune_ratio=0.9,0.8"
+    )
     assert status == 0
     assert list(json.loads(out)["variants"]) == ["specvlm prune_ratio=0.8"]
     folder = films.parent / "out"
@@ -178,11 +234,26 @@ def test_sweeps_of_one_field_add_up_and_a_run_begun_again_leaves_no_old_report(b
     ]
     assert (folder / "acceptance_by_prune_ratio.png").exists()
     assert bench(*words, "--restart", "--no-plots")[0] == 0
-    assert {file.name for file in folder.iterdir()} == {"measurements.jsonl", "report.md", "run.json", "summary.json"}
+    assert {file.name for file in folder.iterdir()} == {
+        "measurements.jsonl",
+        "report.md",
+        "run.json",
+        "summary.json",
+    }
 
 
 def test_its_own_pictures_are_no_clips(bench: Run, films: Path) -> None:
-    words = ["--methods", "plain", "--peers", "", "--repeats", "1", "--json", "--out", str(films / "runs" / "bench")]
+    words = [
+        "--methods",
+        "plain",
+        "--peers",
+        "",
+        "--repeats",
+        "1",
+        "--json",
+        "--out",
+        str(films / "runs" / "bench"),
+    ]
     assert bench(*words)[0] == 0
     assert (films / "runs" / "bench" / "speedup.png").exists()
     status, out, _ = bench(*words, "--resume")
@@ -228,7 +299,9 @@ def test_a_wrong_answer_is_found(bench: Run, monkeypatch: pytest.MonkeyPatch) ->
     assert summary["groups"]["videos"]["methods"]["plain"]["identical"] == 2
 
 
-def test_ctrl_c_keeps_what_is_measured(bench: Run, films: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_keeps_what_is_measured(
+    bench: Run, films: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     measure, count = runner._measure, 0
 
     def interrupted(*words: Any) -> Any:
@@ -248,7 +321,19 @@ def test_ctrl_c_keeps_what_is_measured(bench: Run, films: Path, monkeypatch: pyt
 
 
 def test_the_worlds_clips_in_two_lengths(bench: Run, films: Path) -> None:
-    words = ["--clips", "1", "--context", "24", "--methods", "specvlm", "--peers", "", "--repeats", "1", "--json"]
+    words = [
+        "--clips",
+        "1",
+        "--context",
+        "24",
+        "--methods",
+        "specvlm",
+        "--peers",
+        "",
+        "--repeats",
+        "1",
+        "--json",
+    ]
     status, out, _ = bench(*words, workload="world:2")
     summary = json.loads(out)
     assert status == 0
@@ -276,7 +361,9 @@ def test_the_worlds_clips_in_two_lengths(bench: Run, films: Path) -> None:
         (["--workload", "nowhere"], "there is no workload and no file 'nowhere'"),
     ],
 )
-def test_errors_are_one_sentence_and_exit_status_2(bench: Run, words: list[str], sentence: str) -> None:
+def test_errors_are_one_sentence_and_exit_status_2(
+    bench: Run, words: list[str], sentence: str
+) -> None:
     status, out, err = bench(*words)
     assert status == 2
     assert sentence in " ".join(err.split())
@@ -285,8 +372,12 @@ def test_errors_are_one_sentence_and_exit_status_2(bench: Run, words: list[str],
 
 def test_methods_from_a_file(bench: Run, tmp_path: Path) -> None:
     file = tmp_path / "methods.yaml"
-    file.write_text("long: {num_speculative_tokens: 7}\nfive: {peer: hf-assisted, num_assistant_tokens: 5}\n")
-    status, out, _ = bench("--methods-file", str(file), "--methods", "", "--peers", "", "--json", "--no-plots")
+    file.write_text(
+        "long: {num_speculative_tokens: 7}\nfive: {peer: hf-assisted, num_assistant_tokens: 5}\n"
+    )
+    status, out, _ = bench(
+        "--methods-file", str(file), "--methods", "", "--peers", "", "--json", "--no-plots"
+    )
     assert status == 0
     assert list(json.loads(out)["groups"]["videos"]["methods"]) == ["hf-generate", "long", "five"]
 
@@ -303,12 +394,16 @@ def test_an_answer_is_the_engines_and_counts_the_same(pair: tuple[str, str]) -> 
     assert answer.prompt_tokens == inputs.target["input_ids"].shape[1]
     assert answer.phases["frames"] > 0
     stock = HfGenerate().answer(engine, shown, 9)
-    assert [stock.tokens] == run_stock(engine.target.backbone, inputs.target, max_new_tokens=9).tokens
+    assert [stock.tokens] == run_stock(
+        engine.target.backbone, inputs.target, max_new_tokens=9
+    ).tokens
     assert 0 < stock.phases["frames"] < stock.ttft < stock.e2e
     assert sum(stock.phases.values()) == pytest.approx(stock.e2e)
 
 
-@pytest.mark.parametrize("way", [Ours(PlainDecoding()), Ours(SpecVLM()), HfGenerate(), HfAssisted()])
+@pytest.mark.parametrize(
+    "way", [Ours(PlainDecoding()), Ours(SpecVLM()), HfGenerate(), HfAssisted()]
+)
 def test_reading_the_clip_counts(pair: tuple[str, str], way: Any) -> None:
     """For every way alike, in the whole call, in the time to the first token and in its phase."""
     engine = draftlens.load(*pair, device="cpu")
@@ -329,7 +424,10 @@ def test_the_caches_are_counted_to_the_byte(pair: tuple[str, str]) -> None:
     per_token = 2 * 4 * text.num_hidden_layers * text.num_key_value_heads * (text.hidden_size // 4)
     plain = Ours(PlainDecoding()).answer(engine, shown, 9)
     assert plain.cache_bytes == per_token * (plain.prompt_tokens + 9)
-    sizes = [Ours(SpecVLM(prune_ratio=ratio)).answer(engine, shown, 9).cache_bytes or 0 for ratio in (0, 1)]
+    sizes = [
+        Ours(SpecVLM(prune_ratio=ratio)).answer(engine, shown, 9).cache_bytes or 0
+        for ratio in (0, 1)
+    ]
     visual = Ours(SpecVLM(prune_ratio=0)).answer(engine, shown, 9).counters["visual"]
     assert sizes[0] - sizes[1] == per_token * visual  # the draft is as large as the target here
     chain = Ours(SpeculativeDecoding()).answer(engine, shown, 9)
@@ -343,7 +441,9 @@ def test_assisted_generation_leaves_the_drafts_settings_as_they_were(pair: tuple
     shown = VideoFile(CLIPS / "drift.mp4").prepare("what is it", 2)
     config = engine.draft.backbone.model.generation_config
     before = config.num_assistant_tokens
-    found = HfAssisted(num_assistant_tokens=3, assistant_confidence_threshold=0.0).answer(engine, shown, 9)
+    found = HfAssisted(num_assistant_tokens=3, assistant_confidence_threshold=0.0).answer(
+        engine, shown, 9
+    )
     assert found.tokens == HfGenerate().answer(engine, shown, 9).tokens
     assert config.num_assistant_tokens == before
     alone = draftlens.Engine(engine.target, None)

@@ -39,7 +39,9 @@ def test_json_is_what_the_engine_says(run: Any, engine: draftlens.Engine) -> Non
     for mass in MASSES:
         method = SpecVLM(prune_ratio=0.6, tree=None, num_speculative_tokens=2, attention_mass=mass)
         answers = [
-            engine.generate("Describe the video.", video=clip, num_frames=2, max_new_tokens=6, method=method)
+            engine.generate(
+                "Describe the video.", video=clip, num_frames=2, max_new_tokens=6, method=method
+            )
             for clip in clips
         ]
         curve.append(sum(answer.stats.mean_acceptance_length for answer in answers) / len(answers))
@@ -92,7 +94,8 @@ def test_answers_of_one_token_accept_nothing_and_are_no_error(run: Any) -> None:
     assert status == 0, err
     assert "<" not in out
     assert out.splitlines()[-1] == (
-        "no attention_mass is best: the answers ended with their first token, so nothing was drafted"
+        "no attention_mass is best: the answers ended with their first token, so nothing was "
+        "drafted"
     )
 
 
@@ -110,15 +113,28 @@ def test_masses_that_do_equally_well_have_no_best(run: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--speculative-config", '{"pruner": "uniform"}'], "calibrate chooses the attention_mass of method specvlm"),
-        (["--speculative-config", '{"method": "speculative"}'], "method 'speculative' contradict each other"),
-        (["--speculative-config", '{"prune_ratio": 2}'], "prune_ratio is a share between 0 and 1, not 2"),
+        (
+            ["--speculative-config", '{"pruner": "uniform"}'],
+            "calibrate chooses the attention_mass of method specvlm",
+        ),
+        (
+            ["--speculative-config", '{"method": "speculative"}'],
+            "method 'speculative' contradict each other",
+        ),
+        (
+            ["--speculative-config", '{"prune_ratio": 2}'],
+            "prune_ratio is a share between 0 and 1, not 2",
+        ),
         (
             ["--speculative-config", '{"tree": "auto"}'],
-            "tree 'auto' goes by the clock, and so would the attention_mass: use 'eagle', null or a list of paths",
+            "tree 'auto' goes by the clock, and so would the attention_mass: use 'eagle', null "
+            "or a list of paths",
         ),
         (["--speculative-config", '{"prune_ratio": 0}'], "prune_ratio 0 leaves nothing to choose"),
-        (["--speculative-config", '{"prune_ratio": 1.0}'], "prune_ratio 1 leaves nothing to choose"),
+        (
+            ["--speculative-config", '{"prune_ratio": 1.0}'],
+            "prune_ratio 1 leaves nothing to choose",
+        ),
         (["nowhere.mp4"], "cannot read nowhere.mp4: there is no such file"),
         (["--target", "/no/such/model"], "there is no such folder"),
     ],

@@ -29,7 +29,12 @@ def test_the_demo_streams_both_and_ends_with_a_table(run) -> None:
     assert status == 0
     caption = json.loads(Path(CLIP + ".json").read_text())["caption"]
     assert " ".join(out.split()).count(" ".join(caption.split())) == 2
-    for row in ("tokens/s", "speedup, end to end", "mean acceptance length", "supplied by the draft"):
+    for row in (
+        "tokens/s",
+        "speedup, end to end",
+        "mean acceptance length",
+        "supplied by the draft",
+    ):
         assert row in out
     assert "yes" in next(line for line in out.splitlines() if "identical" in line)
 
@@ -46,7 +51,9 @@ def test_a_name_with_brackets_is_shown_as_it_is(run, tmp_path: Path) -> None:
     """As video downloaders give them; to rich they would be a style and a picture."""
     clip = tmp_path / "Trip :x: [dqw4w9WgXcQ].mp4"
     shutil.copy(CLIP, clip)
-    status, out, err = run("demo", str(clip), "--frames", "2", "--max-new-tokens", "6", "--device", "cpu")
+    status, out, err = run(
+        "demo", str(clip), "--frames", "2", "--max-new-tokens", "6", "--device", "cpu"
+    )
     assert status == 0, err
     assert f"{clip.name}, stock generate of embedded:" in out
     assert f"{clip.name}, draftlens (green: supplied by the draft):" in out
@@ -58,7 +65,9 @@ def test_without_a_draft_nothing_is_drafted(run) -> None:
     status, out, err = run("caption", CLIP, *words, "--json")
     assert status == 0, err
     assert json.loads(out)["stats"]["drafted"] == 0
-    status, _, err = run("caption", CLIP, *words, "--method", "telepathy", "--target", "/no/such/model")
+    status, _, err = run(
+        "caption", CLIP, *words, "--method", "telepathy", "--target", "/no/such/model"
+    )
     assert status == 2
     assert "unknown method 'telepathy'" in err
 
@@ -70,7 +79,9 @@ def test_caption_and_ask(run) -> None:
     assert " ".join(out.split()) == " ".join(caption.split())
     assert "mean acceptance length" in err
     assert "lossless" in err
-    status, out, _ = run("ask", PICTURE, "--prompt", "Describe the image.", "--json", "--device", "cpu")
+    status, out, _ = run(
+        "ask", PICTURE, "--prompt", "Describe the image.", "--json", "--device", "cpu"
+    )
     assert status == 0
     assert json.loads(out)["text"]
 
@@ -93,11 +104,14 @@ def test_the_methods_options_come_from_json_yaml_and_flags(run, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["--temperature", "1.2"], ["--images"], ["--speculative-config", '{"tree": "eagle"}']]
+    "words",
+    [[], ["--temperature", "1.2"], ["--images"], ["--speculative-config", '{"tree": "eagle"}']],
 )
 def test_verify_finds_no_difference(run, words: list[str]) -> None:
     media = [PICTURE] if "--images" in words else [CLIP]
-    status, out, _ = run("verify", *media, "--max-new-tokens", "40", "--device", "cpu", "--json", *words)
+    status, out, _ = run(
+        "verify", *media, "--max-new-tokens", "40", "--device", "cpu", "--json", *words
+    )
     report = json.loads(out)
     assert status == 0
     assert report["identical"]
@@ -117,13 +131,17 @@ def test_verify_asks_about_an_image_what_ask_does(run, monkeypatch: pytest.Monke
 
     asked = []
     read = app.read_media
-    monkeypatch.setattr(app, "read_media", lambda *given, **media: asked.append(given[2]) or read(*given, **media))
+    monkeypatch.setattr(
+        app, "read_media", lambda *given, **media: asked.append(given[2]) or read(*given, **media)
+    )
     for words in ([PICTURE, "--images"], [CLIP], [CLIP, "--prompt", "What?"]):
         run("verify", *words, "--max-new-tokens", "2", "--device", "cpu")
     assert asked == ["Describe the image.", "Describe the video.", "What?"]
 
 
-def test_verify_exits_with_1_on_a_difference_and_shows_where(run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_exits_with_1_on_a_difference_and_shows_where(
+    run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from draftlens.engine import session
 
     def wrong(tree, ranking):
@@ -151,7 +169,15 @@ def test_doctor_tells_of_the_machine_and_of_a_pair(run) -> None:
     status, out, _ = run("doctor", "--json", "--target", "embedded", "--device", "cpu")
     facts = json.loads(out)
     assert status == 0
-    assert {"torch", "transformers", "devices", "memory", "attention backends", "target", "draft"} <= set(facts)
+    assert {
+        "torch",
+        "transformers",
+        "devices",
+        "memory",
+        "attention backends",
+        "target",
+        "draft",
+    } <= set(facts)
     assert facts["pair"].startswith("fits")
     assert run("doctor")[0] == 0
     status, _, err = run("doctor", "--draft", "/no/such/model")
@@ -166,17 +192,42 @@ def test_doctor_tells_of_the_machine_and_of_a_pair(run) -> None:
         (["caption", "."], "it is a folder"),
         (["ask", CLIP, "--prompt", "Hello?"], "error: cannot read"),
         (["caption", CLIP, "--target", "/no/such/model"], "there is no such folder"),
-        (["caption", CLIP, "--method", "telepathy"], "unknown method 'telepathy'; known: plain, speculative"),
-        (["caption", CLIP, "--speculative-config", '{"gamma": 4}'], "does not know 'gamma'; known: num_speculative"),
+        (
+            ["caption", CLIP, "--method", "telepathy"],
+            "unknown method 'telepathy'; known: plain, speculative",
+        ),
+        (
+            ["caption", CLIP, "--speculative-config", '{"gamma": 4}'],
+            "does not know 'gamma'; known: num_speculative",
+        ),
         (["caption", CLIP, "--speculative-config", "{"], "--speculative-config is not valid"),
-        (["caption", CLIP, "--speculative-config", "no.json"], "cannot read the configuration no.json"),
-        (["caption", CLIP, "--method", "plain", "--speculative-config", '{"method": "speculative"}'], "contradict"),
+        (
+            ["caption", CLIP, "--speculative-config", "no.json"],
+            "cannot read the configuration no.json",
+        ),
+        (
+            [
+                "caption",
+                CLIP,
+                "--method",
+                "plain",
+                "--speculative-config",
+                '{"method": "speculative"}',
+            ],
+            "contradict",
+        ),
         (
             ["caption", CLIP, "--limits", '{"max_bytes": 100}'],
             "over the limit of 100 bytes; pass Limits(max_bytes=...)",
         ),
-        (["caption", CLIP, "--limits", '{"max_byte": 100}'], "--limits does not know 'max_byte'; known: max_bytes"),
-        (["caption", CLIP, "--limits", "100"], "--limits is not valid: it must be an object of numbers"),
+        (
+            ["caption", CLIP, "--limits", '{"max_byte": 100}'],
+            "--limits does not know 'max_byte'; known: max_bytes",
+        ),
+        (
+            ["caption", CLIP, "--limits", "100"],
+            "--limits is not valid: it must be an object of numbers",
+        ),
         (["caption", CLIP, "--dtype", "int3"], "unknown dtype 'int3'"),
         (["caption", CLIP, "--device", "nowhere"], "device 'nowhere' cannot be used"),
     ],

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import pytest
 
 import draftlens
-from draftlens.ops.tree import chain, cut
-from draftlens.types import DraftTree
+from draftlens.core.proposal import DraftTree
+from draftlens.core.tree import chain, cut
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,7 +21,9 @@ def blocks(name: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
 
 
-def test_the_first_result_of_the_readme(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_result_of_the_readme(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(ROOT)
     code = blocks("README.md")[0]
     assert len([line for line in code.splitlines() if line.strip()]) <= 5
@@ -32,14 +34,18 @@ def test_the_first_result_of_the_readme(monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 def test_the_readmes_engine_examples(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, engine: draftlens.Engine
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    engine: draftlens.Engine,
 ) -> None:
     clips = ROOT / "draftlens" / "embedded" / "clips"
     (tmp_path / "clip.mp4").write_bytes((clips / "drift.mp4").read_bytes())
     (tmp_path / "a.png").write_bytes((clips / "shapes.png").read_bytes())
     monkeypatch.chdir(tmp_path)
     streaming, methods = (
-        next(b for b in blocks("README.md") if word in b) for word in ("chunk.text", 'method="plain"')
+        next(b for b in blocks("README.md") if word in b)
+        for word in ("chunk.text", 'method="plain"')
     )
     exec(streaming, {"engine": engine})
     assert capsys.readouterr().out.strip()
@@ -59,8 +65,12 @@ def test_the_drafter_of_contributing(engine: draftlens.Engine) -> None:
         def drafter(self, *_: object) -> Any:
             return names["RepeatLast"]()
 
-    inputs = engine.read("Describe the video.", video=ROOT / "draftlens" / "embedded" / "clips" / "drift.mp4")
+    inputs = engine.read(
+        "Describe the video.", video=ROOT / "draftlens" / "embedded" / "clips" / "drift.mp4"
+    )
     for length in (1, 2, 3, 40):
         fast = engine.answer(inputs, method=Repeating(), max_new_tokens=length).run()  # type: ignore[arg-type]
-        assert fast.tokens == engine.answer(inputs, method="plain", max_new_tokens=length).run().tokens
+        assert (
+            fast.tokens == engine.answer(inputs, method="plain", max_new_tokens=length).run().tokens
+        )
     assert fast.stats.drafted > fast.stats.accepted

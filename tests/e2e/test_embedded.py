@@ -1,4 +1,5 @@
-"""The main job on real input: clips from disk, the pair in the package, stock generate beside it."""
+"""The main job on real input: clips from disk, the pair in the package, stock generate beside
+it."""
 
 from __future__ import annotations
 
@@ -10,14 +11,16 @@ import pytest
 from PIL import Image
 
 import draftlens
-from draftlens.compare import run_stock
+from draftlens.measure.stock import run_stock
 from tests.e2e.conftest import CLIPS
 
 WORLD = [clip for clip in sorted(CLIPS.glob("*.mp4")) if clip.with_suffix(".mp4.json").exists()]
 METHODS = ["plain", {"num_speculative_tokens": 5}, {"num_speculative_tokens": 2}, {"tree": "eagle"}]
 
 
-def stock_tokens(engine: draftlens.Engine, inputs: draftlens.Inputs, **options: object) -> list[list[int]]:
+def stock_tokens(
+    engine: draftlens.Engine, inputs: draftlens.Inputs, **options: object
+) -> list[list[int]]:
     return run_stock(engine.target.backbone, inputs.target, do_sample=False, **options).tokens
 
 
@@ -29,7 +32,10 @@ def test_three_clips_are_shipped_and_two_of_them_are_of_the_world() -> None:
 @pytest.mark.parametrize("clip", WORLD, ids=lambda clip: clip.stem)
 def test_a_world_clip_is_described_as_its_record_says(engine: draftlens.Engine, clip: Path) -> None:
     result = engine.generate("Describe the video.", video=clip, max_new_tokens=320)
-    assert result.text.strip() == json.loads(clip.with_suffix(".mp4.json").read_text())["caption"].strip()
+    assert (
+        result.text.strip()
+        == json.loads(clip.with_suffix(".mp4.json").read_text())["caption"].strip()
+    )
     assert result.lossless
     assert not result.approximate
 
@@ -56,7 +62,9 @@ def test_filmed_clips_give_the_tokens_of_stock_generate(
 
 
 def test_the_draft_agrees_partly_and_saves_target_forwards(engine: draftlens.Engine) -> None:
-    results = [engine.generate("Describe the video.", video=clip, max_new_tokens=320) for clip in WORLD]
+    results = [
+        engine.generate("Describe the video.", video=clip, max_new_tokens=320) for clip in WORLD
+    ]
     passes = sum(result.stats.passes for result in results)
     tokens = sum(result.stats.emitted - result.stats.first for result in results)
     assert 2.5 <= tokens / passes <= 5
@@ -67,18 +75,26 @@ def test_images_and_chats_and_batches(engine: draftlens.Engine) -> None:
     red = Image.fromarray(np.full((64, 64, 3), (200, 30, 30), np.uint8))
     turn = {
         "role": "user",
-        "content": [{"type": "image", "image": red}, {"type": "text", "text": "Describe the image."}],
+        "content": [
+            {"type": "image", "image": red},
+            {"type": "text", "text": "Describe the image."},
+        ],
     }
     clip = {
         "role": "user",
-        "content": [{"type": "image", "image": red}, {"type": "text", "text": "How many objects are there in all?"}],
+        "content": [
+            {"type": "image", "image": red},
+            {"type": "text", "text": "How many objects are there in all?"},
+        ],
     }
     inputs = engine.read(messages=[[turn], [clip]])
     result = engine.answer(inputs, max_new_tokens=40).run()
     assert result.tokens == stock_tokens(engine, inputs, max_new_tokens=40)
     alone = [engine.generate(messages=[one], max_new_tokens=40).tokens[0] for one in (turn, clip)]
     assert result.tokens == alone
-    assert result.texts == [engine.generate(messages=[one], max_new_tokens=40).text for one in (turn, clip)]
+    assert result.texts == [
+        engine.generate(messages=[one], max_new_tokens=40).text for one in (turn, clip)
+    ]
 
 
 def test_a_stream_is_the_answer_in_pieces(engine: draftlens.Engine) -> None:
@@ -98,14 +114,19 @@ def test_a_stream_left_early_harms_nothing(engine: draftlens.Engine) -> None:
     session = stream.session
     assert session.cache.lengths == [session.prompt.lengths[0] + len(session.rows.tokens[0]) - 1]
     assert stream.result.tokens[0] == whole.tokens[0][: sum(len(chunk.tokens) for chunk in seen)]
-    assert engine.generate("Describe the video.", video=WORLD[0], max_new_tokens=60).tokens == whole.tokens
+    assert (
+        engine.generate("Describe the video.", video=WORLD[0], max_new_tokens=60).tokens
+        == whole.tokens
+    )
 
 
 def test_a_stop_string_ends_the_answer_as_in_stock(engine: draftlens.Engine) -> None:
     inputs = engine.read("Describe the video.", video=WORLD[0])
     tokenizer = engine.target.processor.tokenizer
     result = engine.answer(inputs, max_new_tokens=100, stop=".").run()
-    assert result.tokens == stock_tokens(engine, inputs, max_new_tokens=100, stop_strings=["."], tokenizer=tokenizer)
+    assert result.tokens == stock_tokens(
+        engine, inputs, max_new_tokens=100, stop_strings=["."], tokenizer=tokenizer
+    )
     assert result.text.endswith(".")
     assert result.text.count(".") == 1
 
@@ -119,7 +140,9 @@ def test_sampling_is_the_same_with_and_without_a_draft(engine: draftlens.Engine)
         fast = engine.answer(inputs, method=method, **options).run()
         assert fast.tokens == plain.tokens
         assert fast.stats.target_forwards < plain.stats.target_forwards
-    assert engine.answer(inputs, method="plain", **{**options, "seed": 8}).run().tokens != plain.tokens
+    assert (
+        engine.answer(inputs, method="plain", **{**options, "seed": 8}).run().tokens != plain.tokens
+    )
 
 
 def test_bfloat16_is_never_called_lossless_with_a_draft() -> None:
@@ -127,7 +150,9 @@ def test_bfloat16_is_never_called_lossless_with_a_draft() -> None:
     fast = engine.generate("Describe the video.", video=WORLD[0], max_new_tokens=20)
     assert not fast.lossless
     assert fast.approximate == ("near-ties in bfloat16",)
-    assert engine.generate("Describe the video.", video=WORLD[0], max_new_tokens=20, method="plain").lossless
+    assert engine.generate(
+        "Describe the video.", video=WORLD[0], max_new_tokens=20, method="plain"
+    ).lossless
 
 
 def test_what_is_wrong_is_told_before_any_token(engine: draftlens.Engine) -> None:

@@ -1,4 +1,5 @@
-"""`draftlens evaluate` on the pair in the package: the whole way, on very few clips. Its figures mean nothing here."""
+"""`draftlens evaluate` on the pair in the package: the whole way, on very few clips. Its figures
+mean nothing here."""
 
 from __future__ import annotations
 
@@ -13,13 +14,18 @@ import pytest
 from PIL import Image
 
 import draftlens
-from draftlens.train.evaluate import Evaluation, Options, markdown, run, tables
-from draftlens.train.evaluate.plots import plot
-from draftlens.train.evaluate.run import Unwatched
-from draftlens.train.evaluate.samples import FAMILIES
+from draftlens.evaluate import Evaluation, Options, markdown, run, tables
+from draftlens.evaluate.plots import plot
+from draftlens.evaluate.run import Unwatched
+from draftlens.evaluate.samples import FAMILIES
 
 FEW = Options(clips=2, frames=(4, 8), guesses=5)
-PLOTS = {"accuracy.png", "acceptance_by_depth.png", "acceptance_by_gamma.png", "visual_dependence.png"}
+PLOTS = {
+    "accuracy.png",
+    "acceptance_by_depth.png",
+    "acceptance_by_gamma.png",
+    "visual_dependence.png",
+}
 Call = Callable[..., tuple[int, str, str]]
 
 
@@ -31,7 +37,7 @@ def call(command: Call, monkeypatch: pytest.MonkeyPatch) -> Call:
 
 
 def _few_guesses() -> Any:
-    from draftlens.train.evaluate.chance import Guesses
+    from draftlens.evaluate.chance import Guesses
 
     return Guesses(5)
 
@@ -84,10 +90,14 @@ def test_all_visual_tokens_give_what_agreement_gives(report: dict[str, Any]) -> 
     assert everything["acceptance_length"] == report["agreement"]["acceptance_length"]["5"]
 
 
-def test_the_report_is_the_same_every_time_but_for_seconds(engine: draftlens.Engine, report: dict[str, Any]) -> None:
+def test_the_report_is_the_same_every_time_but_for_seconds(
+    engine: draftlens.Engine, report: dict[str, Any]
+) -> None:
     again = Evaluation(engine.target, engine.draft, FEW).run()
     assert {**again, "seconds": None} == {**report, "seconds": None}
-    assert json.loads(json.dumps(report)) == json.loads(json.dumps({**again, "seconds": report["seconds"]}))
+    assert json.loads(json.dumps(report)) == json.loads(
+        json.dumps({**again, "seconds": report["seconds"]})
+    )
 
 
 def test_without_a_draft_there_is_no_pair(engine: draftlens.Engine, tmp_path: Path) -> None:
@@ -106,7 +116,11 @@ def test_tables_say_what_the_report_holds(report: dict[str, Any]) -> None:
     for title in found:
         assert f"## {title}\n" in pages
     for who in ("target", "draft"):
-        assert {f"Captions of the {who}", f"Facts by kind, {who}", f"Questions to the {who}"} <= found.keys()
+        assert {
+            f"Captions of the {who}",
+            f"Facts by kind, {who}",
+            f"Questions to the {who}",
+        } <= found.keys()
     lengths = dict(found["Mean acceptance length"].rows)
     assert lengths["5"] == f"{report['agreement']['acceptance_length']['5']:.2f}"
     assert found["Visual dependence of the draft"].rows[0][0] == "100%"
@@ -155,13 +169,29 @@ def test_the_command_prints_saves_and_plots(call: Call, tmp_path: Path) -> None:
     report = json.loads((out / "evaluate.json").read_text())
     assert report["finished"]
     assert report["arguments"]["frames"] == [4]
-    for words in ("Captions of the target", "Visual dependence of the draft", "Asked of the embedded pair", "chance"):
+    for words in (
+        "Captions of the target",
+        "Visual dependence of the draft",
+        "Asked of the embedded pair",
+        "chance",
+    ):
         assert words in printed
     assert (out / "evaluate.md").read_text() == markdown(report)
 
 
 def test_json_and_no_plots_and_no_draft(call: Call, tmp_path: Path) -> None:
-    words = ["--clips", "1", "--frames", "4", "--draft", "none", "--no-plots", "--json", "--seed", "3"]
+    words = [
+        "--clips",
+        "1",
+        "--frames",
+        "4",
+        "--draft",
+        "none",
+        "--no-plots",
+        "--json",
+        "--seed",
+        "3",
+    ]
     status, printed, _ = call(*words, "--out", str(tmp_path), "--device", "cpu")
     assert status == 0
     assert json.loads(printed) == json.loads((tmp_path / "evaluate.json").read_text())
@@ -170,17 +200,24 @@ def test_json_and_no_plots_and_no_draft(call: Call, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.png"))
 
 
-def test_ctrl_c_says_where_the_finished_part_is(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_says_where_the_finished_part_is(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run, "questions_right", interrupt)
     (tmp_path / "evaluate.json").write_text("an earlier one")
-    status, _, err = call("--clips", "1", "--frames", "4", "--out", str(tmp_path), "--device", "cpu")
+    status, _, err = call(
+        "--clips", "1", "--frames", "4", "--out", str(tmp_path), "--device", "cpu"
+    )
     assert status == 130
     assert f"what was finished is in {tmp_path / 'evaluate.json'}" in err
     assert "Traceback" not in err
-    assert list(json.loads((tmp_path / "evaluate.json").read_text())["accuracy"]["target"]) == ["captions", "pictures"]
+    assert list(json.loads((tmp_path / "evaluate.json").read_text())["accuracy"]["target"]) == [
+        "captions",
+        "pictures",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +232,9 @@ def test_ctrl_c_says_where_the_finished_part_is(call: Call, tmp_path: Path, monk
         (["--out", "/dev/null/folder"], "cannot write to the folder /dev/null/folder"),
     ],
 )
-def test_errors_are_one_sentence(call: Call, tmp_path: Path, words: list[str], sentence: str) -> None:
+def test_errors_are_one_sentence(
+    call: Call, tmp_path: Path, words: list[str], sentence: str
+) -> None:
     status, printed, err = call("--out", str(tmp_path), "--device", "cpu", *words)
     assert status == 2
     assert sentence in " ".join(err.split())
@@ -207,7 +246,9 @@ def test_without_matplotlib_a_sentence_says_how_to_get_it(
 ) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(
-        "draftlens.cli.evaluate.find_spec", lambda name: None if name == "matplotlib" else find(name), raising=True
+        "draftlens.cli.evaluate.find_spec",
+        lambda name: None if name == "matplotlib" else find(name),
+        raising=True,
     )
     status, _, err = call("--out", str(tmp_path), "--no-plots")
     assert status == 2

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 import draftlens
-from draftlens.conversation import ask, read
 from draftlens.explain import trace
+from draftlens.media.conversation import ask, read
 from tests.e2e.conftest import CLIPS
 
 CLIP = min(CLIPS.glob("*.mp4"))
@@ -28,7 +28,9 @@ def run(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def test_a_clip_becomes_a_sheet_a_page_and_a_summary(run, tmp_path: Path) -> None:
-    status, out, _ = run(str(CLIP), "--frames", "6", "--max-new-tokens", "40", "--out", str(tmp_path / "new"))
+    status, out, _ = run(
+        str(CLIP), "--frames", "6", "--max-new-tokens", "40", "--out", str(tmp_path / "new")
+    )
     assert status == 0
     with Image.open(tmp_path / "new" / f"{CLIP.stem}.png") as drawn:
         assert drawn.format == "PNG"
@@ -37,7 +39,10 @@ def test_a_clip_becomes_a_sheet_a_page_and_a_summary(run, tmp_path: Path) -> Non
     assert not re.search(r"https?:", text)
     data = json.loads(text.split('id="trace">')[1].split("</script>")[0])
     assert len(data["views"]) == 6
-    assert sum(sum(map(sum, view["kept"])) for view in data["views"]) == data["kept"] - data["spare"][1]
+    assert (
+        sum(sum(map(sum, view["kept"])) for view in data["views"])
+        == data["kept"] - data["spare"][1]
+    )
     assert data["plain"]["identical"]
     assert f"{CLIP.name}: the draft saw {data['kept']} of {data['total']} visual tokens" in out
     assert "plain decoding end to end" in out
@@ -46,8 +51,18 @@ def test_a_clip_becomes_a_sheet_a_page_and_a_summary(run, tmp_path: Path) -> Non
 
 def test_images_options_and_json(run, tmp_path: Path) -> None:
     options = '{"prune_ratio": 0.5, "draft": "self", "pruner": "grid", "tree": null}'
-    words = ["--images", str(PICTURE), str(PICTURE), "--no-compare", "--json", "--prompt", "What is the same?"]
-    status, out, _ = run(*words, "--max-new-tokens", "12", "--out", str(tmp_path), "--speculative-config", options)
+    words = [
+        "--images",
+        str(PICTURE),
+        str(PICTURE),
+        "--no-compare",
+        "--json",
+        "--prompt",
+        "What is the same?",
+    ]
+    status, out, _ = run(
+        *words, "--max-new-tokens", "12", "--out", str(tmp_path), "--speculative-config", options
+    )
     report = json.loads(out)
     assert status == 0
     assert report["sheet"] == str(tmp_path / f"{PICTURE.stem}-and-1-more.png")
@@ -66,7 +81,9 @@ def test_pictures_like_a_line_have_a_sheet_of_ordinary_size(
 ) -> None:
     Image.open(PICTURE).resize(size).save(tmp_path / "line.png")
     out = tmp_path / "out"
-    status, said, err = run("--images", str(tmp_path / "line.png"), "--no-compare", *SHORT, "--out", str(out))
+    status, said, err = run(
+        "--images", str(tmp_path / "line.png"), "--no-compare", *SHORT, "--out", str(out)
+    )
     assert status == 0, err
     assert "What is longer than 20 to 1 is drawn as if it were 20 to 1." in said
     with Image.open(out / "line.png") as drawn:
@@ -86,10 +103,16 @@ def test_the_trace_is_that_of_the_answer(engine: draftlens.Engine) -> None:
     options = {"max_new_tokens": 60}
     chat = read(ask("Describe the video.", video=CLIP), 4)
     found = trace(engine, chat, "clip", compare=False, **options)
-    plain = engine.generate("Describe the video.", video=CLIP, num_frames=4, method="specvlm", **options)
+    plain = engine.generate(
+        "Describe the video.", video=CLIP, num_frames=4, method="specvlm", **options
+    )
     assert "".join(piece.text for piece in found.pieces) == plain.text
     assert all(one.emitted == one.accepted + 1 for one in found.rounds[:-1])
-    assert sum(one.accepted for one in found.rounds) == plain.stats.accepted == sum(map(sum, plain.from_draft))
+    assert (
+        sum(one.accepted for one in found.rounds)
+        == plain.stats.accepted
+        == sum(map(sum, plain.from_draft))
+    )
     assert sum(one.drafted for one in found.rounds) == plain.stats.drafted
     assert sum(one.emitted for one in found.rounds) == plain.stats.emitted - 1
     assert found.shown.counts == (plain.stats.kept, plain.stats.visual)
@@ -106,9 +129,15 @@ def test_the_trace_is_that_of_the_answer(engine: draftlens.Engine) -> None:
         (["--images", str(CLIP)], "error: cannot read"),
         ([str(CLIP), "--method", "plain"], "method 'plain' leaves nothing out: use specvlm"),
         ([str(CLIP), "--speculative-config", '{"gamma": 4}'], "does not know 'gamma'"),
-        ([str(CLIP), "--max-new-tokens", "1"], "the answer ended with its first token, so nothing was drafted"),
+        (
+            [str(CLIP), "--max-new-tokens", "1"],
+            "the answer ended with its first token, so nothing was drafted",
+        ),
         ([str(CLIP), "--target", "/no/such/model"], "there is no such folder"),
-        (["--images", str(CLIPS / ".." / CLIPS.name / PICTURE.name), "--out", str(CLIPS)], "would be written over"),
+        (
+            ["--images", str(CLIPS / ".." / CLIPS.name / PICTURE.name), "--out", str(CLIPS)],
+            "would be written over",
+        ),
         ([str(CLIP), "--out", str(CLIP)], f"cannot write to the folder {CLIP}"),
     ],
 )

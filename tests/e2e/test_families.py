@@ -1,4 +1,5 @@
-"""Every family from a folder on disk and files: load, read, process, answer, as a user's own models would be."""
+"""Every family from a folder on disk and files: load, read, process, answer, as a user's own models
+would be."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from stock import noisy
 from transformers import AutoProcessor
 
 import draftlens
-from draftlens.compare import run_stock
-from draftlens.conversation import ask
+from draftlens.measure.stock import run_stock
+from draftlens.media.conversation import ask
 from tests.e2e.conftest import CLIPS
 
 TEMPLATE = """{%- for message in messages %}{{ message['role'] }}: {% for item in message['content'] -%}
@@ -25,7 +26,9 @@ PICTURE = CLIPS / "shapes.png"
 def save_pair(family: Family, folder: Path) -> tuple[str, str]:
     """A target and a half-agreeing draft with their processors, as checkpoints."""
     processor, model = family.processor(), family.build()
-    processor.chat_template = TEMPLATE.replace("IMAGE", family.image).replace("VIDEO", family.video or "")
+    processor.chat_template = TEMPLATE.replace("IMAGE", family.image).replace(
+        "VIDEO", family.video or ""
+    )
     for role, weights in (("target", model), ("draft", noisy(model))):
         weights.save_pretrained(folder / role)
         processor.save_pretrained(folder / role)
@@ -42,7 +45,10 @@ def test_files_in_stock_tokens_out(family: Family, tmp_path: Path) -> None:
     for media in asked:
         inputs = engine.read("what is it", **media)
         result = engine.answer(inputs, max_new_tokens=15).run()
-        assert result.tokens == run_stock(engine.target.backbone, inputs.target, max_new_tokens=15).tokens
+        assert (
+            result.tokens
+            == run_stock(engine.target.backbone, inputs.target, max_new_tokens=15).tokens
+        )
         accepted += result.stats.accepted
     assert accepted > 0
 
@@ -51,7 +57,11 @@ def test_a_draft_whose_pictures_are_fewer_tokens(tmp_path: Path) -> None:
     """The same pixels, larger patches: only the processor's own setting says so."""
     llava = next(family for family in FAMILIES if family.name == "llava")
     target, folder = save_pair(llava, tmp_path)
-    coarse = replace(llava, vision={**llava.vision, "patch_size": 8}, config={**llava.config, "image_seq_length": 4})
+    coarse = replace(
+        llava,
+        vision={**llava.vision, "patch_size": 8},
+        config={**llava.config, "image_seq_length": 4},
+    )
     coarse.build(1).save_pretrained(folder)
     processor = AutoProcessor.from_pretrained(folder)
     processor.patch_size = 8
@@ -62,13 +72,22 @@ def test_a_draft_whose_pictures_are_fewer_tokens(tmp_path: Path) -> None:
     assert len(inputs.draft["input_ids"][0]) < len(inputs.target["input_ids"][0])
     for method in ("speculative", "specvlm"):
         result = engine.answer(inputs, method=method, max_new_tokens=15).run()
-        assert result.tokens == run_stock(engine.target.backbone, inputs.target, max_new_tokens=15).tokens
+        assert (
+            result.tokens
+            == run_stock(engine.target.backbone, inputs.target, max_new_tokens=15).tokens
+        )
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
 def test_a_batch_of_chats(family: Family, tmp_path: Path) -> None:
     """Each chat gets the answer that it gets alone, whatever the others show."""
     engine = draftlens.load(*save_pair(family, tmp_path), device="cpu")
-    chats = [ask("what", images=PICTURE), ask("and what is this"), ask("both", images=[PICTURE, PICTURE])]
+    chats = [
+        ask("what", images=PICTURE),
+        ask("and what is this"),
+        ask("both", images=[PICTURE, PICTURE]),
+    ]
     together = engine.answer(engine.read(messages=chats), max_new_tokens=12).run()
-    assert together.tokens == [engine.generate(messages=chat, max_new_tokens=12).tokens[0] for chat in chats]
+    assert together.tokens == [
+        engine.generate(messages=chat, max_new_tokens=12).tokens[0] for chat in chats
+    ]

@@ -14,14 +14,16 @@ import torch
 from transformers import AutoModelForImageTextToText
 
 import draftlens
-from draftlens.train.draft.parts import find_parts
+from draftlens.train.parts import find_parts
 from tests.e2e.conftest import CLIPS
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "training.md").read_text()
 
 
 @pytest.fixture
-def run(command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
+def run(
+    command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., Any]:
     """`draftlens` with these words, in a folder of its own; what it prints comes as one line."""
     monkeypatch.chdir(tmp_path)
 
@@ -45,7 +47,8 @@ def clips_data(run: Any) -> None:
 def changed(before: Path, after: Path) -> set[str]:
     """Parts of the model whose weights are not the same any more."""
     one, other = (
-        AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32) for folder in (before, after)
+        AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
+        for folder in (before, after)
     )
     parts, states = find_parts(one), (dict(one.named_parameters()), dict(other.named_parameters()))
     return {
@@ -95,11 +98,16 @@ def test_the_documents_commands(run: Any, clips_data: None) -> None:
     assert namespace["trained"].losses == report["losses"]
 
 
-def test_ctrl_c_says_from_where_it_goes_on(run: Any, clips_data: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    from draftlens.train.draft.trainer import DraftTrainer
+def test_ctrl_c_says_from_where_it_goes_on(
+    run: Any, clips_data: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from draftlens.train.trainer import DraftTrainer
 
     words = [
-        *shlex.split("train-draft clips.jsonl --media-root clips --draft embedded --out out --stages instruct"),
+        *shlex.split(
+            "train-draft clips.jsonl --media-root clips --draft embedded --out out --stages "
+            "instruct"
+        ),
         *SHORT,
     ]
     words += ["--max-steps", "3", "--batch", "1", "--save-steps", "1", "--log-steps", "1"]
@@ -111,7 +119,10 @@ def test_ctrl_c_says_from_where_it_goes_on(run: Any, clips_data: None, monkeypat
         left.pop()
         return right(*given, **named)
 
-    for more, command in (([], "the same command"), (["--restart"], "the same command without --restart")):
+    for more, command in (
+        ([], "the same command"),
+        (["--restart"], "the same command without --restart"),
+    ):
         left[:] = [None, None]
         with monkeypatch.context() as patch:
             patch.setattr(DraftTrainer, "training_step", interrupted)
@@ -142,7 +153,11 @@ GOOD = '{"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "va
         (GOOD, [], "name either a draft to train on or a draft_config"),
         (GOOD, ["--draft", "embedded", "--lr", "0"], "lr must be a number above 0"),
         (GOOD, ["--draft", "embedded"], "shows no images or videos, so the projector cannot learn"),
-        (GOOD, ["--draft", "/no/such/model"], "cannot load the draft '/no/such/model': there is no such folder"),
+        (
+            GOOD,
+            ["--draft", "/no/such/model"],
+            "cannot load the draft '/no/such/model': there is no such folder",
+        ),
         (
             GOOD.replace('"hi"', '"<image>"').replace("{", '{"image": "gone.png", ', 1),
             ["--draft", "embedded"],
@@ -150,7 +165,9 @@ GOOD = '{"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "va
         ),
     ],
 )
-def test_errors_are_one_sentence_and_exit_status_2(run: Any, data: str, words: list[str], sentence: str) -> None:
+def test_errors_are_one_sentence_and_exit_status_2(
+    run: Any, data: str, words: list[str], sentence: str
+) -> None:
     Path("data.json").write_text(data)
     status, out, err = run("train-draft", "data.json", "--out", "out", "--cpu", *words)
     assert status == 2
@@ -162,12 +179,16 @@ def test_errors_are_one_sentence_and_exit_status_2(run: Any, data: str, words: l
 def test_every_option_is_a_field_with_a_default_that_is_shown(run: Any) -> None:
     from dataclasses import MISSING, fields
 
-    from draftlens.train.draft import DraftTraining
+    from draftlens.train import DraftTraining
 
     _, out, _ = run("train-draft", "--help")
     for item in fields(DraftTraining):
         if item.name != "data":
             assert f"--{item.name.replace('_', '-')} " in out
-        if isinstance(item.default, int | float) and not isinstance(item.default, bool) and item.default is not MISSING:
+        if (
+            isinstance(item.default, int | float)
+            and not isinstance(item.default, bool)
+            and item.default is not MISSING
+        ):
             assert f"[default: {item.default}]" in out
     assert "--no-" not in out

@@ -1,4 +1,5 @@
-"""`draftlens world` as a person uses it: folders that other tools read, one sentence where that cannot be."""
+"""`draftlens world` as a person uses it: folders that other tools read, one sentence where that
+cannot be."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from PIL import Image
 
 import draftlens
 from draftlens.media.video import load_video
-from draftlens.train.world import HELD_OUT, render, render_still, sample_scene, sample_still
-from draftlens.train.world.samples import draw
+from draftlens.world import HELD_OUT, render, render_still, sample_scene, sample_still
+from draftlens.world.samples import draw
 
 SMALL = ("--frames", "8", "--rate", "8", "--side", "128")
 
@@ -30,7 +31,9 @@ def test_the_folder_one_is_in(world, tmp_path: Path, monkeypatch: pytest.MonkeyP
     """It stays, and its name matters as little as anywhere."""
     monkeypatch.chdir(tmp_path)
     before = tmp_path.stat().st_ino
-    status, _, err = world(".", "--clips", "0", "--pictures", "0", "--pairs", "0", "--talks", "1", *SMALL)
+    status, _, err = world(
+        ".", "--clips", "0", "--pictures", "0", "--pairs", "0", "--talks", "1", *SMALL
+    )
     assert (status, err) == (0, "")
     assert (tmp_path / "train.json").exists()
     assert tmp_path.stat().st_ino == before
@@ -39,12 +42,18 @@ def test_the_folder_one_is_in(world, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_clips_and_pictures_for_llava(world, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "world"
-    status, said, err = world(str(out), "--clips", "2", "--pictures", "1", "--pairs", "1", "--talks", "1", *SMALL)
+    status, said, err = world(
+        str(out), "--clips", "2", "--pictures", "1", "--pairs", "1", "--talks", "1", *SMALL
+    )
     assert (status, err) == (0, "")
     assert " ".join(said.split()) == f"{out}: 5 entries to train, 4 entries to test"
-    rows = [row for name in ("train", "test") for row in json.loads((out / f"{name}.json").read_text())]
+    rows = [
+        row for name in ("train", "test") for row in json.loads((out / f"{name}.json").read_text())
+    ]
     entries = {row["id"]: row for row in rows}
-    wanted = {f"{kind}-{seed}" for kind in ("clip", "picture", "pair", "talk") for seed in (0, HELD_OUT)}
+    wanted = {
+        f"{kind}-{seed}" for kind in ("clip", "picture", "pair", "talk") for seed in (0, HELD_OUT)
+    }
     assert entries.keys() == wanted | {"clip-1"}
     for seed in (0, 1, HELD_OUT):
         shown = load_video(out / entries[f"clip-{seed}"]["video"], num_frames=8).frames
@@ -57,7 +66,16 @@ def test_a_held_out_folder_for_datasets(world, tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     none = ("--clips", "0", "--talks", "0", "--pairs", "0")
     status, said, _ = world(
-        str(tmp_path / "x"), *none, "--pictures", "2", "--split", "test", "--format", "datasets", *SMALL, "--json"
+        str(tmp_path / "x"),
+        *none,
+        "--pictures",
+        "2",
+        "--split",
+        "test",
+        "--format",
+        "datasets",
+        *SMALL,
+        "--json",
     )
     assert status == 0
     assert json.loads(said) == {"folder": str(tmp_path / "x"), "train": 0, "test": 2}
@@ -67,7 +85,9 @@ def test_a_held_out_folder_for_datasets(world, tmp_path: Path) -> None:
         assert [turn["value"] for turn in row["conversations"][1::2]] == [
             turn.answer for turn in draw("picture", row["seed"]).turns
         ]
-        assert np.array_equal(np.asarray(row["images"][0]), render_still(sample_still(row["seed"]), 128))
+        assert np.array_equal(
+            np.asarray(row["images"][0]), render_still(sample_still(row["seed"]), 128)
+        )
 
 
 def test_a_folder_that_is_there_is_left_alone(world, tmp_path: Path) -> None:
@@ -78,8 +98,26 @@ def test_a_folder_that_is_there_is_left_alone(world, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_models_can_be_asked_about_exported_clips(world, tmp_path: Path, engine: draftlens.Engine) -> None:
-    assert world(str(tmp_path / "x"), "--clips", "1", "--pictures", "0", "--pairs", "0", "--talks", "0", *SMALL)[0] == 0
+def test_models_can_be_asked_about_exported_clips(
+    world, tmp_path: Path, engine: draftlens.Engine
+) -> None:
+    assert (
+        world(
+            str(tmp_path / "x"),
+            "--clips",
+            "1",
+            "--pictures",
+            "0",
+            "--pairs",
+            "0",
+            "--talks",
+            "0",
+            *SMALL,
+        )[0]
+        == 0
+    )
     (entry,) = json.loads((tmp_path / "x" / "train.json").read_text())
-    result = engine.generate("Describe the video.", video=tmp_path / "x" / entry["video"], max_new_tokens=8)
+    result = engine.generate(
+        "Describe the video.", video=tmp_path / "x" / entry["video"], max_new_tokens=8
+    )
     assert result.lossless

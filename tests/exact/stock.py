@@ -12,14 +12,15 @@ import torch
 from families import FAMILIES, Family, inputs, tokenizer
 from transformers import LogitsProcessor, StoppingCriteria
 
-from draftlens.ops.tree import cut
-from draftlens.types import ROOT, Topology
+from draftlens.core.tree import ROOT, Topology, cut
 
 NEW = 25
-"""New tokens: the one of prefill and 24 more, which chains of 1, 3 and 5 and a bonus token fill without a rest."""
+"""New tokens: the one of prefill and 24 more, which chains of 1, 3 and 5 and a bonus token fill
+without a rest."""
 
 NEAR_TIE = 4e-5
-"""Scores this close could fall either way: in float32, checking many tokens at once moves logits by up to 1.5e-5."""
+"""Scores this close could fall either way: in float32, checking many tokens at once moves logits by
+up to 1.5e-5."""
 
 METHODS: Mapping[str, Any] = {
     "chain1": {"num_speculative_tokens": 1},
@@ -28,7 +29,8 @@ METHODS: Mapping[str, Any] = {
     "eagle": {"tree": "eagle"},
     "odd": {"tree": [[0], [1], [2], [1, 0], [1, 1], [2, 0], [1, 1, 0], [1, 1, 0, 0]]},
 }
-"""In the odd tree the likeliest guess is a leaf and the longest path begins at the second likeliest."""
+"""In the odd tree the likeliest guess is a leaf and the longest path begins at the second
+likeliest."""
 
 ALL_KINDS = [(family, kind) for family in FAMILIES for kind in family.kinds]
 
@@ -65,8 +67,11 @@ def reference(family: Family, kind: str) -> list[list[int]]:
 
 
 def stock(model: Any, given: Mapping[str, Any], **options: Any) -> list[list[int]]:
-    """New tokens of each row by `model.generate`, up to and with its end-of-sequence token, without padding."""
-    output = model.generate(**given, do_sample=False, return_dict_in_generate=True, output_scores=True, **options)
+    """New tokens of each row by `model.generate`, up to and with its end-of-sequence token, without
+    padding."""
+    output = model.generate(
+        **given, do_sample=False, return_dict_in_generate=True, output_scores=True, **options
+    )
     rows = answers(model, given, output.sequences, **options)
     best = torch.stack(output.scores, 1).topk(2).values
     for gaps, row in zip(best[..., 0] - best[..., 1], rows, strict=True):
@@ -74,7 +79,9 @@ def stock(model: Any, given: Mapping[str, Any], **options: Any) -> list[list[int
     return rows
 
 
-def answers(model: Any, given: Mapping[str, Any], sequences: torch.Tensor, **options: Any) -> list[list[int]]:
+def answers(
+    model: Any, given: Mapping[str, Any], sequences: torch.Tensor, **options: Any
+) -> list[list[int]]:
     """The rows of what `generate` returned, as `Result.tokens` has them."""
     config = options.get("generation_config") or model.generation_config
     eos = options.get("eos_token_id", config.eos_token_id)
@@ -93,10 +100,14 @@ def trim(row: list[int], ends: set[int | None]) -> list[int]:
 
 
 def staggered(rows: list[list[int]]) -> list[int]:
-    """End-of-sequence ids that end two of three rows, early and late, and leave the third running."""
+    """End-of-sequence ids that end two of three rows, early and late, and leave the third
+    running."""
     for first in rows[0][3:9] + rows[1][3:9] + rows[2][3:9]:
         for second in rows[0][11:20] + rows[1][11:20] + rows[2][11:20]:
-            ends = [min((row.index(token) for token in (first, second) if token in row), default=NEW) for row in rows]
+            ends = [
+                min((row.index(token) for token in (first, second) if token in row), default=NEW)
+                for row in rows
+            ]
             early, late, never = sorted(ends)
             if 2 < early < 10 < late < 22 < never == NEW:
                 return [first, second]
@@ -104,7 +115,8 @@ def staggered(rows: list[list[int]]) -> list[int]:
 
 
 def rounds(tree: Topology, ranks: list[list[int]]) -> Counter[int]:
-    """How often how many guesses stand, if each round the draft says what it would say had it read the answer afresh.
+    """How often how many guesses stand, if each round the draft says what it would say had it read
+    the answer afresh.
 
     Args:
         tree: what the draft grows.
@@ -130,7 +142,8 @@ def reach(tree: Topology, ranks: list[int]) -> int:
 
 
 def ranks_of(logits: torch.Tensor, answer: torch.Tensor) -> list[list[int]]:
-    """How many tokens have higher logits ``[B, T, V]`` than each of the answer's, int64 ``[B, T]``."""
+    """How many tokens have higher logits ``[B, T, V]`` than each of the answer's, int64 ``[B,
+    T]``."""
     above = logits - logits.gather(2, answer[..., None])
     ranks = (above > 0).sum(-1)
     ties = ((above.abs() < NEAR_TIE).sum(-1) > 1) & (ranks < 5)
@@ -151,9 +164,12 @@ class Divisible(StoppingCriteria):
 
 
 class NoEcho(LogitsProcessor):
-    """Forbids the ids next to the last four, and likes those next to the fifth last: five tokens of history count."""
+    """Forbids the ids next to the last four, and likes those next to the fifth last: five tokens of
+    history count."""
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Change the scores in place, as careless processors do."""
         scores.scatter_(1, (input_ids[:, -4:] + 1) % scores.shape[1], -torch.inf)
-        return scores.scatter_add_(1, (input_ids[:, -5:-4] + 2) % scores.shape[1], torch.full((len(scores), 1), 4.0))
+        return scores.scatter_add_(
+            1, (input_ids[:, -5:-4] + 2) % scores.shape[1], torch.full((len(scores), 1), 4.0)
+        )

@@ -1,7 +1,8 @@
-"""`tree="auto"`: whichever trees the clock makes it choose, and however often, the tokens are stock `generate`'s.
+"""`tree="auto"`: whichever trees the clock makes it choose, and however often, the tokens are stock
+`generate`'s.
 
-The tuner is told the times of a made-up machine on which drafting and checking are cheap at times and dear at others,
-so trees of many sizes get chosen, and now and then none at all.
+The tuner is told the times of a made-up machine on which drafting and checking are cheap at times
+and dear at others, so trees of many sizes get chosen, and now and then none at all.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from families import FAMILIES, Family, inputs
 from stock import NEW, draft, reference, staggered, stock, target
 
 import draftlens
+from draftlens.core.proposal import DraftTree, Verdict
+from draftlens.core.tree import EMPTY, Topology, cut
+from draftlens.decode.session import Session
 from draftlens.draft import tuner
 from draftlens.draft.tuner import TreeTuner
-from draftlens.engine import Session
-from draftlens.ops.tree import cut
-from draftlens.types import EMPTY, DraftTree, Topology, Verdict
 
 HALF = {"method": "specvlm", "prune_ratio": 0.5}
 GUESSERS: dict[str, dict[str, Any]] = {
@@ -27,10 +28,12 @@ GUESSERS: dict[str, dict[str, Any]] = {
     "specvlm": {**HALF, "draft": "model"},
     **{kv: {**HALF, "draft": "self", "kv": kv} for kv in ("prefill", "gather", "sparse")},
 }
-"""A draft model that reads all or a half, or the target itself by any way to its keys and values."""
+"""A draft model that reads all or a half, or the target itself by any way to its keys and
+values."""
 
 STEP = (0.01, 0.2, 0.001, 0.05, 0.01, 0.2, 0.001, 50.0, 0.05)
-"""Seconds of a draft step, round by round and again: they are dear when the tuner first chooses, after eight rounds."""
+"""Seconds of a draft step, round by round and again: they are dear when the tuner first chooses,
+after eight rounds."""
 
 NODE = (0.001, 0.05, 0.005, 0.02, 0.1)
 """Seconds for each guess that is checked, beside one for the check itself."""
@@ -50,8 +53,11 @@ class Heard:
         self.checked: list[Topology] = []
 
     def assert_varied(self) -> None:
-        """Every choice was checked, as far as there was room for it; they differ and none was one of them."""
-        assert self.checked == [cut(tree, at.depth) for tree, at in zip(self.chosen, self.checked, strict=True)]
+        """Every choice was checked, as far as there was room for it; they differ and none was one
+        of them."""
+        assert self.checked == [
+            cut(tree, at.depth) for tree, at in zip(self.chosen, self.checked, strict=True)
+        ]
         assert EMPTY in self.chosen
         assert len(set(self.chosen)) >= 8
         changes = [one != other for one, other in zip(self.chosen, self.chosen[1:], strict=False)]
@@ -71,7 +77,9 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
     def grown(self: TreeTuner, topology: Topology, seconds: float) -> None:
         drafted(self, topology, STEP[(len(trees.chosen) - 1) % len(STEP)] * topology.depth)
 
-    def told(self: TreeTuner, topology: Topology, paths: Sequence[Sequence[int]], seconds: float) -> None:
+    def told(
+        self: TreeTuner, topology: Topology, paths: Sequence[Sequence[int]], seconds: float
+    ) -> None:
         judged(self, topology, paths, 1 + NODE[self.rounds % len(NODE)] * len(topology))
 
     def checked(self: Session, tree: DraftTree) -> Verdict:
@@ -87,12 +95,17 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
     return trees
 
 
-def open_stream(family: Family, guesser: str, more: Mapping[str, Any] | None = None, **given: Any) -> draftlens.Stream:
-    """A call of the library for a ragged batch: further fields of the method, and options of `generate`."""
+def open_stream(
+    family: Family, guesser: str, more: Mapping[str, Any] | None = None, **given: Any
+) -> draftlens.Stream:
+    """A call of the library for a ragged batch: further fields of the method, and options of
+    `generate`."""
     small = draft(family) if guesser in ("speculative", "specvlm") else None
     chosen = {**GUESSERS[guesser], "tree": "auto", **(more or {})}
     options = {"max_new_tokens": NEW, **given}
-    return draftlens.stream(target(family), inputs(family, family.richest), draft=small, method=chosen, **options)
+    return draftlens.stream(
+        target(family), inputs(family, family.richest), draft=small, method=chosen, **options
+    )
 
 
 @every_family
@@ -110,7 +123,13 @@ def test_greedy(family: Family, guesser: str, heard: Heard) -> None:
 @every_family
 def test_coupled_sampling(family: Family, heard: Heard) -> None:
     """The tokens of plain sampling with the same seed; the guessers take turns."""
-    options = {"do_sample": True, "seed": 17, "top_k": 40, "repetition_penalty": 1.1, "max_new_tokens": NEW}
+    options = {
+        "do_sample": True,
+        "seed": 17,
+        "top_k": 40,
+        "repetition_penalty": 1.1,
+        "max_new_tokens": NEW,
+    }
     plain = draftlens.generate(target(family), inputs(family, family.richest), **options)
     assert len({tuple(row) for row in plain.tokens}) == len(plain.tokens)
     heard.checked.clear()
@@ -123,7 +142,9 @@ def test_coupled_sampling(family: Family, heard: Heard) -> None:
 
 
 @every_family
-def test_a_model_that_drafts_for_itself_and_sees_all_is_always_right(family: Family, heard: Heard) -> None:
+def test_a_model_that_drafts_for_itself_and_sees_all_is_always_right(
+    family: Family, heard: Heard
+) -> None:
     """Every level of every tree is accepted, also after rounds in which nothing was drafted."""
     guesser = ("prefill", "gather", "sparse")[FAMILIES.index(family) % 3]
     for _ in range(ANSWERS):
@@ -139,10 +160,13 @@ def test_a_model_that_drafts_for_itself_and_sees_all_is_always_right(family: Fam
 @pytest.mark.parametrize("name", ["llava_onevision", "qwen3_vl", "internvl"])
 @pytest.mark.parametrize("guesser", ["speculative", "prefill"])
 def test_rows_end_at_different_times(name: str, guesser: str, heard: Heard) -> None:
-    """One row ends early, one late, one never; a draft that waits has nothing to catch up on for those that ended."""
+    """One row ends early, one late, one never; a draft that waits has nothing to catch up on for
+    those that ended."""
     family = next(family for family in FAMILIES if family.name == name)
     eos = staggered(reference(family, family.richest))
-    expected = stock(target(family), inputs(family, family.richest), max_new_tokens=NEW, eos_token_id=eos)
+    expected = stock(
+        target(family), inputs(family, family.richest), max_new_tokens=NEW, eos_token_id=eos
+    )
     for _ in range(ANSWERS):
         stream = open_stream(family, guesser, eos_token_id=eos)
         drafter: Any = stream.session.drafter

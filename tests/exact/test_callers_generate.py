@@ -1,4 +1,5 @@
-"""`SpeculativeGenerate` behind the caller's own `model.generate`: the same tensor, padding included."""
+"""`SpeculativeGenerate` behind the caller's own `model.generate`: the same tensor, padding
+included."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 methods = pytest.mark.parametrize("method", ["chain5", "eagle"])
 
 
-def compare(family: Family, given: dict[str, Any], method: str = "chain5", **options: Any) -> draftlens.Result:
+def compare(
+    family: Family, given: dict[str, Any], method: str = "chain5", **options: Any
+) -> draftlens.Result:
     """Call `generate` with and without us; our statistics."""
     options = {"max_new_tokens": NEW, "do_sample": False, **options}
     ours = draftlens.SpeculativeGenerate(draft(family), given, METHODS[method])
@@ -49,7 +52,9 @@ def test_a_dict(family: Family) -> None:
         custom_generate=draftlens.SpeculativeGenerate(draft(family), given),
     )
     assert isinstance(output, GenerateDecoderOnlyOutput)
-    assert output.sequences[:, given["input_ids"].shape[1] :].tolist() == reference(family, family.richest)
+    assert output.sequences[:, given["input_ids"].shape[1] :].tolist() == reference(
+        family, family.richest
+    )
 
 
 @every_family
@@ -70,7 +75,8 @@ def test_criteria_and_processors(family: Family) -> None:
 
 @every_family
 def test_criteria_without_an_eos(family: Family) -> None:
-    """The one known difference: stock rows that a criterion has ended babble on until all have; ours are padded."""
+    """The one known difference: stock rows that a criterion has ended babble on until all have;
+    ours are padded."""
     given = inputs(family, family.richest)
     length = given["input_ids"].shape[1]
     options = {"max_new_tokens": NEW, "do_sample": False, "stopping_criteria": [Divisible(length)]}
@@ -125,7 +131,12 @@ def test_a_streamer_of_our_own_generate(family: Family, method: str) -> None:
     given, told, heard = inputs(family, family.richest, rows=(0,)), Recorder(), Recorder()
     target(family).generate(**given, max_new_tokens=NEW, do_sample=False, streamer=told)
     draftlens.generate(
-        target(family), given, draft=draft(family), method=METHODS[method], max_new_tokens=NEW, streamer=heard
+        target(family),
+        given,
+        draft=draft(family),
+        method=METHODS[method],
+        max_new_tokens=NEW,
+        streamer=heard,
     )
     assert heard.ids == told.ids
     assert heard.ends == told.ends == 1
@@ -135,7 +146,9 @@ def test_a_streamer_of_our_own_generate(family: Family, method: str) -> None:
 def test_a_streamer_is_ended_by_a_consumer_that_stops() -> None:
     """Its reader waits for the end in another thread."""
     given, heard = inputs(FAMILIES[0], "image", rows=(0,)), Recorder()
-    stream = draftlens.stream(target(FAMILIES[0]), given, draft=draft(FAMILIES[0]), max_new_tokens=NEW, streamer=heard)
+    stream = draftlens.stream(
+        target(FAMILIES[0]), given, draft=draft(FAMILIES[0]), max_new_tokens=NEW, streamer=heard
+    )
     next(stream)
     assert not heard.ends
     del stream
@@ -160,7 +173,9 @@ def test_text_needs_no_draft_inputs(family: Family) -> None:
     """Nothing has been replaced in them."""
     given = inputs(family, "text")
     ours = draftlens.SpeculativeGenerate(draft(family))
-    output = target(family).generate(**given, max_new_tokens=NEW, do_sample=False, custom_generate=ours)
+    output = target(family).generate(
+        **given, max_new_tokens=NEW, do_sample=False, custom_generate=ours
+    )
     assert output[:, given["input_ids"].shape[1] :].tolist() == reference(family, "text")
 
 
@@ -169,15 +184,21 @@ def test_pictures_need_draft_inputs(family: Family) -> None:
     """Refused with a sentence that says so."""
     given = inputs(family, "image")
     with pytest.raises(draftlens.ConfigError, match="draft_inputs"):
-        target(family).generate(**given, max_new_tokens=3, custom_generate=draftlens.SpeculativeGenerate(draft(family)))
+        target(family).generate(
+            **given, max_new_tokens=3, custom_generate=draftlens.SpeculativeGenerate(draft(family))
+        )
 
 
 def encoded(family: Family, given: dict[str, Any]) -> dict[str, Any]:
     """The same inputs with the pictures' features in place of their pixels."""
     body = target(family).base_model
-    names = [name for name in inspect.signature(body.get_image_features).parameters if name in given]
+    names = [
+        name for name in inspect.signature(body.get_image_features).parameters if name in given
+    ]
     with torch.no_grad():
-        features = body.get_image_features(**{name: given[name] for name in names}, return_dict=True)
+        features = body.get_image_features(
+            **{name: given[name] for name in names}, return_dict=True
+        )
     left = {key: value for key, value in given.items() if not key.startswith("pixel")}
     return {**left, "mm_encoder_outputs": {"image": features}}
 
@@ -188,10 +209,14 @@ def test_features_that_the_caller_encoded(family: Family) -> None:
     given = inputs(family, "image")
     features = encoded(family, given)
     assert stock(target(family), features, max_new_tokens=NEW) == reference(family, "image")
-    result = draftlens.generate(target(family), features, draft=draft(family), draft_inputs=given, max_new_tokens=NEW)
+    result = draftlens.generate(
+        target(family), features, draft=draft(family), draft_inputs=given, max_new_tokens=NEW
+    )
     assert result.tokens == reference(family, "image")
     ours = draftlens.SpeculativeGenerate(draft(family), given, METHODS["odd"])
-    output = target(family).generate(**features, max_new_tokens=NEW, do_sample=False, custom_generate=ours)
+    output = target(family).generate(
+        **features, max_new_tokens=NEW, do_sample=False, custom_generate=ours
+    )
     assert output[:, given["input_ids"].shape[1] :].tolist() == reference(family, "image")
 
 
@@ -206,11 +231,21 @@ def test_sampling(family: Family) -> None:
     assert output[:, given["input_ids"].shape[1] :].tolist() == expected.tokens
 
 
-@pytest.mark.parametrize("asked", ["output_scores", "output_logits", "output_attentions", "output_hidden_states"])
+@pytest.mark.parametrize(
+    "asked", ["output_scores", "output_logits", "output_attentions", "output_hidden_states"]
+)
 def test_what_is_not_returned_is_refused(asked: str) -> None:
     """Silently leaving it out would surprise the caller later."""
     family = FAMILIES[0]
-    given, speculate = inputs(family, "text"), draftlens.SpeculativeGenerate(draft(family), inputs(family, "text"))
-    options = {"max_new_tokens": 3, "do_sample": False, "custom_generate": speculate, "return_dict_in_generate": True}
+    given, speculate = (
+        inputs(family, "text"),
+        draftlens.SpeculativeGenerate(draft(family), inputs(family, "text")),
+    )
+    options = {
+        "max_new_tokens": 3,
+        "do_sample": False,
+        "custom_generate": speculate,
+        "return_dict_in_generate": True,
+    }
     with pytest.raises(draftlens.ConfigError, match=f"does not return what {asked} would add"):
         target(family).generate(**given, **options, **{asked: True})

@@ -23,16 +23,27 @@ FILTERS: dict[str, dict[str, Any]] = {
 @every_family
 @pytest.mark.parametrize(
     ("temperature", "chosen"),
-    [(1.0, name) for name in FILTERS] + [(heat, name) for heat in (0.3, 2.0) for name in ("all", "together")],
+    [(1.0, name) for name in FILTERS]
+    + [(heat, name) for heat in (0.3, 2.0) for name in ("all", "together")],
 )
 def test_same_tokens(family: Family, temperature: float, chosen: str) -> None:
     """A ragged batch; the draft is right at times."""
-    options = {"do_sample": True, "seed": 17, "temperature": temperature, "max_new_tokens": NEW, **FILTERS[chosen]}
+    options = {
+        "do_sample": True,
+        "seed": 17,
+        "temperature": temperature,
+        "max_new_tokens": NEW,
+        **FILTERS[chosen],
+    }
     given = inputs(family, family.richest)
     plain = draftlens.generate(target(family), given, **options)
     assert len({tuple(row) for row in plain.tokens}) == len(plain.tokens)
-    method = METHODS["eagle" if (FAMILIES.index(family) + list(FILTERS).index(chosen)) % 2 else "chain5"]
-    result = draftlens.generate(target(family), given, draft=draft(family), method=method, **options)
+    method = METHODS[
+        "eagle" if (FAMILIES.index(family) + list(FILTERS).index(chosen)) % 2 else "chain5"
+    ]
+    result = draftlens.generate(
+        target(family), given, draft=draft(family), method=method, **options
+    )
     assert result.tokens == plain.tokens
     assert 0 < result.stats.accepted < result.stats.drafted
 
@@ -40,10 +51,13 @@ def test_same_tokens(family: Family, temperature: float, chosen: str) -> None:
 @every_family
 @pytest.mark.parametrize("method", ["chain5", "odd"])
 def test_a_model_that_drafts_for_itself_is_always_right(family: Family, method: str) -> None:
-    """The draft draws with the target's noise: as the odd tree's first guess, a leaf, or along the whole chain."""
+    """The draft draws with the target's noise: as the odd tree's first guess, a leaf, or along the
+    whole chain."""
     options = {"do_sample": True, "seed": 4, "temperature": 1.0, "max_new_tokens": NEW}
     given = inputs(family, family.richest)
-    result = draftlens.generate(target(family), given, draft=target(family), method=METHODS[method], **options)
+    result = draftlens.generate(
+        target(family), given, draft=target(family), method=METHODS[method], **options
+    )
     assert result.tokens == draftlens.generate(target(family), given, **options).tokens
     assert result.stats.mean_acceptance_length == {"chain5": 6, "odd": 2}[method]
 
@@ -53,7 +67,9 @@ def test_the_seed_is_what_decides(family: Family) -> None:
     """Same seed, same words; another seed, others; rows of one prompt do not share their noise."""
     given = inputs(family, "text", rows=(0, 0))
     options = {"do_sample": True, "max_new_tokens": 13, "draft": draft(family)}
-    first, again, other = (draftlens.generate(target(family), given, seed=seed, **options) for seed in (1, 1, 2))
+    first, again, other = (
+        draftlens.generate(target(family), given, seed=seed, **options) for seed in (1, 1, 2)
+    )
     assert first.tokens == again.tokens != other.tokens
     assert first.tokens[0] != first.tokens[1]
 
@@ -64,7 +80,9 @@ def test_padding_and_endings(family: Family, padding: str) -> None:
     """End-of-sequence tokens and padding do not shift the noise of anything that follows."""
     options = {"do_sample": True, "seed": 8, "temperature": 0.7}
     given = inputs(family, family.richest, side=padding)
-    whole = draftlens.generate(target(family), inputs(family, family.richest), max_new_tokens=NEW, **options).tokens
+    whole = draftlens.generate(
+        target(family), inputs(family, family.richest), max_new_tokens=NEW, **options
+    ).tokens
     eos = [whole[0][6], whole[1][14]]
     ends = [next((i + 1 for i, token in enumerate(row) if token in eos), NEW) for row in whole]
     result = draftlens.generate(

@@ -16,17 +16,22 @@ import draftlens
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 methods = pytest.mark.parametrize("method", ["chain5", "eagle"])
 NEVER = VOCAB
-"""An end-of-sequence id that no model says, which makes stock `generate` pad the rows that a criterion ends."""
+"""An end-of-sequence id that no model says, which makes stock `generate` pad the rows that a
+criterion ends."""
 
 guessers = pytest.mark.parametrize("guesser", ["noisy", "self"])
 
 
-def both(family: Family, method: str, guesser: str, **options: Any) -> tuple[draftlens.Result, list[list[int]]]:
+def both(
+    family: Family, method: str, guesser: str, **options: Any
+) -> tuple[draftlens.Result, list[list[int]]]:
     """Our answer and stock's for the family's richest input."""
     given = inputs(family, family.richest)
     options = {"max_new_tokens": NEW, **options}
     expected = stock(target(family), given, **options)
-    result = draftlens.generate(target(family), given, draft=draft(family, guesser), method=METHODS[method], **options)
+    result = draftlens.generate(
+        target(family), given, draft=draft(family, guesser), method=METHODS[method], **options
+    )
     return result, expected
 
 
@@ -35,7 +40,11 @@ def test_eos_inside_an_accepted_run(family: Family) -> None:
     """What the draft guessed right behind it is not said."""
     rows = reference(family, family.richest)
     # With itself as a draft of five, a model emits 1 token and then runs of 5 guesses and a bonus.
-    middle = next(i for i, token in enumerate(rows[0]) if i % 6 in (2, 3, 4) and i > 6 and token not in rows[0][:i])
+    middle = next(
+        i
+        for i, token in enumerate(rows[0])
+        if i % 6 in (2, 3, 4) and i > 6 and token not in rows[0][:i]
+    )
     result, expected = both(family, "chain5", "self", eos_token_id=rows[0][middle])
     assert result.tokens == expected
     assert result.tokens[0] == rows[0][: middle + 1]
@@ -65,7 +74,9 @@ def test_eos_of_all_rows_at_once(family: Family) -> None:
 @every_family
 @pytest.mark.parametrize("most", [1, 2, 4, 7, 8])
 @pytest.mark.parametrize(("guesser", "method"), [("self", "chain5"), ("noisy", "eagle")])
-def test_max_new_tokens_inside_an_accepted_run(family: Family, most: int, guesser: str, method: str) -> None:
+def test_max_new_tokens_inside_an_accepted_run(
+    family: Family, most: int, guesser: str, method: str
+) -> None:
     """Never one too many, nor one too few."""
     result, expected = both(family, method, guesser, max_new_tokens=most)
     assert result.tokens == expected == [row[:most] for row in reference(family, family.richest)]
@@ -85,7 +96,9 @@ def test_max_length_counts_the_padded_prompt(family: Family) -> None:
 def test_a_custom_criterion(family: Family, method: str, guesser: str) -> None:
     """It is asked about every token, not about every round."""
     length = inputs(family, family.richest)["input_ids"].shape[1]
-    result, expected = both(family, method, guesser, stopping_criteria=[Divisible(length)], eos_token_id=NEVER)
+    result, expected = both(
+        family, method, guesser, stopping_criteria=[Divisible(length)], eos_token_id=NEVER
+    )
     assert result.tokens == expected
     assert min(map(len, expected)) < NEW
 
@@ -107,7 +120,9 @@ def test_a_criterion_that_tells_rows_apart(family: Family, method: str) -> None:
     """It is asked about each row in its own place."""
     length = inputs(family, family.richest)["input_ids"].shape[1]
     lengths = [length + 11, length + 4, length + 8]
-    result, expected = both(family, method, "self", stopping_criteria=[AtLengths(lengths)], eos_token_id=NEVER)
+    result, expected = both(
+        family, method, "self", stopping_criteria=[AtLengths(lengths)], eos_token_id=NEVER
+    )
     assert result.tokens == expected
     assert [len(row) for row in expected] == [11, 4, 8]
 
@@ -138,11 +153,15 @@ def as_option(stop: str) -> dict[str, Any]:
 @every_family
 @methods
 @pytest.mark.parametrize("given_as", [as_criterion, as_option])
-def test_stop_strings(family: Family, method: str, given_as: Callable[[str], dict[str, Any]]) -> None:
+def test_stop_strings(
+    family: Family, method: str, given_as: Callable[[str], dict[str, Any]]
+) -> None:
     """A string that begins inside one token and ends inside another."""
     row = reference(family, family.richest)[0]
     pieces = tokenizer().batch_decode([[token] for token in row])
-    at = next(i for i in range(8, NEW) if len(pieces[i - 1] + pieces[i]) > 2 and pieces[i][:1].isalnum())
+    at = next(
+        i for i in range(8, NEW) if len(pieces[i - 1] + pieces[i]) > 2 and pieces[i][:1].isalnum()
+    )
     stop = pieces[at - 1][-1] + pieces[at][:1]
     result, expected = both(family, method, "self", **given_as(stop), eos_token_id=NEVER)
     assert result.tokens == expected

@@ -13,9 +13,14 @@ from stock import ALL_KINDS, METHODS, NEW, answers, draft, ranks_of, reference, 
 from transformers import LogitsProcessor
 
 import draftlens
-from draftlens.config import from_dict
+from draftlens.methods import from_dict
 
-CASES = [*(("noisy", method) for method in METHODS), ("self", "chain5"), ("self", "odd"), ("random", "odd")]
+CASES = [
+    *(("noisy", method) for method in METHODS),
+    ("self", "chain5"),
+    ("self", "odd"),
+    ("random", "odd"),
+]
 every_kind = pytest.mark.parametrize(("family", "kind"), ALL_KINDS, ids=lambda value: str(value))
 
 
@@ -27,11 +32,16 @@ def test_the_reference_is_worth_comparing_with(family: Family, kind: str) -> Non
     assert len({tuple(row) for row in rows}) == len(rows)
 
 
-@pytest.mark.parametrize(("family", "kind"), [pair for pair in ALL_KINDS if pair[1] != "text"], ids=str)
+@pytest.mark.parametrize(
+    ("family", "kind"), [pair for pair in ALL_KINDS if pair[1] != "text"], ids=str
+)
 def test_the_reference_depends_on_the_pictures(family: Family, kind: str) -> None:
     """Otherwise mistakes about them would go unseen."""
     given = inputs(family, kind)
-    darker = {key: value * 0.5 if key.startswith("pixel_values") else value for key, value in given.items()}
+    darker = {
+        key: value * 0.5 if key.startswith("pixel_values") else value
+        for key, value in given.items()
+    }
     output = target(family).generate(**darker, max_new_tokens=NEW, do_sample=False)
     assert answers(target(family), given, output) != reference(family, kind)
 
@@ -65,11 +75,17 @@ def test_a_batch_of_one(family: Family, kind: str, method: str) -> None:
     assert result.stats.accepted_by_depth == expected_depths(family, kind, "noisy", method, rows=1)
 
 
-def run(family: Family, kind: str, guesser: str, method: str, rows: tuple[int, ...] = (0, 1, 2)) -> draftlens.Result:
+def run(
+    family: Family, kind: str, guesser: str, method: str, rows: tuple[int, ...] = (0, 1, 2)
+) -> draftlens.Result:
     """One call of the library."""
     given: dict[str, Any] = inputs(family, kind, rows)
     return draftlens.generate(
-        target(family), given, draft=draft(family, guesser), method=METHODS[method], max_new_tokens=NEW
+        target(family),
+        given,
+        draft=draft(family, guesser),
+        method=METHODS[method],
+        max_new_tokens=NEW,
     )
 
 
@@ -79,7 +95,8 @@ def check_agreement(result: draftlens.Result, guesser: str, method: str) -> None
     depth = {"chain1": 1, "chain3": 3, "chain5": 5, "eagle": 5, "odd": 4}[method]
     assert stats.accepted == sum(map(sum, result.from_draft))
     assert stats.emitted == NEW * len(result.tokens)
-    # Every pass emits the target's own token besides, unless the answer ends inside the accepted run.
+    # Every pass emits the target's own token besides, unless the answer ends inside the accepted
+    # run.
     assert 0 <= stats.first + stats.passes + stats.accepted - stats.emitted <= len(result.tokens)
     if guesser == "noisy":
         assert 0 < stats.accepted < stats.drafted
@@ -91,14 +108,20 @@ def check_agreement(result: draftlens.Result, guesser: str, method: str) -> None
         assert stats.mean_acceptance_length < 1.2
 
 
-def expected_depths(family: Family, kind: str, guesser: str, method: str, rows: int = 3) -> Counter[int]:
-    """The rounds of a draft that says what it would say had it read the answer afresh: computed without the engine."""
-    return rounds(from_dict(METHODS[method]).topology, ranks_of_the_answer(family, kind, guesser)[:rows])
+def expected_depths(
+    family: Family, kind: str, guesser: str, method: str, rows: int = 3
+) -> Counter[int]:
+    """The rounds of a draft that says what it would say had it read the answer afresh: computed
+    without the engine."""
+    return rounds(
+        from_dict(METHODS[method]).topology, ranks_of_the_answer(family, kind, guesser)[:rows]
+    )
 
 
 @cache
 def ranks_of_the_answer(family: Family, kind: str, guesser: str) -> list[list[int]]:
-    """How many tokens the draft likes better than each of the target's; stock `generate` is dictated the answer."""
+    """How many tokens the draft likes better than each of the target's; stock `generate` is
+    dictated the answer."""
     answer, given = torch.tensor(reference(family, kind)), inputs(family, kind)
     dictated = Dictated(answer, given["input_ids"].shape[1])
     output = draft(family, guesser).generate(

@@ -1,4 +1,5 @@
-"""Drafts that are no copy of the target: another vocabulary, another size, another family, other pictures."""
+"""Drafts that are no copy of the target: another vocabulary, another size, another family, other
+pictures."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ def test_a_draft_that_knows_fewer_ids(family: Family, method: str, penalty: floa
 @every_family
 @methods
 def test_a_draft_that_knows_more_ids(family: Family, method: str) -> None:
-    """It is never heard to say them; processors that are bound to the target's ids work for both."""
+    """It is never heard to say them; processors that are bound to the target's ids work for
+    both."""
     given, model = inputs(family, family.richest), target(family)
     options = {"bad_words_ids": [[reference(family, family.richest)[0][4]]], "max_new_tokens": NEW}
     expected = stock(model, given, **options)
@@ -76,7 +78,9 @@ def test_sampling_with_another_vocabulary(family: Family) -> None:
     given, model = inputs(family, family.richest), padded(family)
     options = {"max_new_tokens": NEW, "do_sample": True, "seed": 5, "top_k": 20}
     expected = draftlens.generate(model, given, **options)
-    result = draftlens.generate(model, given, draft=with_vocabulary(family, model, VOCAB), **options)
+    result = draftlens.generate(
+        model, given, draft=with_vocabulary(family, model, VOCAB), **options
+    )
     assert result.tokens == expected.tokens
     assert result.stats.accepted > 0
 
@@ -86,24 +90,40 @@ def test_sampling_with_another_vocabulary(family: Family) -> None:
 def test_a_draft_of_another_depth_and_width(family: Family, method: str) -> None:
     """Fewer layers, other heads: its cache has its own shape."""
     small = family.build(
-        seed=9, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=1, intermediate_size=32
+        seed=9,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=1,
+        intermediate_size=32,
     )
     result = draftlens.generate(
-        target(family), inputs(family, family.richest), draft=small, method=METHODS[method], max_new_tokens=13
+        target(family),
+        inputs(family, family.richest),
+        draft=small,
+        method=METHODS[method],
+        max_new_tokens=13,
     )
     assert result.tokens == [row[:13] for row in reference(family, family.richest)]
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family.name != "llava"], ids=str)
+@pytest.mark.parametrize(
+    "family", [family for family in FAMILIES if family.name != "llava"], ids=str
+)
 @methods
 def test_a_draft_that_sees_other_pictures(family: Family, method: str) -> None:
-    """Other pictures of other sizes: its rows have other lengths, and still it is right at times."""
+    """Other pictures of other sizes: its rows have other lengths, and still it is right at
+    times."""
     kind = "video" if family.video else "images"
     given, others = inputs(family, kind), inputs(family, kind, seed=1)
     lengths, other_lengths = (batch["attention_mask"].sum(1).tolist() for batch in (given, others))
     assert lengths != other_lengths
     result = draftlens.generate(
-        target(family), given, draft=draft(family), draft_inputs=others, method=METHODS[method], max_new_tokens=NEW
+        target(family),
+        given,
+        draft=draft(family),
+        draft_inputs=others,
+        method=METHODS[method],
+        max_new_tokens=NEW,
     )
     assert result.tokens == reference(family, kind)
     assert 0 < result.stats.accepted < result.stats.drafted
@@ -111,7 +131,12 @@ def test_a_draft_that_sees_other_pictures(family: Family, method: str) -> None:
 
 @pytest.mark.parametrize(
     ("ours", "theirs"),
-    [("qwen3_vl", "llava_onevision"), ("llava_next", "qwen2_5_vl"), ("smolvlm", "internvl"), ("qwen2_vl", "qwen3_vl")],
+    [
+        ("qwen3_vl", "llava_onevision"),
+        ("llava_next", "qwen2_5_vl"),
+        ("smolvlm", "internvl"),
+        ("qwen2_vl", "qwen3_vl"),
+    ],
 )
 @methods
 def test_a_draft_of_another_family(ours: str, theirs: str, method: str) -> None:

@@ -32,18 +32,32 @@ def options(name: str, rows: list[list[int]]) -> dict[str, Any]:
         "sequence_bias": {"sequence_bias": {(row[2], 17): 30.0, (33,): -4.0, (row[7],): -30.0}},
         "forced_eos_token_id": {"forced_eos_token_id": [55], "eos_token_id": 55},
         "prefix_allowed_tokens_fn": {
-            "prefix_allowed_tokens_fn": lambda row, ids: range(40 * row + len(ids) % 3, 40 * row + 90)
+            "prefix_allowed_tokens_fn": lambda row, ids: range(
+                40 * row + len(ids) % 3, 40 * row + 90
+            )
         },
         "custom": {"logits_processor": [NoEcho()]},
-        "several": {"logits_processor": [NoEcho()], "repetition_penalty": 1.2, "suppress_tokens": [row[3]]},
+        "several": {
+            "logits_processor": [NoEcho()],
+            "repetition_penalty": 1.2,
+            "suppress_tokens": [row[3]],
+        },
         "generation_config": {
-            "generation_config": GenerationConfig(repetition_penalty=1.3, max_new_tokens=MOST, pad_token_id=195)
+            "generation_config": GenerationConfig(
+                repetition_penalty=1.3, max_new_tokens=MOST, pad_token_id=195
+            )
         },
     }[name]
 
 
 NAMES = [
-    *("repetition_penalty", "no_repeat_ngram_size", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens"),
+    *(
+        "repetition_penalty",
+        "no_repeat_ngram_size",
+        "bad_words_ids",
+        "suppress_tokens",
+        "begin_suppress_tokens",
+    ),
     *("min_new_tokens", "exponential_decay_length_penalty", "sequence_bias", "forced_eos_token_id"),
     *("prefix_allowed_tokens_fn", "custom", "several", "generation_config"),
 ]
@@ -60,7 +74,9 @@ def test_same_tokens(family: Family, name: str) -> None:
     assert expected != [row[:MOST] for row in rows]
     # Neighbours in the table take turns: no processor meets one kind of tree only.
     method = METHODS["eagle" if (FAMILIES.index(family) + NAMES.index(name)) % 2 else "chain5"]
-    result = draftlens.generate(target(family), given, draft=draft(family), method=method, **limit, **chosen)
+    result = draftlens.generate(
+        target(family), given, draft=draft(family), method=method, **limit, **chosen
+    )
     assert result.tokens == expected
     assert result.stats.accepted > 0
 
@@ -72,14 +88,19 @@ def test_a_penalty_in_the_models_own_config(family: Family) -> None:
     model.generation_config.repetition_penalty = 1.5
     expected = stock(model, given, max_new_tokens=MOST)
     assert expected != [row[:MOST] for row in reference(family, family.richest)]
-    result = draftlens.generate(model, given, draft=noisy(model), method=METHODS["odd"], max_new_tokens=MOST)
+    result = draftlens.generate(
+        model, given, draft=noisy(model), method=METHODS["odd"], max_new_tokens=MOST
+    )
     assert result.tokens == expected
 
 
 @every_family
 def test_a_right_padded_batch_has_the_history_of_a_left_padded_one(family: Family) -> None:
-    """Padding comes before the prompt in what processors read: nothing stands between prompt and answer."""
+    """Padding comes before the prompt in what processors read: nothing stands between prompt and
+    answer."""
     options = {"max_new_tokens": MOST, "logits_processor": [NoEcho()], "no_repeat_ngram_size": 2}
     expected = stock(target(family), inputs(family, family.richest), **options)
     right = inputs(family, family.richest, side="right")
-    assert draftlens.generate(target(family), right, draft=draft(family), **options).tokens == expected
+    assert (
+        draftlens.generate(target(family), right, draft=draft(family), **options).tokens == expected
+    )

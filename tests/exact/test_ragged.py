@@ -18,7 +18,9 @@ def test_padding_on_the_right(family: Family, kind: str) -> None:
     """Stock `generate` cannot do it; each row must say what it says alone."""
     given = inputs(family, kind, side="right")
     assert (given["attention_mask"][:, -1] == 0).any()
-    result = draftlens.generate(target(family), given, draft=draft(family), method=METHODS["eagle"], max_new_tokens=NEW)
+    result = draftlens.generate(
+        target(family), given, draft=draft(family), method=METHODS["eagle"], max_new_tokens=NEW
+    )
     assert result.tokens == [alone(family, kind, row) for row in range(3)]
 
 
@@ -71,7 +73,10 @@ def test_rows_do_not_touch_each_other(family: Family) -> None:
     """The same row beside other rows, and in another place, says the same."""
     kind = family.richest
     turned = draftlens.generate(
-        target(family), inputs(family, kind, rows=(2, 0, 1, 2)), draft=draft(family), max_new_tokens=NEW
+        target(family),
+        inputs(family, kind, rows=(2, 0, 1, 2)),
+        draft=draft(family),
+        max_new_tokens=NEW,
     )
     rows = reference(family, kind)
     assert turned.tokens == [rows[2], rows[0], rows[1], rows[2]]
@@ -82,17 +87,29 @@ def test_an_unpadded_batch_of_equal_rows(family: Family) -> None:
     """Equal lengths, equal words: the views of the cache serve a batch too."""
     kind = family.richest
     result = draftlens.generate(
-        target(family), inputs(family, kind, rows=(0, 0)), draft=draft(family), method=METHODS["odd"], max_new_tokens=9
+        target(family),
+        inputs(family, kind, rows=(0, 0)),
+        draft=draft(family),
+        method=METHODS["odd"],
+        max_new_tokens=9,
     )
     assert result.tokens == [reference(family, kind)[0][:9]] * 2
 
 
 @pytest.mark.parametrize("family", [f for f in FAMILIES if "<|image_pad|>" in f.image], ids=str)
 def test_a_prompt_that_ends_in_a_picture(family: Family) -> None:
-    """Under M-RoPE its last position is not its largest; what follows stands where stock `generate` puts it."""
+    """Under M-RoPE its last position is not its largest; what follows stands where stock `generate`
+    puts it."""
     given = inputs(family, "image", rows=(0,))
-    end = int((given["input_ids"][0] == given["input_ids"].new_tensor(family.config["image_token_id"])).nonzero().max())
-    cut = {key: value[:, : end + 1] if value.shape[:1] == torch.Size([1]) else value for key, value in given.items()}
+    end = int(
+        (given["input_ids"][0] == given["input_ids"].new_tensor(family.config["image_token_id"]))
+        .nonzero()
+        .max()
+    )
+    cut = {
+        key: value[:, : end + 1] if value.shape[:1] == torch.Size([1]) else value
+        for key, value in given.items()
+    }
     cut["image_grid_thw"] = given["image_grid_thw"]
     result = draftlens.generate(target(family), cut, draft=draft(family), max_new_tokens=NEW)
     assert result.tokens == stock(target(family), cut, max_new_tokens=NEW)

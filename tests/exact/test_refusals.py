@@ -25,7 +25,10 @@ def ask(model: Any = None, **options: Any) -> draftlens.Result:
 def test_a_sliding_window() -> None:
     """As a target and as a draft."""
     sliding = FAMILY.build(use_sliding_window=True, sliding_window=8, max_window_layers=1)
-    with pytest.raises(UnsupportedModelError, match=r"LlavaOnevision.* keeps a \w*Sliding\w*, which cannot be rolled"):
+    with pytest.raises(
+        UnsupportedModelError,
+        match=r"LlavaOnevision.* keeps a \w*Sliding\w*, which cannot be rolled",
+    ):
         ask(sliding)
     with pytest.raises(UnsupportedModelError, match="Sliding"):
         ask(draft=sliding)
@@ -33,17 +36,35 @@ def test_a_sliding_window() -> None:
 
 def test_layers_of_cross_attention() -> None:
     """Mllama looks at pictures apart from its text, and our cache holds text."""
-    text = {**TEXT, "num_hidden_layers": 3, "cross_attention_layers": [1], "pad_token_id": 0, "bos_token_id": 1}
-    vision = {"hidden_size": 16, "num_hidden_layers": 2, "num_global_layers": 1, "attention_heads": 2, "image_size": 8}
-    config = hf.MllamaConfig(text_config=text, vision_config={**vision, "patch_size": 4, "vision_output_dim": 48})
-    with pytest.raises(UnsupportedModelError, match=r"Mllama.* looks at pictures through layers of cross-attention"):
+    text = {
+        **TEXT,
+        "num_hidden_layers": 3,
+        "cross_attention_layers": [1],
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+    }
+    vision = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_global_layers": 1,
+        "attention_heads": 2,
+        "image_size": 8,
+    }
+    config = hf.MllamaConfig(
+        text_config=text, vision_config={**vision, "patch_size": 4, "vision_output_dim": 48}
+    )
+    with pytest.raises(
+        UnsupportedModelError, match=r"Mllama.* looks at pictures through layers of cross-attention"
+    ):
         ask(hf.MllamaForConditionalGeneration(config))
 
 
 def test_an_encoder_with_a_decoder() -> None:
     """T5 is no decoder-only model."""
     config = hf.T5Config(vocab_size=VOCAB, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
-    with pytest.raises(UnsupportedModelError, match="T5ForConditionalGeneration is no decoder-only model"):
+    with pytest.raises(
+        UnsupportedModelError, match="T5ForConditionalGeneration is no decoder-only model"
+    ):
         ask(hf.T5ForConditionalGeneration(config))
 
 
@@ -52,14 +73,18 @@ def test_attention_without_a_tree_mask(name: str) -> None:
     """Named, with what to do about it."""
     model = FAMILY.build()
     model.get_decoder().config._attn_implementation = name
-    with pytest.raises(UnsupportedModelError, match=f"'{name}' attention, which takes no tree mask.*sdpa"):
+    with pytest.raises(
+        UnsupportedModelError, match=f"'{name}' attention, which takes no tree mask.*sdpa"
+    ):
         ask(model)
 
 
 def test_a_draft_that_cannot_see() -> None:
     """A language model drafts for a model with eyes."""
     blind = hf.LlamaForCausalLM(hf.LlamaConfig(**TEXT)).eval()
-    with pytest.raises(IncompatiblePairError, match=r"LlamaForCausalLM cannot see what .* can: image, video"):
+    with pytest.raises(
+        IncompatiblePairError, match=r"LlamaForCausalLM cannot see what .* can: image, video"
+    ):
         ask(draft=blind)
 
 
@@ -73,26 +98,34 @@ def test_a_draft_of_another_tokenizer() -> None:
     """A thousand ids are no padding."""
     large = FAMILY.build(vocab_size=VOCAB + 2000)
     for pair in ({"model": large, "draft": draft(FAMILY)}, {"draft": large}):
-        with pytest.raises(IncompatiblePairError, match=r"2208.* 208|208.* 2208.*cannot share a tokenizer"):
+        with pytest.raises(
+            IncompatiblePairError, match=r"2208.* 208|208.* 2208.*cannot share a tokenizer"
+        ):
             ask(**pair)
 
 
 def test_stock_drafting() -> None:
     """It would be left out without a word."""
-    with pytest.raises(ConfigError, match="assistant_model is for stock generate: give it as draft"):
+    with pytest.raises(
+        ConfigError, match="assistant_model is for stock generate: give it as draft"
+    ):
         ask(assistant_model=draft(FAMILY))
     with pytest.raises(ConfigError, match="prompt_lookup_num_tokens would draft too"):
         ask(draft=draft(FAMILY), prompt_lookup_num_tokens=3)
 
 
-@pytest.mark.parametrize("options", [{"num_beams": 2}, {"num_return_sequences": 2, "do_sample": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"num_beams": 2}, {"num_return_sequences": 2, "do_sample": True}], ids=str
+)
 def test_more_than_one_answer(options: dict[str, Any]) -> None:
     """Beams and several answers."""
     with pytest.raises(ConfigError, match="num_beams and num_return_sequences must be 1"):
         ask(draft=draft(FAMILY), **options)
     ours = draftlens.SpeculativeGenerate(draft(FAMILY), inputs(FAMILY, "image"))
     with pytest.raises(ConfigError, match="num_beams and num_return_sequences must be 1"):
-        target(FAMILY).generate(**inputs(FAMILY, "image"), max_new_tokens=3, custom_generate=ours, **options)
+        target(FAMILY).generate(
+            **inputs(FAMILY, "image"), max_new_tokens=3, custom_generate=ours, **options
+        )
 
 
 def test_processors_that_cannot_be_asked_about_guesses() -> None:
@@ -119,7 +152,8 @@ def test_stop_strings_without_a_tokenizer() -> None:
 
 
 def test_a_seam_that_lies() -> None:
-    """A model that scales its logits behind the head would get other answers: found out by trying."""
+    """A model that scales its logits behind the head would get other answers: found out by
+    trying."""
 
     class Louder(hf.Qwen2_5_VLForConditionalGeneration):
         """Doubles its logits where our seam cannot see it."""

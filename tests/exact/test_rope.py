@@ -1,4 +1,5 @@
-"""Rotary positions that depend on how far a forward reaches: exact up to their limit, refused beyond it."""
+"""Rotary positions that depend on how far a forward reaches: exact up to their limit, refused
+beyond it."""
 
 from __future__ import annotations
 
@@ -14,7 +15,11 @@ from draftlens import InputError
 FAMILY: Family = next(family for family in FAMILIES if family.name == "internvl")
 GIVEN = inputs(FAMILY, "image", rows=(0,))
 LENGTH = GIVEN["input_ids"].shape[1]
-GUESSERS = {"chain": {"num_speculative_tokens": 5}, "tree": {"tree": "eagle"}, "self": {"method": "specvlm"}}
+GUESSERS = {
+    "chain": {"num_speculative_tokens": 5},
+    "tree": {"tree": "eagle"},
+    "self": {"method": "specvlm"},
+}
 
 guessers = pytest.mark.parametrize("guesser", GUESSERS)
 
@@ -37,7 +42,9 @@ def ask(kind: str, limit: int, guesser: str | None) -> draftlens.Result:
 
 
 @guessers
-@pytest.mark.parametrize(("kind", "limit"), [("dynamic", LENGTH + NEW), ("longrope", LENGTH + NEW), ("longrope", 20)])
+@pytest.mark.parametrize(
+    ("kind", "limit"), [("dynamic", LENGTH + NEW), ("longrope", LENGTH + NEW), ("longrope", 20)]
+)
 def test_on_one_side_of_the_limit(kind: str, limit: int, guesser: str) -> None:
     """All of it within, or, where two sets of frequencies are all there is, all of it beyond."""
     result = ask(kind, limit, guesser)
@@ -47,10 +54,13 @@ def test_on_one_side_of_the_limit(kind: str, limit: int, guesser: str) -> None:
 
 @guessers
 @pytest.mark.parametrize(
-    ("kind", "limit"), [("dynamic", LENGTH + NEW - 1), ("dynamic", 20), ("longrope", LENGTH + NEW - 1)]
+    ("kind", "limit"),
+    [("dynamic", LENGTH + NEW - 1), ("dynamic", 20), ("longrope", LENGTH + NEW - 1)],
 )
 def test_beyond_the_limit(kind: str, limit: int, guesser: str) -> None:
     """A sentence; and plain decoding, which guesses nothing, is exact all the same."""
-    with pytest.raises(InputError, match=f'beyond {limit} a guess would change the {kind} rotary .* method "plain"'):
+    with pytest.raises(
+        InputError, match=f'beyond {limit} a guess would change the {kind} rotary .* method "plain"'
+    ):
         ask(kind, limit, guesser)
     assert ask(kind, limit, None).tokens == stock(model(kind, limit), GIVEN, max_new_tokens=NEW)

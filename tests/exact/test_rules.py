@@ -1,8 +1,10 @@
-"""Tier 1 of the exactness matrix: the rules themselves, against slow walks and enumerated distributions.
+"""Tier 1 of the exactness matrix: the rules themselves, against slow walks and enumerated
+distributions.
 
-A table stands in for the transformer: its logits after any history are random but fixed. So the distribution of an
-answer can be written down, and what the real loop emits (sessions, drafter, cache and masks included) is compared
-with it. Wrong rules, made on purpose, must fail the same comparison: the test has power.
+A table stands in for the transformer: its logits after any history are random but fixed. So the
+distribution of an answer can be written down, and what the real loop emits (sessions, drafter,
+cache and masks included) is compared with it. Wrong rules, made on purpose, must fail the same
+comparison: the test has power.
 """
 
 from __future__ import annotations
@@ -13,21 +15,23 @@ from typing import Any
 
 import pytest
 import torch
+from draftlens.engine import session as session_module
 from scipy import stats
 from torch import Tensor
 from transformers.generation import logits_process as hf
 from transformers.generation.stopping_criteria import MaxLengthCriteria
 
+from draftlens.core.proposal import DraftTree, Verdict
+from draftlens.core.stats import Clock, Stats
+from draftlens.core.tree import EAGLE_PATHS, ROOT, Topology, chain, from_paths
+from draftlens.decode.serial import decode
+from draftlens.decode.session import Session
 from draftlens.draft import NoDraft, SmallModelDrafter
 from draftlens.draft.base import draw_children
-from draftlens.engine import Clock, Session, Stats, decode
-from draftlens.engine import session as session_module
 from draftlens.models import KVCache, Prepared, Prompt
 from draftlens.ops import verify
 from draftlens.ops.sampling import SamplingRule
-from draftlens.ops.tree import EAGLE_PATHS, chain, from_paths
 from draftlens.ops.verify import match, reject
-from draftlens.types import ROOT, DraftTree, Topology, Verdict
 
 VOCAB, ROWS, LENGTH = 6, 2000, 5
 LIKELY, IMPOSSIBLE = 1e-3, 1e-9
@@ -37,7 +41,8 @@ TREE = from_paths([[0], [1], [2], [3], [0, 0], [0, 1], [0, 2], [1, 0], [1, 1]])
 WARPERS = (hf.TemperatureLogitsWarper(0.7), hf.TopKLogitsWarper(4), hf.TopPLogitsWarper(0.9))
 
 
-# --- greedy and coupled: the walk -------------------------------------------------------------------------------------
+# --- greedy and coupled: the walk
+# -------------------------------------------------------------------------------------
 
 
 def random_tree(rng: random.Random, most: int = 20) -> Topology:
@@ -47,7 +52,9 @@ def random_tree(rng: random.Random, most: int = 20) -> Topology:
     return Topology(tuple(parents))
 
 
-def slow_walk(topology: Topology, choices: Sequence[int], tokens: Sequence[int]) -> tuple[list[int], list[int]]:
+def slow_walk(
+    topology: Topology, choices: Sequence[int], tokens: Sequence[int]
+) -> tuple[list[int], list[int]]:
     """Path and emitted tokens; `choices` has the root's first."""
     path: list[int] = []
     emitted = [choices[0]]
@@ -73,14 +80,17 @@ def test_match_equals_the_slow_walk(kind: str) -> None:
         tokens = torch.randint(0, 3, (4, len(topology)))
         verdict = match(DraftTree(topology, tokens), ranking)
         for row in range(4):
-            path, emitted = slow_walk(topology, ranking[row].argmax(-1).tolist(), tokens[row].tolist())
+            path, emitted = slow_walk(
+                topology, ranking[row].argmax(-1).tolist(), tokens[row].tolist()
+            )
             assert torch.equal(torch.tensor(verdict.paths[row]), torch.tensor(path))
             assert torch.equal(torch.tensor(verdict.tokens[row]), torch.tensor(emitted))
             lengths.add(len(path))
     assert len(lengths) >= 4  # the comparison saw short and long paths
 
 
-# --- one node, many rows: the rules' own claims -----------------------------------------------------------------------
+# --- one node, many rows: the rules' own claims
+# -----------------------------------------------------------------------
 
 
 def draw(q: Tensor, most: int, rule: SamplingRule, seed: int) -> DraftTree:
@@ -129,7 +139,9 @@ def test_siblings_are_drawn_one_after_the_other_without_replacement() -> None:
 
 
 @pytest.mark.parametrize("most", [1, 4])
-def test_coupled_draft_with_the_target_distribution_guesses_what_the_target_takes(most: int) -> None:
+def test_coupled_draft_with_the_target_distribution_guesses_what_the_target_takes(
+    most: int,
+) -> None:
     rule = SamplingRule(do_sample=True, seed=4)
     p = torch.tensor(DISTRIBUTIONS["far"][0], dtype=torch.float64)
     tree = draw(p, most, rule, seed=0)
@@ -139,7 +151,8 @@ def test_coupled_draft_with_the_target_distribution_guesses_what_the_target_take
 
 
 def p_value(tokens: Tensor, expected: Tensor) -> float:
-    """Chi-square of drawn cells against probabilities ``[C]``; cells expected less than five times are pooled."""
+    """Chi-square of drawn cells against probabilities ``[C]``; cells expected less than five times
+    are pooled."""
     seen = torch.bincount(tokens, minlength=len(expected)).double()
     wanted = expected * len(tokens)
     if bool((seen[expected == 0] > 0).any()):
@@ -149,17 +162,24 @@ def p_value(tokens: Tensor, expected: Tensor) -> float:
         seen = torch.cat([seen[~rare], seen[rare].sum()[None]])
         wanted = torch.cat([wanted[~rare], wanted[rare].sum()[None]])
         seen, wanted = seen[wanted > 0], wanted[wanted > 0]
-    return float(stats.chisquare(seen.numpy(), wanted.numpy(), sum_check=False).pvalue) if len(seen) > 1 else 1.0
+    return (
+        float(stats.chisquare(seen.numpy(), wanted.numpy(), sum_check=False).pvalue)
+        if len(seen) > 1
+        else 1.0
+    )
 
 
-# --- the whole loop on tables -----------------------------------------------------------------------------------------
+# --- the whole loop on tables
+# -----------------------------------------------------------------------------------------
 
 
 class TableModel:
-    """Stands where a `Backbone` does: logits are looked up by position and the last two tokens that the mask shows.
+    """Stands where a `Backbone` does: logits are looked up by position and the last two tokens that
+    the mask shows.
 
     Args:
-        table: logits ``[LENGTH, V, V, V]``: position in the answer, token before last, last token, next token.
+        table: logits ``[LENGTH, V, V, V]``: position in the answer, token before last, last token,
+            next token.
     """
 
     name, dtype, device, vocab_size = "TableModel", torch.float64, torch.device("cpu"), VOCAB
@@ -175,7 +195,9 @@ class TableModel:
         ids = prepared.input_ids
         rows, length = ids.shape
         positions = torch.arange(length).expand(rows, -1)
-        return Prompt(ids, positions, [length] * rows, torch.full((rows, 1), length), ids > VOCAB, {})
+        return Prompt(
+            ids, positions, [length] * rows, torch.full((rows, 1), length), ids > VOCAB, {}
+        )
 
     def new_cache(self, prompt: Prompt, room: int) -> KVCache:
         return KVCache(1, len(prompt.lengths), max(prompt.lengths) + room)
@@ -183,13 +205,17 @@ class TableModel:
     def prefill(self, prompt: Prompt, cache: KVCache, probe: object = None) -> Tensor:
         return self.forward(prompt.embeds, prompt.position_ids, cache, None)[:, -1:]
 
-    def forward(self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None) -> Tensor:
+    def forward(
+        self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
+    ) -> Tensor:
         count = tokens.shape[1]
         held, _ = cache.update(tokens[:, None, :, None], tokens[:, None, :, None], 0)
         cache.advance(count)
         slots = torch.arange(held.shape[2])
         seen = mask[:, 0] if mask is not None else slots <= (slots[-count:, None])
-        last, before = torch.where(seen, slots, -1).expand(len(tokens), count, -1).topk(2).values.unbind(-1)
+        last, before = (
+            torch.where(seen, slots, -1).expand(len(tokens), count, -1).topk(2).values.unbind(-1)
+        )
         rows = torch.arange(len(tokens))[:, None]
         at = (position_ids - PROMPT.shape[1] + 1).clamp(0, LENGTH - 1)
         return self.table[at, held[rows, 0, before, 0], held[rows, 0, last, 0]]
@@ -199,11 +225,17 @@ PROMPT = torch.zeros(ROWS, 2, dtype=torch.long)
 
 
 def table(seed: int) -> Tensor:
-    return torch.randn(LENGTH, VOCAB, VOCAB, VOCAB, generator=torch.Generator().manual_seed(seed)).double() * 1.5
+    return (
+        torch.randn(
+            LENGTH, VOCAB, VOCAB, VOCAB, generator=torch.Generator().manual_seed(seed)
+        ).double()
+        * 1.5
+    )
 
 
 def narrow(logits: Tensor) -> Tensor:
-    """Only the two best of these logits: tokens that are never guessed, and fewer of them than a node has children."""
+    """Only the two best of these logits: tokens that are never guessed, and fewer of them than a
+    node has children."""
     return logits.masked_fill(logits < logits.topk(2).values[..., -1:], -torch.inf)
 
 
@@ -218,7 +250,9 @@ DRAFTS = {
 
 def speak(topology: Topology, draft: Tensor, rule: SamplingRule, rows: int = ROWS) -> Session:
     """A finished session: LENGTH tokens in each row."""
-    prepared = Prepared(PROMPT[:rows], rule.processors, (MaxLengthCriteria(PROMPT.shape[1] + LENGTH),), None, {})
+    prepared = Prepared(
+        PROMPT[:rows], rule.processors, (MaxLengthCriteria(PROMPT.shape[1] + LENGTH),), None, {}
+    )
     small = SmallModelDrafter(TableModel(draft), prepared, topology, VOCAB)  # type: ignore[arg-type]
     drafter = small if topology else NoDraft()
     session = Session(TableModel(TARGET), prepared, drafter, rule, Clock(Stats()))  # type: ignore[arg-type]
@@ -228,9 +262,15 @@ def speak(topology: Topology, draft: Tensor, rule: SamplingRule, rows: int = ROW
 
 
 def fit(session: Session) -> float:
-    """p-value of the answers' tokens 1, 2, 3: the joint of the first three that verification emits."""
+    """p-value of the answers' tokens 1, 2, 3: the joint of the first three that verification
+    emits."""
     rule = session.rows.rule
-    p = rule.process(TARGET.reshape(LENGTH, VOCAB * VOCAB, VOCAB), list).double().softmax(-1).view_as(TARGET)
+    p = (
+        rule.process(TARGET.reshape(LENGTH, VOCAB * VOCAB, VOCAB), list)
+        .double()
+        .softmax(-1)
+        .view_as(TARGET)
+    )
     expected = torch.einsum("a,ab,abc,bcd->bcd", p[0, 0, 0], p[1, 0], p[2], p[3]).flatten()
     tokens = torch.tensor(session.rows.tokens)
     assert tokens.shape == (ROWS, LENGTH)
@@ -244,7 +284,9 @@ TOPOLOGIES = {"chain": chain(3), "tree": TREE}
 @pytest.mark.parametrize("draft", DRAFTS)
 @pytest.mark.parametrize("shape", TOPOLOGIES)
 def test_rejection_keeps_the_target_distribution(shape: str, draft: str, processors: Any) -> None:
-    session = speak(TOPOLOGIES[shape], DRAFTS[draft], SamplingRule(processors, True, "rejection", seed=11))
+    session = speak(
+        TOPOLOGIES[shape], DRAFTS[draft], SamplingRule(processors, True, "rejection", seed=11)
+    )
     assert fit(session) > LIKELY
     assert session.stats.accepted > 0
     if draft == "equal":  # p = q: the first guess at every node is accepted
@@ -252,7 +294,9 @@ def test_rejection_keeps_the_target_distribution(shape: str, draft: str, process
 
 
 @pytest.mark.parametrize("processors", [(), WARPERS], ids=["plain", "warped"])
-def test_coupled_is_token_identical_to_plain_decoding_and_keeps_the_distribution(processors: Any) -> None:
+def test_coupled_is_token_identical_to_plain_decoding_and_keeps_the_distribution(
+    processors: Any,
+) -> None:
     rule = SamplingRule(processors, True, "coupled", seed=12)
     plain = speak(Topology(()), TARGET, rule)
     assert fit(plain) > LIKELY
@@ -274,26 +318,34 @@ def test_greedy_is_token_identical_to_plain_decoding() -> None:
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
 @pytest.mark.parametrize("seed", [-1, -(2**63), 2**63, 2**64 - 1, 2**100])
 def test_any_seed_works_and_repeats(rule: str, seed: int) -> None:
-    twice = [speak(TREE, DRAFTS["near"], SamplingRule((), True, rule, seed), rows=20).rows.tokens for _ in range(2)]
+    twice = [
+        speak(TREE, DRAFTS["near"], SamplingRule((), True, rule, seed), rows=20).rows.tokens
+        for _ in range(2)
+    ]
     other = speak(TREE, DRAFTS["near"], SamplingRule((), True, rule, seed ^ 1), rows=20).rows.tokens
     assert twice[0] == twice[1] != other
 
 
-# --- power: rules that are wrong on purpose ---------------------------------------------------------------------------
+# --- power: rules that are wrong on purpose
+# ---------------------------------------------------------------------------
 
 
 def accept_always(p: Tensor, q: Tensor, children: list[tuple[int, int]], _: torch.Generator) -> Any:
     return children[0][0], p
 
 
-def without_repair(p: Tensor, q: Tensor, children: list[tuple[int, int]], generator: torch.Generator) -> Any:
+def without_repair(
+    p: Tensor, q: Tensor, children: list[tuple[int, int]], generator: torch.Generator
+) -> Any:
     for child, token in children:
         if q[token] > 0 and torch.rand((), generator=generator) < p[token] / q[token]:
             return child, p
     return None, p
 
 
-def without_removal(p: Tensor, q: Tensor, children: list[tuple[int, int]], generator: torch.Generator) -> Any:
+def without_removal(
+    p: Tensor, q: Tensor, children: list[tuple[int, int]], generator: torch.Generator
+) -> Any:
     """Siblings as if they had been drawn with replacement."""
     for child, token in children:
         if q[token] > 0 and torch.rand((), generator=generator) < p[token] / q[token]:
@@ -304,9 +356,13 @@ def without_removal(p: Tensor, q: Tensor, children: list[tuple[int, int]], gener
 
 
 @pytest.mark.parametrize("wrong", [accept_always, without_repair, without_removal])
-def test_the_fit_notices_wrong_rejection(wrong: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fit_notices_wrong_rejection(
+    wrong: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(verify, "_try_children", wrong)
-    assert fit(speak(TREE, DRAFTS["far"], SamplingRule((), True, "rejection", seed=11))) < IMPOSSIBLE
+    assert (
+        fit(speak(TREE, DRAFTS["far"], SamplingRule((), True, "rejection", seed=11))) < IMPOSSIBLE
+    )
 
 
 def test_the_fit_notices_a_draft_that_does_not_draw(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,12 +370,16 @@ def test_the_fit_notices_a_draft_that_does_not_draw(monkeypatch: pytest.MonkeyPa
         return args[1].topk(args[2]).indices
 
     monkeypatch.setattr("draftlens.draft.small_model.draw_children", best)
-    assert fit(speak(TREE, DRAFTS["near"], SamplingRule((), True, "rejection", seed=11))) < IMPOSSIBLE
+    assert (
+        fit(speak(TREE, DRAFTS["near"], SamplingRule((), True, "rejection", seed=11))) < IMPOSSIBLE
+    )
 
 
 def test_the_fit_notices_noise_that_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     right = SamplingRule.ranking
-    monkeypatch.setattr(SamplingRule, "ranking", lambda self, s, rows, steps: right(self, s, rows, steps * 0))
+    monkeypatch.setattr(
+        SamplingRule, "ranking", lambda self, s, rows, steps: right(self, s, rows, steps * 0)
+    )
     assert fit(speak(TREE, DRAFTS["far"], SamplingRule((), True, "coupled", seed=12))) < IMPOSSIBLE
 
 
@@ -328,8 +388,13 @@ def test_the_fit_notices_guesses_that_are_taken_unseen(monkeypatch: pytest.Monke
         rows = match(tree, ranking)
         if not tree.topology:
             return rows
-        tokens = [(int(guess), *row[1:2]) for guess, row in zip(tree.tokens[:, 0], rows.tokens, strict=True)]
+        tokens = [
+            (int(guess), *row[1:2])
+            for guess, row in zip(tree.tokens[:, 0], rows.tokens, strict=True)
+        ]
         return Verdict(tuple((0,)[: len(row) - 1] for row in tokens), tuple(tokens))
 
     monkeypatch.setattr(session_module, "match", first_child)
-    assert fit(speak(chain(1), DRAFTS["far"], SamplingRule((), True, "coupled", seed=12))) < IMPOSSIBLE
+    assert (
+        fit(speak(chain(1), DRAFTS["far"], SamplingRule((), True, "coupled", seed=12))) < IMPOSSIBLE
+    )

@@ -13,7 +13,9 @@ from families import FAMILIES, Family, inputs
 from stock import METHODS, NEW, draft, reference, staggered, target
 
 import draftlens
-from draftlens.engine import Clock, Session, stats
+from draftlens.core import stats
+from draftlens.core.stats import Clock
+from draftlens.decode.session import Session
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 methods = pytest.mark.parametrize("method", ["chain5", "eagle", "odd"])
@@ -22,7 +24,9 @@ methods = pytest.mark.parametrize("method", ["chain5", "eagle", "odd"])
 def check_caches(session: Session) -> None:
     """What each running row holds is its prompt and all that it said but the last token."""
     drafter: Any = session.drafter
-    for row, (said, finished) in enumerate(zip(session.rows.tokens, session.rows.finished, strict=True)):
+    for row, (said, finished) in enumerate(
+        zip(session.rows.tokens, session.rows.finished, strict=True)
+    ):
         if finished:
             continue
         assert session.cache.lengths[row] == session.prompt.lengths[row] + len(said) - 1
@@ -34,9 +38,12 @@ def check_caches(session: Session) -> None:
 
 
 @every_family
-@pytest.mark.parametrize(("method", "chunks"), [("chain5", 1), ("eagle", 4), ("odd", 7), ("chain5", 11)])
+@pytest.mark.parametrize(
+    ("method", "chunks"), [("chain5", 1), ("eagle", 4), ("odd", 7), ("chain5", 11)]
+)
 def test_a_consumer_that_stops(family: Family, method: str, chunks: int) -> None:
-    """The caches agree with what was said, the words so far are right, and the next call is as if nothing was."""
+    """The caches agree with what was said, the words so far are right, and the next call is as if
+    nothing was."""
     rows, given = reference(family, family.richest), inputs(family, family.richest)
     options = {"draft": draft(family), "method": METHODS[method], "max_new_tokens": NEW}
     stream = draftlens.stream(target(family), given, **options, eos_token_id=staggered(rows))
@@ -45,7 +52,9 @@ def test_a_consumer_that_stops(family: Family, method: str, chunks: int) -> None
         heard[chunk.row] += chunk.tokens
     check_caches(stream.session)
     assert all(row[: len(part)] == part for row, part in zip(rows, heard, strict=True))
-    assert all(said[: len(part)] == part for said, part in zip(stream.result.tokens, heard, strict=True))
+    assert all(
+        said[: len(part)] == part for said, part in zip(stream.result.tokens, heard, strict=True)
+    )
     del stream
     assert draftlens.generate(target(family), given, **options).tokens == rows
 
@@ -53,7 +62,10 @@ def test_a_consumer_that_stops(family: Family, method: str, chunks: int) -> None
 def test_a_result_stays_as_it_was() -> None:
     """One taken early does not grow with the stream."""
     stream = draftlens.stream(
-        target(FAMILIES[0]), inputs(FAMILIES[0], "image"), draft=draft(FAMILIES[0]), max_new_tokens=9
+        target(FAMILIES[0]),
+        inputs(FAMILIES[0], "image"),
+        draft=draft(FAMILIES[0]),
+        max_new_tokens=9,
     )
     next(stream)
     early = stream.result
@@ -71,7 +83,9 @@ def test_a_stream_that_is_resumed(family: Family) -> None:
     heard: list[list[int]] = [[], [], []]
     for chunk in islice(stream, 7):
         heard[chunk.row] += chunk.tokens
-    draftlens.generate(target(family), inputs(family, "text"), draft=draft(family), max_new_tokens=4)
+    draftlens.generate(
+        target(family), inputs(family, "text"), draft=draft(family), max_new_tokens=4
+    )
     for chunk in stream:
         heard[chunk.row] += chunk.tokens
     check_caches(stream.session)
@@ -84,7 +98,9 @@ def test_a_stream_that_is_resumed(family: Family) -> None:
 def test_the_memory_of_the_cache(family: Family, method: str, rows: tuple[int, ...]) -> None:
     """Prompt, answer and one tree: nothing is held twice and nothing grows."""
     given = inputs(family, family.richest, rows)
-    stream = draftlens.stream(target(family), given, draft=draft(family), method=METHODS[method], max_new_tokens=NEW)
+    stream = draftlens.stream(
+        target(family), given, draft=draft(family), method=METHODS[method], max_new_tokens=NEW
+    )
     stream.run()
     text = target(family).config.get_text_config()
     nodes = {"chain5": 5, "eagle": 25, "odd": 8}[method]
@@ -96,7 +112,8 @@ def test_the_memory_of_the_cache(family: Family, method: str, rows: tuple[int, .
 
 @pytest.fixture
 def slow_phases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that each look at it moves on: by a second while a phase runs, else by a millionth of one."""
+    """A clock that each look at it moves on: by a second while a phase runs, else by a millionth of
+    one."""
     now, running, phase = 0.0, 0, Clock.phase
 
     def perf_counter() -> float:

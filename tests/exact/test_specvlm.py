@@ -1,6 +1,8 @@
-"""Method `specvlm`: whatever the draft does not see, the answer is stock `generate`'s and the draft is as good as said.
+"""Method `specvlm`: whatever the draft does not see, the answer is stock `generate`'s and the draft
+is as good as said.
 
-The rounds are compared with a slow twin: each row's kept tokens and its answer in one pass, without cache or batch.
+The rounds are compared with a slow twin: each row's kept tokens and its answer in one pass, without
+cache or batch.
 """
 
 from __future__ import annotations
@@ -15,15 +17,26 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from families import FAMILIES, Family, inputs
-from stock import ALL_KINDS, METHODS, NEW, draft, ranks_of, reference, rounds, staggered, stock, target
+from stock import (
+    ALL_KINDS,
+    METHODS,
+    NEW,
+    draft,
+    ranks_of,
+    reference,
+    rounds,
+    staggered,
+    stock,
+    target,
+)
 from transformers import DynamicCache
 
 import draftlens
 from draftlens import ConfigError, UnsupportedModelError
 from draftlens.attention import Probe
-from draftlens.config import from_dict
+from draftlens.decode.session import Session
 from draftlens.draft.pruned import Pruning
-from draftlens.engine import Session
+from draftlens.methods import from_dict
 from draftlens.models import Backbone, Prompt
 from draftlens.prune import PRUNERS
 
@@ -31,7 +44,8 @@ BY_NAME = {family.name: family for family in FAMILIES}
 TREES = ("chain5", "eagle", "odd")
 SOURCES = ("prefill", "gather", "sparse")
 GUESSERS = ("noisy", "random", *SOURCES)
-"""A draft model, another that is always wrong, or the target itself by any way to its keys and values."""
+"""A draft model, another that is always wrong, or the target itself by any way to its keys and
+values."""
 
 WHOLLY = (("qwen2_5_vl", "video"), ("qwen3_vl", "mixed"), ("llava", "image"))
 """M-RoPE, deepstack and neither: where every pruner is tried."""
@@ -57,9 +71,12 @@ class Case(NamedTuple):
 
 
 def covering() -> Iterator[Case]:
-    """Three pruners or all of them for each kind of input; the rest so that all pairs of values meet soon."""
+    """Three pruners or all of them for each kind of input; the rest so that all pairs of values
+    meet soon."""
     names, met = cycle(PRUNERS), set[Any]()
-    rest = list(product((0, 0.5, 0.9, 1), ("original", "compact"), GUESSERS, TREES, ((0, 1, 2), (0,))))
+    rest = list(
+        product((0, 0.5, 0.9, 1), ("original", "compact"), GUESSERS, TREES, ((0, 1, 2), (0,)))
+    )
     for family, kind in ALL_KINDS:
         wholly = (family.name, kind) in WHOLLY
         for pruner in PRUNERS if wholly else [next(names) for _ in range(3)]:
@@ -84,10 +101,16 @@ def method(guesser: str, tree: str, **fields: Any) -> dict[str, Any]:
     return {"method": "specvlm", "tree": None, **METHODS[tree], **mine, **fields}
 
 
-def open_stream(family: Family, kind: str, guesser: str, tree: str, **given: Any) -> draftlens.Stream:
+def open_stream(
+    family: Family, kind: str, guesser: str, tree: str, **given: Any
+) -> draftlens.Stream:
     """A call of the library: `rows` and options of `generate`, and of the method."""
     rows, seed = given.pop("rows", (0, 1, 2)), given.pop("seed", None)
-    fields = {name: given.pop(name) for name in from_dict({"method": "specvlm"}).__dataclass_fields__ if name in given}
+    fields = {
+        name: given.pop(name)
+        for name in from_dict({"method": "specvlm"}).__dataclass_fields__
+        if name in given
+    }
     small = draft(family, guesser) if guesser in ("noisy", "random") else None
     options = {"max_new_tokens": NEW, **given}
     chosen = method(guesser, tree, **fields)
@@ -121,13 +144,19 @@ def visual_tokens(family: Family, kind: str) -> list[int]:
     names = ("image_token_id", "image_token_index", "video_token_id", "video_token_index")
     config = {**family.model.config_class().to_dict(), **family.config}
     ids = {config[name] for name in names if isinstance(config.get(name), int)}
-    return [sum(token in ids for token in row) for row in inputs(family, kind)["input_ids"].tolist()]
+    return [
+        sum(token in ids for token in row) for row in inputs(family, kind)["input_ids"].tolist()
+    ]
 
 
 def expected_keep(case: Case, count: int) -> int:
     """Visual tokens that stay of `count`, in fractions; `sparse` has a pruner of its own."""
     by_ratio = int(count * (1 - Fraction(str(case.ratio))))
-    return by_ratio if case.guesser == "sparse" else {"none": count, "all": 0}.get(case.pruner, by_ratio)
+    return (
+        by_ratio
+        if case.guesser == "sparse"
+        else {"none": count, "all": 0}.get(case.pruner, by_ratio)
+    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -149,7 +178,9 @@ def test_the_answer_and_the_rounds(case: Case, kept: list[list[list[int]]]) -> N
 
 def test_the_cases_cover_all_pairs() -> None:
     """Any two choices meet in some case, but that each family has six pruners at least."""
-    for one, other in combinations(("ratio", "positions", "guesser", "tree", "rows", "pruner", "family"), 2):
+    for one, other in combinations(
+        ("ratio", "positions", "guesser", "tree", "rows", "pruner", "family"), 2
+    ):
         if (one, other) == ("pruner", "family"):
             continue
         met = {(getattr(case, one), getattr(case, other)) for case in CASES}
@@ -158,14 +189,17 @@ def test_the_cases_cover_all_pairs() -> None:
     assert {case.pruner for case in CASES} == set(PRUNERS)
     for family in FAMILIES:
         assert len({case.pruner for case in CASES if case.family == family.name}) >= 6
-    assert {(case.family, case.kind) for case in CASES} == {(family.name, kind) for family, kind in ALL_KINDS}
+    assert {(case.family, case.kind) for case in CASES} == {
+        (family.name, kind) for family, kind in ALL_KINDS
+    }
     for pair in WHOLLY:
         assert {case.pruner for case in CASES if case[:2] == pair} == set(PRUNERS)
 
 
 @torch.no_grad()
 def twin(family: Family, kind: str, row: int, kept: list[list[int]], case: Case) -> list[int]:
-    """How many tokens the draft likes better than each of the target's, the answer read along with what it sees.
+    """How many tokens the draft likes better than each of the target's, the answer read along with
+    what it sees.
 
     Args:
         kept: tokens of the prompt that stay; under `sparse` then those that each layer sees.
@@ -175,7 +209,8 @@ def twin(family: Family, kind: str, row: int, kept: list[list[int]], case: Case)
     prompt = backbone.encode(backbone.prepare(inputs(family, kind, (row,)), max_new_tokens=1))
     answer = torch.tensor(reference(family, kind)[row : row + 1])
     length, new = prompt.lengths[0], answer.shape[1] - 1
-    # All tokens in one causal pass. What was pruned is hidden: from the answer alone, or from everyone.
+    # All tokens in one causal pass. What was pruned is hidden: from the answer alone, or from
+    # everyone.
     hidden_from = length if case.guesser in ("gather", "sparse") else 0
     masks = [seen(length + new, set(range(length)) - set(choice), hidden_from) for choice in kept]
     positions, following = placed(prompt, kept[0], case.positions)
@@ -193,7 +228,8 @@ def twin(family: Family, kind: str, row: int, kept: list[list[int]], case: Case)
 
 
 def seen(length: int, hidden: set[int], hidden_from: int) -> torch.Tensor:
-    """A causal mask ``[1, 1, L, L]`` where the queries from a place on do not see some keys, but for themselves."""
+    """A causal mask ``[1, 1, L, L]`` where the queries from a place on do not see some keys, but
+    for themselves."""
     mask = torch.ones(length, length, dtype=torch.bool).tril()
     mask[hidden_from:, sorted(hidden)] = False
     return mask.fill_diagonal_(True)[None, None]
@@ -204,7 +240,8 @@ def masked(decoder: Any, masks: list[torch.Tensor]) -> Iterator[None]:
     """Layers with masks of their own, if there are any."""
     hooks = [
         layer.register_forward_pre_hook(
-            lambda module, args, kwargs, mask=mask: (args, {**kwargs, "attention_mask": mask}), with_kwargs=True
+            lambda module, args, kwargs, mask=mask: (args, {**kwargs, "attention_mask": mask}),
+            with_kwargs=True,
         )
         for layer, mask in zip(decoder.layers, masks, strict=bool(masks))
     ]
@@ -217,7 +254,9 @@ def placed(prompt: Prompt, kept: list[int], positions: str) -> tuple[torch.Tenso
     """Positions of one row's prompt and of its first new token."""
     if positions == "original":
         return prompt.position_ids, prompt.next_position
-    used = sorted(set(prompt.position_ids[-3:, ..., kept].flatten().tolist()))  # not the axis that counts tokens
+    used = sorted(
+        set(prompt.position_ids[-3:, ..., kept].flatten().tolist())
+    )  # not the axis that counts tokens
     place = {old: new for new, old in enumerate(used)}
     moved = torch.tensor([place.get(old, 0) for old in prompt.position_ids.flatten().tolist()])
     moved = moved.view(prompt.position_ids.shape)
@@ -233,12 +272,23 @@ def extra(prompt: Prompt, new: int) -> dict[str, Any]:
 
 
 @every_family
-@pytest.mark.parametrize(("pruner", "tree"), [("specvlm", "eagle"), ("none", "chain5"), ("grid", "odd")])
+@pytest.mark.parametrize(
+    ("pruner", "tree"), [("specvlm", "eagle"), ("none", "chain5"), ("grid", "odd")]
+)
 def test_pruning_nothing_is_speculative_decoding(family: Family, pruner: str, tree: str) -> None:
     """The same rounds and the same work."""
-    result = run(family, family.richest, "noisy", tree, prune_ratio=0.7 if pruner == "none" else 0, pruner=pruner)
+    result = run(
+        family,
+        family.richest,
+        "noisy",
+        tree,
+        prune_ratio=0.7 if pruner == "none" else 0,
+        pruner=pruner,
+    )
     given = inputs(family, family.richest)
-    plain = draftlens.generate(target(family), given, draft=draft(family), method=METHODS[tree], max_new_tokens=NEW)
+    plain = draftlens.generate(
+        target(family), given, draft=draft(family), method=METHODS[tree], max_new_tokens=NEW
+    )
     assert result.tokens == plain.tokens == reference(family, family.richest)
     assert result.from_draft == plain.from_draft
     for name in ("accepted_by_depth", "target_forwards", "draft_forwards", "passes", "drafted"):
@@ -250,8 +300,11 @@ def test_pruning_nothing_is_speculative_decoding(family: Family, pruner: str, tr
 @every_family
 @itself
 @pytest.mark.parametrize("tree", TREES)
-def test_a_model_that_drafts_for_itself_and_sees_all_is_always_right(family: Family, kv: str, tree: str) -> None:
-    """Every level of a tree is accepted; of the odd tree the likeliest guess alone, which is a leaf."""
+def test_a_model_that_drafts_for_itself_and_sees_all_is_always_right(
+    family: Family, kv: str, tree: str
+) -> None:
+    """Every level of a tree is accepted; of the odd tree the likeliest guess alone, which is a
+    leaf."""
     result = run(family, "images", kv, tree, prune_ratio=0)
     assert result.tokens == reference(family, "images")
     assert result.stats.mean_acceptance_length == {"chain5": 6, "eagle": 6, "odd": 2}[tree]
@@ -260,9 +313,13 @@ def test_a_model_that_drafts_for_itself_and_sees_all_is_always_right(family: Fam
 @every_family
 @itself
 def test_no_picture_is_left(family: Family, kv: str) -> None:
-    """Text alone is read again; gathered keys of text come from a pass that saw the pictures, and so remember them."""
+    """Text alone is read again; gathered keys of text come from a pass that saw the pictures, and
+    so remember them."""
     given = inputs(family, "image")
-    darker = {name: value * 0.5 if name.startswith("pixel_values") else value for name, value in given.items()}
+    darker = {
+        name: value * 0.5 if name.startswith("pixel_values") else value
+        for name, value in given.items()
+    }
     caches = []
     for pictures in (given, darker):
         stream = draftlens.stream(
@@ -272,9 +329,14 @@ def test_no_picture_is_left(family: Family, kv: str) -> None:
         stream.session.begin()
         drafter: Any = stream.session.drafter
         assert not drafter.prompt.visual.any()
-        text = [int(n) for n in given["attention_mask"].sum(1) - torch.tensor(visual_tokens(family, "image"))]
+        text = [
+            int(n)
+            for n in given["attention_mask"].sum(1) - torch.tensor(visual_tokens(family, "image"))
+        ]
         assert drafter.prompt.lengths == drafter.cache.lengths == text
-        caches.append([layer.keys[row, :, :n] for layer in drafter.cache.layers for row, n in enumerate(text)])
+        caches.append(
+            [layer.keys[row, :, :n] for layer in drafter.cache.layers for row, n in enumerate(text)]
+        )
     same = all(torch.equal(one, other) for one, other in zip(*caches, strict=True))
     assert same is (kv == "prefill")
 
@@ -316,8 +378,14 @@ def test_forwards_of_a_model_that_drafts_for_itself(family: Family, kv: str) -> 
         hook.remove()
     stats, session = stream.session.stats, stream.session
     drafter: Any = session.drafter
-    vision = [max(session.prompt.lengths)]  # `Backbone.encode` stops a forward where the language model would begin
-    prefills = [*vision, max(session.prompt.lengths), *([max(drafter.prompt.lengths)] if kv == "prefill" else [])]
+    vision = [
+        max(session.prompt.lengths)
+    ]  # `Backbone.encode` stops a forward where the language model would begin
+    prefills = [
+        *vision,
+        max(session.prompt.lengths),
+        *([max(drafter.prompt.lengths)] if kv == "prefill" else []),
+    ]
     assert widths[: len(prefills)] == prefills
     assert len(widths) == len(prefills) + stats.target_forwards + stats.draft_forwards
     assert stats.target_forwards < sum(map(len, stream.result.tokens)) / 3
@@ -329,9 +397,13 @@ def test_forwards_of_a_model_that_drafts_for_itself(family: Family, kv: str) -> 
     [("noisy", "original"), ("noisy", "compact"), ("prefill", "original"), ("prefill", "compact")],
 )
 @torch.no_grad()
-def test_the_drafts_keys(family: Family, guesser: str, positions: str, kept: list[list[list[int]]]) -> None:
+def test_the_drafts_keys(
+    family: Family, guesser: str, positions: str, kept: list[list[list[int]]]
+) -> None:
     """Those of each row alone, unpadded, with what was pruned hidden instead of left out."""
-    session = started(family, family.richest, guesser, prune_ratio=0.6, pruner="grid", positions=positions)
+    session = started(
+        family, family.richest, guesser, prune_ratio=0.6, pruner="grid", positions=positions
+    )
     session.begin()
     drafter: Any = session.drafter
     backbone = drafter.backbone
@@ -347,8 +419,12 @@ def test_the_drafts_keys(family: Family, guesser: str, positions: str, kept: lis
             **extra(prompt, 0),
         )
         for ours, theirs in zip(drafter.cache.layers, made.layers, strict=True):
-            assert torch.allclose(ours.keys[row, :, : len(places)], theirs.keys[0][:, places], atol=1e-4)
-            assert torch.allclose(ours.values[row, :, : len(places)], theirs.values[0][:, places], atol=1e-4)
+            assert torch.allclose(
+                ours.keys[row, :, : len(places)], theirs.keys[0][:, places], atol=1e-4
+            )
+            assert torch.allclose(
+                ours.values[row, :, : len(places)], theirs.values[0][:, places], atol=1e-4
+            )
 
 
 def started(family: Family, kind: str, guesser: str, **given: Any) -> Session:
@@ -374,7 +450,9 @@ def test_the_targets_cache_is_left_alone(family: Family, guesser: str) -> None:
 
 @every_family
 @pytest.mark.parametrize("kv", ["gather", "sparse"])
-def test_gathered_keys_are_the_targets(family: Family, kv: str, kept: list[list[list[int]]]) -> None:
+def test_gathered_keys_are_the_targets(
+    family: Family, kv: str, kept: list[list[list[int]]]
+) -> None:
     """Layer by layer and row by row; under `sparse` each layer takes tokens of its own."""
     session = started(family, family.richest, kv, prune_ratio=0.6)
     session.begin()
@@ -398,7 +476,9 @@ def test_the_drafts_cache_is_smaller(family: Family) -> None:
         stream.run()
         drafter: Any = stream.session.drafter
         counts = zip(
-            inputs(family, "image")["attention_mask"].sum(1).tolist(), visual_tokens(family, "image"), strict=True
+            inputs(family, "image")["attention_mask"].sum(1).tolist(),
+            visual_tokens(family, "image"),
+            strict=True,
         )
         assert drafter.cache.capacity <= max(length - visual for length, visual in counts) + NEW + 6
 
@@ -412,21 +492,33 @@ def test_the_probe_changes_nothing(family: Family, kind: str) -> None:
     for probe in (None, Probe(prompt.visual, prompt.lengths)):
         cache = backbone.new_cache(prompt, 3)
         logits = backbone.prefill(prompt, cache, probe)
-        made.append([logits, *(side for layer in cache.layers for side in (layer.keys, layer.values))])
+        made.append(
+            [logits, *(side for layer in cache.layers for side in (layer.keys, layer.values))]
+        )
     assert all(torch.equal(one, other) for one, other in zip(*made, strict=True))
     assert cache.lengths == prompt.lengths
 
 
 @every_family
-@pytest.mark.parametrize(("guesser", "tree"), [("noisy", "eagle"), ("prefill", "chain5"), ("gather", "odd")])
+@pytest.mark.parametrize(
+    ("guesser", "tree"), [("noisy", "eagle"), ("prefill", "chain5"), ("gather", "odd")]
+)
 def test_coupled_sampling(family: Family, guesser: str, tree: str) -> None:
     """The tokens of plain sampling with the same seed."""
-    options = {"do_sample": True, "seed": 17, "top_k": 40, "repetition_penalty": 1.1, "max_new_tokens": NEW}
+    options = {
+        "do_sample": True,
+        "seed": 17,
+        "top_k": 40,
+        "repetition_penalty": 1.1,
+        "max_new_tokens": NEW,
+    }
     given = inputs(family, family.richest)
     plain = draftlens.generate(target(family), given, **options)
     assert len({tuple(row) for row in plain.tokens}) == len(plain.tokens)
     small = draft(family) if guesser == "noisy" else None
-    chosen = {key: value for key, value in method(guesser, tree, prune_ratio=0.5).items() if key != "seed"}
+    chosen = {
+        key: value for key, value in method(guesser, tree, prune_ratio=0.5).items() if key != "seed"
+    }
     result = draftlens.generate(target(family), given, draft=small, method=chosen, **options)
     assert result.tokens == plain.tokens
     assert 0 < result.stats.accepted < result.stats.drafted
@@ -442,12 +534,16 @@ def test_rejection_sampling_with_itself_rejects_nothing(family: Family, kv: str)
 
 
 @pytest.mark.parametrize("name", ["llava_onevision", "qwen3_vl", "internvl"])
-@pytest.mark.parametrize(("guesser", "tree"), [("noisy", "eagle"), ("prefill", "eagle"), ("gather", "chain5")])
+@pytest.mark.parametrize(
+    ("guesser", "tree"), [("noisy", "eagle"), ("prefill", "eagle"), ("gather", "chain5")]
+)
 def test_rows_end_at_different_times(name: str, guesser: str, tree: str) -> None:
     """Several end-of-sequence ids: one row ends early, one late, one never."""
     family = BY_NAME[name]
     eos = staggered(reference(family, family.richest))
-    expected = stock(target(family), inputs(family, family.richest), max_new_tokens=NEW, eos_token_id=eos)
+    expected = stock(
+        target(family), inputs(family, family.richest), max_new_tokens=NEW, eos_token_id=eos
+    )
     assert len({len(row) for row in expected}) == 3
     result = run(family, family.richest, guesser, tree, eos_token_id=eos)
     assert result.tokens == expected
@@ -457,14 +553,21 @@ def test_rows_end_at_different_times(name: str, guesser: str, tree: str) -> None
 @pytest.mark.parametrize("name", ["llava_next", "qwen2_vl"])
 @itself
 def test_the_end_lies_inside_an_accepted_run(name: str, kv: str) -> None:
-    """What was guessed right behind an end-of-sequence token, or behind the last token allowed, is not said."""
+    """What was guessed right behind an end-of-sequence token, or behind the last token allowed, is
+    not said."""
     family = BY_NAME[name]
     rows = reference(family, family.richest)
     # 1 token, then runs of 5 guesses and a bonus.
-    middle = next(i for i, token in enumerate(rows[0]) if i % 6 in (2, 3, 4) and i > 6 and token not in rows[0][:i])
+    middle = next(
+        i
+        for i, token in enumerate(rows[0])
+        if i % 6 in (2, 3, 4) and i > 6 and token not in rows[0][:i]
+    )
     eos = rows[0][middle]
     result = run(family, family.richest, kv, "chain5", prune_ratio=0, eos_token_id=eos)
-    expected = stock(target(family), inputs(family, family.richest), max_new_tokens=NEW, eos_token_id=eos)
+    expected = stock(
+        target(family), inputs(family, family.richest), max_new_tokens=NEW, eos_token_id=eos
+    )
     assert result.tokens == expected
     assert result.tokens[0] == rows[0][: middle + 1]
     assert result.from_draft[0][middle - 1 :] == [True, True]
@@ -477,21 +580,28 @@ def test_the_end_lies_inside_an_accepted_run(name: str, kv: str) -> None:
 @every_family
 def test_a_consumer_that_stops(family: Family) -> None:
     """The draft's cache agrees with what was said."""
-    for guesser, tree, chunks in (("noisy", "eagle", 7), ("prefill", "odd", 4), ("gather", "chain5", 10)):
+    for guesser, tree, chunks in (
+        ("noisy", "eagle", 7),
+        ("prefill", "odd", 4),
+        ("gather", "chain5", 10),
+    ):
         stream = open_stream(family, family.richest, guesser, tree, prune_ratio=0.8)
         for _ in range(chunks):
             next(stream)
         drafter: Any = stream.session.drafter
         for row, said in enumerate(stream.session.rows.tokens):
             pending = drafter.pending[row] if drafter.pending else said[-1:]
-            assert drafter.cache.lengths[row] == drafter.prompt.lengths[row] + len(said) - len(pending)
+            assert drafter.cache.lengths[row] == drafter.prompt.lengths[row] + len(said) - len(
+                pending
+            )
         assert stream.run().tokens == reference(family, family.richest)
 
 
 @every_family
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_a_draft_with_inputs_of_its_own(family: Family, side: str) -> None:
-    """Other pictures of other sizes, padded on either side: scores are carried over, the counts are the draft's."""
+    """Other pictures of other sizes, padded on either side: scores are carried over, the counts are
+    the draft's."""
     kind = "video" if family.video else "images"
     result = draftlens.generate(
         target(family),
@@ -506,7 +616,8 @@ def test_a_draft_with_inputs_of_its_own(family: Family, side: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs"), [("qwen3_vl", "llava_onevision"), ("llava_next", "qwen2_5_vl"), ("smolvlm", "internvl")]
+    ("ours", "theirs"),
+    [("qwen3_vl", "llava_onevision"), ("llava_next", "qwen2_5_vl"), ("smolvlm", "internvl")],
 )
 @pytest.mark.parametrize("pruner", ["specvlm", "grid"])
 def test_a_draft_of_another_family(ours: str, theirs: str, pruner: str) -> None:
@@ -525,20 +636,25 @@ def test_a_draft_of_another_family(ours: str, theirs: str, pruner: str) -> None:
 
 
 def test_eager_models() -> None:
-    """Their prefill is read by `sdpa` when it is probed; the answer is the same, and they stay eager."""
+    """Their prefill is read by `sdpa` when it is probed; the answer is the same, and they stay
+    eager."""
     family = BY_NAME["qwen3_vl"]
     model = family.build()
     model.set_attn_implementation("eager")
     for guesser in ("prefill", "gather"):
         result = draftlens.generate(
-            model, inputs(family, "mixed"), method=method(guesser, "eagle", prune_ratio=0.5), max_new_tokens=NEW
+            model,
+            inputs(family, "mixed"),
+            method=method(guesser, "eagle", prune_ratio=0.5),
+            max_new_tokens=NEW,
         )
         assert result.tokens == reference(family, "mixed")
     assert model.get_decoder().config._attn_implementation == "eager"
 
 
 def test_who_drafts() -> None:
-    """`auto` takes the draft model if there is one; `self` does not look at it; `model` needs one."""
+    """`auto` takes the draft model if there is one; `self` does not look at it; `model` needs
+    one."""
     family = FAMILIES[0]
     given, small = inputs(family, "image"), draft(family, "random")
     for chosen, has_draft, expected in (
@@ -555,15 +671,21 @@ def test_who_drafts() -> None:
         drafter: Any = stream.session.drafter
         assert drafter.backbone.model is expected
     with pytest.raises(ConfigError, match="'specvlm' with draft 'model' needs a draft model"):
-        draftlens.stream(target(family), given, method={"method": "specvlm", "draft": "model"}, max_new_tokens=3)
+        draftlens.stream(
+            target(family), given, method={"method": "specvlm", "draft": "model"}, max_new_tokens=3
+        )
 
 
 def test_a_draft_that_is_told_nothing_else_than_text() -> None:
     """There is nothing to carry scores over to; pruners that need none do not mind."""
     family = BY_NAME["qwen2_5_vl"]
     call = {"draft": draft(family), "draft_inputs": inputs(family, "text"), "max_new_tokens": 9}
-    with pytest.raises(UnsupportedModelError, match="only one of target and draft has visual tokens"):
-        draftlens.generate(target(family), inputs(family, "video"), method={"method": "specvlm"}, **call)
+    with pytest.raises(
+        UnsupportedModelError, match="only one of target and draft has visual tokens"
+    ):
+        draftlens.generate(
+            target(family), inputs(family, "video"), method={"method": "specvlm"}, **call
+        )
     chosen = {"method": "specvlm", "pruner": "uniform"}
     result = draftlens.generate(target(family), inputs(family, "video"), method=chosen, **call)
     assert result.tokens == [row[:9] for row in reference(family, "video")]

@@ -24,11 +24,17 @@ METHODS: list[dict[str, Any]] = [
 def test_answers_made_side_by_side(name: str) -> None:
     """Prefills with the probe among decode steps without, and the model is as it was."""
     family: Family = next(family for family in FAMILIES if family.name == name)
-    given, model, small = inputs(family, family.richest), copy.deepcopy(target(family)), copy.deepcopy(draft(family))
+    given, model, small = (
+        inputs(family, family.richest),
+        copy.deepcopy(target(family)),
+        copy.deepcopy(draft(family)),
+    )
 
     def answer(number: int) -> list[list[int]]:
         method = METHODS[number % len(METHODS)]
-        return draftlens.generate(model, given, draft=small, method=method, max_new_tokens=NEW).tokens
+        return draftlens.generate(
+            model, given, draft=small, method=method, max_new_tokens=NEW
+        ).tokens
 
     with ThreadPoolExecutor(3) as pool:
         for tokens in pool.map(answer, range(24)):

@@ -1,4 +1,5 @@
-"""Architectures outside the list: they work because they fit the seam, or are refused with the reason."""
+"""Architectures outside the list: they work because they fit the seam, or are refused with the
+reason."""
 
 from __future__ import annotations
 
@@ -37,11 +38,18 @@ QWEN_VISION = {"depth": 2, "num_heads": 2, "out_hidden_size": 32}
 MROPE = {"rope_type": "default", "mrope_section": [2, 1, 1], "rope_theta": 10000.0}
 
 
-def build(name: str, text: dict[str, Any] | None = None, vision: dict[str, Any] | None = None, **options: Any) -> Any:
+def build(
+    name: str,
+    text: dict[str, Any] | None = None,
+    vision: dict[str, Any] | None = None,
+    **options: Any,
+) -> Any:
     """A tiny random VLM of the architecture `name`."""
     torch.manual_seed(0)
     config = getattr(hf, f"{name}Config")
-    settings = config(text_config={**TEXT, **(text or {})}, vision_config={**VISION, **(vision or {})}, **options)
+    settings = config(
+        text_config={**TEXT, **(text or {})}, vision_config={**VISION, **(vision or {})}, **options
+    )
     model = getattr(hf, f"{name}ForConditionalGeneration")(settings).eval()
     model.generation_config.pad_token_id = 0
     return model
@@ -58,10 +66,18 @@ WORK: dict[str, dict[str, Any]] = {
     },
     "LlavaNextVideo": {"text": LLAMA, "vision": CLIP, **TWO, "image_grid_pinpoints": [[16, 16]]},
     "VideoLlava": {"text": LLAMA, "vision": CLIP, **TWO},
-    "Mistral3": {"text": {"model_type": "mistral", "sliding_window": None}, "image_token_index": 110},
+    "Mistral3": {
+        "text": {"model_type": "mistral", "sliding_window": None},
+        "image_token_index": 110,
+    },
     "Ovis2": {"text": {"model_type": "qwen2"}, "image_token_id": 110},
     "Qwen3VLMoe": {
-        "text": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "rope_scaling": MROPE},
+        "text": {
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 16,
+            "rope_scaling": MROPE,
+        },
         "vision": {**QWEN_VISION, "deepstack_visual_indexes": [0]},
     },
 }
@@ -70,8 +86,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"mm_tokens_per_image": 4, "image_token_index": 110},
         "DynamicSlidingWindowLayer, which cannot be rolled",
     ),
-    "AyaVision": ({"text": {"model_type": "cohere2"}}, "DynamicSlidingWindowLayer, which cannot be rolled back"),
-    "Mistral3": ({"text": {"model_type": "mistral"}}, "DynamicSlidingWindowLayer, which cannot be rolled back"),
+    "AyaVision": (
+        {"text": {"model_type": "cohere2"}},
+        "DynamicSlidingWindowLayer, which cannot be rolled back",
+    ),
+    "Mistral3": (
+        {"text": {"model_type": "mistral"}},
+        "DynamicSlidingWindowLayer, which cannot be rolled back",
+    ),
     "Qwen3_5": ({"vision": QWEN_VISION}, "LinearAttentionLayer, which cannot be rolled back"),
     "PaliGemma": (
         {"text": {"model_type": "gemma"}, "image_token_index": 110, "projection_dim": 32},
@@ -108,5 +130,7 @@ def test_it_is_refused_with_the_reason(name: str) -> None:
 def test_logits_that_are_scaled_behind_the_head_are_found_out() -> None:
     """No configuration key is looked at: the numbers themselves differ."""
     model = hf.GraniteForCausalLM(hf.GraniteConfig(**TEXT, logits_scaling=8.0)).eval()
-    with pytest.raises(draftlens.UnsupportedModelError, match="GraniteForCausalLM computes other logits"):
+    with pytest.raises(
+        draftlens.UnsupportedModelError, match="GraniteForCausalLM computes other logits"
+    ):
         draftlens.generate(model, {"input_ids": IDS}, max_new_tokens=3)

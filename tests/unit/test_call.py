@@ -8,7 +8,7 @@ import random
 import pytest
 
 from draftlens.call import text_of
-from draftlens.types import Chunk
+from draftlens.core.result import Chunk
 
 TEXT = "a é € 😀 日本 �b"
 
@@ -45,7 +45,9 @@ def test_text_comes_as_soon_as_it_is_whole() -> None:
 def test_rows_do_not_mix() -> None:
     one, other = "é😀a".encode(), "日b€".encode()
     mixed = itertools.chain.from_iterable(
-        itertools.zip_longest(chunks_of(one, [1] * len(one)), chunks_of(other, [1] * len(other), row=1))
+        itertools.zip_longest(
+            chunks_of(one, [1] * len(one)), chunks_of(other, [1] * len(other), row=1)
+        )
     )
     told = list(text_of((chunk for chunk in mixed if chunk), decode))
     assert "".join(chunk.text for chunk in told if chunk.row == 0) == "é😀a"
@@ -56,7 +58,9 @@ def test_rows_do_not_mix() -> None:
 def test_an_answer_that_ends_inside_a_character_loses_nothing(end: str) -> None:
     data = ("a" + end).encode()
     data = data if end == "�" else data[:-1]
-    told = list(text_of(iter([*chunks_of(b"b", [1], row=1), *chunks_of(data, [1] * len(data))]), decode))
+    told = list(
+        text_of(iter([*chunks_of(b"b", [1], row=1), *chunks_of(data, [1] * len(data))]), decode)
+    )
     assert "".join(chunk.text for chunk in told if chunk.row == 0) == decode(list(data)) == "a�"
     assert (told[-1].tokens, told[-1].from_draft, told[-1].row) == ((), (), 0)
     assert sum(not chunk.tokens for chunk in told) == 1
@@ -69,14 +73,25 @@ def test_the_shown_stream_takes_a_chunk_without_tokens() -> None:
 
 
 def test_spaces_that_a_tokenizer_drops_at_a_texts_start_are_not_lost_between_chunks() -> None:
-    """As SentencePiece tokenizers do: what a token adds depends on whether something stands before it."""
+    """As SentencePiece tokenizers do: what a token adds depends on whether something stands before
+    it."""
     words = {1: " one", 2: " two", 3: "fold", 4: " three"}
 
     def decode_ids(ids: list[int]) -> str:
         return "".join(words[i] for i in ids).removeprefix(" ")
 
-    chunks = [Chunk((1,), (False,)), Chunk((2, 3), (True, False)), Chunk((4,), (False,)), Chunk((2,), (False,))]
-    assert [chunk.text for chunk in text_of(iter(chunks), decode_ids)] == ["one", " twofold", " three", " two"]
+    chunks = [
+        Chunk((1,), (False,)),
+        Chunk((2, 3), (True, False)),
+        Chunk((4,), (False,)),
+        Chunk((2,), (False,)),
+    ]
+    assert [chunk.text for chunk in text_of(iter(chunks), decode_ids)] == [
+        "one",
+        " twofold",
+        " three",
+        " two",
+    ]
 
 
 def test_each_token_is_decoded_a_bounded_number_of_times() -> None:
@@ -88,6 +103,8 @@ def test_each_token_is_decoded_a_bounded_number_of_times() -> None:
         decoded += len(ids)
         return "x" * len(ids)
 
-    texts = [chunk.text for chunk in text_of(iter([Chunk((7, 7), (True, False))] * 500), decode_ids)]
+    texts = [
+        chunk.text for chunk in text_of(iter([Chunk((7, 7), (True, False))] * 500), decode_ids)
+    ]
     assert texts == ["xx"] * 500
     assert decoded <= 3 * 1000

@@ -1,4 +1,5 @@
-"""Parts of the command line that a whole run does not show: line breaks, names, bars on a terminal, threads."""
+"""Parts of the command line that a whole run does not show: line breaks, names, bars on a terminal,
+threads."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ from draftlens.cli.loading import load_models
 from draftlens.cli.progress import Bar, count_bar, progress_of, working
 from draftlens.cli.show import WordWriter, show_files, show_stats, table
 from draftlens.cli.threads import SMALL, settle_threads
-from draftlens.engine import Stats
-from draftlens.errors import ConfigError
-from draftlens.types import Result
+from draftlens.core.errors import ConfigError
+from draftlens.core.result import Result
+from draftlens.core.stats import Stats
 
 
 def written(pieces: list[str], terminal: bool) -> str:
@@ -31,7 +32,12 @@ def written(pieces: list[str], terminal: bool) -> str:
 
 
 @pytest.mark.parametrize(
-    "pieces", [["a large purple ring moves"], list("a large purple ring moves"), ["a lar", "ge purple ri", "ng moves"]]
+    "pieces",
+    [
+        ["a large purple ring moves"],
+        list("a large purple ring moves"),
+        ["a lar", "ge purple ri", "ng moves"],
+    ],
 )
 def test_words_stay_whole_on_a_terminal_however_they_come(pieces: list[str]) -> None:
     lines = [line.rstrip() for line in written(pieces, terminal=True).splitlines()]
@@ -39,7 +45,10 @@ def test_words_stay_whole_on_a_terminal_however_they_come(pieces: list[str]) -> 
 
 
 def test_elsewhere_nothing_is_broken_and_newlines_are_kept() -> None:
-    assert written(["a large purple", " ring\nmoves  on"], terminal=False) == "a large purple ring\nmoves  on\n"
+    assert (
+        written(["a large purple", " ring\nmoves  on"], terminal=False)
+        == "a large purple ring\nmoves  on\n"
+    )
     assert written(["a\n", "b"], terminal=True) == "a\nb\n"
 
 
@@ -85,7 +94,9 @@ def test_a_table_folds_what_is_too_long(narrow: io.StringIO) -> None:
     assert max(map(len, narrow.getvalue().splitlines())) <= 80
 
 
-def test_titles_and_figures_look_as_ever(narrow: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_titles_and_figures_look_as_ever(
+    narrow: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Bold title and heads, first column to the left, the others to the right."""
     styled = Console(file=narrow, width=80, force_terminal=True, color_system="standard")
     monkeypatch.setattr(show, "console", styled)
@@ -100,7 +111,13 @@ def test_paths_are_told_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_was_approximate_is_told_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    result = Result([[1, 2]], [[False, True]], Stats(emitted=2, drafted=5, e2e=1.0), False, ("a [bold] step", "[/x]"))
+    result = Result(
+        [[1, 2]],
+        [[False, True]],
+        Stats(emitted=2, drafted=5, e2e=1.0),
+        False,
+        ("a [bold] step", "[/x]"),
+    )
     show_stats(result)
     told = capsys.readouterr().err
     assert "1 from the draft · mean acceptance length" in told
@@ -111,7 +128,11 @@ def test_what_was_approximate_is_told_as_it_is(capsys: pytest.CaptureFixture[str
 def drawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """What is drawn on the error stream, a terminal or not."""
     file = io.StringIO()
-    monkeypatch.setattr(progress, "errors", Console(file=file, width=60, force_terminal=request.param, no_color=True))
+    monkeypatch.setattr(
+        progress,
+        "errors",
+        Console(file=file, width=60, force_terminal=request.param, no_color=True),
+    )
     return file
 
 
@@ -128,7 +149,11 @@ def draw_all(quiet: bool) -> list[bool]:
         bar.begin("captions")
         bar.done(1)
         bar.done(2)
-        assert (bars.tasks[0].completed, bars.tasks[0].total, bars.tasks[0].description) == (3, 4, "captions")
+        assert (bars.tasks[0].completed, bars.tasks[0].total, bars.tasks[0].description) == (
+            3,
+            4,
+            "captions",
+        )
     return [told is not None, not bars.disable]
 
 
@@ -139,8 +164,12 @@ def test_progress_is_drawn_on_a_terminal(drawn: io.StringIO) -> None:
         assert words in drawn.getvalue()
 
 
-@pytest.mark.parametrize(("drawn", "quiet"), [(False, False), (False, True), (True, True)], indirect=["drawn"])
-def test_progress_is_hidden_elsewhere_and_where_it_is_unwanted(drawn: io.StringIO, quiet: bool) -> None:
+@pytest.mark.parametrize(
+    ("drawn", "quiet"), [(False, False), (False, True), (True, True)], indirect=["drawn"]
+)
+def test_progress_is_hidden_elsewhere_and_where_it_is_unwanted(
+    drawn: io.StringIO, quiet: bool
+) -> None:
     assert draw_all(quiet) == [False, False]
     assert drawn.getvalue() == ""
 

@@ -37,7 +37,11 @@ def test_all_is_frozen() -> None:
 
 
 def test_all_is_exactly_what_is_there() -> None:
-    names = {name for name, value in vars(draftlens).items() if name[0] != "_" and not inspect.ismodule(value)}
+    names = {
+        name
+        for name, value in vars(draftlens).items()
+        if name[0] != "_" and not inspect.ismodule(value)
+    }
     assert names == set(PUBLIC)
 
 
@@ -45,7 +49,9 @@ def test_all_is_exactly_what_is_there() -> None:
 def test_public_names_and_their_methods_are_documented(name: str) -> None:
     value = getattr(draftlens, name)
     assert value.__doc__
-    for member, method in inspect.getmembers(value, inspect.isfunction) if inspect.isclass(value) else []:
+    for member, method in (
+        inspect.getmembers(value, inspect.isfunction) if inspect.isclass(value) else []
+    ):
         if member[0] != "_" and method.__module__.startswith("draftlens"):
             assert method.__doc__, f"{name}.{member}"
 

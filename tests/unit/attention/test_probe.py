@@ -1,4 +1,5 @@
-"""The probe reads what an eager forward with `output_attentions` shows, and costs next to nothing."""
+"""The probe reads what an eager forward with `output_attentions` shows, and costs next to
+nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from draftlens.attention import Probe, probe, probing
-from draftlens.errors import UnsupportedModelError
+from draftlens.core.errors import UnsupportedModelError
 from draftlens.models import Backbone, Prompt
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
@@ -92,12 +93,20 @@ def test_several_turns(name: str) -> None:
     """Words between two pictures read the first alone, words behind both read both."""
     family = next(family for family in FAMILIES if family.name == name)
     texts = [
-        f"User: hello {family.image}what is it\nAssistant: abc\nUser: and {family.image}this\nAssistant:",
+        f"User: hello {family.image}what is it\nAssistant: abc\nUser: and "
+        f"{family.image}this\nAssistant:",
         f"User: {family.image}\nAssistant:",
     ]
     noise = np.random.default_rng(5)
-    images = [[noise.integers(0, 256, (20, 28, 3), dtype=np.uint8) for _ in range(count)] for count in (2, 1)]
-    given = dict(family.tools(text=texts, images=images, padding=True, padding_side="left", return_tensors="pt"))
+    images = [
+        [noise.integers(0, 256, (20, 28, 3), dtype=np.uint8) for _ in range(count)]
+        for count in (2, 1)
+    ]
+    given = dict(
+        family.tools(
+            text=texts, images=images, padding=True, padding_side="left", return_tensors="pt"
+        )
+    )
     backbone, prompt = encoded(family, given)
     assert torch.allclose(probed(backbone, prompt), twin(family, prompt), atol=1e-5, rtol=1e-5)
 
@@ -132,7 +141,9 @@ def summed(heads: int, shared: int, scaling: float) -> Tensor:
             for head in range(heads):
                 keys = key[row, head * shared // heads].double()
                 for reader in readers:
-                    weights = (keys[: reader + 1] @ query[row, head, reader].double() * scaling).softmax(0)
+                    weights = (
+                        keys[: reader + 1] @ query[row, head, reader].double() * scaling
+                    ).softmax(0)
                     scores[row, : reader + 1] += weights
     return (scores * VISUAL).float()
 
@@ -181,17 +192,26 @@ class Allocations(TorchDispatchMode):
         self.largest = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        held = {leaf.untyped_storage().data_ptr() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        held = {
+            leaf.untyped_storage().data_ptr()
+            for leaf in tree_leaves((args, kwargs))
+            if isinstance(leaf, Tensor)
+        }
         made = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(made):
             if isinstance(leaf, Tensor) and leaf.untyped_storage().data_ptr() not in held:
-                self.largest = max(self.largest, leaf.untyped_storage().nbytes() // leaf.element_size())
+                self.largest = max(
+                    self.largest, leaf.untyped_storage().nbytes() // leaf.element_size()
+                )
         return made
 
 
 @pytest.mark.parametrize(("readers", "block"), [(6, 1 << 24), (300, 1 << 13), (300, 1 << 15)])
-def test_no_map_of_all_tokens_by_all_tokens(readers: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few words reading much, and much text in blocks, which no number of heads and words makes larger."""
+def test_no_map_of_all_tokens_by_all_tokens(
+    readers: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few words reading much, and much text in blocks, which no number of heads and words makes
+    larger."""
     monkeypatch.setattr(probe, "BLOCK", block)
     length, heads, width = 600, 8, 4
     visual = torch.zeros(1, length, dtype=torch.bool)
@@ -223,7 +243,9 @@ def test_a_language_model_is_as_it_was() -> None:
             raise FloatingPointError
 
     with pytest.raises(FloatingPointError):
-        backbone.prefill(prompt, backbone.new_cache(prompt, 1), Broken(prompt.visual, prompt.lengths))
+        backbone.prefill(
+            prompt, backbone.new_cache(prompt, 1), Broken(prompt.visual, prompt.lengths)
+        )
     assert config._attn_implementation == "sdpa"
 
 
@@ -246,9 +268,15 @@ def test_a_model_that_hands_nothing_on_is_refused(deaf: slice) -> None:
     def forget(module: Any, args: Any, kwargs: Any) -> Any:
         return args, {name: value for name, value in kwargs.items() if name != "probe"}
 
-    hooks = [layer.register_forward_pre_hook(forget, with_kwargs=True) for layer in list(backbone.decoder.layers)[deaf]]
+    hooks = [
+        layer.register_forward_pre_hook(forget, with_kwargs=True)
+        for layer in list(backbone.decoder.layers)[deaf]
+    ]
     try:
-        with pytest.raises(UnsupportedModelError, match=r"Llava\w* does not let its attention be read: prune without"):
+        with pytest.raises(
+            UnsupportedModelError,
+            match=r"Llava\w* does not let its attention be read: prune without",
+        ):
             probed(backbone, prompt)
     finally:
         for hook in hooks:
@@ -277,7 +305,8 @@ def test_half_precision_is_summed_in_float32() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_large_queries_and_keys(dtype: torch.dtype) -> None:
-    """Their unscaled products pass the largest float16; the scaled ones are no larger than usual."""
+    """Their unscaled products pass the largest float16; the scaled ones are no larger than
+    usual."""
     exact, rough = Probe(VISUAL, LENGTHS), Probe(VISUAL, LENGTHS)
     for query, key in layers(4, 2):
         query, key = (300 * query).to(dtype), (300 * key).to(dtype)
@@ -301,7 +330,8 @@ def test_layer_by_layer() -> None:
 
 @pytest.mark.parametrize("scaling", [None, 0.7])
 def test_a_layer_that_names_no_scaling(scaling: float | None) -> None:
-    """It has the usual one, as in `sdpa`, whose answer is handed back; the probe goes no further."""
+    """It has the usual one, as in `sdpa`, whose answer is handed back; the probe goes no
+    further."""
 
     class Layer:
         is_causal, num_key_value_groups = True, 2
@@ -312,4 +342,6 @@ def test_a_layer_that_names_no_scaling(scaling: float | None) -> None:
     attend = AttentionInterface()[probe.NAME]
     made, _ = attend(Layer(), query, key, key, None, scaling=scaling, probe=reading)
     assert torch.equal(reading.result(), expected.result())
-    assert torch.equal(made, sdpa_attention_forward(Layer(), query, key, key, None, scaling=scaling)[0])
+    assert torch.equal(
+        made, sdpa_attention_forward(Layer(), query, key, key, None, scaling=scaling)[0]
+    )

@@ -12,5 +12,7 @@ from tests.unit.bench.fakes import Race
 @pytest.fixture
 def race(monkeypatch: pytest.MonkeyPatch) -> Race:
     """Without collecting garbage, which takes a second here and there is none."""
-    monkeypatch.setattr("draftlens.bench.runner.gc", SimpleNamespace(collect=int, freeze=int, unfreeze=int))
+    monkeypatch.setattr(
+        "draftlens.bench.runner.gc", SimpleNamespace(collect=int, freeze=int, unfreeze=int)
+    )
     return Race()

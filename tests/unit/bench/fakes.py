@@ -16,8 +16,8 @@ from draftlens.bench.contestants import Answer, Contestant
 from draftlens.bench.options import Options
 from draftlens.bench.runner import Plan
 from draftlens.bench.store import Measurement, Store
-from draftlens.conversation import Conversation
-from draftlens.errors import MediaError
+from draftlens.core.errors import MediaError
+from draftlens.media.conversation import Conversation
 
 SAYS = [5, 6, 7, 8]
 WHAT = {"models": {"target": "t"}, "options": {"repeats": 3, "max_new_tokens": 256}}
@@ -65,7 +65,11 @@ class Fake:
         prompt = shown().messages[0]["content"]
         self.asked.append((self.name, prompt, max_new_tokens))
         self.before(prompt)
-        counters = {"emitted": 4, "first": 1, "passes": 2, "drafted": 4, "accepted": 1} if self.name == "ours" else {}
+        counters = (
+            {"emitted": 4, "first": 1, "passes": 2, "drafted": 4, "accepted": 1}
+            if self.name == "ours"
+            else {}
+        )
         return Answer(list(self.says), 2.0, 0.5, {"frames": 0.25, "verify": 1.5}, 10, counters, 100)
 
 

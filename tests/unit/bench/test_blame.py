@@ -1,4 +1,5 @@
-"""Is it the method or the clip: what goes wrong in one place costs as little as it can, and bears the right name."""
+"""Is it the method or the clip: what goes wrong in one place costs as little as it can, and bears
+the right name."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from draftlens.bench.report import tables
 from draftlens.bench.runner import run, told
 from draftlens.bench.store import Failure, Refusal
 from draftlens.bench.summary import summarize
-from draftlens.errors import ConfigError, MediaError
+from draftlens.core.errors import ConfigError, MediaError
 from tests.unit.bench.fakes import Fake, Pixels, Race, begun, keys
 
 
@@ -47,13 +48,17 @@ def test_if_nobody_can_answer_anything_every_clip_is_told(race: Race, tmp_path: 
     """Also where a method would not run anyway: that is not why the clips failed."""
     for name in race.ways:
         race.ways[name] = Fake(name, race.asked, before=failing(ValueError("too narrow")))
-    race.ways["ours"] = Fake("ours", race.asked, before=failing(ConfigError("it needs a draft model")))
+    race.ways["ours"] = Fake(
+        "ours", race.asked, before=failing(ConfigError("it needs a draft model"))
+    )
     store = begun(tmp_path)
     run(race.plan(), store)
     assert store.records == [Failure(c, "hf-generate", 0, "ValueError: too narrow") for c in "ab"]
 
 
-def test_a_method_that_fails_on_its_first_clip_is_tried_on_another(race: Race, tmp_path: Path) -> None:
+def test_a_method_that_fails_on_its_first_clip_is_tried_on_another(
+    race: Race, tmp_path: Path
+) -> None:
     race.ways["ours"] = Fake("ours", race.asked, before=failing(RuntimeError("odd"), "what is a"))
     store = begun(tmp_path)
     run(race.plan(), store)
@@ -77,13 +82,21 @@ def test_a_method_that_fails_where_the_reference_answers_is_refused(
     assert store.of(Refusal) == [Refusal("ours", told(error))]
     assert store.of(Failure) == []
     others = [name for name in race.ways if name != "ours"]
-    assert keys(store) == {(f"{c}", m, r): 1 for c in range(count) for m in others for r in range(2)}
+    assert keys(store) == {
+        (f"{c}", m, r): 1 for c in range(count) for m in others for r in range(2)
+    }
     assert sum(name == "ours" for name, _, _ in race.asked) == min(count, 3)
 
 
-def test_clips_that_nobody_can_answer_do_not_count_against_a_method(race: Race, tmp_path: Path) -> None:
-    """Nor where the reference has been measured already and meets them only to see who is to blame."""
-    good, bad = list(race.clips), [Clip(name, name, Pixels(), 8, "films") for name in ("w", "x", "y", "z")]
+def test_clips_that_nobody_can_answer_do_not_count_against_a_method(
+    race: Race, tmp_path: Path
+) -> None:
+    """Nor where the reference has been measured already and meets them only to see who is to
+    blame."""
+    good, bad = (
+        list(race.clips),
+        [Clip(name, name, Pixels(), 8, "films") for name in ("w", "x", "y", "z")],
+    )
     race.clips[:] = bad + good
     run(race.plan(repeats=1), begun(tmp_path))
     torn = failing(ValueError("torn"), *"wxyz")
@@ -92,7 +105,9 @@ def test_clips_that_nobody_can_answer_do_not_count_against_a_method(race: Race, 
     store = begun(tmp_path, resume=True)
     run(race.plan(repeats=1), store)
     assert store.of(Refusal) == []
-    assert [(failure.clip, failure.method) for failure in store.of(Failure)] == [(c, "hf-generate") for c in "wxyz"]
+    assert [(failure.clip, failure.method) for failure in store.of(Failure)] == [
+        (c, "hf-generate") for c in "wxyz"
+    ]
     assert keys(store)["a", "new", 0] == keys(store)["b", "new", 0] == 1
 
 
@@ -102,7 +117,10 @@ def test_a_refused_method_is_tried_again_but_told_once(race: Race, tmp_path: Pat
     asked = len(race.asked)
     store = begun(tmp_path, resume=True)
     run(race.plan(), store)
-    assert {name for name, _, _ in race.asked[asked:]} == {"ours", "hf-generate"}  # nobody else is missing anything
+    assert {name for name, _, _ in race.asked[asked:]} == {
+        "ours",
+        "hf-generate",
+    }  # nobody else is missing anything
     assert store.of(Refusal) == [Refusal("ours", "RuntimeError: busy")]
     assert len(keys(store)) == 12
     race.ways["ours"] = Fake("ours", race.asked)
@@ -112,7 +130,9 @@ def test_a_refused_method_is_tried_again_but_told_once(race: Race, tmp_path: Pat
     assert summarize(again, plan.contestants, ["films"])["refused"] == {}
 
 
-def test_a_method_that_was_measured_is_not_refused_when_it_fails_later(race: Race, tmp_path: Path) -> None:
+def test_a_method_that_was_measured_is_not_refused_when_it_fails_later(
+    race: Race, tmp_path: Path
+) -> None:
     """What it fails on is a clip: else its figures would be of other clips than the others'."""
     run(race.plan(repeats=1), begun(tmp_path))
     race.ways["ours"] = Fake("ours", race.asked, before=failing(ConfigError("no"), "what is b"))
@@ -121,11 +141,15 @@ def test_a_method_that_was_measured_is_not_refused_when_it_fails_later(race: Rac
     run(race.plan(repeats=2), store)
     assert store.of(Refusal) == []
     assert [(f.clip, f.method) for f in store.of(Failure)] == [("b", "ours")]
-    assert {key for key in keys(store) if key[0] == "a"} == {("a", m, r) for m in race.ways for r in range(2)}
+    assert {key for key in keys(store) if key[0] == "a"} == {
+        ("a", m, r) for m in race.ways for r in range(2)
+    }
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_clip_that_cannot_be_read_is_blamed_on_no_method(race: Race, tmp_path: Path, place: int) -> None:
+def test_a_clip_that_cannot_be_read_is_blamed_on_no_method(
+    race: Race, tmp_path: Path, place: int
+) -> None:
     race.clips.insert(place, Clip("torn", "torn", Pixels(readable=False), 8, "films"))
     store, plan = begun(tmp_path), race.plan()
     run(plan, store)

@@ -1,4 +1,5 @@
-"""Calibration on an engine that answers as told: every clip at every mass, and the best of the curve."""
+"""Calibration on an engine that answers as told: every clip at every mass, and the best of the
+curve."""
 
 from __future__ import annotations
 
@@ -10,16 +11,21 @@ import pytest
 
 from draftlens import SpecVLM
 from draftlens.bench.calibrate import MASSES, Calibration, calibrate
-from draftlens.errors import ConfigError
+from draftlens.core.errors import ConfigError
 
 METHOD = SpecVLM(
-    prune_ratio=0.7, attention_mass=0.25, tree=[[0], [0, 0]], positions="compact", sampling_rule="rejection"
+    prune_ratio=0.7,
+    attention_mass=0.25,
+    tree=[[0], [0, 0]],
+    positions="compact",
+    sampling_rule="rejection",
 )
 
 
 @dataclass
 class Told:
-    """Stands in for an engine: its acceptance length depends on clip and mass, and it writes down what it is asked.
+    """Stands in for an engine: its acceptance length depends on clip and mass, and it writes down
+    what it is asked.
 
     Args:
         lengths: by clip and mass.
@@ -46,19 +52,30 @@ def test_every_clip_is_answered_at_every_mass_and_nothing_else_changes() -> None
     clips, masses = ["a", "b", "c"], (0.0, 0.4, 1.0)
     engine = Told({(clip, mass): 1.0 for clip in clips for mass in masses})
     heard: list[int] = []
-    found(engine, clips, masses, max_new_tokens=7, on_answer=lambda: heard.append(len(engine.asked)))
+    found(
+        engine, clips, masses, max_new_tokens=7, on_answer=lambda: heard.append(len(engine.asked))
+    )
     assert [(clip, method.attention_mass) for clip, method, _ in engine.asked] == [
         (clip, mass) for mass in masses for clip in clips
     ]
     assert {replace(method, attention_mass=0.25) for _, method, _ in engine.asked} == {METHOD}
-    assert all(options == {"max_new_tokens": 7, "do_sample": False} for _, _, options in engine.asked)
+    assert all(
+        options == {"max_new_tokens": 7, "do_sample": False} for _, _, options in engine.asked
+    )
     assert heard == list(range(1, 10))
 
 
 def test_the_curve_is_the_mean_over_the_clips_and_the_best_is_its_top() -> None:
     """No clip alone decides: the first likes 0.2 best, the second 0.8, both together 0.5."""
     engine = Told(
-        {("a", 0.2): 5.0, ("a", 0.5): 4.5, ("a", 0.8): 1.0, ("b", 0.2): 1.0, ("b", 0.5): 3.5, ("b", 0.8): 4.0}
+        {
+            ("a", 0.2): 5.0,
+            ("a", 0.5): 4.5,
+            ("a", 0.8): 1.0,
+            ("b", 0.2): 1.0,
+            ("b", 0.5): 3.5,
+            ("b", 0.8): 4.0,
+        }
     )
     chosen = found(engine, ["a", "b"], (0.2, 0.5, 0.8))
     assert chosen.masses == (0.2, 0.5, 0.8)

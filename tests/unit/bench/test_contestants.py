@@ -6,8 +6,8 @@ import pytest
 
 from draftlens.bench.contestants import HfAssisted, Ours, line_up
 from draftlens.bench.options import Options
-from draftlens.config import SpeculativeDecoding, SpecVLM
-from draftlens.errors import ConfigError
+from draftlens.core.errors import ConfigError
+from draftlens.methods import SpeculativeDecoding, SpecVLM
 
 
 def names(options: Options) -> list[str]:
@@ -16,7 +16,10 @@ def names(options: Options) -> list[str]:
 
 def test_the_reference_comes_first_whoever_is_named() -> None:
     assert names(Options(peers=())) == ["hf-generate", "plain", "speculative", "specvlm"]
-    assert names(Options(methods=(), peers=("hf-assisted", "hf-generate"))) == ["hf-generate", "hf-assisted"]
+    assert names(Options(methods=(), peers=("hf-assisted", "hf-generate"))) == [
+        "hf-generate",
+        "hf-assisted",
+    ]
 
 
 def test_methods_and_peers_by_their_options() -> None:
@@ -51,18 +54,27 @@ def test_nothing_equal_is_measured_twice_by_a_sweep() -> None:
     extra = {"half": {"method": "specvlm", "prune_ratio": 0.5}}
     sweep = {"prune_ratio": (0, 0.5, 0.0, 0.9, 0.5)}
     chosen = line_up(Options(methods=("specvlm",), peers=(), extra=extra, sweep=sweep))
-    assert [one.name for one in chosen] == ["hf-generate", "specvlm", "half", "specvlm prune_ratio=0"]
+    assert [one.name for one in chosen] == [
+        "hf-generate",
+        "specvlm",
+        "half",
+        "specvlm prune_ratio=0",
+    ]
 
 
 def test_trees_are_swept_over() -> None:
     paths = [[0], [1]]
-    chosen = line_up(Options(methods=("speculative",), peers=(), sweep={"tree": ("eagle", paths, paths)}))
+    chosen = line_up(
+        Options(methods=("speculative",), peers=(), sweep={"tree": ("eagle", paths, paths)})
+    )
     assert [one.varied for one in chosen[2:]] == [("tree", "eagle"), ("tree", paths)]
     assert chosen[-1].way == Ours(SpeculativeDecoding(tree=((0,), (1,))))
 
 
 def test_two_sweeps_do_not_multiply() -> None:
-    chosen = line_up(Options(peers=(), sweep={"prune_ratio": (0.5,), "num_speculative_tokens": (2, 3)}))
+    chosen = line_up(
+        Options(peers=(), sweep={"prune_ratio": (0.5,), "num_speculative_tokens": (2, 3)})
+    )
     bases = [(one.base, one.varied) for one in chosen if one.base]
     assert bases == [
         ("specvlm", ("prune_ratio", 0.5)),
@@ -75,8 +87,15 @@ def test_two_sweeps_do_not_multiply() -> None:
 
 def test_contexts_want_a_draft_that_prunes_nothing() -> None:
     assert names(Options(peers=(), context=(8, 16)))[-1] == "specvlm prune_ratio=0.0"
-    assert names(Options(peers=(), context=(8, 16), sweep={"prune_ratio": (0, 1)})).count("specvlm prune_ratio=0") == 1
-    assert "specvlm prune_ratio=0.0" not in names(Options(peers=(), context=(8,), sweep={"prune_ratio": (0,)}))
+    assert (
+        names(Options(peers=(), context=(8, 16), sweep={"prune_ratio": (0, 1)})).count(
+            "specvlm prune_ratio=0"
+        )
+        == 1
+    )
+    assert "specvlm prune_ratio=0.0" not in names(
+        Options(peers=(), context=(8,), sweep={"prune_ratio": (0,)})
+    )
     assert len(names(Options(methods=("plain",), peers=(), context=(8, 16)))) == 2
 
 
@@ -89,7 +108,10 @@ def test_contexts_want_a_draft_that_prunes_nothing() -> None:
         ({"extra": {"plain": {"method": "specvlm"}}}, "'plain' is named twice"),
         ({"extra": {"x": 5}}, "the settings of 'x' must be an object"),
         ({"extra": {"x": {"method": "hf-assisted"}}}, "'hf-assisted' is a peer, not a method"),
-        ({"extra": {"x": {"peer": "hf-assisted", "gamma": 5}}}, "does not know 'gamma'; known: num_assistant_tokens"),
+        (
+            {"extra": {"x": {"peer": "hf-assisted", "gamma": 5}}},
+            "does not know 'gamma'; known: num_assistant_tokens",
+        ),
         ({"extra": {"x": {"method": "specvlm", "gamma": 5}}}, "does not know 'gamma'"),
         ({"sweep": {"warmth": (1, 2)}}, "no method in this run has a 'warmth' to sweep"),
         ({"sweep": {"prune_ratio": (2,)}}, "prune_ratio is a share between 0 and 1"),

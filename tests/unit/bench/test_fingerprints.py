@@ -51,7 +51,14 @@ def test_it_tells_every_change(files: list[Path], tmp_path: Path) -> None:
 
 
 def test_files_of_a_model(tmp_path: Path) -> None:
-    for name in ("model.safetensors", "config.json", "chat_template.jinja", "merges.txt", "README.md", "log.jsonl"):
+    for name in (
+        "model.safetensors",
+        "config.json",
+        "chat_template.jinja",
+        "merges.txt",
+        "README.md",
+        "log.jsonl",
+    ):
         (tmp_path / name).write_text(name)
     (tmp_path / "old.json").mkdir()
     found = model_files(str(tmp_path), "target")

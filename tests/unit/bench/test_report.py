@@ -17,13 +17,27 @@ from draftlens.bench.report import markdown, swept, tables
 from draftlens.bench.store import Failure, Measurement, Record, Refusal, Store, products
 from draftlens.bench.summary import summarize
 from draftlens.cli import show
-from draftlens.config import PlainDecoding, SpecVLM
+from draftlens.methods import PlainDecoding, SpecVLM
 
 RUN: dict[str, Any] = {
-    "models": {"target": {"name": "t", "class": "T", "parameters": 5e6, "dtype": "float32", "device": "cpu"}},
+    "models": {
+        "target": {
+            "name": "t",
+            "class": "T",
+            "parameters": 5e6,
+            "dtype": "float32",
+            "device": "cpu",
+        }
+    },
     "options": {"repeats": 2, "max_new_tokens": 9},
     "memory": "resident",
-    "environment": {"machine": "m", "threads": 1, "python": "3", "packages": {"torch": "2"}, "commit": None},
+    "environment": {
+        "machine": "m",
+        "threads": 1,
+        "python": "3",
+        "packages": {"torch": "2"},
+        "commit": None,
+    },
 }
 
 
@@ -33,23 +47,53 @@ def chosen(sweep: bool) -> list[Contestant]:
     if sweep:
         for ratio in (1, 0):
             way = Ours(SpecVLM(prune_ratio=ratio))
-            found.append(Contestant(f"specvlm prune_ratio={ratio}", way, "specvlm", ("prune_ratio", ratio)))
+            found.append(
+                Contestant(f"specvlm prune_ratio={ratio}", way, "specvlm", ("prune_ratio", ratio))
+            )
     return found
 
 
-def measured(sweep: bool = False, lengths: tuple[int, ...] = (100,), extra: tuple[Record, ...] = ()) -> dict[str, Any]:
+def measured(
+    sweep: bool = False, lengths: tuple[int, ...] = (100,), extra: tuple[Record, ...] = ()
+) -> dict[str, Any]:
     store = Store.__new__(Store)
     store.records = list(extra)
     for length in lengths:
         for number, one in enumerate(chosen(sweep)):
-            drafts = {"draft_forwards": 8, "drafted": 20, "accepted": 6, "visual": 100, "kept": 50 - number}
-            counters = {"emitted": 9, "first": 1, "passes": 8 - number, **(drafts if number > 1 else {})}
-            phases = {"frames": 0.1, "vision": 0.1, "target_prefill": 0.2, "draft": 0.1 * length, "verify": 0.3}
+            drafts = {
+                "draft_forwards": 8,
+                "drafted": 20,
+                "accepted": 6,
+                "visual": 100,
+                "kept": 50 - number,
+            }
+            counters = {
+                "emitted": 9,
+                "first": 1,
+                "passes": 8 - number,
+                **(drafts if number > 1 else {}),
+            }
+            phases = {
+                "frames": 0.1,
+                "vision": 0.1,
+                "target_prefill": 0.2,
+                "draft": 0.1 * length,
+                "verify": 0.3,
+            }
             for repeat in range(2):
                 tokens = [1, 2, 3 if one.name != "plain" or repeat else 4]
-                figures = (tokens, 2.0 / (number + 1), 0.25 / (number + 1), phases, length, counters if number else {})
+                figures = (
+                    tokens,
+                    2.0 / (number + 1),
+                    0.25 / (number + 1),
+                    phases,
+                    length,
+                    counters if number else {},
+                )
                 store.records.append(
-                    Measurement("a|b", f"{length} long", one.name, repeat, *figures, 2**20, 2**30, 2**29)
+                    Measurement(
+                        "a|b", f"{length} long", one.name, repeat, *figures, 2**20, 2**30, 2**29
+                    )
                 )
     return {"run": RUN, **summarize(store, chosen(sweep), [f"{length} long" for length in lengths])}
 
@@ -87,11 +131,26 @@ def test_a_swept_method_stands_among_its_variants() -> None:
 
 
 def of_methods(methods: dict[str, Any], sweep: dict[str, tuple[Any, ...]]) -> dict[str, Any]:
-    """The summary of a run of these methods and a sweep, told apart by how many passes they took."""
+    """The summary of a run of these methods and a sweep, told apart by how many passes they
+    took."""
     options = Options(methods=(), peers=(), extra=methods, sweep=sweep)
     store, chosen = Store.__new__(Store), line_up(options)
     store.records = [
-        Measurement("a", "g", one.name, 0, [1, 2], 2.0, 1.0, {}, 9, {"emitted": 9, "passes": number + 1}, None, 2, 1)
+        Measurement(
+            "a",
+            "g",
+            one.name,
+            0,
+            [1, 2],
+            2.0,
+            1.0,
+            {},
+            9,
+            {"emitted": 9, "passes": number + 1},
+            None,
+            2,
+            1,
+        )
         for number, one in enumerate(chosen)
     ]
     run = {**RUN, "options": {**RUN["options"], "sweep": sweep}}
@@ -102,7 +161,9 @@ HALF, MOST = {"method": "specvlm", "prune_ratio": 0.5}, {"method": "specvlm", "p
 
 
 @pytest.mark.parametrize("methods", [{"most": MOST, "half": HALF}, {"half": HALF, "most": MOST}])
-def test_a_line_has_all_its_points_by_whatever_name_they_were_measured(tmp_path: Path, methods: Any) -> None:
+def test_a_line_has_all_its_points_by_whatever_name_they_were_measured(
+    tmp_path: Path, methods: Any
+) -> None:
     other = {"other": {"method": "specvlm", "prune_ratio": 0.7, "pruner": "random"}}
     summary = of_methods({**methods, **other}, {"prune_ratio": (0, 0.5, 0.9)})
     lines = swept(summary, "g", "prune_ratio")
@@ -112,7 +173,11 @@ def test_a_line_has_all_its_points_by_whatever_name_they_were_measured(tmp_path:
         "other": [0, 0.5, 0.7, 0.9],
     }
     rows = summary["groups"]["g"]["methods"]
-    assert [row for _, row in lines[first]] == [rows[f"{first} prune_ratio=0"], rows["half"], rows["most"]]
+    assert [row for _, row in lines[first]] == [
+        rows[f"{first} prune_ratio=0"],
+        rows["half"],
+        rows["most"],
+    ]
     assert tmp_path / "acceptance_by_prune_ratio.png" in plot(summary, tmp_path)
 
 
@@ -125,11 +190,15 @@ def test_a_sweep_over_methods_that_are_all_named_is_shown_too(tmp_path: Path) ->
 
 
 def test_a_sweep_does_not_draw_the_methods_of_another() -> None:
-    """Both methods with two tokens differ in nothing but the ratio, too, but that is no line that was asked for."""
+    """Both methods with two tokens differ in nothing but the ratio, too, but that is no line that
+    was asked for."""
     sweep = {"prune_ratio": (0,), "num_speculative_tokens": (2, 3)}
     summary = of_methods({"most": MOST, "half": HALF}, sweep)
     lines = {field: swept(summary, "g", field) for field in sweep}
-    assert {field: {name: [v for v, _ in points] for name, points in of.items()} for field, of in lines.items()} == {
+    assert {
+        field: {name: [v for v, _ in points] for name, points in of.items()}
+        for field, of in lines.items()
+    } == {
         "prune_ratio": {"most": [0, 0.5, 0.9]},
         "num_speculative_tokens": {"most": [2, 3, 5], "half": [2, 3, 5]},
     }
@@ -138,7 +207,9 @@ def test_a_sweep_does_not_draw_the_methods_of_another() -> None:
 def test_a_variant_of_one_field_may_be_a_point_of_anothers_line() -> None:
     """It is what a sweep of the other method's ratio would have measured, and therefore did not."""
     two = {"method": "specvlm", "prune_ratio": 0.5, "num_speculative_tokens": 2}
-    summary = of_methods({"most": MOST, "two": two}, {"num_speculative_tokens": (2,), "prune_ratio": (0.9, 1)})
+    summary = of_methods(
+        {"most": MOST, "two": two}, {"num_speculative_tokens": (2,), "prune_ratio": (0.9, 1)}
+    )
     lines = swept(summary, "g", "prune_ratio")
     assert {name: [value for value, _ in points] for name, points in lines.items()} == {
         "most": [0.9, 1],
@@ -186,11 +257,17 @@ def test_names_can_be_read_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch)
         (False, (100,), {"speedup", "breakdown"}),
         (True, (100,), {"speedup", "breakdown", "acceptance_by_prune_ratio"}),
         (False, (100, 120), {"speedup", "breakdown"}),
-        (True, (100, 800), {"speedup", "breakdown", "acceptance_by_prune_ratio", "draft_step_by_context"}),
+        (
+            True,
+            (100, 800),
+            {"speedup", "breakdown", "acceptance_by_prune_ratio", "draft_step_by_context"},
+        ),
         (False, (), set()),
     ],
 )
-def test_pictures_of_what_was_measured(tmp_path: Path, sweep: bool, lengths: Any, names: set[str]) -> None:
+def test_pictures_of_what_was_measured(
+    tmp_path: Path, sweep: bool, lengths: Any, names: set[str]
+) -> None:
     files = plot(measured(sweep, lengths), tmp_path)
     assert {file.stem for file in files} == names
     assert all(file.stat().st_size > 5000 for file in files)
@@ -208,7 +285,8 @@ def test_without_a_reference_there_still_is_a_report(tmp_path: Path) -> None:
 
 
 def test_the_peak_begins_anew() -> None:
-    """What was large before does not count, what is large within does, though it is gone at the end."""
+    """What was large before does not count, what is large within does, though it is gone at the
+    end."""
     peak = Peak([])
     if peak.kind != RESIDENT:
         pytest.skip("this system cannot be told to forget the highest resident memory")

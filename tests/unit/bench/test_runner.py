@@ -12,11 +12,13 @@ from draftlens.bench.clips import Clip
 from draftlens.bench.runner import run, schedule, told
 from draftlens.bench.store import MEASUREMENTS, RUN, Failure, Refusal, Store
 from draftlens.bench.summary import summarize
-from draftlens.errors import ConfigError, UnsupportedModelError
+from draftlens.core.errors import ConfigError, UnsupportedModelError
 from tests.unit.bench.fakes import SAYS, Fake, Pixels, Race, begun, keys
 
 
-def test_every_clip_method_and_repeat_is_measured_once_after_a_warm_up(race: Race, tmp_path: Path) -> None:
+def test_every_clip_method_and_repeat_is_measured_once_after_a_warm_up(
+    race: Race, tmp_path: Path
+) -> None:
     store = begun(tmp_path)
     run(race.plan(repeats=3), store)
     assert keys(store) == {(c, m, r): 1 for c in "ab" for m in race.ways for r in range(3)}
@@ -28,7 +30,8 @@ def test_every_clip_method_and_repeat_is_measured_once_after_a_warm_up(race: Rac
 
 
 def test_methods_are_interleaved_within_a_clip_and_repeat(race: Race, tmp_path: Path) -> None:
-    """Before any method comes to a clip a second time, all have been there; and repeats follow each other whole."""
+    """Before any method comes to a clip a second time, all have been there; and repeats follow each
+    other whole."""
     run(race.plan(repeats=3), begun(tmp_path))
     counted = race.asked[3:]
     blocks = [counted[i : i + 3] for i in range(0, len(counted), 3)]
@@ -42,7 +45,10 @@ def test_the_order_is_drawn_anew_and_the_same_for_a_seed(race: Race) -> None:
     plan = race.plan()
 
     def orders(seed: int) -> list[list[str]]:
-        return [[c.contestant.name for c in cells] for _, cells in schedule(plan.clips, plan.contestants, 20, seed)]
+        return [
+            [c.contestant.name for c in cells]
+            for _, cells in schedule(plan.clips, plan.contestants, 20, seed)
+        ]
 
     assert orders(0) == orders(0) != orders(1)
     first = Counter(order[0] for order in orders(0))
@@ -51,7 +57,9 @@ def test_the_order_is_drawn_anew_and_the_same_for_a_seed(race: Race) -> None:
 
 
 @pytest.mark.parametrize("stop", range(1, 20, 3))
-def test_a_resumed_run_measures_what_is_missing_and_nothing_twice(race: Race, tmp_path: Path, stop: int) -> None:
+def test_a_resumed_run_measures_what_is_missing_and_nothing_twice(
+    race: Race, tmp_path: Path, stop: int
+) -> None:
     calls = 0
 
     def interrupt(prompt: str) -> None:
@@ -84,7 +92,9 @@ def test_a_resumed_run_measures_what_is_missing_and_nothing_twice(race: Race, tm
 def test_a_line_is_on_the_disk_as_soon_as_it_is_measured(race: Race, tmp_path: Path) -> None:
     file = tmp_path / MEASUREMENTS
     lines = []
-    race.ways["plain"] = Fake("plain", race.asked, before=lambda _: lines.append(file.read_text().count("\n")))
+    race.ways["plain"] = Fake(
+        "plain", race.asked, before=lambda _: lines.append(file.read_text().count("\n"))
+    )
     run(race.plan(repeats=2), begun(tmp_path))
     place = [i for i, (name, _, _) in enumerate(race.asked[3:]) if name == "plain"]
     assert lines[1:] == place
@@ -94,7 +104,9 @@ def test_a_clip_that_cannot_be_read_is_left_out_and_told(race: Race, tmp_path: P
     race.clips.insert(0, Clip("torn", "torn", Pixels(readable=False), 8, "films"))
     store, plan = begun(tmp_path), race.plan()
     run(plan, store)
-    assert [(f.clip, f.error) for f in store.of(Failure)] == [("torn", "cannot read torn: it is broken")]
+    assert [(f.clip, f.error) for f in store.of(Failure)] == [
+        ("torn", "cannot read torn: it is broken")
+    ]
     assert keys(store) == {(c, m, r): 1 for c in "ab" for m in race.ways for r in range(3)}
     assert store.of(Refusal) == []  # the clip's fault, not the methods'
     summary = summarize(store, plan.contestants, ["films"])
@@ -120,8 +132,12 @@ def test_a_clip_that_fails_midway_is_left_out_by_all(race: Race, tmp_path: Path)
     race.ways["ours"] = Fake("ours", race.asked, before=fail_late)
     store, plan = begun(tmp_path), race.plan()
     run(plan, store)
-    assert [(f.clip, f.method, f.repeat, f.error) for f in store.of(Failure)] == [("b", "ours", 1, "MemoryError")]
-    assert {key for key in keys(store) if key[2] == 0} == {(c, m, 0) for c in "ab" for m in race.ways}
+    assert [(f.clip, f.method, f.repeat, f.error) for f in store.of(Failure)] == [
+        ("b", "ours", 1, "MemoryError")
+    ]
+    assert {key for key in keys(store) if key[2] == 0} == {
+        (c, m, 0) for c in "ab" for m in race.ways
+    }
     assert ("b", "ours", 2) not in keys(store)
     assert ("b", "plain", 2) not in keys(store)
     summary = summarize(store, plan.contestants, ["films"])
@@ -132,7 +148,9 @@ def test_a_clip_that_fails_midway_is_left_out_by_all(race: Race, tmp_path: Path)
     assert len(race.asked) == asked  # it stays failed
 
 
-def test_a_method_that_does_not_run_is_told_and_the_others_go_on(race: Race, tmp_path: Path) -> None:
+def test_a_method_that_does_not_run_is_told_and_the_others_go_on(
+    race: Race, tmp_path: Path
+) -> None:
     def refuse(prompt: str) -> None:
         raise UnsupportedModelError("it has no eyes")
 
@@ -170,7 +188,10 @@ def test_a_method_that_lies_is_found_out(race: Race, tmp_path: Path) -> None:
 
 def test_another_configuration_is_refused_by_name(tmp_path: Path) -> None:
     begun(tmp_path)
-    other = {"models": {"target": "t", "draft": "d"}, "options": {"repeats": 5, "max_new_tokens": 256}}
+    other = {
+        "models": {"target": "t", "draft": "d"},
+        "options": {"repeats": 5, "max_new_tokens": 256},
+    }
     with pytest.raises(ConfigError) as refused:
         Store(tmp_path).begin(other, True)
     assert "options.repeats was 3 and is 5" in str(refused.value)
@@ -192,9 +213,15 @@ def test_a_folder_with_a_run_needs_a_word(race: Race, tmp_path: Path) -> None:
 
 
 def test_to_begin_again_removes_what_was_made_of_the_old_run(race: Race, tmp_path: Path) -> None:
-    """At once, so that no old report lies beside a new run; and nothing that somebody else put there."""
+    """At once, so that no old report lies beside a new run; and nothing that somebody else put
+    there."""
     run(race.plan(), begun(tmp_path))
-    plots = ["speedup.png", "breakdown.png", "draft_step_by_context.png", "acceptance_by_prune_ratio.png"]
+    plots = [
+        "speedup.png",
+        "breakdown.png",
+        "draft_step_by_context.png",
+        "acceptance_by_prune_ratio.png",
+    ]
     for name in ["summary.json", "report.md", *plots, "acceptance_by_tree.png"]:
         (tmp_path / name).write_text("old")
     mine = ["notes.md", "acceptance_by_me.png", "clip.png", "summary.json.bak"]

@@ -11,14 +11,15 @@ import pytest
 from draftlens.bench.contestants import Contestant, HfGenerate
 from draftlens.bench.store import Measurement, Store
 from draftlens.bench.summary import PHASE_ROWS, draft_step, spread, summarize
-from draftlens.engine.stats import PHASES, Stats
+from draftlens.core.stats import PHASES, Stats
 
 METHODS = ("hf-generate", "plain", "ours")
 CLIPS = {"a": "short", "b": "short", "c": "long"}
 
 
 def made_up(seed: int, repeats: int = 3) -> list[Measurement]:
-    """Measurements of every clip, method and repeat, in any order, some answers a single token long."""
+    """Measurements of every clip, method and repeat, in any order, some answers a single token
+    long."""
     rng = random.Random(seed)
     found = []
     for clip, group in CLIPS.items():
@@ -27,13 +28,28 @@ def made_up(seed: int, repeats: int = 3) -> list[Measurement]:
             for repeat in range(repeats):
                 ttft = rng.uniform(0.1, 2)
                 e2e = ttft + (rng.uniform(0.1, 3) if len(tokens) > 1 else 0)
-                phases = {phase: rng.uniform(0, 0.05) for phase in PHASES} if method != "hf-generate" else {}
+                phases = (
+                    {phase: rng.uniform(0, 0.05) for phase in PHASES}
+                    if method != "hf-generate"
+                    else {}
+                )
                 counters = {} if method == "hf-generate" else _counters(rng, method, len(tokens))
                 said = [*tokens[:-1], 99] if rng.random() < 0.2 else list(tokens)
                 memory = rng.randrange(10**6), rng.randrange(10**6, 10**7), rng.randrange(10**5)
                 found.append(
                     Measurement(
-                        *(clip, group, method, repeat, said, e2e, ttft, phases, len(clip) * 10, counters),
+                        *(
+                            clip,
+                            group,
+                            method,
+                            repeat,
+                            said,
+                            e2e,
+                            ttft,
+                            phases,
+                            len(clip) * 10,
+                            counters,
+                        ),
                         cache_bytes=memory[0] if counters else None,
                         peak_bytes=memory[1],
                         start_bytes=memory[2],
@@ -46,8 +62,20 @@ def made_up(seed: int, repeats: int = 3) -> list[Measurement]:
 def _counters(rng: random.Random, method: str, emitted: int) -> dict[str, int]:
     drafts = 0 if method == "plain" else rng.randrange(1, 9)
     passes = rng.randrange(1, 9) if emitted > 1 else 0
-    counts = {"emitted": emitted, "first": 1, "passes": passes, "drafted": 5 * drafts, "accepted": drafts}
-    return {**counts, "visual": 10 * drafts, "kept": drafts, "target_forwards": passes, "draft_forwards": drafts}
+    counts = {
+        "emitted": emitted,
+        "first": 1,
+        "passes": passes,
+        "drafted": 5 * drafts,
+        "accepted": drafts,
+    }
+    return {
+        **counts,
+        "visual": 10 * drafts,
+        "kept": drafts,
+        "target_forwards": passes,
+        "draft_forwards": drafts,
+    }
 
 
 def summary_of(found: list[Measurement]) -> dict[str, Any]:
@@ -82,7 +110,9 @@ def test_figures_are_those_of_the_slow_twin(seed: int) -> None:
             assert row["tokens_per_second"] == quartiles([len(m.tokens) / m.e2e for m in mine])
             assert row["speedup_e2e"] == quartiles([r.e2e / m.e2e for r, m in pairs])
             longer = [(r, m) for r, m in pairs if len(r.tokens) > 1]
-            assert row["speedup_decode"] == quartiles([(r.e2e - r.ttft) / (m.e2e - m.ttft) for r, m in longer])
+            assert row["speedup_decode"] == quartiles(
+                [(r.e2e - r.ttft) / (m.e2e - m.ttft) for r, m in longer]
+            )
             assert row["peak_bytes"] == max(m.peak_bytes for m in mine)
             assert row["grown_bytes"] == max(m.peak_bytes - m.start_bytes for m in mine)
             _check_counts(row, mine)
@@ -102,7 +132,11 @@ def _check_counts(row: dict[str, Any], mine: list[Measurement]) -> None:
     assert row["mean_acceptance_length"] == length
     assert row["draft_acceptance_rate"] == (total("accepted") / drafted if drafted else None)
     assert row["visual_kept"] == (total("kept") / visual if visual else None)
-    forwards = [(m.phases["draft"], m.counters["draft_forwards"]) for m in mine if m.counters.get("draft_forwards")]
+    forwards = [
+        (m.phases["draft"], m.counters["draft_forwards"])
+        for m in mine
+        if m.counters.get("draft_forwards")
+    ]
     assert row["draft_step"] == quartiles([seconds / count for seconds, count in forwards])
 
 
@@ -118,7 +152,9 @@ def test_divergences_are_those_of_the_slow_twin(seed: int) -> None:
         if reference.tokens != m.tokens:
             expected.add((m.clip, m.method, m.repeat, len(m.tokens) - 1))
     summary = summary_of(found)
-    assert {(d["clip"], d["method"], d["repeat"], d["index"]) for d in summary["divergences"]} == expected
+    assert {
+        (d["clip"], d["method"], d["repeat"], d["index"]) for d in summary["divergences"]
+    } == expected
     rows = [row for group in summary["groups"].values() for row in group["methods"].values()]
     assert sum(row["compared"] - row["identical"] for row in rows) == len(expected)
 
@@ -133,7 +169,9 @@ def test_quartiles_stay_within_the_values() -> None:
 
 
 def test_without_the_reference_there_are_no_ratios() -> None:
-    rows = summary_of([m for m in made_up(1) if m.method != "hf-generate"])["groups"]["short"]["methods"]
+    rows = summary_of([m for m in made_up(1) if m.method != "hf-generate"])["groups"]["short"][
+        "methods"
+    ]
     assert rows["ours"]["speedup_e2e"] is None
     assert rows["ours"]["compared"] == 0
 

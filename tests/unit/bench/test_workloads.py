@@ -1,4 +1,5 @@
-"""Clips from folders, from the world, and from datasets in their published format, tiny and on disk."""
+"""Clips from folders, from the world, and from datasets in their published format, tiny and on
+disk."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from draftlens.bench.clips import Clip, FrameFolder, ImageFiles, VideoFile, spre
 from draftlens.bench.datasets import BEST, choice
 from draftlens.bench.options import Options
 from draftlens.bench.workloads import check, clips_of
-from draftlens.errors import ConfigError, MediaError
+from draftlens.core.errors import ConfigError, MediaError
 from tests.e2e.conftest import CLIPS
 
 LETTERS = "(A) red\n(B) blue"
@@ -57,7 +58,10 @@ def told(found: list[Clip]) -> list[tuple[str, str, Any]]:
 
 
 def test_video_detail_caption(tmp_path: Path) -> None:
-    rows = [{"video_name": f"v_{name}", "question": f"What of {name}?", "answer": "so"} for name in "abc"]
+    rows = [
+        {"video_name": f"v_{name}", "question": f"What of {name}?", "answer": "so"}
+        for name in "abc"
+    ]
     write(tmp_path / "data" / "test-00000-of-00001.parquet", rows)
     film(tmp_path, "Test_Videos/v_a.mp4", "Test_Videos/v_b.mkv")
     found = clips(f"videodetailcaption:{tmp_path}", frames=5)
@@ -75,24 +79,45 @@ def test_video_detail_caption(tmp_path: Path) -> None:
 
 
 def test_mvbench_has_a_file_a_task_and_frames_as_pictures(tmp_path: Path) -> None:
-    row = {"video": "video_1.mp4", "question": "Which?", "candidates": ["red", "blue"], "answer": "red"}
+    row = {
+        "video": "video_1.mp4",
+        "question": "Which?",
+        "candidates": ["red", "blue"],
+        "answer": "red",
+    }
     write(tmp_path / "json" / "moving_count.json", [row])
     write(tmp_path / "json" / "action_count.json", [row])
-    write(tmp_path / "json" / "episodic_reasoning.json", [{**row, "video": "house_s01", "start": 1.0, "end": 2.5}])
-    film(tmp_path / "video", "clevrer/video_validation/video_1.mp4", "perception/videos/video_1.mp4")
+    write(
+        tmp_path / "json" / "episodic_reasoning.json",
+        [{**row, "video": "house_s01", "start": 1.0, "end": 2.5}],
+    )
+    film(
+        tmp_path / "video", "clevrer/video_validation/video_1.mp4", "perception/videos/video_1.mp4"
+    )
     frames = tmp_path / "video" / "tvqa" / "frames_fps3_hq" / "house_s01"
     frames.mkdir(parents=True)
     for number in range(1, 13):
-        Image.fromarray(np.full((8, 12, 3), 20 * number, dtype=np.uint8)).save(frames / f"{number:05}.png")
+        Image.fromarray(np.full((8, 12, 3), 20 * number, dtype=np.uint8)).save(
+            frames / f"{number:05}.png"
+        )
     found = clips(f"mvbench:{tmp_path}", frames=4)
     prompt = f"Which?\n{LETTERS}\n{BEST}"
     assert told(found) == [
         ("action_count/video_1.mp4", prompt, tmp_path / "video/perception/videos/video_1.mp4"),
         ("episodic_reasoning/house_s01", prompt, frames),
-        ("moving_count/video_1.mp4", prompt, tmp_path / "video/clevrer/video_validation/video_1.mp4"),
+        (
+            "moving_count/video_1.mp4",
+            prompt,
+            tmp_path / "video/clevrer/video_validation/video_1.mp4",
+        ),
     ]
     (video,) = found[1].prepare()().videos
-    assert [int(frame[0, 0, 0]) for frame in video.frames] == [40, 100, 160, 220]  # the middles of four quarters
+    assert [int(frame[0, 0, 0]) for frame in video.frames] == [
+        40,
+        100,
+        160,
+        220,
+    ]  # the middles of four quarters
     assert video.timestamps == pytest.approx([1 / 3, 4 / 3, 7 / 3, 10 / 3])
     assert video.metadata.frames_indices == [1, 4, 7, 10]
     few = FrameFolder(frames, 3.0).prepare("What?", 99)()
@@ -124,54 +149,101 @@ def test_a_folder_in_a_name_is_one_below_the_root(tmp_path: Path) -> None:
     root = tmp_path / "b"
     rows = write(tmp_path / "rows.json", [{"video_name": "b/x.mp4", "question": "What?"}])
     film(root, "deep/b/x.mp4", "a/x.mp4", "x.mp4")
-    assert told(clips(f"videodetailcaption:{rows}", media=root)) == [("b/x.mp4", "What?", root / "deep/b/x.mp4")]
+    assert told(clips(f"videodetailcaption:{rows}", media=root)) == [
+        ("b/x.mp4", "What?", root / "deep/b/x.mp4")
+    ]
 
 
 def test_mlvu_in_both_formats(tmp_path: Path) -> None:
-    row = {"video": "movie_1.mp4", "duration": 9.5, "question": "Which?", "candidates": ["red", "blue"]}
-    write(tmp_path / "json" / "1_plotQA.json", [{**row, "answer": "red", "question_type": "plotQA"}])
-    summary = {"video": "movie_1.mp4", "question": "Tell it.", "answer": "long", "question_type": "summary"}
+    row = {
+        "video": "movie_1.mp4",
+        "duration": 9.5,
+        "question": "Which?",
+        "candidates": ["red", "blue"],
+    }
+    write(
+        tmp_path / "json" / "1_plotQA.json", [{**row, "answer": "red", "question_type": "plotQA"}]
+    )
+    summary = {
+        "video": "movie_1.mp4",
+        "question": "Tell it.",
+        "answer": "long",
+        "question_type": "summary",
+    }
     write(tmp_path / "json" / "9_summary.json", [summary])
     film(tmp_path / "video", "1_plotQA/movie_1.mp4", "9_summary/movie_1.mp4")
     found = clips(f"mlvu:{tmp_path}")
     assert told(found) == [
-        ("1_plotQA/movie_1.mp4", f"Which?\n{LETTERS}\n{BEST}", tmp_path / "video/1_plotQA/movie_1.mp4"),
+        (
+            "1_plotQA/movie_1.mp4",
+            f"Which?\n{LETTERS}\n{BEST}",
+            tmp_path / "video/1_plotQA/movie_1.mp4",
+        ),
         ("9_summary/movie_1.mp4", "Tell it.", tmp_path / "video/9_summary/movie_1.mp4"),
     ]
     parquet = write(
-        tmp_path / "dev.parquet", [{"video_name": "movie_1.mp4", "question": "Q (A) x", "task_type": "PQA"}]
+        tmp_path / "dev.parquet",
+        [{"video_name": "movie_1.mp4", "question": "Q (A) x", "task_type": "PQA"}],
     )
     (clip,) = clips(f"mlvu:{parquet}")
     assert clip.prompt == "Q (A) x"
 
 
 def test_long_video_bench_in_both_formats(tmp_path: Path) -> None:
-    row = {"id": "x_0", "video_path": "x.mp4", "question": "Which?", "correct_choice": 0, "duration": 20.5}
+    row = {
+        "id": "x_0",
+        "video_path": "x.mp4",
+        "question": "Which?",
+        "correct_choice": 0,
+        "duration": 20.5,
+    }
     write(tmp_path / "lvb_val.json", [{**row, "candidates": ["red", "blue"]}])
     write(tmp_path / "lvb_test_wo_gt.json", [{**row, "id": "y_0", "candidates": ["red", "blue"]}])
-    options = {"option0": "red", "option1": "blue", "option2": "N/A", "option3": "N/A", "option4": "N/A"}
+    options = {
+        "option0": "red",
+        "option1": "blue",
+        "option2": "N/A",
+        "option3": "N/A",
+        "option4": "N/A",
+    }
     parquet = write(tmp_path / "validation-00000-of-00001.parquet", [{**row, **options}])
     film(tmp_path, "videos/x.mp4")
     expected = [("x_0", f"Which?\n{LETTERS}\n{BEST}", tmp_path / "videos/x.mp4")]
-    assert told(clips(f"longvideobench:{tmp_path}")) == expected  # one split, and once, though it is there twice
+    assert (
+        told(clips(f"longvideobench:{tmp_path}")) == expected
+    )  # one split, and once, though it is there twice
     assert told(clips(f"longvideobench:{parquet}")) == expected
 
 
 def test_video_mme(tmp_path: Path) -> None:
-    row = {"video_id": "001", "videoID": "fFjv93ACGo8", "question_id": "001-1", "question": "Which?", "answer": "A"}
-    write(tmp_path / "videomme" / "test-00000-of-00001.parquet", [{**row, "options": ["A. Red.", "B. Blue."]}])
+    row = {
+        "video_id": "001",
+        "videoID": "fFjv93ACGo8",
+        "question_id": "001-1",
+        "question": "Which?",
+        "answer": "A",
+    }
+    write(
+        tmp_path / "videomme" / "test-00000-of-00001.parquet",
+        [{**row, "options": ["A. Red.", "B. Blue."]}],
+    )
     film(tmp_path, "data/fFjv93ACGo8.mp4")
     found = clips(f"videomme:{tmp_path}")
-    assert told(found) == [("001-1", f"Which?\nA. Red.\nB. Blue.\n{BEST}", tmp_path / "data/fFjv93ACGo8.mp4")]
+    assert told(found) == [
+        ("001-1", f"Which?\nA. Red.\nB. Blue.\n{BEST}", tmp_path / "data/fFjv93ACGo8.mp4")
+    ]
 
 
 def test_options_of_a_dataset(tmp_path: Path) -> None:
     rows = [{"video_name": "v_a", "question": f"{number}?"} for number in range(10)]
     file = write(tmp_path / "rows" / "some.jsonl", rows)
     film(tmp_path / "films", "deep/down/v_a.mp4")
-    found = clips(f"videodetailcaption:{file}", media=tmp_path / "films", clips=3, prompt="Describe it.")
+    found = clips(
+        f"videodetailcaption:{file}", media=tmp_path / "films", clips=3, prompt="Describe it."
+    )
     assert told(found) == [
-        (name, "Describe it.", tmp_path / "films/deep/down/v_a.mp4") for name in ("v_a#2", "v_a#6", "v_a#9")
+        (name, "Describe it.", tmp_path / "films/deep/down/v_a.mp4")
+        for name in ("v_a#2", "v_a#6", "v_a#9")
     ]
 
 
@@ -181,14 +253,22 @@ def test_what_is_refused(tmp_path: Path) -> None:
     empty.mkdir()
     (tmp_path / "broken.json").write_text("{")
     for workload, options, sentence in (
-        (f"videodetailcaption:{rows}", {}, "not in the format of videodetailcaption: it has no column 'video_name'"),
+        (
+            f"videodetailcaption:{rows}",
+            {},
+            "not in the format of videodetailcaption: it has no column 'video_name'",
+        ),
         (f"videodetailcaption:{tmp_path / 'broken.json'}", {}, "cannot load the annotations"),
         (f"mvbench:{empty}", {}, "holds no annotations"),
         (f"mvbench:{CLIPS / 'drift.mp4'}", {}, "is not annotations"),
         (f"mvbench:{rows}", {"media": tmp_path / "none"}, "does not exist"),
         ("videomme:some/name", {}, "videomme:some/name needs --media"),
         (str(empty), {}, "holds no videos or images"),
-        ("nowhere", {}, "there is no workload and no file 'nowhere'; known workloads: folder, longvideobench"),
+        (
+            "nowhere",
+            {},
+            "there is no workload and no file 'nowhere'; known workloads: folder, longvideobench",
+        ),
         ("world:8,8", {}, "different whole numbers"),
         ("world:0", {}, "different whole numbers"),
     ):
@@ -213,7 +293,9 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("relative", [False, True])
-def test_what_the_run_draws_is_no_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relative: bool) -> None:
+def test_what_the_run_draws_is_no_clip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relative: bool
+) -> None:
     film(tmp_path, "one.mp4", "runs/two.mp4", "runs/bench/three.mp4", "runs/bench2/four.mp4")
     Image.new("RGB", (4, 4)).save(tmp_path / "runs" / "bench" / "speedup.png")
     monkeypatch.chdir(tmp_path)
@@ -225,7 +307,9 @@ def test_what_the_run_draws_is_no_clip(tmp_path: Path, monkeypatch: pytest.Monke
     apart = ["one.mp4", "runs/bench2/four.mp4", "runs/two.mp4"]
     assert names(Path("runs/bench")) == names(tmp_path / "runs" / "bench") == apart
     assert len(names(tmp_path.parent / "elsewhere")) == len(names(Path("runs/new"))) == 5
-    assert names(Path(), root / "runs" / "bench2") == ["four.mp4"]  # a run around the clips holds none of them back
+    assert names(Path(), root / "runs" / "bench2") == [
+        "four.mp4"
+    ]  # a run around the clips holds none of them back
     assert names(Path("runs"), root / "runs" / "two.mp4") == ["two.mp4"]
     for own in (root, tmp_path / "runs" / ".."):
         with pytest.raises(ConfigError, match="name another folder with --out"):
@@ -246,7 +330,11 @@ def test_what_the_run_draws_is_no_clip(tmp_path: Path, monkeypatch: pytest.Monke
     ],
 )
 def test_options_that_would_not_be_heeded_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict, frames: int | None, sentence: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict,
+    frames: int | None,
+    sentence: str,
 ) -> None:
     (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -260,10 +348,15 @@ def test_options_that_would_not_be_heeded_are_refused(
         ({"workload": "world:8"}, 8),
         ({"workload": "world:8,64"}, None),
         ({"workload": str(CLIPS), "context": (64,)}, 32),
-        ({"workload": "mvbench:some/name", "media": Path("/nope")}, 32),  # the loader looks for that
+        (
+            {"workload": "mvbench:some/name", "media": Path("/nope")},
+            32,
+        ),  # the loader looks for that
     ],
 )
-def test_options_that_go_together_are_not(tmp_path: Path, options: dict, frames: int | None) -> None:
+def test_options_that_go_together_are_not(
+    tmp_path: Path, options: dict, frames: int | None
+) -> None:
     check(Options(**options), tmp_path, frames)
 
 
@@ -285,7 +378,11 @@ def test_the_world_shows_the_same_scenes_at_each_length() -> None:
     found = clips_of(Options("world:2,5", clips=3, context=(5, 7)), Small())
     assert [clip.frames for clip in found] == [2] * 3 + [5] * 3 + [7] * 3
     assert len({clip.name for clip in found}) == 9
-    assert [clip.group for clip in found[::3]] == ["world, 2 frames", "world, 5 frames", "world, 7 frames"]
+    assert [clip.group for clip in found[::3]] == [
+        "world, 2 frames",
+        "world, 5 frames",
+        "world, 7 frames",
+    ]
     assert len({clip.media for clip in found}) == 3
     shown = found[0].prepare()
     assert shown() is shown()  # rendered before the measurement

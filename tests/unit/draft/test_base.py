@@ -6,12 +6,13 @@ from contextlib import nullcontext
 
 import torch
 
+from draftlens.core.proposal import Verdict
+from draftlens.core.tree import EMPTY
 from draftlens.draft import NoDraft, Rows
 from draftlens.draft.base import Seen, draw_children
 from draftlens.models.cache import KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.ops.sampling import SamplingRule
-from draftlens.types import EMPTY, Verdict
 
 NUMBERS, STEPS = torch.arange(2), torch.tensor([[0, 0, 0], [4, 4, 4]])
 SCORES = torch.randn(2, 3, 9, generator=torch.Generator().manual_seed(0))
@@ -19,11 +20,22 @@ SCORES = torch.randn(2, 3, 9, generator=torch.Generator().manual_seed(0))
 
 def nothing_seen() -> Seen:
     """For drafters that look at nothing of the target."""
-    prompt = Prompt(torch.zeros(3, 4), torch.arange(4)[None], [4] * 3, torch.full((3, 1), 4), torch.zeros(3, 4), {})
-    return Seen(prompt, KVCache(1, 3, 4), None, lambda name: nullcontext(), lambda visual, kept: None)
+    prompt = Prompt(
+        torch.zeros(3, 4),
+        torch.arange(4)[None],
+        [4] * 3,
+        torch.full((3, 1), 4),
+        torch.zeros(3, 4),
+        {},
+    )
+    return Seen(
+        prompt, KVCache(1, 3, 4), None, lambda name: nullcontext(), lambda visual, kept: None
+    )
 
 
-def children(rule: SamplingRule, most: int, generator: torch.Generator | None = None) -> torch.Tensor:
+def children(
+    rule: SamplingRule, most: int, generator: torch.Generator | None = None
+) -> torch.Tensor:
     return draw_children(rule, SCORES, most, NUMBERS, STEPS, generator or torch.Generator())
 
 
@@ -50,7 +62,11 @@ def test_coupled_children_are_the_likeliest_under_the_target_noise() -> None:
 
 
 def test_only_rejection_draws_of_its_own() -> None:
-    for rule, advances in ((SamplingRule(), False), (SamplingRule(do_sample=True), False), (REJECTION, True)):
+    for rule, advances in (
+        (SamplingRule(), False),
+        (SamplingRule(do_sample=True), False),
+        (REJECTION, True),
+    ):
         generator = torch.Generator().manual_seed(1)
         before = generator.get_state()
         guesses = children(rule, 3, generator)

@@ -1,4 +1,5 @@
-"""Guesses are counted by depth and rank, evened out where little was seen, and forgotten in the end."""
+"""Guesses are counted by depth and rank, evened out where little was seen, and forgotten in the
+end."""
 
 from __future__ import annotations
 
@@ -6,8 +7,8 @@ import random
 
 import pytest
 
+from draftlens.core.tree import chain, from_paths
 from draftlens.draft.hit_rates import MAX_DEPTH, MOST, PRIOR, RANKS, WEIGHT, HitRates
-from draftlens.ops.tree import chain, from_paths
 
 PAIRS = from_paths([[0], [1], [0, 0], [1, 0]])
 """Nodes 0 and 1, then 2 behind 0 and 3 behind 1."""
@@ -21,7 +22,11 @@ def test_counts_by_depth_and_rank() -> None:
     # Behind a first choice (0) or another (1), depth, rank.
     trials = {(0, 0, 0): 3, (0, 0, 1): 3, (0, 1, 0): 1, (0, 1, 1): 1, (1, 1, 0): 1}
     assert {key: n for key, n in rates.trials.items() if n} == trials
-    assert {key: n for key, n in rates.hits.items() if n} == {(0, 0, 0): 1, (0, 0, 1): 1, (0, 1, 1): 1}
+    assert {key: n for key, n in rates.hits.items() if n} == {
+        (0, 0, 0): 1,
+        (0, 0, 1): 1,
+        (0, 1, 1): 1,
+    }
 
 
 def test_an_empty_tree_says_nothing() -> None:
@@ -34,7 +39,9 @@ def test_before_anything_is_known_there_is_a_prior_that_weighs_a_few_rounds() ->
     rates = HitRates()
     assert rates.chances() == [[list(PRIOR)] * MAX_DEPTH] * 2
     rates.count(chain(1), ())
-    expected = WEIGHT * PRIOR[0] / (WEIGHT + 1)  # of all depths together, and once more of the first
+    expected = (
+        WEIGHT * PRIOR[0] / (WEIGHT + 1)
+    )  # of all depths together, and once more of the first
     first, second = (row[0] for row in rates.chances()[0][:2])
     assert second == pytest.approx(expected)
     assert first == pytest.approx(WEIGHT * expected / (WEIGHT + 1))
@@ -73,7 +80,8 @@ def test_what_follows_a_second_choice_is_counted_apart() -> None:
 
 
 def test_the_past_is_forgotten() -> None:
-    """Another task, another rate: after twice as many rounds as are remembered little of the old one is left."""
+    """Another task, another rate: after twice as many rounds as are remembered little of the old
+    one is left."""
     rates = HitRates()
     for _ in range(5 * MOST):
         rates.count(chain(1), (0,))

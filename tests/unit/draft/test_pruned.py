@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from draftlens.core.errors import ConfigError, UnsupportedModelError
 from draftlens.draft import pruned
 from draftlens.draft.base import Seen
 from draftlens.draft.pruned import Pruning
-from draftlens.errors import ConfigError, UnsupportedModelError
 from draftlens.models import KVCache, Prompt
 from draftlens.models.cells import Layout
 from draftlens.prune import Pruner, Visual, make_pruner
@@ -34,7 +34,9 @@ def prompt(*runs: int, frames: int | None = None, tile: int | None = None, seed:
     embeds = torch.randn(rows, longest, 5, generator=torch.Generator().manual_seed(seed))
     following = torch.tensor(lengths)[:, None]
     layout = Layout(visual[visual], frames, tile)
-    return Prompt(embeds, torch.arange(longest).expand(rows, -1), lengths, following, visual, {}, layout)
+    return Prompt(
+        embeds, torch.arange(longest).expand(rows, -1), lengths, following, visual, {}, layout
+    )
 
 
 @dataclass
@@ -132,12 +134,19 @@ RASTERS: list[tuple[Sides, Sides, Sides]] = [
 
 
 @pytest.mark.parametrize(("theirs", "ours", "frames"), RASTERS)
-def test_scores_are_carried_over_to_other_rasters(theirs: Sides, ours: Sides, frames: Sides) -> None:
-    """A token takes the mean of the cells whose middles it covers, or of the nearest such cells; rows do not mix."""
-    counts = [side * other * many for (side, other), many in zip((theirs, ours), frames, strict=True)]
+def test_scores_are_carried_over_to_other_rasters(
+    theirs: Sides, ours: Sides, frames: Sides
+) -> None:
+    """A token takes the mean of the cells whose middles it covers, or of the nearest such cells;
+    rows do not mix."""
+    counts = [
+        side * other * many for (side, other), many in zip((theirs, ours), frames, strict=True)
+    ]
     target = prompt(counts[0], counts[0], frames=frames[0])
     draft = prompt(counts[1], counts[1], frames=frames[1])
-    scores = torch.rand(target.visual.shape, generator=torch.Generator().manual_seed(1)) + torch.tensor([[0], [9]])
+    scores = torch.rand(
+        target.visual.shape, generator=torch.Generator().manual_seed(1)
+    ) + torch.tensor([[0], [9]])
     for row, tokens in enumerate(shown(draft, target, scores)):
         assert tokens.scores is not None
         source = target.cells[row][target.visual[row]].tolist()
@@ -149,8 +158,15 @@ def test_scores_are_carried_over_to_other_rasters(theirs: Sides, ours: Sides, fr
             groups.setdefault(box, []).append(number)
         for cell, score in zip(tokens.cells.tolist(), tokens.scores.tolist(), strict=True):
             group = groups.get(tuple(cell))
-            allowed = [group] if group else nearest(middle(cell, (frames[1], *ours)), list(groups.values()), where)
-            assert any(score == pytest.approx(sum(values[n] for n in one) / len(one), abs=1e-5) for one in allowed)
+            allowed = (
+                [group]
+                if group
+                else nearest(middle(cell, (frames[1], *ours)), list(groups.values()), where)
+            )
+            assert any(
+                score == pytest.approx(sum(values[n] for n in one) / len(one), abs=1e-5)
+                for one in allowed
+            )
 
 
 def middle(cell: Sequence[int], sizes: Sequence[int]) -> list[Fraction]:
@@ -158,9 +174,13 @@ def middle(cell: Sequence[int], sizes: Sequence[int]) -> list[Fraction]:
     return [Fraction(2 * at + 1, 2 * size) for at, size in zip(cell, sizes, strict=True)]
 
 
-def nearest(place: list[Fraction], groups: list[list[int]], where: list[list[Fraction]]) -> list[list[int]]:
+def nearest(
+    place: list[Fraction], groups: list[list[int]], where: list[list[Fraction]]
+) -> list[list[int]]:
     """The groups of places whose means are nearest to a place: several, if equally far."""
-    means = [[sum(where[n][axis] for n in group) / len(group) for axis in range(3)] for group in groups]
+    means = [
+        [sum(where[n][axis] for n in group) / len(group) for axis in range(3)] for group in groups
+    ]
     far = [sum((a - b) ** 2 for a, b in zip(place, mean, strict=True)) for mean in means]
     return [group for group, distance in zip(groups, far, strict=True) if distance == min(far)]
 
@@ -197,14 +217,21 @@ def test_newlines_say_nothing_about_the_cells_before_them() -> None:
 
 
 def test_every_picture_is_stretched_by_itself() -> None:
-    """A picture of four by four and its details of six by two, read by a draft that sees it twice in two by two."""
+    """A picture of four by four and its details of six by two, read by a draft that sees it twice
+    in two by two."""
     source = torch.tensor(
-        [(0, h, w) for h in range(4) for w in range(4)] + [(1, h, w) for h in range(6) for w in (0, 1)]
+        [(0, h, w) for h in range(4) for w in range(4)]
+        + [(1, h, w) for h in range(6) for w in (0, 1)]
     )
-    scores = torch.tensor([10.0 * (h // 2) + w // 2 for _, h, w in source[:16]] + [0, 1] * 3 + [10, 11] * 3)
+    scores = torch.tensor(
+        [10.0 * (h // 2) + w // 2 for _, h, w in source[:16]] + [0, 1] * 3 + [10, 11] * 3
+    )
     target = torch.tensor([(t, h, w) for t in range(2) for h in range(2) for w in range(2)])
     assert pruned._carry_over(scores, source, target).tolist() == [0, 1, 10, 11] * 2
-    assert pruned._carry_over(torch.tensor([0.0, 1, 10, 11] * 2), target, source).tolist() == scores.tolist()
+    assert (
+        pruned._carry_over(torch.tensor([0.0, 1, 10, 11] * 2), target, source).tolist()
+        == scores.tolist()
+    )
 
 
 def test_cells_look_for_their_nearest_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +259,9 @@ def test_a_bright_spot_stays_where_it_is() -> None:
 @pytest.mark.parametrize("runs", [(0, 4), (4, 0)])
 def test_only_one_of_the_two_has_eyes(runs: tuple[int, int]) -> None:
     target, draft = prompt(4, runs[0]), prompt(4, runs[1])
-    with pytest.raises(UnsupportedModelError, match="only one of target and draft has visual tokens: prune without"):
+    with pytest.raises(
+        UnsupportedModelError, match="only one of target and draft has visual tokens: prune without"
+    ):
         shown(draft, target, numbered(target))
     assert len(shown(draft, target, None)) == 2
 
@@ -240,7 +269,8 @@ def test_only_one_of_the_two_has_eyes(runs: tuple[int, int]) -> None:
 @pytest.mark.parametrize("ratio", [0, 0.3, 0.5, 0.9, 1])
 @pytest.mark.parametrize("pruner", ["specvlm", "uniform", "frames"])
 def test_text_is_always_kept(ratio: float, pruner: str) -> None:
-    """Rising indices below each row's length: all words, no padding, and as many visual tokens as counted."""
+    """Rising indices below each row's length: all words, no padding, and as many visual tokens as
+    counted."""
     both = prompt(10, 0, 28)
     rows = Pruning(make_pruner(pruner, {}), ratio).keep(both, seen(both, numbered(both) + 1))
     for row, (kept, count) in enumerate(zip(rows, (10, 0, 28), strict=True)):

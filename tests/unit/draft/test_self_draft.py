@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from draftlens import SpecVLM
+from draftlens.core.errors import ConfigError
+from draftlens.core.tree import chain
 from draftlens.draft import SelfDrafter
 from draftlens.draft.pruned import Pruning
-from draftlens.errors import ConfigError
-from draftlens.ops.tree import chain
 from draftlens.prune.spatial import GridPruner
 
 GATHERED = 'gathered keys carry the positions they were made at: positions must be "original"'
@@ -44,7 +44,12 @@ def test_what_cannot_be(make: Any, kv: str, positions: str, sentence: str) -> No
 @pytest.mark.parametrize("make", [by_hand, by_config])
 @pytest.mark.parametrize(
     ("kv", "positions"),
-    [("prefill", "compact"), ("prefill", "original"), ("gather", "original"), ("sparse", "original")],
+    [
+        ("prefill", "compact"),
+        ("prefill", "original"),
+        ("gather", "original"),
+        ("sparse", "original"),
+    ],
 )
 def test_what_can(make: Any, kv: str, positions: str) -> None:
     assert make(kv, positions).kv == kv

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
+from draftlens.core.proposal import Verdict
+from draftlens.core.tree import EAGLE_PATHS, EMPTY, ROOT, Topology, chain, cut, from_paths
 from draftlens.draft import Rows, SmallModelDrafter, small_model
 from draftlens.draft.base import Seen
 from draftlens.draft.small_model import levels
 from draftlens.models import KVCache, Prompt
 from draftlens.ops.sampling import SamplingRule
-from draftlens.ops.tree import EAGLE_PATHS, chain, cut, from_paths
-from draftlens.types import EMPTY, ROOT, Topology, Verdict
 
 FORKED = from_paths([[0], [1], [0, 0], [0, 1], [1, 0], [0, 1, 0]])
 EAGLE = from_paths(EAGLE_PATHS)
@@ -36,17 +36,26 @@ def line(topology: Topology, node: int) -> list[int]:
     return [] if node == ROOT else [node, *line(topology, topology.parents[node])]
 
 
-@pytest.mark.parametrize("topology", [chain(1), chain(4), FORKED, EAGLE, *map(random_tree, range(15))])
+@pytest.mark.parametrize(
+    "topology", [chain(1), chain(4), FORKED, EAGLE, *map(random_tree, range(15))]
+)
 def test_levels_equal_the_slow_twin(topology: Topology) -> None:
-    above, held = [ROOT], []  # the nodes whose logits are at hand; all nodes the draft has forwarded
+    above, held = (
+        [ROOT],
+        [],
+    )  # the nodes whose logits are at hand; all nodes the draft has forwarded
     plan = levels(topology)
     assert len(plan) == topology.depth
     for depth, level in enumerate(plan, start=1):
         nodes = [node for node in range(len(topology)) if len(line(topology, node)) == depth]
         assert list(range(len(topology)))[level.nodes] == nodes
-        assert [above[parent] for parent in level.parents] == [topology.parents[node] for node in nodes]
+        assert [above[parent] for parent in level.parents] == [
+            topology.parents[node] for node in nodes
+        ]
         for node, rank in zip(nodes, level.ranks, strict=True):
-            assert rank == sum(topology.parents[other] == topology.parents[node] for other in range(node))
+            assert rank == sum(
+                topology.parents[other] == topology.parents[node] for other in range(node)
+            )
         above = [node for node in nodes if node in topology.parents]
         assert [nodes[index] for index in level.expanded] == above
         held += above
@@ -60,7 +69,8 @@ def test_the_empty_tree_has_no_levels() -> None:
 
 
 class Scripted:
-    """A draft backbone that always thinks that the next token is the last one plus 1, then plus 2, and so on."""
+    """A draft backbone that always thinks that the next token is the last one plus 1, then plus 2,
+    and so on."""
 
     device, vocab_size = torch.device("cpu"), 10
 
@@ -82,7 +92,9 @@ class Scripted:
     def prefill(self, prompt: Prompt, cache: KVCache) -> Tensor:
         return self.forward(prompt.embeds, prompt.position_ids, cache, None)
 
-    def forward(self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None) -> Tensor:
+    def forward(
+        self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
+    ) -> Tensor:
         cache.update(tokens[:, None, :, None], tokens[:, None, :, None], 0)
         cache.advance(tokens.shape[1])
         self.seen.append((tokens.tolist(), position_ids.tolist()))
@@ -96,8 +108,17 @@ def begun(
     """Two rows with a prompt of three tokens and one token said."""
     rows = Rows(torch.tensor([[0, 0, 1], [0, 0, 5]]), rule or SamplingRule())
     rows.tokens = [[2], [6]]
-    prompt = Prompt(torch.zeros(2, 3), torch.arange(3)[None], [3, 3], torch.full((2, 1), 3), torch.zeros(2, 3), {})
-    seen = Seen(prompt, KVCache(1, 2, 3), None, lambda name: nullcontext(), lambda visual, kept: None)
+    prompt = Prompt(
+        torch.zeros(2, 3),
+        torch.arange(3)[None],
+        [3, 3],
+        torch.full((2, 1), 3),
+        torch.zeros(2, 3),
+        {},
+    )
+    seen = Seen(
+        prompt, KVCache(1, 2, 3), None, lambda name: nullcontext(), lambda visual, kept: None
+    )
     model: Any = Scripted()
     drafter = SmallModelDrafter(model, {"input_ids": rows.prompt_ids}, topology, vocab, **more)
     drafter.begin(rows, 20, seen)
@@ -145,7 +166,8 @@ def test_accepted_tokens_are_not_forwarded_twice() -> None:
     small: Any = drafter.backbone
     small.seen.clear()
     assert drafter.propose(rows, 1).tokens.tolist() == [[1], [2]]
-    # The last guess was never forwarded; row 1 has one token to catch up on and repeats it as padding.
+    # The last guess was never forwarded; row 1 has one token to catch up on and repeats it as
+    # padding.
     assert small.seen == [([[5, 0], [1, 1]], [[6, 7], [4, 5]])]
     assert held(drafter, 0) == [0, 0, 1, 2, 3, 4, 5, 0]
     assert held(drafter, 1) == [0, 0, 5, 6, 1]
@@ -197,16 +219,20 @@ def test_rejection_needs_probabilities_of_all_inner_nodes() -> None:
 
 @pytest.mark.parametrize("vocab", [8, 10, 13])
 def test_the_draft_speaks_the_vocabulary_of_the_target(vocab: int) -> None:
-    """Smaller, equal, larger: processors bound to the target's ids work on the draft's scores too."""
+    """Smaller, equal, larger: processors bound to the target's ids work on the draft's scores
+    too."""
     bad_words = hf.NoBadWordsLogitsProcessor([[vocab - 1], [3]])
-    bad_words(torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, vocab))  # the target's prefill comes first
+    bad_words(
+        torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, vocab)
+    )  # the target's prefill comes first
     drafter, rows = begun(chain(2), SamplingRule((bad_words,)), vocab)
     assert drafter.propose(rows, 2).tokens.tolist()[0] == [4, 5]
     assert drafter.propose(rows, 2).tokens.max() < min(vocab, 10)
 
 
 def test_a_tuner_is_told_what_drafting_and_checking_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And, of the rows that go on, what was right; it is asked for by the prompt's rows and length."""
+    """And, of the rows that go on, what was right; it is asked for by the prompt's rows and
+    length."""
     now, told, asked = [0.0], list[Any](), list[Any]()
     forward = Scripted.forward
 
@@ -215,7 +241,9 @@ def test_a_tuner_is_told_what_drafting_and_checking_took(monkeypatch: pytest.Mon
         return forward(self, *given)
 
     tuner = SimpleNamespace(
-        tree=lambda: chain(3), drafted=lambda *given: told.append(given), judged=lambda *given: told.append(given)
+        tree=lambda: chain(3),
+        drafted=lambda *given: told.append(given),
+        judged=lambda *given: told.append(given),
     )
     monkeypatch.setattr(Scripted, "forward", slow)
     monkeypatch.setattr(small_model, "time", SimpleNamespace(perf_counter=lambda: now[0]))

@@ -8,10 +8,20 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from draftlens.core.tree import EMPTY, ROOT, Topology
 from draftlens.draft.hit_rates import HitRates
-from draftlens.draft.tuner import AGAIN, BETTER, LOOK, LOOKS, MAX_NODES, MEMORY, Costs, TreeTuner, tuner_of
+from draftlens.draft.tuner import (
+    AGAIN,
+    BETTER,
+    LOOK,
+    LOOKS,
+    MAX_NODES,
+    MEMORY,
+    Costs,
+    TreeTuner,
+    tuner_of,
+)
 from draftlens.ops.tree_search import best_tree, tokens_a_second
-from draftlens.types import EMPTY, ROOT, Topology
 
 
 class Model:
@@ -20,8 +30,9 @@ class Model:
 
 @dataclass(frozen=True)
 class Machine:
-    """A made-up one: checking N guesses takes 1 + check * N seconds, a draft step `step`, and guesses of rank r are
-    right in `chances[r]` of all cases; a size may be `slow` at its second time, by a factor."""
+    """A made-up one: checking N guesses takes 1 + check * N seconds, a draft step `step`, and
+    guesses of rank r are right in `chances[r]` of all cases; a size may be `slow` at its second
+    time, by a factor."""
 
     chances: tuple[float, ...]
     check: float
@@ -47,7 +58,9 @@ class Machine:
         path: list[int] = []
         while children := tree.children.get(path[-1] if path else ROOT, ()):
             draw = rng.random()
-            right = [child for rank, child in enumerate(children) if draw < sum(self.chances[: rank + 1])]
+            right = [
+                child for rank, child in enumerate(children) if draw < sum(self.chances[: rank + 1])
+            ]
             if not right:
                 break
             path.append(right[0])
@@ -85,7 +98,16 @@ def test_checks_lie_on_straight_lines_between_lower_quartiles() -> None:
     """The first time of each size is no measurement."""
     costs = Costs()
     first = ((5, 90.0), (25, 90.0), (10, 90.0), (40, 90.0))
-    for nodes, seconds in (*first, (5, 1.0), (5, 3.0), (5, 2.0), (5, 2.5), (5, 2.2), (25, 5.0), (10, 3.0)):
+    for nodes, seconds in (
+        *first,
+        (5, 1.0),
+        (5, 3.0),
+        (5, 2.0),
+        (5, 2.5),
+        (5, 2.2),
+        (25, 5.0),
+        (10, 3.0),
+    ):
         costs.checked(nodes, seconds)
     assert costs.sizes == [5, 10, 25]
     seconds = costs.verify()
@@ -117,12 +139,16 @@ def test_a_target_keeps_its_tuners() -> None:
     one, two = Model(), Model()
     tuner = tuner_of(one, "a", 1, 1100)
     assert tuner_of(one, "a", 1, 2000) is tuner
-    others = [tuner_of(*asked) for asked in ((one, "a", 2, 1100), (one, "a", 1, 2100), (one, "b", 1, 1100))]
+    others = [
+        tuner_of(*asked)
+        for asked in ((one, "a", 2, 1100), (one, "a", 1, 2100), (one, "b", 1, 1100))
+    ]
     assert len({id(other) for other in (tuner, *others, tuner_of(two, "a", 1, 1100))}) == 5
 
 
 def test_what_is_guessed_is_known_at_every_length_and_what_it_costs_is_not() -> None:
-    """Short prompts are checked fast and long ones slowly; neither unsettles what was chosen for the other."""
+    """Short prompts are checked fast and long ones slowly; neither unsettles what was chosen for
+    the other."""
     model = Model()
     short, long = (tuner_of(model, "a", 1, length) for length in (1000, 16000))
     assert short.rates is long.rates
@@ -171,7 +197,12 @@ def next_choice(tuner: TreeTuner) -> Topology:
 
 @pytest.mark.parametrize("size", [1, 3, 6, 25])
 @pytest.mark.parametrize(
-    "machine", [Machine((0.05,), 0.1, 0.5), Machine((0.8,), 0.25, 0.15), Machine((0.75, 0.1, 0.03), 0.04, 0.17)]
+    "machine",
+    [
+        Machine((0.05,), 0.1, 0.5),
+        Machine((0.8,), 0.25, 0.15),
+        Machine((0.75, 0.1, 0.03), 0.04, 0.17),
+    ],
 )
 def test_one_slow_moment_settles_nothing(machine: Machine, size: int) -> None:
     """Each size's only counted time may be an accident; in the end it costs next to nothing."""

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from draftlens.explain import page
-from draftlens.explain.page import inlined
+from draftlens.explain.html import inlined
 from tests.unit.explain.traces import shown, trace_of
 
 VOID = {"meta", "img", "br", "line", "rect"}
@@ -56,7 +56,9 @@ def parsed(text: str) -> Reader:
 
 
 def scripts(text: str) -> dict[str, object]:
-    found = re.findall(r'<script type="application/json" id="(\w+)">(.*?)</script>', text, re.DOTALL)
+    found = re.findall(
+        r'<script type="application/json" id="(\w+)">(.*?)</script>', text, re.DOTALL
+    )
     return {name: json.loads(content) for name, content in found}
 
 
@@ -77,9 +79,13 @@ def test_the_page_is_well_formed_and_loads_nothing() -> None:
     assert "url(" not in text
     for tag, attributes in reader.tags:
         assert tag not in ("link", "iframe", "object", "embed", "base")
-        assert all(str(attributes.get(name, "data:")).startswith("data:") for name in ("src", "href", "srcset"))
+        assert all(
+            str(attributes.get(name, "data:")).startswith("data:")
+            for name in ("src", "href", "srcset")
+        )
     assert any(
-        attributes.get("content", "") == "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+        attributes.get("content", "")
+        == "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
         "script-src 'unsafe-inline'"
         for _, attributes in reader.tags
     )
@@ -97,12 +103,20 @@ def test_no_text_breaks_out_of_its_place() -> None:
 
 def test_every_view_round_and_token_is_there() -> None:
     reader = parsed(page(trace_of(shown(3))))
-    by = {name: [a[name] for _, a in reader.tags if name in a] for name in ("data-view", "data-round")}
+    by = {
+        name: [a[name] for _, a in reader.tags if name in a] for name in ("data-view", "data-round")
+    }
     assert sorted(by["data-view"]) == sorted(["0", "1", "2"] * 2)  # a figure and a bar
-    assert sorted(by["data-round"]) == sorted(["1", "2", "3", "0", "1", "1", "3"])  # bars, and tokens
-    drafted = [attributes for tag, attributes in reader.tags if attributes.get("class") == "drafted"]
+    assert sorted(by["data-round"]) == sorted(
+        ["1", "2", "3", "0", "1", "1", "3"]
+    )  # bars, and tokens
+    drafted = [
+        attributes for tag, attributes in reader.tags if attributes.get("class") == "drafted"
+    ]
     assert len(drafted) == 2
-    answer = "".join(text for tag, text in reader.texts if tag == "span" and text in ("A", " red", " ball", "."))
+    answer = "".join(
+        text for tag, text in reader.texts if tag == "span" and text in ("A", " red", " ball", ".")
+    )
     assert answer == "A red ball."
 
 
@@ -110,10 +124,16 @@ def test_bars_of_rounds_are_as_high_as_tokens() -> None:
     text = page(trace_of(shown()))
     chart = text[text.index("Tokens of each round") :]
     heights = [
-        float(h) for h in re.findall(r'class="kept" x="[\d.]+" y="[\d.]+" width="[\d.]+" height="([\d.]+)"', chart)
+        float(h)
+        for h in re.findall(
+            r'class="kept" x="[\d.]+" y="[\d.]+" width="[\d.]+" height="([\d.]+)"', chart
+        )
     ]
     rests = [
-        float(h) for h in re.findall(r'class="bonus" x="[\d.]+" y="[\d.]+" width="[\d.]+" height="([\d.]+)"', chart)
+        float(h)
+        for h in re.findall(
+            r'class="bonus" x="[\d.]+" y="[\d.]+" width="[\d.]+" height="([\d.]+)"', chart
+        )
     ]
     assert heights == pytest.approx([99, 0, 66])  # 3, 0 and 2 of at most 4, of 132
     assert rests == pytest.approx([33, 33, 0])
@@ -122,16 +142,27 @@ def test_bars_of_rounds_are_as_high_as_tokens() -> None:
 def test_pictures_are_inlined_as_they_are() -> None:
     given = Image.new("RGB", (900, 300), (200, 40, 40))
     address = inlined(given, 300)
-    picture = Image.open(io.BytesIO(base64.b64decode(address.removeprefix("data:image/jpeg;base64,"))))
+    picture = Image.open(
+        io.BytesIO(base64.b64decode(address.removeprefix("data:image/jpeg;base64,")))
+    )
     assert picture.size == (300, 100)
     assert np.abs(np.asarray(picture, int) - (200, 40, 40)).max() < 6
     assert given.size == (900, 300)  # others show it too
 
 
-@pytest.mark.parametrize(("size", "drawn"), [((1200, 6), (640, 32)), ((30, 6000), (32, 640)), ((2, 100), (32, 640))])
-def test_pictures_like_a_line_are_as_thick_as_they_are_drawn(size: tuple[int, int], drawn: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("size", "drawn"), [((1200, 6), (640, 32)), ((30, 6000), (32, 640)), ((2, 100), (32, 640))]
+)
+def test_pictures_like_a_line_are_as_thick_as_they_are_drawn(
+    size: tuple[int, int], drawn: tuple[int, int]
+) -> None:
     address = inlined(Image.new("RGB", size), 640)
-    assert Image.open(io.BytesIO(base64.b64decode(address.removeprefix("data:image/jpeg;base64,")))).size == drawn
+    assert (
+        Image.open(
+            io.BytesIO(base64.b64decode(address.removeprefix("data:image/jpeg;base64,")))
+        ).size
+        == drawn
+    )
 
 
 @pytest.mark.parametrize(
@@ -143,11 +174,16 @@ def test_pictures_like_a_line_are_as_thick_as_they_are_drawn(size: tuple[int, in
         ((1200, 6), "grid-column: 1 / -1", "aspect-ratio: 20.0000"),
     ],
 )
-def test_long_pictures_have_room_on_the_page(size: tuple[int, int], row: str | None, frame: str) -> None:
-    """A narrow one is at most 1200 pixels high, a broad one has a row of its own, any other fills its column."""
+def test_long_pictures_have_room_on_the_page(
+    size: tuple[int, int], row: str | None, frame: str
+) -> None:
+    """A narrow one is at most 1200 pixels high, a broad one has a row of its own, any other fills
+    its column."""
     tags = parsed(page(trace_of(shown(1, image=Image.new("RGB", size), kept=(5,))))).tags
     assert [attributes.get("style") for tag, attributes in tags if tag == "figure"] == [row]
-    assert [attributes["style"] for _, attributes in tags if attributes.get("class") == "frame"] == [frame]
+    assert [
+        attributes["style"] for _, attributes in tags if attributes.get("class") == "frame"
+    ] == [frame]
 
 
 def test_views_without_pictures_scores_or_times_have_a_page_too() -> None:
@@ -213,14 +249,27 @@ console.log(JSON.stringify(told));
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_the_script_draws_and_tells(tmp_path: Path) -> None:
-    """Two frames of 3 x 4 cells; the draft sees the first cell of the one and the sixth of the other."""
+    """Two frames of 3 x 4 cells; the draft sees the first cell of the one and the sixth of the
+    other."""
     text = page(trace_of(shown(2)))
-    for name, content in (("page.js", text.rpartition("<script>")[2].partition("</script>")[0]), ("run.js", STAND_IN)):
+    for name, content in (
+        ("page.js", text.rpartition("<script>")[2].partition("</script>")[0]),
+        ("run.js", STAND_IN),
+    ):
         (tmp_path / name).write_text(content)
-    given = {**scripts(text), "script": str(tmp_path / "page.js"), "modes": ["attention", "picture", "kept"]}
+    given = {
+        **scripts(text),
+        "script": str(tmp_path / "page.js"),
+        "modes": ["attention", "picture", "kept"],
+    }
     run = ["node", str(tmp_path / "run.js")]
-    told = json.loads(subprocess.run(run, input=json.dumps(given), capture_output=True, check=True, text=True).stdout)
-    # A kept cell has four edges. Besides, attention paints all twelve cells, and the other view those left out.
+    told = json.loads(
+        subprocess.run(
+            run, input=json.dumps(given), capture_output=True, check=True, text=True
+        ).stdout
+    )
+    # A kept cell has four edges. Besides, attention paints all twelve cells, and the other view
+    # those left out.
     assert told["drawn"] == {"attention": [12 + 4] * 2, "picture": [0, 0], "kept": [11 + 4] * 2}
     score = [f"attention {value / 12.5:.2f} x the mean cell" for value in (1, 18)]
     assert told["cells"] == [

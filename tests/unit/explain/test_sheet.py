@@ -1,4 +1,5 @@
-"""The sheet's pixels: kept cells are lit where they are, heat rises with scores, bars with shares."""
+"""The sheet's pixels: kept cells are lit where they are, heat rises with scores, bars with
+shares."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ def middles(image: Image.Image, rows: int, columns: int) -> np.ndarray:
 
 @pytest.mark.parametrize("size", [(120, 90), (163, 91), (37, 29)])
 @pytest.mark.parametrize("image", [GREY, None])
-def test_kept_cells_are_lit_and_all_others_dark(size: tuple[int, int], image: Image.Image | None) -> None:
+def test_kept_cells_are_lit_and_all_others_dark(
+    size: tuple[int, int], image: Image.Image | None
+) -> None:
     for view in shown(image=image, kept=(0, 1, 17, 30)).views:
         values = middles(paint.lit(view, size), 3, 4)
         assert (values[view.kept] > 150).all()
@@ -48,19 +51,25 @@ def test_heat_rises_with_the_score_on_one_scale() -> None:
     views = shown().views
     scale = paint.Scale.of(views)
     assert scale is not None
-    values = np.concatenate([middles(paint.heat(view, (120, 90), scale), 3, 4).ravel() for view in views])
+    values = np.concatenate(
+        [middles(paint.heat(view, (120, 90), scale), 3, 4).ravel() for view in views]
+    )
     assert (np.diff(values) >= -1).all()
     assert values[-1] - values[0] > 150
 
 
 def test_the_scale_is_logarithmic_and_never_too_narrow() -> None:
     scale = paint.Scale(0.25, 4.0)
-    assert scale.place(np.array([0.1, 0.25, 1, 4, 9], np.float32)).tolist() == pytest.approx([0, 0, 0.5, 1, 1])
+    assert scale.place(np.array([0.1, 0.25, 1, 4, 9], np.float32)).tolist() == pytest.approx(
+        [0, 0, 0.5, 1, 1]
+    )
     flat = [View("", "", None, np.ones((2, 2), np.float32), *np.ones((2, 2, 2), bool))]
     assert paint.Scale.of(flat) == paint.Scale(0.67, 1.5)
     unknown = [View("", "", None, np.full((2, 2), np.nan, np.float32), *np.ones((2, 2, 2), bool))]
     assert paint.Scale.of(unknown) is None
-    assert paint.ramp(np.array([np.nan], np.float32)).tolist() == [paint.rgb(paint.NOTHING).tolist()]
+    assert paint.ramp(np.array([np.nan], np.float32)).tolist() == [
+        paint.rgb(paint.NOTHING).tolist()
+    ]
 
 
 @pytest.mark.parametrize("frames", [1, 4, 8, 16, 64])
@@ -98,7 +107,9 @@ SIZES = {
 
 
 @pytest.mark.parametrize(("count", "aspect"), SIZES)
-def test_ordinary_pictures_have_the_layout_that_is_nearest_to_a_slide(count: int, aspect: float) -> None:
+def test_ordinary_pictures_have_the_layout_that_is_nearest_to_a_slide(
+    count: int, aspect: float
+) -> None:
     assert fit([aspect] * count) == SIZES[count, aspect]
 
 
@@ -114,7 +125,9 @@ def test_cards_have_room_whatever_their_shape(count: int, heatmaps: bool) -> Non
 
 @pytest.mark.parametrize("heatmaps", [True, False])
 @pytest.mark.parametrize(("count", "aspect"), [(1, 0.1), (1, 0.2), (2, 0.1), (3, 0.05)])
-def test_tall_pictures_are_made_smaller_and_not_more_than_they_must(count: int, aspect: float, heatmaps: bool) -> None:
+def test_tall_pictures_are_made_smaller_and_not_more_than_they_must(
+    count: int, aspect: float, heatmaps: bool
+) -> None:
     layout = fit([aspect] * count, heatmaps)
     assert layout.height > TALLEST - 3
     assert layout.size[0] / layout.size[1] == pytest.approx(aspect, rel=0.01)
@@ -131,7 +144,9 @@ LINES = [(1200, 6), (6, 1200), (30, 6000), (2, 1), (1, 1000)]
 
 @pytest.mark.parametrize("size", LINES)
 @pytest.mark.parametrize("frames", [1, 3, 64])
-def test_pictures_like_a_line_have_a_sheet_of_ordinary_size(size: tuple[int, int], frames: int) -> None:
+def test_pictures_like_a_line_have_a_sheet_of_ordinary_size(
+    size: tuple[int, int], frames: int
+) -> None:
     found = shown(frames, image=Image.new("RGB", size), kept=tuple(range(0, 12 * frames, 5)))
     tracemalloc.start()
     drawn = sheet(trace_of(found))
@@ -143,8 +158,15 @@ def test_pictures_like_a_line_have_a_sheet_of_ordinary_size(size: tuple[int, int
 
 
 def test_what_is_longer_than_can_be_shown_is_drawn_shorter() -> None:
-    for size, aspect in (((1200, 6), 20), ((6, 1200), 1 / 20), ((2000, 100), 20), ((120, 90), 4 / 3)):
-        assert shown(1, image=Image.new("RGB", size), kept=(5,)).views[0].aspect == pytest.approx(aspect)
+    for size, aspect in (
+        ((1200, 6), 20),
+        ((6, 1200), 1 / 20),
+        ((2000, 100), 20),
+        ((120, 90), 4 / 3),
+    ):
+        assert shown(1, image=Image.new("RGB", size), kept=(5,)).views[0].aspect == pytest.approx(
+            aspect
+        )
     view = shown(1, image=Image.new("RGB", (1200, 6), (180, 180, 180)), kept=(5,)).views[0]
     top, left = HEAD + 30, MARGIN
     drawn = sheet(trace_of(Shown((view,), (0, 0)))).crop((left, top, WIDTH - MARGIN, top + 73))
@@ -168,7 +190,8 @@ def test_cells_smaller_than_a_pixel_are_drawn_where_they_have_one() -> None:
 
 
 def test_a_line_of_text_has_room_above_a_narrow_picture() -> None:
-    """Among others it takes the width of the box; where all are narrow, the figure alone is told."""
+    """Among others it takes the width of the box; where all are narrow, the figure alone is
+    told."""
     views = (*shown(3).views, *shown(1, image=Image.new("RGB", (10, 200)), kept=(5,)).views)
     layout = fit([view.aspect for view in views])
     left, top = layout.corner(3)
@@ -184,7 +207,9 @@ def test_a_line_of_text_has_room_above_a_narrow_picture() -> None:
 def test_bars_are_as_high_as_shares() -> None:
     found = shown(2, kept=(*range(6), 12, 13, 14))  # 6 and 3 of 12
     drawn = np.asarray(sheet(trace_of(found)), np.float32)
-    below = HEAD + fit([4 / 3] * 2).height + 80  # under the legend, which has a line of the same colour
+    below = (
+        HEAD + fit([4 / 3] * 2).height + 80
+    )  # under the legend, which has a line of the same colour
     full = (np.abs(drawn - paint.rgb(paint.KEPT)) < 2).all(-1)[below:]
     tall = [int(full[:, MARGIN + 20 + index * 184].sum()) for index in range(2)]
     assert tall[0] == pytest.approx(2 * tall[1], abs=4)

@@ -1,4 +1,5 @@
-"""Cells, scores and pictures of the draft's visual tokens, for made-up prompts and for every family."""
+"""Cells, scores and pictures of the draft's visual tokens, for made-up prompts and for every
+family."""
 
 from __future__ import annotations
 
@@ -9,19 +10,24 @@ from PIL import Image
 from transformers.video_utils import VideoMetadata
 
 from draftlens import stream
-from draftlens.conversation import Conversation
+from draftlens.core.errors import ConfigError
 from draftlens.draft.pruned import Choice
-from draftlens.errors import ConfigError
 from draftlens.explain import sheet
 from draftlens.explain.pictures import pictures
 from draftlens.explain.trace import lay_out, watch
 from draftlens.explain.views import runs_of, wholes_of
 from draftlens.media import Video
+from draftlens.media.conversation import Conversation
 from draftlens.prune import Visual
 from tests.families import FAMILIES, Family
 from tests.unit.explain.traces import shown, trace_of
 
-CASES = [(family, kind) for family in FAMILIES for kind in ("image", "images", "video") if kind in family.kinds]
+CASES = [
+    (family, kind)
+    for family in FAMILIES
+    for kind in ("image", "images", "video")
+    if kind in family.kinds
+]
 
 
 def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
@@ -38,7 +44,9 @@ def chat_of(kind: str) -> Conversation:
     if kind == "video":
         return Conversation(videos=[clip(4)])
     sizes = [(32, 16), (16, 16), (20, 28)][: 3 if kind == "images" else 1]
-    return Conversation(images=[Image.fromarray(noise(*size, seed)) for seed, size in enumerate(sizes)])
+    return Conversation(
+        images=[Image.fromarray(noise(*size, seed)) for seed, size in enumerate(sizes)]
+    )
 
 
 def processed(family: Family, chat: Conversation) -> dict:
@@ -47,15 +55,23 @@ def processed(family: Family, chat: Conversation) -> dict:
     options = {"images": [chat.images]} if chat.images else {}
     if chat.videos:
         metadata = VideoMetadata(total_num_frames=4, fps=2.0, frames_indices=[0, 1, 2, 3])
-        options |= {"videos": [v.frames for v in chat.videos], "video_metadata": [metadata], "do_sample_frames": False}
+        options |= {
+            "videos": [v.frames for v in chat.videos],
+            "video_metadata": [metadata],
+            "do_sample_frames": False,
+        }
     return dict(family.tools(text=[f"User: {text}what?"], return_tensors="pt", **options))
 
 
 @pytest.mark.parametrize(("family", "kind"), CASES, ids=lambda case: str(case))
-def test_every_family_gets_a_sheet_with_as_many_lit_cells_as_tokens_were_kept(family: Family, kind: str) -> None:
+def test_every_family_gets_a_sheet_with_as_many_lit_cells_as_tokens_were_kept(
+    family: Family, kind: str
+) -> None:
     chat = chat_of(kind)
     inputs = processed(family, chat)
-    answer = stream(family.build(), inputs, method={"method": "specvlm", "prune_ratio": 0.6}, max_new_tokens=6)
+    answer = stream(
+        family.build(), inputs, method={"method": "specvlm", "prune_ratio": 0.6}, max_new_tokens=6
+    )
     choices = watch(answer)
     stats = answer.run().stats
     found = lay_out(choices[0], chat, inputs, family.tools)
@@ -64,7 +80,9 @@ def test_every_family_gets_a_sheet_with_as_many_lit_cells_as_tokens_were_kept(fa
     assert sum(view.counts[0] for view in found.views) == stats.kept - found.spare[1] > 0
     assert all(view.there.all() for view in found.views)
     assert all(np.isfinite(view.scores).all() for view in found.views)
-    assert np.concatenate([view.scores.ravel() for view in found.views]).mean() == pytest.approx(1, abs=1e-3)
+    assert np.concatenate([view.scores.ravel() for view in found.views]).mean() == pytest.approx(
+        1, abs=1e-3
+    )
     assert all(view.image is not None for view in found.views)
     drawn = sheet(trace_of(found))
     assert drawn.width == 1600
@@ -119,19 +137,29 @@ def test_a_picture_is_shown_whole_twice_if_its_details_are_known() -> None:
 
 def test_of_tiles_only_the_first_shows_the_whole_picture() -> None:
     """Where details could not be told from tiles: the place of the others is not known."""
-    two, three = np.concatenate([square(0), square(1), [(1, 3, 3)] * 3]), np.concatenate([square(t) for t in range(3)])
+    two, three = (
+        np.concatenate([square(0), square(1), [(1, 3, 3)] * 3]),
+        np.concatenate([square(t) for t in range(3)]),
+    )
     for cells in (two, three):
         assert wholes_of(cells, [slice(0, len(cells))], 1) == {0: 0}
 
 
-@pytest.mark.parametrize(("size", "shape"), [((32, 16), (8, 4)), ((16, 32), (4, 8)), ((32, 20), (8, 6))])
+@pytest.mark.parametrize(
+    ("size", "shape"), [((32, 16), (8, 4)), ((16, 32), (4, 8)), ((32, 20), (8, 6))]
+)
 @pytest.mark.parametrize("name", ["llava_next", "llava_onevision"])
-def test_details_lie_on_the_picture_in_its_own_shape(name: str, size: tuple[int, int], shape: tuple[int, int]) -> None:
-    """Four cells to sixteen pixels; what two tiles side by side were padded with has none, rounded up to a cell."""
+def test_details_lie_on_the_picture_in_its_own_shape(
+    name: str, size: tuple[int, int], shape: tuple[int, int]
+) -> None:
+    """Four cells to sixteen pixels; what two tiles side by side were padded with has none, rounded
+    up to a cell."""
     family = next(family for family in FAMILIES if family.name == name)
     chat = Conversation(images=[Image.fromarray(noise(*size))])
     inputs = processed(family, chat)
-    answer = stream(family.build(), inputs, method={"method": "specvlm", "pruner": "grid"}, max_new_tokens=4)
+    answer = stream(
+        family.build(), inputs, method={"method": "specvlm", "pruner": "grid"}, max_new_tokens=4
+    )
     choices = watch(answer)
     answer.run()
     overview, detail = lay_out(choices[0], chat, inputs, family.tools).views
@@ -155,6 +183,8 @@ def test_a_cropped_picture_is_shown_as_the_model_saw_it() -> None:
 
 def test_a_drafter_that_leaves_nothing_out_cannot_be_watched() -> None:
     family = FAMILIES[0]
-    answer = stream(family.build(), processed(family, chat_of("image")), method="plain", max_new_tokens=4)
+    answer = stream(
+        family.build(), processed(family, chat_of("image")), method="plain", max_new_tokens=4
+    )
     with pytest.raises(ConfigError, match="leaves nothing out: use method specvlm"):
         watch(answer)

@@ -6,38 +6,55 @@ import numpy as np
 import torch
 from PIL import Image
 
-from draftlens.config import SpecVLM
+from draftlens.core.stats import Stats
 from draftlens.draft.pruned import Choice
-from draftlens.engine import Stats
 from draftlens.explain.pictures import Picture
 from draftlens.explain.trace import Piece, Plain, Round, Trace
 from draftlens.explain.views import Shown, show
+from draftlens.methods import SpecVLM
 from draftlens.prune import Visual
 
 GREY = Image.new("RGB", (120, 90), (180, 180, 180))
 
 
-def choice(frames: int = 4, rows: int = 3, columns: int = 4, kept: tuple[int, ...] = (0, 17), spare: int = 0) -> Choice:
+def choice(
+    frames: int = 4,
+    rows: int = 3,
+    columns: int = 4,
+    kept: tuple[int, ...] = (0, 17),
+    spare: int = 0,
+) -> Choice:
     """A raster of cells with scores 1, 2, 3, ...; `spare` tokens more share the last cell."""
     grid = torch.cartesian_prod(torch.arange(frames), torch.arange(rows), torch.arange(columns))
     cells = torch.cat([grid, grid[-1:].expand(spare, -1)])
     scores = torch.arange(1.0, len(cells) + 1)
     return Choice(
-        torch.arange(5, 5 + len(cells)), Visual(cells, torch.zeros(len(cells), 2), scores), torch.tensor(kept)
+        torch.arange(5, 5 + len(cells)),
+        Visual(cells, torch.zeros(len(cells), 2), scores),
+        torch.tensor(kept),
     )
 
 
 def shown(frames: int = 4, image: Image.Image | None = GREY, when: bool = True, **options) -> Shown:
     """The same on grey pictures."""
     made = choice(frames, **options)
-    pictures = [Picture(f"frame {t + 1}", f"{t / 2:.1f} s" if when else "", image) for t in range(frames)]
+    pictures = [
+        Picture(f"frame {t + 1}", f"{t / 2:.1f} s" if when else "", image) for t in range(frames)
+    ]
     return show(made, pictures)
 
 
-def trace_of(shown: Shown, title: str = "clip.mp4", prompt: str = "Describe the video.", notes=()) -> Trace:
+def trace_of(
+    shown: Shown, title: str = "clip.mp4", prompt: str = "Describe the video.", notes=()
+) -> Trace:
     """A trace of three rounds and a short answer."""
     rounds = (Round(25, 3, 4), Round(25, 0, 1), Round(25, 2, 2))
-    pieces = (Piece("A", False, 0), Piece(" red", True, 1), Piece(" ball", False, 1), Piece(".", True, 3))
+    pieces = (
+        Piece("A", False, 0),
+        Piece(" red", True, 1),
+        Piece(" ball", False, 1),
+        Piece(".", True, 3),
+    )
     stats = Stats(emitted=8, first=1, passes=3, drafted=75, accepted=5, e2e=1.0, ttft=0.2)
     stats.phases["verify"] = 0.5
     return Trace(

@@ -1,4 +1,5 @@
-"""Clips made to order: 64x48, and every frame carries its own number, so that a test sees which frame came back."""
+"""Clips made to order: 64x48, and every frame carries its own number, so that a test sees which
+frame came back."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ WIDTH, HEIGHT = 64, 48
 
 
 def numbered(number: int) -> np.ndarray:
-    """uint8 [48, 64, 3]: eight stripes, white for a 1 and black for a 0 of the number, above a grey foot."""
+    """uint8 [48, 64, 3]: eight stripes, white for a 1 and black for a 0 of the number, above a grey
+    foot."""
     bits = [number >> shift & 1 for shift in range(8)]
     picture = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
     picture[:32] = np.repeat(np.array(bits, np.uint8) * 255, 8)[None, :, None]
@@ -26,7 +28,9 @@ def numbered(number: int) -> np.ndarray:
 def number_of(frame: np.ndarray) -> int:
     """The number that `numbered` drew, after any codec."""
     stripes = frame[4:28].astype(float).reshape(24, 8, 8, 3).mean(axis=(0, 2, 3))
-    assert np.all((stripes < 64) | (stripes > 192)), f"no numbered frame: stripes of {stripes.round()}"
+    assert np.all((stripes < 64) | (stripes > 192)), (
+        f"no numbered frame: stripes of {stripes.round()}"
+    )
     return sum(1 << shift for shift, stripe in enumerate(stripes) if stripe > 128)
 
 
@@ -56,7 +60,9 @@ def make_clip(
         stream.codec_context.thread_count = 1
         sound: Any = container.add_stream("aac", rate=8000, layout="mono") if sound_s else None
         for i in range(count):
-            frame = av.VideoFrame.from_ndarray(draw(i), "rgb24" if draw(i).shape[2] == 3 else "rgba")
+            frame = av.VideoFrame.from_ndarray(
+                draw(i), "rgb24" if draw(i).shape[2] == 3 else "rgba"
+            )
             frame.pts, frame.time_base = start + (pts[i] if pts else i), base
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
@@ -66,7 +72,8 @@ def make_clip(
 
 
 def turn_clip(path: Path, matrix: Sequence[int]) -> Path:
-    """A copy of the same packets that asks players to turn them: x264 does not encode twice to the same pixels.
+    """A copy of the same packets that asks players to turn them: x264 does not encode twice to the
+    same pixels.
 
     `matrix` is a, b, c, d of x' = a x + c y, y' = b x + d y, with y growing downwards.
     """
@@ -84,7 +91,9 @@ def turn_clip(path: Path, matrix: Sequence[int]) -> Path:
 
 def add_sound(container: Any, stream: Any, seconds: float) -> None:
     """Mux `seconds` of silence."""
-    silence = av.AudioFrame.from_ndarray(np.zeros((1, round(8000 * seconds)), np.float32), "fltp", "mono")
+    silence = av.AudioFrame.from_ndarray(
+        np.zeros((1, round(8000 * seconds)), np.float32), "fltp", "mono"
+    )
     silence.sample_rate, silence.pts = 8000, 0
     container.mux(stream.encode(silence))
     container.mux(stream.encode(None))
@@ -110,7 +119,8 @@ def numbers() -> Callable[[np.ndarray], list[int]]:
 
 @pytest.fixture
 def as_stranger() -> Any:
-    """Run the test as a user who owns nothing, where the tests run as root (whom no permission stops)."""
+    """Run the test as a user who owns nothing, where the tests run as root (whom no permission
+    stops)."""
     import os
 
     if not hasattr(os, "geteuid"):

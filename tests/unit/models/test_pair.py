@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from draftlens.errors import IncompatiblePairError
+from draftlens.core.errors import IncompatiblePairError
 from draftlens.models.pair import MOST_PADDING, check_models, check_tokenizers
 
 
 def model(name: str, vocab_size: int, *modalities: str) -> Any:
-    return SimpleNamespace(name=name, vocab_size=vocab_size, modalities=frozenset(modalities or ("image", "text")))
+    return SimpleNamespace(
+        name=name, vocab_size=vocab_size, modalities=frozenset(modalities or ("image", "text"))
+    )
 
 
 def tokenizer(*tokens: str) -> Any:
@@ -25,24 +27,33 @@ def test_shared_ids() -> None:
 
 
 def test_a_blind_draft_is_refused() -> None:
-    with pytest.raises(IncompatiblePairError, match="the draft Small cannot see what the target Big can: image, video"):
+    with pytest.raises(
+        IncompatiblePairError,
+        match="the draft Small cannot see what the target Big can: image, video",
+    ):
         check_models(model("Big", 10, "text", "video", "image"), model("Small", 10, "text"))
     check_models(model("Big", 10, "text", "image"), model("Small", 10, "text", "image", "video"))
     check_models(model("Big", 10, "text", "audio", "image"), model("Small", 10, "text", "image"))
 
 
 def test_vocabularies_of_other_sizes_are_refused() -> None:
-    with pytest.raises(IncompatiblePairError, match="target Big and draft Small have 5000 and 1000 token ids"):
+    with pytest.raises(
+        IncompatiblePairError, match="target Big and draft Small have 5000 and 1000 token ids"
+    ):
         check_models(model("Big", 5000), model("Small", 1000))
 
 
 def test_tokenizers_must_agree_where_both_have_an_id() -> None:
     check_tokenizers(tokenizer("a", "b", "c"), tokenizer("a", "b"), "Big", "Small")
-    with pytest.raises(IncompatiblePairError, match="Big and Small differ: id 1 is 'b' in one and 'x' in the other"):
+    with pytest.raises(
+        IncompatiblePairError, match="Big and Small differ: id 1 is 'b' in one and 'x' in the other"
+    ):
         check_tokenizers(tokenizer("a", "b", "c"), tokenizer("a", "x", "y"), "Big", "Small")
 
 
 def test_tokenizers_must_have_about_one_size() -> None:
     many = tokenizer(*map(str, range(MOST_PADDING + 10)))
-    with pytest.raises(IncompatiblePairError, match=f"Big and Small have {MOST_PADDING + 10} and 2 tokens"):
+    with pytest.raises(
+        IncompatiblePairError, match=f"Big and Small have {MOST_PADDING + 10} and 2 tokens"
+    ):
         check_tokenizers(many, tokenizer("0", "1"), "Big", "Small")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftlens.errors import ConfigError, UnsupportedModelError
+from draftlens.core.errors import ConfigError, UnsupportedModelError
 from draftlens.models.prompt import build_prompt, capture_call, left_padded
 
 ROWS = [[11, 12, 13], [21, 22, 23, 24, 25], [31]]
@@ -23,7 +23,13 @@ def padded(side: str) -> dict[str, Any]:
         ids[number, begin : begin + len(row)] = torch.tensor(row)
         mask[number, begin : begin + len(row)] = 1
     types, pixels = ids // 10, torch.randn(3, LENGTH, 2)
-    return {"input_ids": ids, "attention_mask": mask, "mm_token_type_ids": types, "pixel_values": pixels, "flag": True}
+    return {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "mm_token_type_ids": types,
+        "pixel_values": pixels,
+        "flag": True,
+    }
 
 
 @pytest.mark.parametrize("side", ["left", "right", "both"])
@@ -65,8 +71,11 @@ def call(side: str, positions: Tensor | None = None) -> dict[str, Any]:
 @pytest.mark.parametrize("axes", [0, 3])
 def test_rows_are_left_aligned(side: str, axes: int) -> None:
     ids = padded(side)["input_ids"]
-    # Under M-RoPE the axes differ and positions repeat inside an image: each token's are made from its id.
-    positions = (ids % 10 + 5).expand(axes, -1, -1) + torch.arange(axes)[:, None, None] if axes else None
+    # Under M-RoPE the axes differ and positions repeat inside an image: each token's are made from
+    # its id.
+    positions = (
+        (ids % 10 + 5).expand(axes, -1, -1) + torch.arange(axes)[:, None, None] if axes else None
+    )
     kwargs = call(side, positions)
     prompt = build_prompt("Some", kwargs, embed, ids == 23)
     assert prompt.lengths == [len(row) for row in ROWS]
@@ -90,25 +99,33 @@ def test_positions_of_the_answer_follow_each_row() -> None:
     flat = build_prompt("Some", call("right"), embed, torch.zeros(3, LENGTH, dtype=torch.bool))
     assert flat.positions(steps).tolist() == [[3, 4], [8, 9], [2, 2]]
     positions = torch.arange(LENGTH).expand(3, 3, -1) * 2
-    axes = build_prompt("Some", call("right", positions), embed, torch.zeros(3, LENGTH, dtype=torch.bool))
+    axes = build_prompt(
+        "Some", call("right", positions), embed, torch.zeros(3, LENGTH, dtype=torch.bool)
+    )
     assert axes.positions(steps).shape == (3, 3, 2)
     assert axes.positions(steps)[1].tolist() == [[5, 6], [12, 13], [2, 2]]
 
 
 @pytest.mark.parametrize("mask", [None, torch.ones(2, 3, dtype=torch.long)])
-@pytest.mark.parametrize("positions", [None, torch.arange(3)[None], torch.arange(3).expand(3, 1, 3)])
+@pytest.mark.parametrize(
+    "positions", [None, torch.arange(3)[None], torch.arange(3).expand(3, 1, 3)]
+)
 def test_without_padding_everything_stays(mask: Tensor | None, positions: Tensor | None) -> None:
     ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
     kwargs = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
     prompt = build_prompt("Some", kwargs, embed, ids == 2)
     assert torch.equal(prompt.embeds, embed(ids))
     assert prompt.lengths == [3, 3]
-    assert prompt.position_ids.shape == ((3, 2, 3) if positions is not None and positions.ndim == 3 else (2, 3))
+    assert prompt.position_ids.shape == (
+        (3, 2, 3) if positions is not None and positions.ndim == 3 else (2, 3)
+    )
     assert torch.equal(prompt.next_position, torch.full_like(prompt.next_position, 3))
     assert prompt.extra == {}
 
 
-@pytest.mark.parametrize("mask", [torch.ones(1, 1, 3, 3, dtype=torch.bool), {"full_attention": None}])
+@pytest.mark.parametrize(
+    "mask", [torch.ones(1, 1, 3, 3, dtype=torch.bool), {"full_attention": None}]
+)
 def test_an_own_attention_mask_is_refused(mask: Any) -> None:
     kwargs = {"inputs_embeds": torch.zeros(1, 3, 2), "attention_mask": mask}
     with pytest.raises(UnsupportedModelError, match="Some builds its own attention mask"):
@@ -119,10 +136,21 @@ def test_an_own_attention_mask_is_refused(mask: Any) -> None:
 def test_tensors_that_answers_may_need_as_well_are_refused(value: Any) -> None:
     kwargs = {"inputs_embeds": torch.zeros(1, 3, 2), "vision_states": value}
     nothing = torch.zeros(1, 3, dtype=torch.bool)
-    with pytest.raises(UnsupportedModelError, match="Some hands its language model vision_states, which later tokens"):
+    with pytest.raises(
+        UnsupportedModelError,
+        match="Some hands its language model vision_states, which later tokens",
+    ):
         build_prompt("Some", kwargs, embed, nothing)
-    known = {"inputs_embeds": kwargs["inputs_embeds"], "deepstack_visual_embeds": value, "flag": 3, "no": None}
-    assert set(build_prompt("Some", known, embed, nothing).extra) == {"deepstack_visual_embeds", "flag"}
+    known = {
+        "inputs_embeds": kwargs["inputs_embeds"],
+        "deepstack_visual_embeds": value,
+        "flag": 3,
+        "no": None,
+    }
+    assert set(build_prompt("Some", known, embed, nothing).extra) == {
+        "deepstack_visual_embeds",
+        "flag",
+    }
 
 
 class Config:
@@ -133,7 +161,11 @@ def test_capture_call_hands_back_what_it_was_given() -> None:
     ids, config = torch.ones(1, 2), Config()
     prepared = capture_call(None, ids, ["processor"], ["criterion"], config, pixel_values=7)
     assert prepared.input_ids is ids
-    assert (prepared.processors, prepared.criteria, prepared.config) == (("processor",), ("criterion",), config)
+    assert (prepared.processors, prepared.criteria, prepared.config) == (
+        ("processor",),
+        ("criterion",),
+        config,
+    )
     assert prepared.model_kwargs == {"pixel_values": 7}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from draftlens.errors import InputError
+from draftlens.core.errors import InputError
 from draftlens.models.rope import check_reach
 
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
@@ -18,7 +18,9 @@ def config(rope: Any) -> Any:
     return SimpleNamespace(rope_parameters=rope, max_position_embeddings=100)
 
 
-@pytest.mark.parametrize("rope", [None, {}, {"rope_type": "default"}, {"rope_type": "yarn"}, {"rope_type": "llama3"}])
+@pytest.mark.parametrize(
+    "rope", [None, {}, {"rope_type": "default"}, {"rope_type": "yarn"}, {"rope_type": "llama3"}]
+)
 def test_fixed_frequencies_have_no_limit(rope: Any) -> None:
     check_reach("Some", config(rope), 10**6, 10**7)
 
@@ -37,9 +39,13 @@ def test_fixed_frequencies_have_no_limit(rope: Any) -> None:
         ({"one": LONG, "two": DYNAMIC}, 41, 101, 100),
     ],
 )
-def test_a_limit_that_may_be_passed(rope: Any, prompt: int, longest: int, limit: int | None) -> None:
+def test_a_limit_that_may_be_passed(
+    rope: Any, prompt: int, longest: int, limit: int | None
+) -> None:
     if limit is None:
         check_reach("Some", config(rope), prompt, longest)
         return
-    with pytest.raises(InputError, match=f"may reach {longest} tokens, and beyond {limit} a guess would .* Some"):
+    with pytest.raises(
+        InputError, match=f"may reach {longest} tokens, and beyond {limit} a guess would .* Some"
+    ):
         check_reach("Some", config(rope), prompt, longest)

@@ -1,4 +1,5 @@
-"""Processors at every node of a tree against transformers' own convention, and the noise against its claims."""
+"""Processors at every node of a tree against transformers' own convention, and the noise against
+its claims."""
 
 from __future__ import annotations
 
@@ -10,19 +11,19 @@ from scipy import stats
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
+from draftlens.core.errors import ConfigError
+from draftlens.core.tree import ROOT, Topology, chain, from_paths
 from draftlens.draft import Rows
-from draftlens.errors import ConfigError
 from draftlens.ops import sampling
 from draftlens.ops.sampling import SamplingRule, check_processors, generator_of, gumbel
-from draftlens.ops.tree import chain, from_paths
-from draftlens.types import ROOT, Topology
 
 VOCAB, PROMPT = 12, 6
 TREE = from_paths([[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 0, 1]])
 
 
 class PerRow(hf.LogitsProcessor):
-    """A user's processor that tells rows apart by index, and the position by the length of the history."""
+    """A user's processor that tells rows apart by index, and the position by the length of the
+    history."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         offsets = torch.arange(len(scores)) * 0.1 + input_ids.shape[1]
@@ -56,8 +57,16 @@ def mixes(rows: Rows) -> dict[str, list[Any]]:
     padding = torch.arange(len(rows))
     return {
         "free": [hf.TemperatureLogitsWarper(0.6), hf.TopKLogitsWarper(5), hf.TopPLogitsWarper(0.8)],
-        "free too": [hf.MinPLogitsWarper(0.1), hf.TypicalLogitsWarper(0.8), hf.EtaLogitsWarper(0.05)],
-        "entropy": [hf.EpsilonLogitsWarper(0.05), hf.TopHLogitsWarper(0.7), hf.LogitNormalization()],
+        "free too": [
+            hf.MinPLogitsWarper(0.1),
+            hf.TypicalLogitsWarper(0.8),
+            hf.EtaLogitsWarper(0.05),
+        ],
+        "entropy": [
+            hf.EpsilonLogitsWarper(0.05),
+            hf.TopHLogitsWarper(0.7),
+            hf.LogitNormalization(),
+        ],
         "length": [
             hf.MinLengthLogitsProcessor(PROMPT + 3, eos),
             hf.MinNewTokensLengthLogitsProcessor(PROMPT, 4, eos),
@@ -67,8 +76,15 @@ def mixes(rows: Rows) -> dict[str, list[Any]]:
             hf.SuppressTokensAtBeginLogitsProcessor([1, 2], PROMPT + 1),
         ],
         "repetition": [hf.RepetitionPenaltyLogitsProcessor(1.7), hf.TopKLogitsWarper(4)],
-        "repetition, padded": [hf.RepetitionPenaltyLogitsProcessor(1.7, padding), hf.TemperatureLogitsWarper(0.5)],
-        "ngrams": [hf.TemperatureLogitsWarper(0.5), hf.NoRepeatNGramLogitsProcessor(2), hf.LogitNormalization()],
+        "repetition, padded": [
+            hf.RepetitionPenaltyLogitsProcessor(1.7, padding),
+            hf.TemperatureLogitsWarper(0.5),
+        ],
+        "ngrams": [
+            hf.TemperatureLogitsWarper(0.5),
+            hf.NoRepeatNGramLogitsProcessor(2),
+            hf.LogitNormalization(),
+        ],
         "words": [
             hf.SequenceBiasLogitsProcessor([[[5], 1.0], [[2, 6], -2.0], [[1, 2, 3], 4.0]]),
             hf.NoBadWordsLogitsProcessor([[1, 2], [8]], eos),
@@ -87,8 +103,11 @@ def line(topology: Topology, node: int) -> list[int]:
     return [] if node == ROOT else [*line(topology, topology.parents[node]), node]
 
 
-def slow_process(processors: list[Any], logits: Tensor, rows: Rows, topology: Topology, tokens: Tensor) -> Tensor:
-    """As `generate` would: all rows at once, here copies of the one whose node it is, with the full history."""
+def slow_process(
+    processors: list[Any], logits: Tensor, rows: Rows, topology: Topology, tokens: Tensor
+) -> Tensor:
+    """As `generate` would: all rows at once, here copies of the one whose node it is, with the full
+    history."""
     scores = logits.clone()
     for row in range(len(rows)):
         for node in range(ROOT, len(topology)):
@@ -107,10 +126,16 @@ def slow_process(processors: list[Any], logits: Tensor, rows: Rows, topology: To
 def test_process_equals_asking_node_by_node(mix: str, topology: Topology, count: int) -> None:
     rows = rows_of(count)
     processors = mixes(rows)[mix]
-    tokens = torch.randint(0, VOCAB, (count, len(topology)), generator=torch.Generator().manual_seed(1))
-    logits = torch.randn(count, len(topology) + 1, VOCAB, generator=torch.Generator().manual_seed(2))
+    tokens = torch.randint(
+        0, VOCAB, (count, len(topology)), generator=torch.Generator().manual_seed(1)
+    )
+    logits = torch.randn(
+        count, len(topology) + 1, VOCAB, generator=torch.Generator().manual_seed(2)
+    )
     before, nodes = logits.clone(), (ROOT, *range(len(topology)))
-    scores = SamplingRule(tuple(processors)).process(logits, lambda: rows.histories(topology, tokens, nodes))
+    scores = SamplingRule(tuple(processors)).process(
+        logits, lambda: rows.histories(topology, tokens, nodes)
+    )
     assert torch.equal(scores, slow_process(processors, logits, rows, topology, tokens))
     assert torch.equal(logits, before)
 
@@ -122,10 +147,16 @@ def test_prefix_constraint_sees_the_one_row_at_every_node() -> None:
         seen.add(batch_id)
         return [int(ids[-1]), 0]
 
-    rows, tokens, logits = rows_of(1), torch.randint(0, VOCAB, (1, len(TREE))), torch.randn(1, len(TREE) + 1, VOCAB)
+    rows, tokens, logits = (
+        rows_of(1),
+        torch.randint(0, VOCAB, (1, len(TREE))),
+        torch.randn(1, len(TREE) + 1, VOCAB),
+    )
     processors = [hf.PrefixConstrainedLogitsProcessor(allowed, 1)]
     nodes = (ROOT, *range(len(TREE)))
-    scores = SamplingRule(tuple(processors)).process(logits, lambda: rows.histories(TREE, tokens, nodes))
+    scores = SamplingRule(tuple(processors)).process(
+        logits, lambda: rows.histories(TREE, tokens, nodes)
+    )
     assert torch.equal(scores, slow_process(processors, logits, rows, TREE, tokens))
     assert seen == {0}
 
@@ -140,7 +171,9 @@ def test_histories_are_not_read_for_nothing() -> None:
     def histories() -> Any:
         raise AssertionError("asked")
 
-    SamplingRule((hf.TemperatureLogitsWarper(0.5), hf.TopKLogitsWarper(2))).process(torch.randn(1, 2, 9), histories)
+    SamplingRule((hf.TemperatureLogitsWarper(0.5), hf.TopKLogitsWarper(2))).process(
+        torch.randn(1, 2, 9), histories
+    )
 
 
 @pytest.mark.parametrize("name", sampling.STATEFUL)
@@ -166,7 +199,8 @@ def test_rejects_only_when_sampling() -> None:
     assert not SamplingRule(do_sample=True).rejects
 
 
-# --- the noise --------------------------------------------------------------------------------------------------------
+# --- the noise
+# --------------------------------------------------------------------------------------------------------
 
 
 def noise(seed: int, rows: int, steps: int, vocab: int) -> Tensor:
@@ -197,7 +231,9 @@ def test_noise_is_standard_gumbel_for_any_seed(seed: int) -> None:
     assert torch.isfinite(values).all()
     assert abs(float(values.mean()) - 0.5772156649) < 5 * (torch.pi / 6**0.5) / count**0.5
     variance = torch.pi**2 / 6
-    spread = (stats.gumbel_r.stats(moments="k") + 2) ** 0.5 * variance / count**0.5  # of the sample's variance
+    spread = (
+        (stats.gumbel_r.stats(moments="k") + 2) ** 0.5 * variance / count**0.5
+    )  # of the sample's variance
     assert abs(float(values.var()) - variance) < 5 * spread
     assert stats.kstest((-(-values).exp()).exp().numpy(), "uniform").pvalue > 1e-3
 
@@ -207,7 +243,12 @@ def test_noise_is_independent_across_rows_steps_and_ids() -> None:
     bound = 5 / 4096**0.5
     assert (torch.corrcoef(series) - torch.eye(64)).abs().max() < bound
     for lag in (1, 2, 3, 64):
-        assert torch.corrcoef(torch.stack([series[:, lag:].flatten(), series[:, :-lag].flatten()]))[0, 1].abs() < bound
+        assert (
+            torch.corrcoef(torch.stack([series[:, lag:].flatten(), series[:, :-lag].flatten()]))[
+                0, 1
+            ].abs()
+            < bound
+        )
     columns = noise(4, 64, 64, 16).flatten(0, 1).T
     assert (torch.corrcoef(columns) - torch.eye(16)).abs().max() < bound
 
@@ -215,7 +256,9 @@ def test_noise_is_independent_across_rows_steps_and_ids() -> None:
 def test_noise_depends_on_the_key_alone() -> None:
     whole = noise(5, 3, 7, 50)
     assert torch.equal(gumbel(5, torch.tensor([2]), torch.tensor([4]), 50)[0], whole[2, 4])
-    assert torch.equal(noise(5, 3, 7, 20), whole[..., :20])  # ids that two vocabularies share share their noise
+    assert torch.equal(
+        noise(5, 3, 7, 20), whole[..., :20]
+    )  # ids that two vocabularies share share their noise
 
 
 def test_noise_differs_for_every_seed_row_and_step() -> None:

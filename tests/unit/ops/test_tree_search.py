@@ -7,9 +7,8 @@ from itertools import product
 
 import pytest
 
-from draftlens.ops.tree import from_paths
+from draftlens.core.tree import EMPTY, from_paths
 from draftlens.ops.tree_search import best_tree, likeliest_paths, tokens_a_second
-from draftlens.types import EMPTY
 
 Path = tuple[int, ...]
 Tables = list[list[list[float]]]
@@ -48,7 +47,9 @@ def test_likeliest_paths_are_the_likeliest_of_all(seed: int) -> None:
         found = likeliest_paths(chances, most)
         assert [value for value, _ in found] == pytest.approx(every[:most])
         assert all(value == pytest.approx(chance_of(chances, path)) for value, path in found)
-        from_paths([path for _, path in found]) if found else None  # refuses a missing parent or sibling
+        from_paths(
+            [path for _, path in found]
+        ) if found else None  # refuses a missing parent or sibling
 
 
 def closed_sets(paths: list[Path], most: int) -> list[frozenset[Path]]:

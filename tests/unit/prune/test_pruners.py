@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftlens.errors import ConfigError
+from draftlens.core.errors import ConfigError
 from draftlens.prune import PRUNERS, Visual, keep_count, make_pruner
 from draftlens.prune.attention import AttentionPruner, SpecVLMPruner
 from draftlens.prune.base import spread, top
@@ -36,7 +36,12 @@ RASTERS: Mapping[str, list[tuple[int, int]]] = {
 
 def film(rasters: list[tuple[int, int]], seed: int = 0) -> Visual:
     """Frames of these sizes with random features and scores."""
-    cells = [(t, h, w) for t, (high, wide) in enumerate(rasters) for h in range(high) for w in range(wide)]
+    cells = [
+        (t, h, w)
+        for t, (high, wide) in enumerate(rasters)
+        for h in range(high)
+        for w in range(wide)
+    ]
     generator = torch.Generator().manual_seed(seed)
     count = len(cells)
     return Visual(
@@ -50,7 +55,8 @@ def newlines(visual: Visual) -> Visual:
     """The same with two tokens more that have the cell of the last one."""
     assert visual.scores is not None
     cells, features, scores = (
-        torch.cat([part, part[-1:], part[-1:]]) for part in (visual.cells, visual.features, visual.scores)
+        torch.cat([part, part[-1:], part[-1:]])
+        for part in (visual.cells, visual.features, visual.scores)
     )
     return Visual(cells, features, scores)
 
@@ -138,19 +144,24 @@ def test_of_equal_scores_the_first() -> None:
 
 
 def test_names_and_options() -> None:
-    assert make_pruner("window", {"window": "end", "seed": 3, "attention_mass": 7}) == WindowPruner("end")
+    assert make_pruner("window", {"window": "end", "seed": 3, "attention_mass": 7}) == WindowPruner(
+        "end"
+    )
     assert make_pruner("random", {"seed": 3}) == RandomPruner(3)
     assert make_pruner("specvlm", {"attention_mass": 0.7, "window": "?"}) == SpecVLMPruner(0.7)
     for name in PRUNERS:
         assert make_pruner(name, {}).needs_scores is (name in ("specvlm", "attention"))
     with pytest.raises(
-        ConfigError, match="unknown pruner 'best'; known: all, attention, dycoke, fastvid, frames, grid"
+        ConfigError,
+        match="unknown pruner 'best'; known: all, attention, dycoke, fastvid, frames, grid",
     ):
         make_pruner("best", {})
     with pytest.raises(ConfigError, match="window is front, middle or end, not 'top'"):
         make_pruner("window", {"window": "top"})
     for mass in (-0.1, 1.1, float("nan")):
-        with pytest.raises(ConfigError, match=f"attention_mass is a share between 0 and 1, not {mass}"):
+        with pytest.raises(
+            ConfigError, match=f"attention_mass is a share between 0 and 1, not {mass}"
+        ):
             make_pruner("specvlm", {"attention_mass": mass})
     with pytest.raises(ConfigError, match="group must be at least 1 frame, not 0"):
         make_pruner("dycoke", {"group": 0})
@@ -159,7 +170,9 @@ def test_names_and_options() -> None:
 @pytest.mark.parametrize("name", ["specvlm", "attention"])
 def test_attention_that_was_not_read(name: str) -> None:
     visual = Visual(torch.zeros(3, 3, dtype=torch.long), torch.zeros(3, 2))
-    with pytest.raises(ConfigError, match="this pruner needs the target's attention, and none was read"):
+    with pytest.raises(
+        ConfigError, match="this pruner needs the target's attention, and none was read"
+    ):
         make_pruner(name, {}).select(visual, 1)
 
 
@@ -205,12 +218,22 @@ def check_evenly_spaced(places: list[int], count: int) -> None:
 
 
 def test_exactly_the_mass_is_enough() -> None:
-    """4 + 3 + 2 + 1: half of ten is held by the first two and not by one; seven tenths by exactly two."""
-    visual = Visual(torch.zeros(4, 3, dtype=torch.long), torch.zeros(4, 1), torch.tensor([1.0, 4.0, 2.0, 3.0]))
+    """4 + 3 + 2 + 1: half of ten is held by the first two and not by one; seven tenths by exactly
+    two."""
+    visual = Visual(
+        torch.zeros(4, 3, dtype=torch.long), torch.zeros(4, 1), torch.tensor([1.0, 4.0, 2.0, 3.0])
+    )
     equal = Visual(torch.zeros(8, 3, dtype=torch.long), torch.zeros(8, 1), torch.ones(8))
     assert SpecVLMPruner(0.5).select(visual, 2).tolist() == [1, 3]
-    assert SpecVLMPruner(0.4).select(visual, 2).tolist() == [1, 2]  # and of 0, 2, 3 the one in the middle
-    assert SpecVLMPruner(0.25).select(equal, 3).tolist() == [0, 1, 5]  # two hold it; of 2 to 7 the middle
+    assert SpecVLMPruner(0.4).select(visual, 2).tolist() == [
+        1,
+        2,
+    ]  # and of 0, 2, 3 the one in the middle
+    assert SpecVLMPruner(0.25).select(equal, 3).tolist() == [
+        0,
+        1,
+        5,
+    ]  # two hold it; of 2 to 7 the middle
     assert SpecVLMPruner(0.25).select(equal, 4).tolist() == [0, 1, 3, 6]
 
 
@@ -218,8 +241,12 @@ def test_the_ends_of_the_mass() -> None:
     """Nothing by attention is uniform pruning, everything is the most attended tokens."""
     visual = film([(5, 5)] * 4, seed=3)
     for keep in range(0, 101, 7):
-        assert torch.equal(SpecVLMPruner(0).select(visual, keep), UniformPruner().select(visual, keep))
-        assert torch.equal(SpecVLMPruner(1).select(visual, keep), AttentionPruner().select(visual, keep))
+        assert torch.equal(
+            SpecVLMPruner(0).select(visual, keep), UniformPruner().select(visual, keep)
+        )
+        assert torch.equal(
+            SpecVLMPruner(1).select(visual, keep), AttentionPruner().select(visual, keep)
+        )
 
 
 def test_the_most_attended_stay() -> None:
@@ -231,7 +258,8 @@ def test_the_most_attended_stay() -> None:
 
 
 def test_tokens_that_nobody_looks_at() -> None:
-    """A prompt that ends in a picture: all scores are nothing, and the budget is spent all the same."""
+    """A prompt that ends in a picture: all scores are nothing, and the budget is spent all the
+    same."""
     nobody = Visual(film([(3, 4)]).cells, torch.zeros(12, 2), torch.zeros(12))
     for keep in range(13):
         assert len(set(SpecVLMPruner(0.4).select(nobody, keep).tolist())) == keep
@@ -257,7 +285,11 @@ def test_a_grid_of_every_frame(raster: list[tuple[int, int]], each: int) -> None
 
 def farthest(cells: list[list[int]], high: int, wide: int) -> float:
     """How far the loneliest place of a frame is from what was kept."""
-    return max(min(((h - y) ** 2 + (w - x) ** 2) ** 0.5 for y, x in cells) for h in range(high) for w in range(wide))
+    return max(
+        min(((h - y) ** 2 + (w - x) ** 2) ** 0.5 for y, x in cells)
+        for h in range(high)
+        for w in range(wide)
+    )
 
 
 def test_a_regular_grid() -> None:
@@ -289,7 +321,10 @@ def test_random_tokens() -> None:
 
 def test_windows() -> None:
     visual = film([(2, 5)])
-    kept = {place: WindowPruner(place).select(visual, 4).tolist() for place in ("front", "middle", "end")}
+    kept = {
+        place: WindowPruner(place).select(visual, 4).tolist()
+        for place in ("front", "middle", "end")
+    }
     assert kept == {"front": [0, 1, 2, 3], "middle": [3, 4, 5, 6], "end": [6, 7, 8, 9]}
 
 
@@ -334,7 +369,9 @@ def test_frames_that_changed_stay() -> None:
 def test_frames_are_compared_with_the_one_before() -> None:
     """Not with the first one: of A A B B A A the third and the fifth have changed."""
     still = scenes(1, 1, noise=0).features.split(6)
-    visual = Visual(film([(2, 3)] * 6).cells, torch.cat([still[scene] for scene in (0, 0, 1, 1, 0, 0)]))
+    visual = Visual(
+        film([(2, 3)] * 6).cells, torch.cat([still[scene] for scene in (0, 0, 1, 1, 0, 0)])
+    )
     assert set(frames_of(visual, FastVIDPruner().select(visual, 18))) == {0, 2, 4}
 
 
@@ -350,9 +387,13 @@ def test_still_tokens_go_first() -> None:
     """Of two groups of four frames the first stay whole, and what moves."""
     visual = moving(8)
     kept = DyCokePruner().select(visual, 6 + 6 + 6).tolist()
-    assert kept == sorted([*range(6), *range(24, 30), *(6 * frame + 5 for frame in (1, 2, 3, 5, 6, 7))])
+    assert kept == sorted(
+        [*range(6), *range(24, 30), *(6 * frame + 5 for frame in (1, 2, 3, 5, 6, 7))]
+    )
     assert DyCokePruner().select(visual, 12).tolist() == [*range(6), *range(24, 30)]
-    assert DyCokePruner(group=2).select(visual, 24).tolist() == [6 * f + n for f in (0, 2, 4, 6) for n in range(6)]
+    assert DyCokePruner(group=2).select(visual, 24).tolist() == [
+        6 * f + n for f in (0, 2, 4, 6) for n in range(6)
+    ]
     everything_new = DyCokePruner(group=1).select(visual, 20).tolist()
     assert everything_new == list(range(20))
 

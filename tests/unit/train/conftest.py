@@ -1,21 +1,13 @@
-"""The pair's processor, made once, for training its tokenizer takes some seconds; and what drafts are trained from."""
+"""Models and data that drafts are trained from."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from families import FAMILIES
 
-from draftlens.train.pair.models import build_processor
-from draftlens.train.pair.tokenizer import build_tokenizer
 from tests.unit.train.drafts import save_model, write_data
-
-
-@pytest.fixture(scope="session")
-def fresh_processor() -> Any:
-    return build_processor(build_tokenizer())
 
 
 @pytest.fixture(scope="module")

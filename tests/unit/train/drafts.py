@@ -1,4 +1,5 @@
-"""What the tests of draft training share: a tiny checkpoint of a family, pictures, data and options."""
+"""What the tests of draft training share: a tiny checkpoint of a family, pictures, data and
+options."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ from PIL import Image
 from torch import Tensor
 from transformers import AutoProcessor, TrainerCallback
 
-from draftlens.train.draft import DraftTraining
-from draftlens.train.draft.collate import Collator
-from draftlens.train.draft.data import read_data
-from draftlens.train.draft.labels import AnswerProcessor
+from draftlens.train import DraftTraining
+from draftlens.train.collate import Collator
+from draftlens.train.data import read_data
+from draftlens.train.labels import AnswerProcessor
 
 CLIPS = Path(__file__).resolve().parents[3] / "draftlens" / "embedded" / "clips"
 
@@ -46,7 +47,9 @@ class Interrupt(TrainerCallback):
 def processor_of(family: Family, template: str = ENDED) -> Any:
     """The family's processor with a chat template."""
     processor = family.processor()
-    processor.chat_template = template.replace("IMAGE", family.image).replace("VIDEO", family.video or "")
+    processor.chat_template = template.replace("IMAGE", family.image).replace(
+        "VIDEO", family.video or ""
+    )
     return processor
 
 
@@ -59,21 +62,37 @@ def save_model(family: Family, folder: Path, seed: int = 0, **text: Any) -> str:
 
 def talk(*turns: str) -> list[dict[str, str]]:
     """A conversation of LLaVA's form: human and gpt in turn."""
-    return [{"from": ("human", "gpt")[index % 2], "value": text} for index, text in enumerate(turns)]
+    return [
+        {"from": ("human", "gpt")[index % 2], "value": text} for index, text in enumerate(turns)
+    ]
 
 
 def write_data(folder: Path, count: int = 6, name: str = "data.json") -> Path:
-    """Entries with one image each, but for every third, which is text alone; pictures beside the file."""
+    """Entries with one image each, but for every third, which is text alone; pictures beside the
+    file."""
     folder.mkdir(parents=True, exist_ok=True)
     entries: list[dict[str, Any]] = []
     for index in range(count):
         answer = "".join("abcdefghij"[(index + k) % 10] for k in range(3 + index % 4))
         if index % 3 == 2:
-            entries.append({"id": str(index), "conversations": talk(f"say {index}", answer, "again", answer[::-1])})
+            entries.append(
+                {
+                    "id": str(index),
+                    "conversations": talk(f"say {index}", answer, "again", answer[::-1]),
+                }
+            )
             continue
-        noise = np.random.default_rng(index).integers(0, 256, (20, 16 + 4 * (index % 2), 3), dtype=np.uint8)
+        noise = np.random.default_rng(index).integers(
+            0, 256, (20, 16 + 4 * (index % 2), 3), dtype=np.uint8
+        )
         Image.fromarray(noise).save(folder / f"{index}.png")
-        entries.append({"id": index, "image": f"{index}.png", "conversations": talk(f"<image>\nwhat {index}", answer)})
+        entries.append(
+            {
+                "id": index,
+                "image": f"{index}.png",
+                "conversations": talk(f"<image>\nwhat {index}", answer),
+            }
+        )
     path = folder / name
     path.write_text(json.dumps(entries, indent=1))
     return path
@@ -81,8 +100,17 @@ def write_data(folder: Path, count: int = 6, name: str = "data.json") -> Path:
 
 def training(data: Path, out: Path, draft: str | None, **options: Any) -> DraftTraining:
     """Options for a few small steps on the CPU."""
-    small = {"projector_batch": 2, "batch": 2, "save_steps": 2, "log_steps": 1, "cpu": True, "precision": "float32"}
-    return DraftTraining(data=data, out=out, draft=draft, **{**small, "lr": 1e-2, "projector_lr": 1e-2, **options})
+    small = {
+        "projector_batch": 2,
+        "batch": 2,
+        "save_steps": 2,
+        "log_steps": 1,
+        "cpu": True,
+        "precision": "float32",
+    }
+    return DraftTraining(
+        data=data, out=out, draft=draft, **{**small, "lr": 1e-2, "projector_lr": 1e-2, **options}
+    )
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
@@ -93,4 +121,6 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 def batch_of(data: Path, processor: str) -> dict[str, Any]:
     """All entries of a file as one batch."""
     read = read_data(data)
-    return Collator(read, AnswerProcessor(AutoProcessor.from_pretrained(processor), "tiny"), None, 2)(read.entries)
+    return Collator(
+        read, AnswerProcessor(AutoProcessor.from_pretrained(processor), "tiny"), None, 2
+    )(read.entries)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from draftlens.errors import TrainingDataError
-from draftlens.train.draft.data import parse_entry, read_data
-from draftlens.train.draft.media import OPENED, check_media, spread
+from draftlens.core.errors import TrainingDataError
+from draftlens.train.data import parse_entry, read_data
+from draftlens.train.media import OPENED, check_media, spread
 from tests.unit.train.drafts import CLIPS, talk
 
 GOOD = {"id": 1, "conversations": talk("hello", "hi"), "source": "ignored"}
@@ -26,7 +26,11 @@ def written(folder: Path, text: str, name: str = "data.json") -> Path:
 @pytest.mark.parametrize("name", ["data.json", "data.jsonl"])
 def test_arrays_and_lines_hold_the_same_and_know_their_lines(tmp_path: Path, name: str) -> None:
     values = [GOOD, {"image": "a.png", "conversations": talk("<image>\nwhat?", "a\nb")}, GOOD]
-    text = json.dumps(values, indent=2) if name == "data.json" else "\n".join(map(json.dumps, values)) + "\n\n"
+    text = (
+        json.dumps(values, indent=2)
+        if name == "data.json"
+        else "\n".join(map(json.dumps, values)) + "\n\n"
+    )
     data = read_data(written(tmp_path, text, name))
     assert [entry.turns[-1] for entry in data.entries] == [
         ("assistant", "hi"),
@@ -70,7 +74,11 @@ def test_placeholders_become_content_in_their_places() -> None:
         {"type": "video", "video": root / "c.mp4"},
     ]
     assert [m["role"] for m in (answered, again, last)] == ["assistant", "user", "assistant"]
-    assert entry.media(root) == [("image", root / "a.png"), ("image", root / "b.png"), ("video", root / "c.mp4")]
+    assert entry.media(root) == [
+        ("image", root / "a.png"),
+        ("image", root / "b.png"),
+        ("video", root / "c.mp4"),
+    ]
 
 
 def test_media_are_looked_for_beside_the_data_or_where_one_says(tmp_path: Path) -> None:
@@ -98,7 +106,9 @@ def test_media_are_looked_for_beside_the_data_or_where_one_says(tmp_path: Path) 
         ("[" * 100_000, "nested too deeply"),
     ],
 )
-def test_what_is_no_json_is_refused_with_line_and_column(tmp_path: Path, text: str, sentence: str) -> None:
+def test_what_is_no_json_is_refused_with_line_and_column(
+    tmp_path: Path, text: str, sentence: str
+) -> None:
     with pytest.raises(TrainingDataError, match=sentence):
         read_data(written(tmp_path, text))
 
@@ -121,24 +131,48 @@ def said(*pairs: tuple[Any, Any]) -> dict[str, Any]:
         ("text", "^here: an entry must be an object, not text"),
         ({}, "'conversations' must be a list of turns, not missing or null"),
         ({"conversations": []}, "'conversations' must be a list of turns, not an empty list"),
-        ({"conversations": ["hi"]}, "^here, turn 1: a turn must be an object with 'from' and 'value', not text"),
+        (
+            {"conversations": ["hi"]},
+            "^here, turn 1: a turn must be an object with 'from' and 'value', not text",
+        ),
         (said(("user", "hi")), "turn 1: 'from' must be one of system, human, gpt, not 'user'"),
         (said(("human", 3)), "turn 1: 'value' must be text, not a number"),
         (said(("gpt", "hi")), "turn 1: it is from 'gpt', not 'human'"),
-        (said(("human", "a"), ("human", "b"), ("gpt", "c")), "turn 2: it is from 'human', not 'gpt'"),
-        (said(("human", "a"), ("gpt", "b"), ("system", "c")), "turn 3: it is from 'system', not 'human'"),
+        (
+            said(("human", "a"), ("human", "b"), ("gpt", "c")),
+            "turn 2: it is from 'human', not 'gpt'",
+        ),
+        (
+            said(("human", "a"), ("gpt", "b"), ("system", "c")),
+            "turn 3: it is from 'system', not 'human'",
+        ),
         (said(("human", "a"), ("gpt", "b"), ("human", "c")), "must end with an answer"),
         (said(("system", "a")), "must end with an answer"),
         (said(("human", "a"), ("gpt", " \n")), "turn 2: the answer is empty"),
-        (said(("human", "a"), ("gpt", "<image>")), "turn 2: <image> may only stand in what the human says"),
-        (said(("human", "<image>"), ("gpt", "b")), "it has 1 <image> placeholders in what the human says, but 0 image"),
+        (
+            said(("human", "a"), ("gpt", "<image>")),
+            "turn 2: <image> may only stand in what the human says",
+        ),
+        (
+            said(("human", "<image>"), ("gpt", "b")),
+            "it has 1 <image> placeholders in what the human says, but 0 image",
+        ),
         (
             {**said(("human", "a"), ("gpt", "b")), "image": "a.png"},
             "it has 0 <image> placeholders .* but 1 image files",
         ),
-        ({**said(("human", "a"), ("gpt", "b")), "video": ["a", "b"]}, "it has 0 <video> placeholders .* but 2 video"),
-        ({**said(("human", "a"), ("gpt", "b")), "image": 3}, "'image' must be a path or a list of paths"),
-        ({**said(("human", "a"), ("gpt", "b")), "image": [""]}, "'image' must be a path or a list of paths"),
+        (
+            {**said(("human", "a"), ("gpt", "b")), "video": ["a", "b"]},
+            "it has 0 <video> placeholders .* but 2 video",
+        ),
+        (
+            {**said(("human", "a"), ("gpt", "b")), "image": 3},
+            "'image' must be a path or a list of paths",
+        ),
+        (
+            {**said(("human", "a"), ("gpt", "b")), "image": [""]},
+            "'image' must be a path or a list of paths",
+        ),
     ],
 )
 def test_wrong_entries_are_refused(value: Any, sentence: str) -> None:
@@ -177,7 +211,9 @@ def test_a_file_that_cannot_be_used_is_named_with_entry_and_line(
     if content is not None:
         (tmp_path / "wrong.bin").write_bytes(content)
     line = path.read_text()[: path.read_text().index(f'"{kind}"')].count("\n")
-    with pytest.raises(TrainingDataError, match=rf"entry 2 \(line {line}\): cannot read .*wrong\.bin: {cause}"):
+    with pytest.raises(
+        TrainingDataError, match=rf"entry 2 \(line {line}\): cannot read .*wrong\.bin: {cause}"
+    ):
         check_media(read_data(path))
 
 
@@ -189,7 +225,10 @@ def test_every_file_is_looked_for_but_only_some_are_opened(tmp_path: Path) -> No
     opened = set(spread(range(count), OPENED))
     for index in opened:
         (tmp_path / f"{index}.png").write_bytes((tmp_path / "good.png").read_bytes())
-    entries = [{"image": f"{index}.png", "conversations": talk("<image>?", "that")} for index in range(count)]
+    entries = [
+        {"image": f"{index}.png", "conversations": talk("<image>?", "that")}
+        for index in range(count)
+    ]
     path = written(tmp_path, json.dumps(entries))
     assert check_media(read_data(path)) == count
     left = next(index for index in range(count) if index not in opened)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from families import FAMILIES
 
-from draftlens.errors import ConfigError
-from draftlens.train.draft import DraftTraining, run, train_draft
-from draftlens.train.draft.resume import check_apart
+from draftlens.core.errors import ConfigError
+from draftlens.train import DraftTraining, run, train_draft
+from draftlens.train.resume import check_apart
 from tests.unit.train.drafts import Interrupt, training, write_data
 
 LLAVA = next(family for family in FAMILIES if family.name == "llava")
@@ -25,7 +25,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -41,17 +45,22 @@ def made(llava: str, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def test_models_of_the_run_are_not_written_over(
     llava: str, data: Path, made: Path, tmp_path: Path, name: str, restart: bool
 ) -> None:
-    """Nothing is written or deleted: neither where the folder is a model's, nor where a model lies in it."""
+    """Nothing is written or deleted: neither where the folder is a model's, nor where a model lies
+    in it."""
     out = tmp_path / "out"
     shutil.copytree(made, out)
     before = contents(out)
-    inside = {"checkpoint": out / "checkpoints" / "instruct" / "checkpoint-1", "config": out / "config.json"}
+    inside = {
+        "checkpoint": out / "checkpoints" / "instruct" / "checkpoint-1",
+        "config": out / "config.json",
+    }
     option = {"checkpoint": "draft", "config": "draft_config"}.get(name, name)
     given: dict[str, Any] = {"draft": llava, option: str(inside.get(name, out))}
     if name == "config":
         given |= {"draft": None, "target": llava}
     with pytest.raises(
-        ConfigError, match=rf"^the output folder '.*out' is, or holds, what the run reads \({option} is '"
+        ConfigError,
+        match=rf"^the output folder '.*out' is, or holds, what the run reads \({option} is '",
     ) as told:
         train_draft(training(data, out, stages="instruct", restart=restart, **given))
     assert "restart" not in str(told.value)
@@ -60,7 +69,11 @@ def test_models_of_the_run_are_not_written_over(
 
 def test_links_and_spellings_do_not_hide_a_model(data: Path, made: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(made)
-    for out, draft in ((tmp_path / "link", made), (made, tmp_path / "link"), (made.parent / "x" / ".." / "out", made)):
+    for out, draft in (
+        (tmp_path / "link", made),
+        (made, tmp_path / "link"),
+        (made.parent / "x" / ".." / "out", made),
+    ):
         before = contents(made)
         (made.parent / "x").mkdir(exist_ok=True)
         with pytest.raises(ConfigError, match="name another folder"):
@@ -93,15 +106,24 @@ def test_data_and_media_stand_elsewhere(tmp_path: Path, monkeypatch: pytest.Monk
     check_apart(options(draft="embedded", target="embedded"))
 
 
-def test_what_is_said_of_an_interrupted_restart_is_true(llava: str, data: Path, tmp_path: Path) -> None:
+def test_what_is_said_of_an_interrupted_restart_is_true(
+    llava: str, data: Path, tmp_path: Path
+) -> None:
     """The same call with `restart` would delete what it is to go on from."""
     begun = training(data, tmp_path / "out", llava, stages="instruct", max_steps=3, save_steps=1)
     anew = replace(begun, restart=True)
-    for options_, told in ((begun, "the same command goes"), (anew, "the same command without --restart goes")):
-        with pytest.raises(KeyboardInterrupt, match=rf"^{told} on from step 1 of the instruct stage$"):
+    for options_, told in (
+        (begun, "the same command goes"),
+        (anew, "the same command without --restart goes"),
+    ):
+        with pytest.raises(
+            KeyboardInterrupt, match=rf"^{told} on from step 1 of the instruct stage$"
+        ):
             train_draft(options_, callbacks=[Interrupt(2)])
     assert train_draft(begun).resumed == {"instruct": 1}
-    with pytest.raises(KeyboardInterrupt, match=r"^the same command without --restart begins anew: there was no"):
+    with pytest.raises(
+        KeyboardInterrupt, match=r"^the same command without --restart begins anew: there was no"
+    ):
         train_draft(anew, callbacks=[Interrupt(1)])
     assert json.loads((begun.out / "training.json").read_text())
 
@@ -109,7 +131,8 @@ def test_what_is_said_of_an_interrupted_restart_is_true(llava: str, data: Path, 
 def test_a_run_that_was_begun_is_not_tried_again(
     llava: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The models passed before its folder was made; one that starts anew passes again before it deletes."""
+    """The models passed before its folder was made; one that starts anew passes again before it
+    deletes."""
     begun = training(data, tmp_path / "out", llava, stages="instruct", max_steps=1)
     train_draft(begun)
     before = contents(begun.out)

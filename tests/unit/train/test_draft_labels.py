@@ -9,10 +9,10 @@ import pytest
 import torch
 from families import FAMILIES, Family
 
-from draftlens.conversation import Conversation, read
-from draftlens.errors import InputError, UnsupportedModelError
-from draftlens.train.draft.data import parse_entry
-from draftlens.train.draft.labels import IGNORE, AnswerProcessor, unmark
+from draftlens.core.errors import InputError, UnsupportedModelError
+from draftlens.media.conversation import Conversation, read
+from draftlens.train.data import parse_entry
+from draftlens.train.labels import IGNORE, AnswerProcessor, unmark
 from tests.unit.train.drafts import CLIPS, ENDED, UNENDED, processor_of, talk
 
 PICTURE, CLIP = "shapes.png", "drift.mp4"
@@ -29,13 +29,22 @@ def chats(family: Family) -> list[tuple[Conversation, list[str]]]:
     system = [{"from": "system", "value": "answer me"}]
     made = [
         (
-            chat(talk("<image>\nwhat is it?", "a ring", "sure?", "yes, a ring\nan image"), image=PICTURE),
+            chat(
+                talk("<image>\nwhat is it?", "a ring", "sure?", "yes, a ring\nan image"),
+                image=PICTURE,
+            ),
             ["a ring", "yes, a ring\nan image"],
         ),
         (chat(system + talk("hello", "hi")), ["hi"]),
-        (chat(talk("one <image> and <image>\n?", "both", "and <image>", "it"), image=[PICTURE] * 3), ["both", "it"]),
+        (
+            chat(
+                talk("one <image> and <image>\n?", "both", "and <image>", "it"), image=[PICTURE] * 3
+            ),
+            ["both", "it"],
+        ),
     ]
-    # SmolVLM has its own template for chats with videos, whose end token this tokenizer does not have as one.
+    # SmolVLM has its own template for chats with videos, whose end token this tokenizer does not
+    # have as one.
     if family.video and family.name != "smolvlm":
         made.append((chat(talk("<video>\nwhat", "a video"), video=CLIP), ["a video"]))
     return made
@@ -62,8 +71,12 @@ def test_the_labels_are_the_answers_and_their_ends(family: Family, template: str
 
 def test_a_clip_of_smolvlm() -> None:
     processor = processor_of(next(f for f in FAMILIES if f.name == "smolvlm"))
-    labels = AnswerProcessor(processor, "tiny")([chat(talk("<video>\nwhat", "a video"), video=CLIP)])["labels"]
-    assert processor.tokenizer.decode(labels[labels != IGNORE]) == " a video</s>"  # its prompt ends with the colon
+    labels = AnswerProcessor(processor, "tiny")(
+        [chat(talk("<video>\nwhat", "a video"), video=CLIP)]
+    )["labels"]
+    assert (
+        processor.tokenizer.decode(labels[labels != IGNORE]) == " a video</s>"
+    )  # its prompt ends with the colon
 
 
 def test_a_prompt_in_training_is_the_prompt_in_use() -> None:
@@ -74,11 +87,16 @@ def test_a_prompt_in_training_is_the_prompt_in_use() -> None:
         batch = AnswerProcessor(processor, "tiny")([whole])
         labels, ids = batch["labels"][0], batch["input_ids"][0]
         for turns in (1, 3):
-            prompt = processor.apply_chat_template(whole.messages[:turns], add_generation_prompt=True, tokenize=False)
-            asked = processor(text=[prompt], images=[whole.images], return_tensors="pt")["input_ids"][0]
+            prompt = processor.apply_chat_template(
+                whole.messages[:turns], add_generation_prompt=True, tokenize=False
+            )
+            asked = processor(text=[prompt], images=[whole.images], return_tensors="pt")[
+                "input_ids"
+            ][0]
             assert torch.equal(ids[: len(asked)], asked)
             assert labels[len(asked)] == ids[len(asked)] != IGNORE
-            # In the chat of two turns, the label before is the prompt's end, or the end of the answer before it.
+            # In the chat of two turns, the label before is the prompt's end, or the end of the
+            # answer before it.
             assert labels[len(asked) - 1] == IGNORE
 
 
@@ -103,9 +121,18 @@ def test_the_processor_is_left_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("template", "sentence"),
     [
-        ("{{ messages | length }}" + UNENDED, "does not write a longer chat as a continuation of a shorter one"),
-        (UNENDED.replace("{% if add", "!{% if add"), "does not write a longer chat as a continuation"),
-        (UNENDED.replace("assistant: ", "next: "), "does not write a longer chat as a continuation"),
+        (
+            "{{ messages | length }}" + UNENDED,
+            "does not write a longer chat as a continuation of a shorter one",
+        ),
+        (
+            UNENDED.replace("{% if add", "!{% if add"),
+            "does not write a longer chat as a continuation",
+        ),
+        (
+            UNENDED.replace("assistant: ", "next: "),
+            "does not write a longer chat as a continuation",
+        ),
         (
             UNENDED.replace("item['text'] }}", "item['text'] | upper }}"),
             "the chat template of tiny changes the answer 'ring'",
@@ -115,7 +142,9 @@ def test_the_processor_is_left_as_it_is() -> None:
 )
 def test_templates_that_hide_answers_are_refused(template: str, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        AnswerProcessor(processor_of(LLAVA, template), "tiny")([chat(talk("what", "ring", "more", "yes"))])
+        AnswerProcessor(processor_of(LLAVA, template), "tiny")(
+            [chat(talk("what", "ring", "more", "yes"))]
+        )
 
 
 def test_processors_that_cannot_tell_are_refused() -> None:
@@ -134,15 +163,25 @@ def test_processors_that_cannot_tell_are_refused() -> None:
 def test_a_processor_that_makes_its_own_ids_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     processor = processor_of(LLAVA)
     right = type(processor).__call__
-    monkeypatch.setattr(type(processor), "__call__", lambda self, **o: {k: v + 1 for k, v in right(self, **o).items()})
-    with pytest.raises(UnsupportedModelError, match="LlavaProcessor does not take its token ids from its tokenizer"):
+    monkeypatch.setattr(
+        type(processor),
+        "__call__",
+        lambda self, **o: {k: v + 1 for k, v in right(self, **o).items()},
+    )
+    with pytest.raises(
+        UnsupportedModelError, match="LlavaProcessor does not take its token ids from its tokenizer"
+    ):
         AnswerProcessor(processor, "tiny")([chat(talk("what", "ring"))])
 
 
 def test_a_truncated_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     processor = processor_of(LLAVA)
     right = type(processor).__call__
-    monkeypatch.setattr(type(processor), "__call__", lambda self, **o: right(self, **o, truncation=True, max_length=20))
+    monkeypatch.setattr(
+        type(processor),
+        "__call__",
+        lambda self, **o: right(self, **o, truncation=True, max_length=20),
+    )
     with pytest.raises(InputError, match="cuts off an answer"):
         AnswerProcessor(processor, "tiny")([chat(talk("what", "a ring that is long"))])
 

@@ -1,4 +1,5 @@
-"""Options, the parts of a model, the loss, the order of entries, checkpoints: what needs no training."""
+"""Options, the parts of a model, the loss, the order of entries, checkpoints: what needs no
+training."""
 
 from __future__ import annotations
 
@@ -13,17 +14,27 @@ import torch
 import transformers as hf
 from families import FAMILIES, TEXT, Family
 
-from draftlens.errors import ConfigError, UnsupportedModelError
-from draftlens.train.draft import DraftTraining
-from draftlens.train.draft.distil import answer_labels, answer_logits, answer_loss, distillation
-from draftlens.train.draft.labels import IGNORE
-from draftlens.train.draft.parts import find_parts
-from draftlens.train.draft.report import losses_of
-from draftlens.train.draft.resume import check_folder, discard_incomplete, fingerprint, latest, open_folder
-from draftlens.train.draft.trainer import EpochOrder, StopAtNan, device_batch
+from draftlens.core.errors import ConfigError, UnsupportedModelError
+from draftlens.train import DraftTraining
+from draftlens.train.distil import answer_labels, answer_logits, answer_loss, distillation
+from draftlens.train.labels import IGNORE
+from draftlens.train.parts import find_parts
+from draftlens.train.report import losses_of
+from draftlens.train.resume import (
+    check_folder,
+    discard_incomplete,
+    fingerprint,
+    latest,
+    open_folder,
+)
+from draftlens.train.trainer import EpochOrder, StopAtNan, device_batch
 
 LLAVA = FAMILIES[0]
-PLACES = {"llava": "multi_modal_projector", "qwen": "visual.merger", "internvl": "multi_modal_projector"}
+PLACES = {
+    "llava": "multi_modal_projector",
+    "qwen": "visual.merger",
+    "internvl": "multi_modal_projector",
+}
 
 
 def options(**changed: Any) -> DraftTraining:
@@ -58,8 +69,14 @@ def test_the_defaults_are_the_papers() -> None:
         ({"precision": "int8"}, "unknown precision 'int8'"),
         ({"draft": None}, "either a draft to train on or a draft_config"),
         ({"draft_config": "c.json"}, "either a draft to train on or a draft_config"),
-        ({"projector_data": "p.json", "stages": "instruct"}, "the projector stage is not to be run"),
-        ({"distil": "target", "stages": "projector"}, "the instruct stage, which distils, is not to be run"),
+        (
+            {"projector_data": "p.json", "stages": "instruct"},
+            "the projector stage is not to be run",
+        ),
+        (
+            {"distil": "target", "stages": "projector"},
+            "the instruct stage, which distils, is not to be run",
+        ),
         ({"restart": 1}, "restart must be True or False"),
     ],
 )
@@ -74,13 +91,21 @@ def test_the_parts_of_every_family(family: Family) -> None:
     parts = find_parts(model)
     names = [name for name, _ in model.named_parameters()]
     assert sorted([*parts.projector, *parts.vision, *parts.language]) == sorted(names)
-    place = next((place for start, place in PLACES.items() if family.name.startswith(start)), "connector")
+    place = next(
+        (place for start, place in PLACES.items() if family.name.startswith(start)), "connector"
+    )
     assert {name for name in names if f".{place}." in name} <= parts.projector
     deepstack = {name for name in names if "deepstack_merger_list" in name}
     assert parts.projector == {name for name in names if f".{place}." in name} | deepstack
     decoder = {id(parameter) for parameter in model.get_decoder().parameters()}
-    assert all(name in parts.language for name, parameter in model.named_parameters() if id(parameter) in decoder)
-    assert all(name.startswith(tuple(f"{path}." for path in parts.encoders)) for name in parts.vision)
+    assert all(
+        name in parts.language
+        for name, parameter in model.named_parameters()
+        if id(parameter) in decoder
+    )
+    assert all(
+        name.startswith(tuple(f"{path}." for path in parts.encoders)) for name in parts.vision
+    )
     assert parts.trained("projector", True) == parts.projector
     assert parts.trained("instruct", False) == parts.projector | parts.language
     assert parts.trained("instruct", True) == set(names)
@@ -89,13 +114,16 @@ def test_the_parts_of_every_family(family: Family) -> None:
 def test_a_model_without_a_projector_is_refused_with_what_was_looked_for() -> None:
     text = hf.LlamaForCausalLM(hf.LlamaConfig(**TEXT))
     with pytest.raises(
-        UnsupportedModelError, match=r"LlamaForCausalLM shows no projector: .*multi_modal_projector, .*merger"
+        UnsupportedModelError,
+        match=r"LlamaForCausalLM shows no projector: .*multi_modal_projector, .*merger",
     ):
         find_parts(text)
     model = LLAVA.build()
     model.model.eyes = model.model.vision_tower
     del model.model.vision_tower
-    with pytest.raises(UnsupportedModelError, match=r"shows no vision encoder: .*vision_tower, visual"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"shows no vision encoder: .*vision_tower, visual"
+    ):
         find_parts(model)
 
 
@@ -119,10 +147,14 @@ def test_distillation_is_its_formula(temperature: float, sizes: tuple[int, int])
         slow_distillation(draft, target, temperature)
     )
     tokens = torch.tensor([1, 0, 6, 3])
-    entropy = -sum(float(row.log_softmax(-1)[token]) for row, token in zip(draft, tokens.tolist(), strict=True))
+    entropy = -sum(
+        float(row.log_softmax(-1)[token]) for row, token in zip(draft, tokens.tolist(), strict=True)
+    )
     for weight in (0.0, 0.3, 1.0):
         mixed = (1 - weight) * entropy + weight * slow_distillation(draft, target, temperature)
-        assert float(answer_loss(draft, tokens, target, weight, temperature)) == pytest.approx(mixed)
+        assert float(answer_loss(draft, tokens, target, weight, temperature)) == pytest.approx(
+            mixed
+        )
     assert float(answer_loss(draft, tokens, None, 0.3, temperature)) == pytest.approx(entropy)
 
 
@@ -174,7 +206,9 @@ def test_the_order_depends_on_seed_and_epoch_only() -> None:
 def test_entries_of_one_length_come_together() -> None:
     lengths = [(7 * index) % 50 for index in range(50)]
     order = EpochOrder(lengths, 50, 4, seed=0)
-    steps = [[lengths[index] for index in list(order)[start : start + 4]] for start in range(0, 50, 4)]
+    steps = [
+        [lengths[index] for index in list(order)[start : start + 4]] for start in range(0, 50, 4)
+    ]
     assert sorted(index for index in order) == list(range(50))
     spreads = [max(step) - min(step) for step in steps if len(step) == 4]
     mixed = list(EpochOrder(None, 50, 4, seed=0))
@@ -186,7 +220,14 @@ def test_entries_of_one_length_come_together() -> None:
 
 @pytest.mark.parametrize(
     ("batch", "processes", "wanted", "size"),
-    [(256, 1, None, 8), (128, 8, None, 8), (6, 1, None, 6), (12, 1, None, 6), (11, 1, None, 1), (12, 2, 3, 3)],
+    [
+        (256, 1, None, 8),
+        (128, 8, None, 8),
+        (6, 1, None, 6),
+        (12, 1, None, 6),
+        (11, 1, None, 1),
+        (12, 2, 3, 3),
+    ],
 )
 def test_a_batch_is_divided(batch: int, processes: int, wanted: int | None, size: int) -> None:
     assert device_batch(batch, processes, wanted) == size
@@ -195,7 +236,9 @@ def test_a_batch_is_divided(batch: int, processes: int, wanted: int | None, size
 def test_a_batch_that_cannot_be_divided_is_refused() -> None:
     with pytest.raises(ConfigError, match="a batch of 6 cannot be divided among 4 processes"):
         device_batch(6, 4, None)
-    with pytest.raises(ConfigError, match="a batch of 6 cannot be divided among 1 processes of 4 at once"):
+    with pytest.raises(
+        ConfigError, match="a batch of 6 cannot be divided among 1 processes of 4 at once"
+    ):
         device_batch(6, 1, 4)
 
 
@@ -209,7 +252,9 @@ def test_a_loss_that_is_no_number_ends_the_run() -> None:
 
 def test_losses_are_taken_from_a_log() -> None:
     entry = {"step": 1, "loss": 2.0, "learning_rate": 0.1, "grad_norm": 3.0, "epoch": 1.0}
-    assert losses_of([entry, {"train_loss": 2.0, "step": 1}]) == [{"step": 1, "loss": 2.0, "learning_rate": 0.1}]
+    assert losses_of([entry, {"train_loss": 2.0, "step": 1}]) == [
+        {"step": 1, "loss": 2.0, "learning_rate": 0.1}
+    ]
 
 
 def checkpoint(out: Path, step: int, state: str | None) -> Path:
@@ -238,10 +283,18 @@ def test_a_folder_knows_its_run(tmp_path: Path) -> None:
     run = fingerprint(options(), digests)
     open_folder(out, run, restart=False)
     check_folder(out, run, restart=False)
-    check_folder(out, fingerprint(options(save_steps=3, workers=1, device_batch=1, out="x"), digests), restart=False)
-    with pytest.raises(ConfigError, match=r"holds another run \(lr is 2e-05 there and 0.001 here\).* --restart"):
+    check_folder(
+        out,
+        fingerprint(options(save_steps=3, workers=1, device_batch=1, out="x"), digests),
+        restart=False,
+    )
+    with pytest.raises(
+        ConfigError, match=r"holds another run \(lr is 2e-05 there and 0.001 here\).* --restart"
+    ):
         check_folder(out, fingerprint(options(lr=1e-3), digests), restart=False)
-    with pytest.raises(ConfigError, match=r"holds another run \(data differs, seed is 0 there and 1 here\)"):
+    with pytest.raises(
+        ConfigError, match=r"holds another run \(data differs, seed is 0 there and 1 here\)"
+    ):
         check_folder(out, fingerprint(options(seed=1), {"data": "2" * 64}), restart=False)
     check_folder(out, fingerprint(options(seed=1), digests), restart=True)
 
@@ -275,5 +328,7 @@ def test_folders_of_others_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is a file, not a folder"):
         check_folder(tmp_path / "thesis.txt", {}, restart=False)
     (tmp_path / "training.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"cannot read .*training\.json, which an earlier run wrote"):
+    with pytest.raises(
+        ConfigError, match=r"cannot read .*training\.json, which an earlier run wrote"
+    ):
         check_folder(tmp_path, {}, restart=False)

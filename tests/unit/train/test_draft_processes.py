@@ -1,4 +1,5 @@
-"""Several processes train one draft: the main one decides about the folder, and nobody sees it half-made."""
+"""Several processes train one draft: the main one decides about the folder, and nobody sees it
+half-made."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from families import FAMILIES
 from safetensors.torch import load_file
 from transformers import Trainer, TrainerCallback
 
-from draftlens.train.draft import resume, run, train_draft
-from draftlens.train.draft.options import DraftTraining
+from draftlens.train import resume, run, train_draft
+from draftlens.train.options import DraftTraining
 from tests.unit.train.drafts import save_model, training, write_data
 
 RANKS = 3
@@ -29,7 +30,9 @@ SECONDS = 120
 
 pytestmark = [
     pytest.mark.dist,
-    pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="processes cannot be forked"),
+    pytest.mark.skipif(
+        "fork" not in multiprocessing.get_all_start_methods(), reason="processes cannot be forked"
+    ),
     pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
 ]
 
@@ -39,8 +42,16 @@ Act = Callable[[int], Told]
 
 def as_rank(rank: int, port: int, act: Act, pipe: Any, count: int) -> None:
     """What a process does that was forked for this."""
-    where = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
-    os.environ.update({name: str(value) for name, value in where.items()} | {"MASTER_ADDR": "127.0.0.1"})
+    where = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": count,
+        "LOCAL_WORLD_SIZE": count,
+        "MASTER_PORT": port,
+    }
+    os.environ.update(
+        {name: str(value) for name, value in where.items()} | {"MASTER_ADDR": "127.0.0.1"}
+    )
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
     try:
@@ -58,12 +69,17 @@ def in_processes(act: Act, count: int = RANKS) -> list[Told]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     pipes = [context.Pipe(duplex=False) for _ in range(count)]
-    ranks = [context.Process(target=as_rank, args=(rank, port, act, pipes[rank][1], count)) for rank in range(count)]
+    ranks = [
+        context.Process(target=as_rank, args=(rank, port, act, pipes[rank][1], count))
+        for rank in range(count)
+    ]
     try:
         for rank in ranks:
             rank.start()
         deadline = time.monotonic() + SECONDS
-        assert all(pipe.poll(max(0.0, deadline - time.monotonic())) for pipe, _ in pipes), "they wait for each other"
+        assert all(pipe.poll(max(0.0, deadline - time.monotonic())) for pipe, _ in pipes), (
+            "they wait for each other"
+        )
         return [pipe.recv() for pipe, _ in pipes]
     finally:
         for rank in ranks:
@@ -118,14 +134,22 @@ class Parts(TrainerCallback):
         self.counts.append(len(list(folder.glob("rng_state_*.pth"))))
 
 
-def test_a_run_and_its_restart(options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everybody finds the folder as the main process made it, also when the run in it is to be forgotten."""
+def test_a_run_and_its_restart(
+    options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody finds the folder as the main process made it, also when the run in it is to be
+    forgotten."""
 
     def act(rank: int, **changed: Any) -> Told:
         dawdle(monkeypatch, rank)
         parts = Parts()
         made = train_draft(options(**changed), callbacks=[parts])
-        return {"losses": made.losses, "resumed": made.resumed, "main": made.main, "parts": parts.counts}
+        return {
+            "losses": made.losses,
+            "resumed": made.resumed,
+            "main": made.main,
+            "parts": parts.counts,
+        }
 
     for task in (act, partial(act, seed=1, restart=True)):
         told = in_processes(task)
@@ -168,7 +192,10 @@ def test_only_the_main_process_decides() -> None:
         return {}
 
     told = in_processes(act)
-    assert told == [{"value": "by 0", "asked": [0] if rank == 0 else [], "refused": "not for 0"} for rank in range(3)]
+    assert told == [
+        {"value": "by 0", "asked": [0] if rank == 0 else [], "refused": "not for 0"}
+        for rank in range(3)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +213,14 @@ def test_one_process_and_two_learn_the_same(
     data = write_data(tmp_path / "data", entries)
     if changed.get("distil"):
         changed = {**changed, "distil": save_model(FAMILIES[0], tmp_path / "target", seed=3)}
-    few = {"stages": stages, "epochs": 2, "projector_epochs": 2, "lr": 1e-3, "projector_lr": 1e-3, **changed}
+    few = {
+        "stages": stages,
+        "epochs": 2,
+        "projector_epochs": 2,
+        "lr": 1e-3,
+        "projector_lr": 1e-3,
+        **changed,
+    }
 
     def act(rank: int, out: Path) -> Told:
         return {"losses": train_draft(training(data, out, llava, **few)).losses}
@@ -194,7 +228,9 @@ def test_one_process_and_two_learn_the_same(
     one, two = (in_processes(partial(act, out=tmp_path / str(count)), count)[0] for count in (1, 2))
     for stage, points in one["losses"].items():
         assert len(points) == 4
-        assert [p["loss"] for p in two["losses"][stage]] == pytest.approx([p["loss"] for p in points], rel=1e-4)
+        assert [p["loss"] for p in two["losses"][stage]] == pytest.approx(
+            [p["loss"] for p in points], rel=1e-4
+        )
     weights = [load_file(tmp_path / name / "model.safetensors") for name in ("1", "2")]
     for name in weights[0]:
         torch.testing.assert_close(weights[0][name], weights[1][name], rtol=0, atol=2e-4)

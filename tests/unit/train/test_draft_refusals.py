@@ -1,4 +1,5 @@
-"""What cannot be trained is refused before the first step, and a config starts from random weights."""
+"""What cannot be trained is refused before the first step, and a config starts from random
+weights."""
 
 from __future__ import annotations
 
@@ -10,13 +11,18 @@ import pytest
 from families import FAMILIES, Family, tokenizer
 from transformers import AutoConfig, AutoModelForImageTextToText
 
-from draftlens.errors import ConfigError, DraftlensError, IncompatiblePairError, TrainingDataError
-from draftlens.train.draft import train_draft
-from draftlens.train.draft.collate import Collator
-from draftlens.train.draft.data import Entry, read_data
-from draftlens.train.draft.labels import AnswerProcessor
-from draftlens.train.draft.models import load_draft
-from draftlens.train.draft.stage import of_each_kind
+from draftlens.core.errors import (
+    ConfigError,
+    DraftlensError,
+    IncompatiblePairError,
+    TrainingDataError,
+)
+from draftlens.train import train_draft
+from draftlens.train.collate import Collator
+from draftlens.train.data import Entry, read_data
+from draftlens.train.labels import AnswerProcessor
+from draftlens.train.models import load_draft
+from draftlens.train.stage import of_each_kind
 from tests.unit.train.drafts import ENDED, processor_of, same, save_model, talk, training
 
 NAMED = {family.name: family for family in FAMILIES}
@@ -41,7 +47,9 @@ def refused(kind: type[DraftlensError], sentence: str, options: Any) -> None:
     assert not options.out.exists()
 
 
-def test_what_cannot_work_is_refused_before_training(llava: str, data: Path, tmp_path: Path) -> None:
+def test_what_cannot_work_is_refused_before_training(
+    llava: str, data: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     other = save_tokenizer_with(tmp_path / "other", A="B")
     refused(
@@ -52,15 +60,27 @@ def test_what_cannot_work_is_refused_before_training(llava: str, data: Path, tmp
     refused(IncompatiblePairError, "differ: id", training(data, out, llava, distil=other))
     seeing = save_model(NAMED["llava_onevision"], tmp_path / "seeing")
     refused(
-        IncompatiblePairError, "cannot see what the target .* can: video", training(data, out, llava, target=seeing)
+        IncompatiblePairError,
+        "cannot see what the target .* can: video",
+        training(data, out, llava, target=seeing),
     )
     refused(ConfigError, "there is no such folder", training(data, out, str(tmp_path / "nowhere")))
-    refused(ConfigError, "there is no draft config", training(data, out, None, draft_config=tmp_path / "no.json"))
-    refused(ConfigError, "cannot be divided among 1 processes of 3", training(data, out, llava, device_batch=3))
+    refused(
+        ConfigError,
+        "there is no draft config",
+        training(data, out, None, draft_config=tmp_path / "no.json"),
+    )
+    refused(
+        ConfigError,
+        "cannot be divided among 1 processes of 3",
+        training(data, out, llava, device_batch=3),
+    )
     text = tmp_path / "text.json"
     text.write_text(json.dumps([{"conversations": talk("hello", "hi")}]))
     refused(TrainingDataError, "shows no images or videos", training(text, out, llava))
-    text.write_text(json.dumps([{"conversations": talk("hello <video>", "hi"), "video": "gone.mp4"}]))
+    text.write_text(
+        json.dumps([{"conversations": talk("hello <video>", "hi"), "video": "gone.mp4"}])
+    )
     refused(
         TrainingDataError,
         r"entry 1 \(line 1\): cannot read .*gone\.mp4: there is no such file",
@@ -74,21 +94,31 @@ def test_a_batch_names_the_entry_to_blame(data: Path) -> None:
     processor = processor_of(
         LLAVA,
         ENDED.replace(
-            "{{ item['text'] }}", "{{ raise_exception('no') if item['text'] == 'what 3' }}{{ item['text'] }}"
+            "{{ item['text'] }}",
+            "{{ raise_exception('no') if item['text'] == 'what 3' }}{{ item['text'] }}",
         ),
     )
-    with pytest.raises(TrainingDataError, match=r"entry 4 \(line \d+\): the chat template of tiny refuses"):
+    with pytest.raises(
+        TrainingDataError, match=r"entry 4 \(line \d+\): the chat template of tiny refuses"
+    ):
         Collator(read, AnswerProcessor(processor, "tiny"), None, 2)(read.entries)
 
 
 def test_targets_that_write_answers_otherwise_are_refused(data: Path) -> None:
     read = read_data(data)
     processor = processor_of(
-        LLAVA, ENDED.replace("'assistant\\n'", "'assistant'").replace("message['role'] + '\\n'", "message['role']")
+        LLAVA,
+        ENDED.replace("'assistant\\n'", "'assistant'").replace(
+            "message['role'] + '\\n'", "message['role']"
+        ),
     )
-    spaced = processor_of(LLAVA, ENDED.replace("'assistant\\n'", "'assistant'").replace("+ '\\n'", "+ ' '"))
+    spaced = processor_of(
+        LLAVA, ENDED.replace("'assistant\\n'", "'assistant'").replace("+ '\\n'", "+ ' '")
+    )
     collate = Collator(read, AnswerProcessor(processor, "one"), AnswerProcessor(spaced, "other"), 2)
-    with pytest.raises(TrainingDataError, match="chat templates of one and other make other tokens of an answer"):
+    with pytest.raises(
+        TrainingDataError, match="chat templates of one and other make other tokens of an answer"
+    ):
         collate(read.entries[:1])
 
 
@@ -105,15 +135,23 @@ def config_of(family: Family, folder: Path, **changed: Any) -> Path:
 def test_a_config_starts_from_random_weights(llava: str, data: Path, tmp_path: Path) -> None:
     config = config_of(LLAVA, tmp_path / "config")
     made = [
-        load_draft(training(data, tmp_path / "out", source, draft_config=file, target=llava, seed=seed)).model
-        for source, file, seed in ((None, config, 1), (str(config.parent), None, 1), (None, config, 2))
+        load_draft(
+            training(data, tmp_path / "out", source, draft_config=file, target=llava, seed=seed)
+        ).model
+        for source, file, seed in (
+            (None, config, 1),
+            (str(config.parent), None, 1),
+            (None, config, 2),
+        )
     ]
     states = [model.state_dict() for model in made]
     assert same(states[0], states[1])
     assert not same(states[0], states[2])
     with pytest.raises(ConfigError, match="needs a processor: name a target or a processor"):
         load_draft(training(data, tmp_path / "out", None, draft_config=config))
-    assert load_draft(training(data, tmp_path / "out", None, draft_config=config, processor=llava)).parts.projector
+    assert load_draft(
+        training(data, tmp_path / "out", None, draft_config=config, processor=llava)
+    ).parts.projector
 
 
 @pytest.mark.parametrize(
@@ -128,8 +166,14 @@ def test_a_config_that_does_not_fit_is_refused(
 ) -> None:
     file = config_of(LLAVA, tmp_path / "config")
     content = json.loads(file.read_text())
-    file.write_text(json.dumps({**{k: v for k, v in content.items() if k != "image_token_id"}, **changed}))
-    refused(ConfigError, sentence, training(data, tmp_path / "out", None, draft_config=file, target=llava))
+    file.write_text(
+        json.dumps({**{k: v for k, v in content.items() if k != "image_token_id"}, **changed})
+    )
+    refused(
+        ConfigError,
+        sentence,
+        training(data, tmp_path / "out", None, draft_config=file, target=llava),
+    )
 
 
 def test_a_vocabulary_too_small_is_refused(llava: str, data: Path, tmp_path: Path) -> None:
@@ -145,7 +189,8 @@ def test_a_vocabulary_too_small_is_refused(llava: str, data: Path, tmp_path: Pat
 
 
 def of_other_patches(folder: Path) -> Path:
-    """The config of a LLaVA whose pictures are more tokens than its processor writes, with nothing beside it."""
+    """The config of a LLaVA whose pictures are more tokens than its processor writes, with nothing
+    beside it."""
     file = config_of(LLAVA, folder)
     content = json.loads(file.read_text())
     content["vision_config"]["patch_size"] //= 2
@@ -159,7 +204,9 @@ def test_a_config_of_other_patches_is_refused_and_may_be_corrected(
 ) -> None:
     """Nothing is written, so the corrected config is no other run."""
     file = of_other_patches(tmp_path / "config")
-    options = training(data, tmp_path / "out", None, draft_config=file, target=llava, stages=stages, max_steps=1)
+    options = training(
+        data, tmp_path / "out", None, draft_config=file, target=llava, stages=stages, max_steps=1
+    )
     refused(
         ConfigError,
         r"^the draft '.*config\.json' cannot take what its processor makes of .*data\.json, entry 1 \(line \d+\), so "
@@ -172,13 +219,19 @@ def test_a_config_of_other_patches_is_refused_and_may_be_corrected(
     assert train_draft(options).losses
 
 
-def test_a_target_that_cannot_take_the_entries_is_refused(llava: str, data: Path, tmp_path: Path) -> None:
+def test_a_target_that_cannot_take_the_entries_is_refused(
+    llava: str, data: Path, tmp_path: Path
+) -> None:
     """It is only asked in the stage after the first, but before the first."""
     file = of_other_patches(tmp_path / "config")
     target = tmp_path / "target"
-    AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(file)).save_pretrained(target)
+    AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(file)).save_pretrained(
+        target
+    )
     processor_of(LLAVA).save_pretrained(target)
-    sentence = r"^the target '.*target' cannot take what its processor makes of .*, entry 1 \(line \d+\)"
+    sentence = (
+        r"^the target '.*target' cannot take what its processor makes of .*, entry 1 \(line \d+\)"
+    )
     refused(ConfigError, sentence, training(data, tmp_path / "out", llava, distil=str(target)))
 
 
@@ -214,7 +267,9 @@ def test_text_alone_needs_no_eyes(llava: str, tmp_path: Path) -> None:
     """There is nothing to try before the first step."""
     text = tmp_path / "text.json"
     text.write_text(json.dumps([{"conversations": talk("hello", "hi")}]))
-    assert train_draft(training(text, tmp_path / "out", llava, distil=llava, stages="instruct", max_steps=1)).losses
+    assert train_draft(
+        training(text, tmp_path / "out", llava, distil=llava, stages="instruct", max_steps=1)
+    ).losses
 
 
 def cut_off(folder: Path) -> None:
@@ -224,13 +279,19 @@ def cut_off(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ["draft", "distil"])
-def test_weights_that_were_cut_off_are_refused(llava: str, data: Path, tmp_path: Path, role: str) -> None:
+def test_weights_that_were_cut_off_are_refused(
+    llava: str, data: Path, tmp_path: Path, role: str
+) -> None:
     cut = tmp_path / "cut"
     save_model(LLAVA, cut)
     cut_off(cut)
     what = "target" if role == "distil" else "draft"
     models = {"draft": llava, role: str(cut)}
-    refused(ConfigError, rf"^cannot load the {what} '{cut}': .+$", training(data, tmp_path / "out", **models))
+    refused(
+        ConfigError,
+        rf"^cannot load the {what} '{cut}': .+$",
+        training(data, tmp_path / "out", **models),
+    )
 
 
 def test_a_checkpoint_that_was_cut_off_is_named(llava: str, data: Path, tmp_path: Path) -> None:

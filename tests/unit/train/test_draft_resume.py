@@ -1,4 +1,5 @@
-"""Going on with an interrupted run: the losses that it tells, and the media that it was begun with."""
+"""Going on with an interrupted run: the losses that it tells, and the media that it was begun
+with."""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ import pytest
 from families import FAMILIES
 from PIL import Image
 
-from draftlens.errors import ConfigError, TrainingDataError
-from draftlens.train.draft import train_draft
-from draftlens.train.draft.data import read_data
-from draftlens.train.draft.media import ENDS, media_digest
+from draftlens.core.errors import ConfigError, TrainingDataError
+from draftlens.train import train_draft
+from draftlens.train.data import read_data
+from draftlens.train.media import ENDS, media_digest
 from tests.unit.train.drafts import Interrupt, talk, training, write_data
 
 LLAVA = next(family for family in FAMILIES if family.name == "llava")
@@ -29,16 +30,21 @@ def recorded(out: Path) -> list[dict[str, float]]:
 def test_losses_are_told_as_if_nothing_had_happened(
     llava: str, data: Path, tmp_path: Path, save_steps: int, log_steps: int
 ) -> None:
-    """Each is the mean since the one before, whether or not a run was interrupted between the two."""
+    """Each is the mean since the one before, whether or not a run was interrupted between the
+    two."""
     steps = {"stages": "instruct", "max_steps": 8}
-    single = train_draft(training(data, tmp_path / "single", llava, **steps, save_steps=9)).losses["instruct"]
+    single = train_draft(training(data, tmp_path / "single", llava, **steps, save_steps=9)).losses[
+        "instruct"
+    ]
     due = {**steps, "save_steps": save_steps, "log_steps": log_steps}
     whole = train_draft(training(data, tmp_path / "whole", llava, **due)).losses["instruct"]
     options = training(data, tmp_path / "parts", llava, **due)
     for step in (5, 7):
         with pytest.raises(KeyboardInterrupt):
             train_draft(options, callbacks=[Interrupt(step)])
-        assert recorded(options.out) == [point for point in whole if point["step"] <= step // save_steps * save_steps]
+        assert recorded(options.out) == [
+            point for point in whole if point["step"] <= step // save_steps * save_steps
+        ]
     assert train_draft(options).losses["instruct"] == whole == recorded(options.out)
     told = [0, *(int(point["step"]) for point in whole)]
     assert told[1] == 1
@@ -54,7 +60,9 @@ def picture(path: Path, value: int) -> None:
 
 
 @pytest.mark.parametrize("stage", ["instruct", "projector"])
-def test_media_that_changed_in_between_make_another_run(llava: str, tmp_path: Path, stage: str) -> None:
+def test_media_that_changed_in_between_make_another_run(
+    llava: str, tmp_path: Path, stage: str
+) -> None:
     """A picture of the same name and size in pixels; `--restart` begins anew with it."""
     data, other = write_data(tmp_path / "data", 3), write_data(tmp_path / "other", 3)
     picture(data.parent / "0.png", 1)
@@ -66,7 +74,9 @@ def test_media_that_changed_in_between_make_another_run(llava: str, tmp_path: Pa
     kept = changed.read_bytes()
     picture(changed, 2)
     name = "projector_data" if more else "data"
-    with pytest.raises(ConfigError, match=rf"holds another run \(media of {name} differs\).* --restart"):
+    with pytest.raises(
+        ConfigError, match=rf"holds another run \(media of {name} differs\).* --restart"
+    ):
         train_draft(options)
     changed.write_bytes(kept)
     changed.touch()
@@ -81,7 +91,9 @@ def test_the_digest_of_media_knows_names_sizes_and_both_ends(tmp_path: Path) -> 
     entries = [{"image": name, "conversations": talk("<image>?", "that")} for name in names]
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
-        (tmp_path / folder / "data.json").write_text(json.dumps(entries[:: 1 if folder == "one" else -1]))
+        (tmp_path / folder / "data.json").write_text(
+            json.dumps(entries[:: 1 if folder == "one" else -1])
+        )
         for name in set(names):
             (tmp_path / folder / name).write_bytes(name.encode() * ENDS)
     one, two = (read_data(tmp_path / folder / "data.json") for folder in ("one", "two"))

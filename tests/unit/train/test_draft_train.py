@@ -1,4 +1,5 @@
-"""Training runs of a few steps: what changes, what does not, and that an interrupted run loses nothing."""
+"""Training runs of a few steps: what changes, what does not, and that an interrupted run loses
+nothing."""
 
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 import draftlens
-from draftlens.errors import ConfigError, TrainingDataError
-from draftlens.train.draft import train_draft
-from draftlens.train.draft.labels import IGNORE
-from draftlens.train.draft.parts import find_parts
-from draftlens.train.draft.report import Plan, Trained
-from draftlens.train.draft.trainer import DraftTrainer
+from draftlens.core.errors import ConfigError, TrainingDataError
+from draftlens.train import train_draft
+from draftlens.train.labels import IGNORE
+from draftlens.train.parts import find_parts
+from draftlens.train.report import Plan, Trained
+from draftlens.train.trainer import DraftTrainer
 from tests.unit.train.drafts import batch_of, same, save_model, training, write_data
 
 NAMED = {family.name: family for family in FAMILIES}
@@ -67,38 +68,63 @@ def llava(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def ran(llava: str, data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Trained, list[Plan]]:
+def ran(
+    llava: str, data: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Trained, list[Plan]]:
     """An uninterrupted run of both stages: 4 steps of 2 entries with a picture, then 6 of all."""
     out, plans = tmp_path_factory.mktemp("run") / "out", []
     options = training(
-        data, out, llava, target=llava, projector_epochs=2, epochs=2, device_batch=1, group_by_length=True
+        data,
+        out,
+        llava,
+        target=llava,
+        projector_epochs=2,
+        epochs=2,
+        device_batch=1,
+        group_by_length=True,
     )
     return (
         out,
         train_draft(
-            options, on_plan=plans.append, callbacks=[At("instruct", 1, frozen_eyes), At("instruct", 5, second_epoch)]
+            options,
+            on_plan=plans.append,
+            callbacks=[At("instruct", 1, frozen_eyes), At("instruct", 5, second_epoch)],
         ),
         plans,
     )
 
 
-def test_the_plan_says_what_will_be_trained(ran: tuple[Path, Trained, list[Plan]], llava: str) -> None:
+def test_the_plan_says_what_will_be_trained(
+    ran: tuple[Path, Trained, list[Plan]], llava: str
+) -> None:
     _, trained, (plan,) = ran
     model = LLAVA.build()
     assert sum(plan.parameters.values()) == sum(p.numel() for p in model.parameters())
     projector, instruct = plan.stages
-    assert (projector.entries, projector.skipped, instruct.entries, instruct.skipped) == (4, 1, 5, 0)
+    assert (projector.entries, projector.skipped, instruct.entries, instruct.skipped) == (
+        4,
+        1,
+        5,
+        0,
+    )
     assert (projector.steps, instruct.steps) == (4, 6)
     assert (projector.trained, instruct.trained) == (
         plan.parameters["projector"],
         plan.parameters["projector"] + plan.parameters["language"],
     )
-    assert (instruct.batch, instruct.device_batch, plan.media, plan.precision) == (2, 1, 4, "float32")
+    assert (instruct.batch, instruct.device_batch, plan.media, plan.precision) == (
+        2,
+        1,
+        4,
+        "float32",
+    )
     assert 0 < instruct.answer_tokens < instruct.tokens
     assert trained.resumed == {"projector": 0, "instruct": 0}
 
 
-def test_each_stage_changes_its_parts_only(ran: tuple[Path, Trained, list[Plan]], llava: str) -> None:
+def test_each_stage_changes_its_parts_only(
+    ran: tuple[Path, Trained, list[Plan]], llava: str
+) -> None:
     out, _, _ = ran
     parts = find_parts(LLAVA.build())
     kind = LLAVA.model
@@ -117,7 +143,9 @@ def test_each_stage_changes_its_parts_only(ran: tuple[Path, Trained, list[Plan]]
 def test_the_losses_are_told_and_drawn(ran: tuple[Path, Trained, list[Plan]]) -> None:
     out, trained, _ = ran
     assert json.loads((out / "loss.json").read_text()) == trained.losses
-    assert {stage: [point["step"] for point in points] for stage, points in trained.losses.items()} == {
+    assert {
+        stage: [point["step"] for point in points] for stage, points in trained.losses.items()
+    } == {
         "projector": list(range(1, 5)),
         "instruct": list(range(1, 7)),
     }
@@ -125,7 +153,9 @@ def test_the_losses_are_told_and_drawn(ran: tuple[Path, Trained, list[Plan]]) ->
     assert (out / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_result_drafts_for_its_target(ran: tuple[Path, Trained, list[Plan]], llava: str, data: Path) -> None:
+def test_the_result_drafts_for_its_target(
+    ran: tuple[Path, Trained, list[Plan]], llava: str, data: Path
+) -> None:
     out, _, _ = ran
     engine = draftlens.load(llava, draft=str(out), device="cpu")
     plain = draftlens.load(llava, device="cpu")
@@ -137,13 +167,24 @@ def test_the_result_drafts_for_its_target(ran: tuple[Path, Trained, list[Plan]],
 
 
 def test_an_interrupted_run_goes_on_and_loses_nothing(
-    ran: tuple[Path, Trained, list[Plan]], llava: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ran: tuple[Path, Trained, list[Plan]],
+    llava: str,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Interrupted in the first stage, in a save, and in the second epoch of the second stage."""
     whole, reference, _ = ran
     out = tmp_path / "out"
     options = training(
-        data, out, llava, target=llava, projector_epochs=2, epochs=2, device_batch=1, group_by_length=True
+        data,
+        out,
+        llava,
+        target=llava,
+        projector_epochs=2,
+        epochs=2,
+        device_batch=1,
+        group_by_length=True,
     )
 
     def stopped(message: str, *callbacks: Any) -> None:
@@ -163,7 +204,9 @@ def test_an_interrupted_run_goes_on_and_loses_nothing(
     assert trained.losses == reference.losses == json.loads((out / "loss.json").read_text())
 
 
-def test_an_interruption_before_the_first_checkpoint(llava: str, data: Path, tmp_path: Path) -> None:
+def test_an_interruption_before_the_first_checkpoint(
+    llava: str, data: Path, tmp_path: Path
+) -> None:
     options = training(data, tmp_path / "out", llava, stages="instruct")
     with pytest.raises(KeyboardInterrupt, match="begins anew: there was no checkpoint yet"):
         train_draft(options, callbacks=[At("instruct", 1, interrupt)])
@@ -184,7 +227,8 @@ def test_a_file_that_goes_while_training_is_named(llava: str, tmp_path: Path, wo
     data = write_data(tmp_path / "data", 2)
     options = training(data, tmp_path / "out", llava, stages="instruct", workers=workers)
     with pytest.raises(
-        TrainingDataError, match=rf"^{data}, entry 2 \(line \d+\): cannot read .*1\.png: there is no"
+        TrainingDataError,
+        match=rf"^{data}, entry 2 \(line \d+\): cannot read .*1\.png: there is no",
     ) as told:
         train_draft(options, callbacks=[Deletes(data.parent / "1.png")])
     assert "\n" not in str(told.value)
@@ -200,7 +244,13 @@ def test_a_finished_run_has_nothing_left_and_others_are_refused(
 ) -> None:
     out, reference, _ = ran
     before = weights(out)
-    options = {"target": llava, "projector_epochs": 2, "epochs": 2, "device_batch": 1, "group_by_length": True}
+    options = {
+        "target": llava,
+        "projector_epochs": 2,
+        "epochs": 2,
+        "device_batch": 1,
+        "group_by_length": True,
+    }
 
     steps = [At(stage, step, forbidden) for stage in ("projector", "instruct") for step in range(9)]
     again = train_draft(training(data, out, llava, **options, save_steps=3), callbacks=steps)
@@ -223,13 +273,17 @@ def test_restart_begins_at_the_beginning(llava: str, data: Path, tmp_path: Path)
     assert len(anew.losses["instruct"]) == 1
 
 
-def test_the_loss_is_that_of_stock_models_however_the_batch_is_divided(data: Path, tmp_path: Path) -> None:
+def test_the_loss_is_that_of_stock_models_however_the_batch_is_divided(
+    data: Path, tmp_path: Path
+) -> None:
     draft = save_model(LLAVA, tmp_path / "draft")
     stock = LLAVA.model.from_pretrained(draft)(**batch_of(data, draft)).loss.item()
     results = []
     for each in (5, 1):
         out = tmp_path / str(each)
-        options = training(data, out, draft, stages="instruct", batch=5, device_batch=each, max_steps=2, warmup=0.0)
+        options = training(
+            data, out, draft, stages="instruct", batch=5, device_batch=each, max_steps=2, warmup=0.0
+        )
         trained = train_draft(options)
         assert trained.losses["instruct"][0]["loss"] == pytest.approx(stock, rel=1e-5)
         results.append(weights(out))
@@ -247,13 +301,17 @@ def test_the_loss_of_distillation_is_computed_the_slow_way(data: Path, tmp_path:
         batch = batch_of(data, folder)
         labels = batch.pop("labels")
         logits = family.model.from_pretrained(folder)(**batch).logits.detach()
-        pair.append([(logits[b, t - 1], labels[b, t]) for b, t in (labels != IGNORE).nonzero().tolist()])
+        pair.append(
+            [(logits[b, t - 1], labels[b, t]) for b, t in (labels != IGNORE).nonzero().tolist()]
+        )
     total = 0.0
     for (z_draft, token), (z_target, told) in zip(*pair, strict=True):
         assert token == told
         p = (z_target / temperature).softmax(-1)
         divergence = (p * (p.log() - (z_draft / temperature).log_softmax(-1))).sum()
-        total += float(-(1 - weight) * z_draft.log_softmax(-1)[token] + weight * temperature**2 * divergence)
+        total += float(
+            -(1 - weight) * z_draft.log_softmax(-1)[token] + weight * temperature**2 * divergence
+        )
     options = training(
         data,
         tmp_path / "out",
@@ -277,17 +335,25 @@ def test_training_vision_has_its_own_learning_rate(llava: str, data: Path, tmp_p
         rates.update(round(group["initial_lr"], 9) for group in given["optimizer"].param_groups)
         assert given["model"].model.vision_tower.training
 
-    options = training(data, tmp_path / "out", llava, stages="instruct", max_steps=2, train_vision=True, lr=1e-3)
+    options = training(
+        data, tmp_path / "out", llava, stages="instruct", max_steps=2, train_vision=True, lr=1e-3
+    )
     train_draft(options, callbacks=[At("instruct", 1, look)])
     assert rates == {1e-3, 2e-4}
     before, after = weights(Path(llava)), weights(tmp_path / "out")
-    moved = [name for name in before if "vision_tower.encoder" in name and not torch.equal(before[name], after[name])]
+    moved = [
+        name
+        for name in before
+        if "vision_tower.encoder" in name and not torch.equal(before[name], after[name])
+    ]
     assert moved
 
 
 def test_a_tiny_set_is_learnt(tmp_path: Path) -> None:
     draft = save_model(NAMED["qwen2_vl"], tmp_path / "draft")
     data = write_data(tmp_path / "data", 2)
-    options = training(data, tmp_path / "out", draft, stages="instruct", max_steps=14, lr=1e-2, save_steps=100)
+    options = training(
+        data, tmp_path / "out", draft, stages="instruct", max_steps=14, lr=1e-2, save_steps=100
+    )
     losses = [point["loss"] for point in train_draft(options).losses["instruct"]]
     assert losses[-1] < 0.3 * losses[0]

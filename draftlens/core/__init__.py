@@ -1,0 +1,1 @@
+"""The nouns of the library. Nothing above this package is imported here."""

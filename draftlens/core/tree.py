@@ -1,0 +1,167 @@
+"""Draft trees as shapes: chains, the static trees of the literature, and the masks that verify them
+in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import torch
+from torch import Tensor
+
+from draftlens.core.errors import ConfigError
+
+ROOT = -1
+"""The parent of a draft tree's first level: the last emitted token, which is not itself a node."""
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The shape of a draft tree, shared by all rows of a batch.
+
+    Args:
+        parents: for each node the index of its parent, `ROOT` for the first level. Nodes stand in
+            level order and siblings in the order of the draft's preference, so every level is a
+            contiguous slice.
+    """
+
+    parents: tuple[int, ...]
+
+    @cached_property
+    def depths(self) -> tuple[int, ...]:
+        """Depth of each node; children of the root have depth 1."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 if parent == ROOT else depths[parent] + 1)
+        return tuple(depths)
+
+    @cached_property
+    def children(self) -> dict[int, tuple[int, ...]]:
+        """Node (or `ROOT`) to its children, most preferred first; leaves are absent."""
+        children: dict[int, tuple[int, ...]] = {}
+        for node, parent in enumerate(self.parents):
+            children[parent] = (*children.get(parent, ()), node)
+        return children
+
+    @cached_property
+    def inner(self) -> tuple[int, ...]:
+        """Everything that has children, `ROOT` first, in level order (length P)."""
+        return tuple(sorted(self.children))
+
+    @property
+    def depth(self) -> int:
+        """Length of the longest path; 0 for the empty tree."""
+        return self.depths[-1] if self.parents else 0
+
+    def __len__(self) -> int:
+        return len(self.parents)
+
+
+EMPTY = Topology(())
+"""No guess at all: one verification pass of this tree is one step of plain decoding."""
+
+
+EAGLE_PATHS: tuple[tuple[int, ...], ...] = (
+    *((0,), (1,), (2,), (3,)),
+    *((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0)),
+    *((0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 1, 0), (0, 1, 1), (0, 2, 0), (0, 2, 1), (1, 0, 0)),
+    *((0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 0, 2)),
+    *((0, 0, 0, 0, 0), (0, 0, 0, 0, 1)),
+)
+"""EAGLE's static tree (Li et al. 2024): 25 nodes, 4/8/8/3/2 by depth."""
+
+
+@lru_cache
+def chain(num_tokens: int) -> Topology:
+    """A chain of `num_tokens` guesses: the tree of standard speculative decoding."""
+    return Topology(tuple(range(-1, num_tokens - 1)))
+
+
+def from_paths(paths: Sequence[Sequence[int]]) -> Topology:
+    """A tree as the list of its nodes, each named by the ranks that lead to it from the root.
+
+    ``[[0], [1], [0, 0]]`` is the two likeliest next tokens and one continuation of the likeliest.
+
+    Raises:
+        ConfigError: a node's parent or its better-ranked sibling is missing, a node is named twice,
+            or a rank is no whole number >= 0.
+    """
+    if not isinstance(paths, (list, tuple)) or not all(map(_is_path, paths)):
+        raise ConfigError(
+            f"a tree is a list of non-empty paths of ranks >= 0, such as [[0], [1], [0, 0]], "
+            f"not {paths}"
+        )
+    nodes = sorted(map(tuple, paths), key=lambda path: (len(path), path))
+    index: dict[tuple[int, ...], int] = {(): ROOT}
+    for node, path in enumerate(nodes):
+        if path in index:
+            raise ConfigError(f"the tree names the path {list(path)} twice")
+        for needed in (path[:-1], (*path[:-1], path[-1] - 1)):
+            if needed not in index and needed[-1:] != (-1,):
+                raise ConfigError(
+                    f"the tree's path {list(path)} needs {list(needed)}, which is missing"
+                )
+        index[path] = node
+    return Topology(tuple(index[path[:-1]] for path in nodes))
+
+
+def _is_path(path: object) -> bool:
+    return (
+        isinstance(path, (list, tuple))
+        and len(path) > 0
+        and all(type(r) is int and r >= 0 for r in path)
+    )
+
+
+@lru_cache
+def cut(topology: Topology, depth: int) -> Topology:
+    """The tree without the nodes deeper than `depth`."""
+    if depth >= topology.depth:
+        return topology
+    return (
+        Topology(topology.parents[: sum(d <= depth for d in topology.depths)])
+        if depth > 0
+        else EMPTY
+    )
+
+
+@lru_cache
+def ancestors(topology: Topology, device: torch.device | None = None) -> Tensor:
+    """Which token may see which, root first: bool ``[N+1, N+1]``, true for oneself and one's
+    ancestors."""
+    seen = torch.eye(len(topology) + 1, dtype=torch.bool)
+    for node, parent in enumerate(topology.parents):
+        seen[node + 1] |= seen[parent + 1]
+    return seen.to(device)
+
+
+@lru_cache
+def depths(topology: Topology, device: torch.device | None = None) -> Tensor:
+    """Depth of the root (0) and of each node: int64 ``[N+1]``."""
+    return torch.tensor((0, *topology.depths), device=device)
+
+
+def attention_mask(prefix: Sequence[int], window: Tensor) -> Tensor | None:
+    """The mask of T new tokens over a cache whose rows hold `prefix` tokens each.
+
+    Args:
+        prefix: visible cached tokens per row (length B).
+        window: bool ``[T, W]``: which of the W slots behind the prefix each new token sees.
+
+    Returns:
+        bool ``[B, 1, T, max(prefix) + W]``, or None where every token sees everything, which lets
+        attention kernels take their fastest path.
+    """
+    width, longest, rows = window.shape[1], max(prefix), len(prefix)
+    if min(prefix) == longest:
+        if window.shape == (1, 1):
+            return None
+        mask = window.new_ones((rows, 1, window.shape[0], longest + width))
+        mask[..., longest:] = window
+        return mask
+    mask = window.new_zeros((rows, 1, window.shape[0], longest + width))
+    for row, length in enumerate(prefix):
+        mask[row, :, :, :length] = True
+        mask[row, :, :, length : length + width] = window
+    return mask

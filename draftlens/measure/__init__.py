@@ -1,0 +1,1 @@
+"""What benchmarks and evaluations share."""

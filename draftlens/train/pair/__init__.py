@@ -1,1 +1,0 @@
-"""Making the embedded pair: ``python -m draftlens.train.pair``."""

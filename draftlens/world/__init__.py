@@ -1,0 +1,60 @@
+"""A procedural world of moving shapes and words: scenes from seeds, their pixels, and what is right
+to say of them."""
+
+from draftlens.world.caption import caption, seen_spans, still_caption, told_caption, told_still
+from draftlens.world.dialogue import (
+    IMAGE_PROMPTS,
+    VIDEO_PROMPTS,
+    Turn,
+    describe,
+    differences,
+    follow_ups,
+    questions,
+    small_talk,
+)
+from draftlens.world.facts import Facts, facts, read_facts, right_facts, still_facts
+from draftlens.world.render import frame_times, render, render_at, render_still
+from draftlens.world.sample import (
+    HELD_OUT,
+    novelties,
+    sample_pair,
+    sample_scene,
+    sample_sparse,
+    sample_still,
+)
+from draftlens.world.scene import Scene, Shot, Text, Thing
+
+__all__ = [
+    "HELD_OUT",
+    "IMAGE_PROMPTS",
+    "VIDEO_PROMPTS",
+    "Facts",
+    "Scene",
+    "Shot",
+    "Text",
+    "Thing",
+    "Turn",
+    "caption",
+    "describe",
+    "differences",
+    "facts",
+    "follow_ups",
+    "frame_times",
+    "novelties",
+    "questions",
+    "read_facts",
+    "render",
+    "render_at",
+    "render_still",
+    "right_facts",
+    "sample_pair",
+    "sample_scene",
+    "sample_sparse",
+    "sample_still",
+    "seen_spans",
+    "small_talk",
+    "still_caption",
+    "still_facts",
+    "told_caption",
+    "told_still",
+]

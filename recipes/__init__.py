@@ -1,0 +1,1 @@
+"""How the embedded models are trained; run from a checkout, not part of the wheel."""

@@ -1,0 +1,1 @@
+"""Making the embedded pair: ``python -m recipes.pair``."""

@@ -1,0 +1,112 @@
+"""The pair's processor and models: stock transformers classes, small configurations."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import (
+    LlavaOnevisionConfig,
+    LlavaOnevisionForConditionalGeneration,
+    LlavaOnevisionImageProcessor,
+    LlavaOnevisionProcessor,
+    LlavaOnevisionVideoProcessor,
+    Qwen2Config,
+    SiglipVisionConfig,
+)
+
+from recipes.pair.tokenizer import CHAT_TEMPLATE, END, IMAGE, PAD, VIDEO
+
+SIDE = 64  # pixels: every frame and picture is resized to this square
+PATCH = 8
+PATCHES = (
+    SIDE // PATCH
+) ** 2  # visual tokens of a picture before newlines; a video frame is pooled to a quarter
+FRAME_TOKENS = PATCHES // 4
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of one model: layers, widths and heads of the language model and of the vision
+    tower."""
+
+    layers: int
+    width: int
+    inner: int
+    heads: int
+    vision_layers: int
+    vision_width: int
+    vision_inner: int
+    vision_heads: int
+
+
+# Targets start shallow and are deepened after they have learned (see grow.py).
+TARGET_SHALLOW = Shape(4, 128, 384, 4, 3, 128, 384, 4)
+TARGET = Shape(20, 128, 384, 4, 3, 128, 384, 4)
+LARGE_SHALLOW = Shape(4, 320, 896, 5, 4, 224, 640, 4)
+LARGE = Shape(12, 320, 896, 5, 4, 224, 640, 4)
+DRAFT = Shape(2, 96, 256, 3, 1, 64, 128, 2)
+
+
+def build_processor(tokenizer: Any) -> Any:
+    """The processor that both models share."""
+    size = {"height": SIDE, "width": SIDE}
+    return LlavaOnevisionProcessor(
+        image_processor=LlavaOnevisionImageProcessor(
+            size=size, image_grid_pinpoints=[[SIDE, SIDE]]
+        ),
+        video_processor=LlavaOnevisionVideoProcessor(size=size),
+        tokenizer=tokenizer,
+        num_image_tokens=PATCHES,
+        vision_feature_select_strategy="full",
+        vision_aspect_ratio="anyres_max_1",
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+def build_config(shape: Shape, tokenizer: Any) -> Any:
+    """The LLaVA-OneVision configuration of one model of the pair."""
+    vision = SiglipVisionConfig(
+        hidden_size=shape.vision_width,
+        intermediate_size=shape.vision_inner,
+        num_hidden_layers=shape.vision_layers,
+        num_attention_heads=shape.vision_heads,
+        image_size=SIDE,
+        patch_size=PATCH,
+        vision_use_head=False,
+    )
+    eos, pad = (tokenizer.convert_tokens_to_ids(t) for t in (END, PAD))
+    text = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=shape.width,
+        intermediate_size=shape.inner,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
+        max_position_embeddings=8192,
+        bos_token_id=None,
+        eos_token_id=eos,
+        pad_token_id=pad,
+        initializer_range=0.05,
+        tie_word_embeddings=False,
+    )
+    return LlavaOnevisionConfig(
+        vision_config=vision,
+        text_config=text,
+        image_token_index=tokenizer.convert_tokens_to_ids(IMAGE),
+        video_token_index=tokenizer.convert_tokens_to_ids(VIDEO),
+        vision_feature_select_strategy="full",
+        vision_feature_layer=-1,
+        image_grid_pinpoints=[[SIDE, SIDE]],
+        vision_aspect_ratio="anyres_max_1",
+        tie_word_embeddings=False,
+    )
+
+
+def build_model(shape: Shape, tokenizer: Any, seed: int) -> Any:
+    """A fresh float32 model with random weights from the seed."""
+    torch.manual_seed(seed)
+    model = LlavaOnevisionForConditionalGeneration(build_config(shape, tokenizer)).float()
+    # The default (a tenth) is too faint beside the patches' colours for attention to find its way
+    # by position.
+    torch.nn.init.normal_(model.model.vision_tower.embeddings.position_embedding.weight, std=0.5)
+    return model

@@ -1,0 +1,241 @@
+"""What the pair is trained on: batches equal to the processor's, labels equal to what the scenes
+show."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from draftlens.world import HELD_OUT, caption, frame_times, render, render_still, sample_scene
+from draftlens.world.samples import KINDS, draw
+from draftlens.world.scene import (
+    BACKGROUNDS,
+    CAMERAS,
+    COLOURS,
+    PATTERNS,
+    PLACES,
+    SHAPES,
+    TEXT_COLOURS,
+    TEXTURES,
+    WORDS,
+    Scene,
+)
+from recipes.pair import sight, watch
+from recipes.pair.data import (
+    IGNORED,
+    POOL,
+    Mix,
+    batches,
+    check_fast_path,
+    collate,
+    encode,
+    pixels,
+    plans,
+)
+from recipes.pair.models import FRAME_TOKENS, SIDE
+from recipes.pair.tokenizer import IMAGE, VIDEO, build_tokenizer
+from tests.unit.world.twin import shot_at, text_at, whereabouts
+
+SMALL = Mix((1, 3), (0.5, 0.5), batch=2)
+SEEDS = [*range(30), *range(HELD_OUT, HELD_OUT + 15)]
+
+
+def test_tokenizer_round_trip_and_determinism(fresh_processor: Any) -> None:
+    tokenizer = fresh_processor.tokenizer
+    for text in (caption(sample_scene(5)), "naïve café, 漢字\n", "  two  spaces"):
+        assert tokenizer.decode(tokenizer(text).input_ids) == text
+    assert build_tokenizer().get_vocab() == tokenizer.get_vocab()
+
+
+@pytest.mark.parametrize("base", [0, HELD_OUT])
+def test_captions_have_120_to_300_tokens(fresh_processor: Any, base: int) -> None:
+    tokenizer = fresh_processor.tokenizer
+    lengths = [
+        len(tokenizer(caption(sample_scene(seed))).input_ids) for seed in range(base, base + 500)
+    ]
+    assert min(lengths) >= 120
+    assert max(lengths) <= 300
+
+
+def test_fast_path_equals_the_processor(fresh_processor: Any) -> None:
+    check_fast_path(fresh_processor)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_are_the_answers(fresh_processor: Any, kind: str) -> None:
+    tokenizer = fresh_processor.tokenizer
+    for seed in range(6):
+        sample = draw(kind, seed)
+        ids, labels = encode(tokenizer, sample, num_frames=4)
+        assert len(ids) == len(labels)
+        assert all(label in (IGNORED, token) for token, label in zip(ids, labels, strict=True))
+        told = tokenizer.decode([token for token in labels if token != IGNORED])
+        assert told == "".join(turn.answer + tokenizer.eos_token for turn in sample.turns)
+        shown = {
+            "clip": {VIDEO: 4 * FRAME_TOKENS + 1},
+            "picture": {IMAGE: 136},
+            "pair": {IMAGE: 130},
+            "talk": {},
+        }[kind]
+        for holder in (IMAGE, VIDEO):
+            assert ids.count(tokenizer.convert_tokens_to_ids(holder)) == shown.get(holder, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_are_padded_rows_and_their_pixels(fresh_processor: Any, kind: str) -> None:
+    tokenizer = fresh_processor.tokenizer
+    samples = [draw(kind, seed) for seed in range(3)]
+    batch = collate(tokenizer, samples, 2)
+    for row, (sample, ids) in enumerate(zip(samples, batch["input_ids"].tolist(), strict=True)):
+        alone, labels = encode(tokenizer, sample, 2)
+        rest = len(ids) - len(alone)
+        assert ids == alone + [tokenizer.pad_token_id] * rest
+        assert batch["labels"][row].tolist() == labels + [IGNORED] * rest
+        if kind == "clip":
+            assert torch.equal(
+                batch["pixel_values_videos"][row], pixels(render(sample.scenes[0], 2, SIDE))
+            )
+        if kind == "pair":
+            shown = pixels(np.stack([render_still(scene, SIDE) for scene in sample.scenes]))
+            assert torch.equal(batch["pixel_values"][2 * row : 2 * row + 2, 0], shown)
+    assert (
+        set(batch)
+        == {"input_ids", "labels"}
+        | {
+            "clip": {"pixel_values_videos"},
+            "picture": {"pixel_values", "image_sizes", "batch_num_images"},
+            "pair": {"pixel_values", "image_sizes", "batch_num_images"},
+            "talk": set(),
+        }[kind]
+    )
+
+
+def equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(
+        torch.equal(first[name], second[name]) for name in first
+    )
+
+
+def test_batches_go_on_where_they_stopped(fresh_processor: Any) -> None:
+    tokenizer = fresh_processor.tokenizer
+    whole = list(islice(batches(tokenizer, SMALL, 5, 0), POOL + 3))
+    for start in (0, 3, POOL - 1, POOL, POOL + 1):
+        resumed = list(islice(batches(tokenizer, SMALL, 5, start), min(3, POOL + 3 - start)))
+        assert all(
+            equal(ours, theirs) for ours, theirs in zip(resumed, whole[start:], strict=False)
+        )
+    assert not all(map(equal, whole[:4], islice(batches(tokenizer, SMALL, 6, 0), 4)))
+
+
+def test_batches_mix_the_kinds_and_keep_to_their_tokens(fresh_processor: Any) -> None:
+    mix = Mix((4,), (1.0,), batch=4, tokens=2 * 4 * FRAME_TOKENS, others=(3, 2, 1))
+    pool = list(islice(batches(fresh_processor.tokenizer, mix, 1, 0), POOL))
+    clips = [batch for batch in pool if "pixel_values_videos" in batch]
+    assert {len(batch["input_ids"]) for batch in clips} == {2}
+    assert len(clips) == POOL - 6
+    counts = [int(batch["batch_num_images"][0]) for batch in pool if "pixel_values" in batch]
+    assert sorted(counts) == [1, 1, 1, 2, 2]
+
+
+def expected_label(scene: Scene, time: float) -> dict[str, Any]:
+    """What a frame shows, thing by thing and part by part."""
+    at, within = shot_at(scene, time)
+    shot, text = scene.shots[at], text_at(scene, time)
+    card = text is not None and text.carrier == "card"
+    label: dict[str, Any] = {
+        "background": -100 if card else BACKGROUNDS.index(shot.background),
+        "pattern": -100 if card else PATTERNS.index(shot.pattern),
+        "colour": [6] * 4,
+        "shape": [5] * 4,
+        "texture": [3] * 4,
+        "where": [(0, 0, 0)] * 4,
+        **dict.fromkeys(("word", "tens", "ones", "ink"), -100),
+        "carrier": 0,
+    }
+    for thing in () if card else shot.things:
+        x, y, radius = whereabouts(thing, shot, within)
+        if max(-x, x - 1) < 0.3 * radius:
+            quarter = PLACES.index(thing.place)
+            label["colour"][quarter] = COLOURS.index(thing.colour)
+            label["shape"][quarter] = SHAPES.index(thing.shape)
+            label["texture"][quarter] = TEXTURES.index(thing.texture)
+            label["where"][quarter] = (6 * x - 3, 6 * y - 3, 6 * radius)
+    if text is not None:
+        label["carrier"] = ["", "word", "number", "strip", "card"].index(
+            text.carrier if text.kind == "secret" else text.kind
+        )
+        if text.kind == "number":
+            label["tens"], label["ones"] = divmod(int(text.value), 10)
+        else:
+            label["word"] = WORDS.index(text.value)
+        label["ink"] = -100 if text.kind == "secret" else TEXT_COLOURS.index(text.colour)
+    return label
+
+
+def test_sight_labels_say_what_a_frame_shows() -> None:
+    for seed in SEEDS:
+        scene = sample_scene(seed)
+        for time in frame_times(16):
+            label, expected = sight.label(scene, time), expected_label(scene, time)
+            where = expected.pop("where")
+            assert np.allclose(label.pop("where"), where)
+            assert label == expected
+
+
+@pytest.mark.parametrize("since", [1.0, 0.6])
+@pytest.mark.parametrize("count", [8, 12, 32])
+def test_stories_say_what_happens_in_a_film(count: int, since: float) -> None:
+    for seed in SEEDS:
+        scene, story = sample_scene(seed), watch.story(sample_scene(seed), count, since)
+        times = frame_times(count)
+        shots = [shot_at(scene, time)[0] for time in times]
+        assert story["shot"] == shots
+        assert story["texts"] == [
+            len([text for text in scene.texts if text.start <= time]) for time in times
+        ]
+        for at, (shot, deeds, camera) in enumerate(
+            zip(shots, story["deeds"], story["camera"], strict=True)
+        ):
+            own = scene.shots[shot]
+            late = (times[at] - own.start) / (own.end - own.start) >= since
+            if at + 1 < count and shots[at + 1] == shot and not late:
+                assert (deeds, camera) == ([-100] * 4, -100)
+                continue
+            things = {thing.place: thing for thing in scene.shots[shot].things}
+            said = ["" if deed == len(watch.DEEDS) else watch.DEEDS[deed] for deed in deeds]
+            expected = [
+                f"{things[p].motion} {things[p].when}".strip() if p in things else ""
+                for p in PLACES
+            ]
+            assert (said, CAMERAS[camera]) == (expected, scene.shots[shot].camera)
+
+
+def test_sights_go_on_where_they_stopped() -> None:
+    seen, resumed = list(islice(sight.sights(3, 2, 0), 3)), next(sight.sights(3, 2, 2))
+    assert torch.equal(seen[2][0], resumed[0])
+    assert all(torch.equal(seen[2][1][name], resumed[1][name]) for name in resumed[1])
+
+
+def test_what_is_watched_are_the_batches_and_their_stories(fresh_processor: Any) -> None:
+    mix = Mix((8,), (1.0,), batch=2, others=(3, 2, 1))
+    tokenizer, start, kinds = fresh_processor.tokenizer, 2, set()
+    told = zip(
+        batches(tokenizer, mix, 4, start),
+        watch.watched(tokenizer, mix, 4, 0.6, start),
+        strict=False,
+    )
+    for (plain, (batch, film)), (samples, count) in islice(
+        zip(told, plans(mix, 4, start), strict=False), 12
+    ):
+        assert equal(plain, batch)
+        assert (film is not None) == (samples[0].kind == "clip")
+        kinds.add(samples[0].kind)
+        for row, sample in enumerate(samples if film else ()):
+            assert torch.equal(film.frames[row], pixels(render(sample.scenes[0], count, SIDE)))
+            for name, expected in watch.story(sample.scenes[0], count, 0.6).items():
+                assert getattr(film, name)[row].tolist() == expected
+    assert len(kinds) > 1

@@ -1,0 +1,285 @@
+"""The world: the same from every seed, split as it says, and told rightly."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from draftlens.world import (
+    HELD_OUT,
+    caption,
+    facts,
+    novelties,
+    read_facts,
+    render,
+    render_still,
+    right_facts,
+    sample_pair,
+    sample_scene,
+    sample_sparse,
+    sample_still,
+    seen_spans,
+    still_caption,
+    still_facts,
+    told_caption,
+    told_still,
+)
+from draftlens.world import scene as s
+from tests.unit.world.twin import is_novel, known, known_still, one, scene_of, shot_of
+
+BOTH_SPLITS = [*range(150), *range(HELD_OUT, HELD_OUT + 150)]
+VALUES = (
+    *(
+        s.COLOURS,
+        s.SHAPES,
+        s.TEXTURES,
+        s.SIZES,
+        s.PLACES,
+        s.TIMES,
+        s.BACKGROUNDS,
+        s.PATTERNS,
+        s.TEXT_COLOURS,
+    ),
+    *(
+        tuple(word.upper() for word in s.WORDS),
+        s.NUMBERS,
+        ("none", "one", "two", "three", "four", "five", "six"),
+    ),
+    *(
+        ("left", "right"),
+        ("strip", "card"),
+        ("word", "number", "secret word"),
+        ("All", "At"),
+        ("A", "There", "At"),
+    ),
+    *(
+        ("stays", "moves"),
+        ("grows", "shrinks"),
+        ("enters", "leaves"),
+        ("upwards", "downwards"),
+        ("still", "moving"),
+    ),
+)
+
+
+def test_the_same_seed_gives_the_same_scene_pixels_and_words() -> None:
+    for seed in (0, 7, HELD_OUT + 3):
+        first, second = sample_scene(seed), sample_scene(seed)
+        assert first == second
+        assert caption(first) == caption(second)
+        assert np.array_equal(render(first, 4, 64), render(second, 4, 64))
+        assert np.array_equal(
+            render_still(sample_still(seed), 64), render_still(sample_still(seed), 64)
+        )
+        assert sample_pair(seed) == sample_pair(seed)
+    assert len({caption(sample_scene(seed)) for seed in range(200)}) == 200
+
+
+def test_training_scenes_never_show_a_held_out_combination() -> None:
+    for seed in range(3000):
+        assert not any(
+            map(
+                is_novel,
+                (sample_scene(seed), sample_sparse(seed), sample_still(seed), *sample_pair(seed)),
+            )
+        )
+
+
+def test_every_held_out_scene_shows_a_held_out_combination() -> None:
+    for seed in range(HELD_OUT, HELD_OUT + 1500):
+        assert all(
+            map(
+                is_novel,
+                (sample_scene(seed), sample_sparse(seed), sample_still(seed), *sample_pair(seed)),
+            )
+        )
+
+
+def test_novelties_count_every_combination_once() -> None:
+    assert novelties(scene_of(shot_of(one()))) == 0
+    both = one("up", shape="ring")
+    word = s.Text("word", "plum", "white", "strip", "sans", 0.1, 0.3)
+    assert novelties(scene_of(shot_of(both, one(place="top right")), texts=(word,))) == 3
+    assert (
+        novelties(scene_of(shot_of(one()), texts=(replace(word, kind="secret", colour="black"),)))
+        == 0
+    )
+
+
+def test_scenes_are_drawn_as_wide_as_they_say() -> None:
+    scenes = [sample_scene(seed) for seed in range(1500)]
+    shots = [shot for scene in scenes for shot in scene.shots]
+    things = [thing for shot in shots for thing in shot.things]
+    texts = [text for scene in scenes for text in scene.texts]
+    for name, values in (
+        ("motion", s.MOTIONS),
+        ("place", s.PLACES),
+        ("colour", s.COLOURS),
+        ("shape", s.SHAPES),
+    ):
+        assert {getattr(thing, name) for thing in things} == set(values)
+    for name, values in (
+        ("background", s.BACKGROUNDS),
+        ("pattern", s.PATTERNS),
+        ("camera", s.CAMERAS),
+    ):
+        assert {getattr(shot, name) for shot in shots} == set(values)
+    assert {text.value for text in texts} == {*s.WORDS, *s.NUMBERS}
+    assert {
+        (len(scene.texts), *(len(shot.things) for shot in scene.shots)) for scene in scenes
+    } == {
+        (4, 4),
+        *((texts, first, second) for texts in (2, 3, 4) for first in (3, 4) for second in (3, 4)),
+    }
+    assert {len(sample_sparse(seed).texts) for seed in range(100)} == {0, 1, 2, 3, 4}
+
+
+def test_scenes_keep_their_own_rules() -> None:
+    for seed in BOTH_SPLITS:
+        scene = sample_scene(seed) if seed % 2 else sample_sparse(seed)
+        for shot in scene.shots:
+            assert [t.place for t in shot.things] == [
+                p for p in s.PLACES if p in {t.place for t in shot.things}
+            ]
+            assert len({t.colour for t in shot.things}) == len(shot.things)
+            assert {t.motion for t in shot.things} not in ({"left"}, {"right"})
+            assert shot.camera == "still" or {t.motion for t in shot.things} == {"stay"}
+            bumping = [t.place.split()[0] for t in shot.things if t.motion == "bump"]
+            assert bumping in ([], ["top"] * 2, ["bottom"] * 2)
+        assert [
+            (a.end, a.background != b.background)
+            for a, b in zip(scene.shots, scene.shots[1:], strict=False)
+        ] in (*([], [(scene.shots[-1].start, True)]),)
+        assert all(a.end <= b.start for a, b in zip(scene.texts, scene.texts[1:], strict=False))
+        assert len({text.value for text in scene.texts}) == len(scene.texts)
+        assert sum(text.kind == "secret" for text in scene.texts) <= 1
+        assert not any(text.carrier == "card" for text in scene.texts) or len(scene.shots) == 1
+
+
+@pytest.mark.parametrize("base", [0, HELD_OUT])
+def test_captions_state_exactly_the_facts_of_their_scene(base: int) -> None:
+    for seed in range(base, base + 400):
+        moving, still = sample_scene(seed), sample_still(seed)
+        assert read_facts(caption(moving)) == facts(moving) == known(moving)
+        assert facts(sample_sparse(seed)) == known(sample_sparse(seed))
+        assert read_facts(still_caption(still)) == still_facts(still) == known_still(still)
+        assert right_facts(caption(moving), known(moving)) == (len(known(moving)),) * 2
+
+
+def wrong_words(word: str) -> Iterator[str]:
+    """Words of no meaning, and others that could stand where this one stands."""
+    yield "xyz"
+    for values in VALUES:
+        if word in values:
+            yield values[(values.index(word) + 1) % len(values)]
+            yield values[values.index(word) - 1]
+
+
+@pytest.mark.parametrize("seed", [*range(24), *range(HELD_OUT, HELD_OUT + 8)])
+def test_a_wrong_word_makes_a_fact_wrong(seed: int) -> None:
+    moving, still = sample_scene(seed) if seed % 4 else sample_sparse(seed), sample_still(seed)
+    for told, truth in (
+        (told_caption(moving), known(moving)),
+        (told_still(still), known_still(still)),
+    ):
+        said = told.replace("[", "").replace("]", "")
+        for start, end in seen_spans(told):
+            for wrong in wrong_words(said[start:end]):
+                right, total = right_facts(said[:start] + wrong + said[end:], truth)
+                assert right < total, f"{wrong} for {said[start:end]} at {start}: {said}"
+
+
+def test_invented_and_missing_facts_are_counted() -> None:
+    scene = scene_of(shot_of(one(), one(place="bottom right", colour="blue", centre=(0.75, 0.62))))
+    truth = known(scene)
+    more = "There is a small plain green ring at the top right, and it stays where it is."
+    invented = caption(scene).replace(" All ", f" {more} All ")
+    assert right_facts(invented, truth) == (len(truth), len(truth) + 5)
+    assert right_facts("", truth) == (0, len(truth))
+    assert right_facts("It is a video of a dog.", truth) == (0, len(truth))
+
+
+def words_of(told: str) -> list[tuple[str, bool]]:
+    """Words as they are said, each with whether it is marked."""
+    words = []
+    for match in re.finditer(r"\[([^\]]*)\](\S*)|(\S+)", told):
+        marked, tail, plain = match.groups()
+        words += [(plain, False)] if marked is None else [(f"{marked}{tail}", True)]
+    return words
+
+
+# Decided too, but without a mark: where texts begin and end, and words before a mark ("stands
+# [still]", "moves to the [left]" beside "moves [upwards]").
+NOT_MARKED = {"stands", "to", "There", "First", "Then", "The", "end"}
+
+
+def fewer_texts(scene: s.Scene) -> list[s.Scene]:
+    return [replace(scene, texts=scene.texts[:count]) for count in range(len(scene.texts) + 1)]
+
+
+def test_marks_stand_where_scenes_part() -> None:
+    """Captions that agree up to a word part there because the scene decides it: then it is
+    marked."""
+    told = [
+        told_caption(draw(seed)) for seed in range(400) for draw in (sample_scene, sample_sparse)
+    ]
+    told += [told_still(sample_still(seed)) for seed in range(400)]
+    told += [told_caption(scene) for seed in range(20) for scene in fewer_texts(sample_scene(seed))]
+    told += [told_still(scene) for seed in range(20) for scene in fewer_texts(sample_still(seed))]
+    follows: dict[str, set[tuple[str, bool]]] = defaultdict(set)
+    for text in told:
+        said = ""
+        for word, marked in [*words_of(text), ("end", False)]:
+            follows[said].add((word, marked))
+            said = f"{said} {word}"
+    parting = [
+        words for said, words in follows.items() if len(words) > 1 and said != " The"
+    ]  # video or picture
+    assert {word for words in parting for word, marked in words if not marked} == NOT_MARKED
+
+
+def test_marked_words_are_those_that_the_scene_decides() -> None:
+    """Change one thing about a scene: only marked words change, and each kind of change is seen in
+    one."""
+    left = one("enter", when="early", size="small")
+    right = one("stay", place="top right", colour="blue", centre=(0.75, 0.25))
+    text = s.Text("word", "moon", "white", "strip", "sans", 0.1, 0.3)
+    shot = shot_of(left, right)
+    changes = [
+        scene_of(shot_of(replace(left, **{name: value}), right), texts=(text,))
+        for name, value in (
+            ("colour", "green"),
+            ("shape", "cross"),
+            ("texture", "spotted"),
+            ("when", "late"),
+        )
+    ]
+    changes += [scene_of(replace(shot, background="grey"), texts=(text,))]
+    changes += [scene_of(replace(shot, pattern="lined"), texts=(text,))]
+    changes += [
+        scene_of(shot, texts=(replace(text, **{k: v}),))
+        for k, v in (("value", "rain"), ("colour", "pink"))
+    ]
+    before = words_of(told_caption(scene_of(shot, texts=(text,))))
+    for changed in changes:
+        after = words_of(told_caption(changed))
+        differ = [
+            marked
+            for (word, marked), (other, _) in zip(before, after, strict=True)
+            if word != other
+        ]
+        assert differ == [True]
+
+
+def test_spans_are_the_marked_words() -> None:
+    for seed in range(100):
+        told = told_caption(sample_scene(seed))
+        said = caption(sample_scene(seed))
+        assert [said[start:end] for start, end in seen_spans(told)] == re.findall(
+            r"\[(.*?)\]", told
+        )
