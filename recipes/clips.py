@@ -30,7 +30,7 @@ from draftlens.world import (
 )
 from draftlens.world.files import RATE, Frames, png, write_clip
 
-EMBEDDED = Path(__file__).resolve().parents[1] / "embedded"
+EMBEDDED = Path(__file__).resolve().parents[1] / "draftlens" / "embedded"
 CLIPS = EMBEDDED / "clips"
 SIDE, SECONDS = 256, 4  # pixels, seconds
 # Held-out scenes in which much happens; the measured held-out scenes are others. "shapes" has one

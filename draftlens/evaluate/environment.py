@@ -21,7 +21,7 @@ def environment(device: torch.device) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
-        "commit": commit(Path(__file__).resolve().parents[3]),
+        "commit": commit(Path(__file__).resolve().parents[2]),
         "machine": hardware(device),
         "threads": torch.get_num_threads(),
     }

@@ -10,7 +10,7 @@ from recipes.pair.models import DRAFT, LARGE, LARGE_SHALLOW, TARGET, TARGET_SHAL
 SEED = 0  # of the weights
 TARGET_SEED, DRAFT_SEED = 1, 2  # of the data
 RUNS = Path("runs/pair")  # checkpoints, from where the command is run
-EMBEDDED = Path(__file__).resolve().parents[2] / "embedded"
+EMBEDDED = Path(__file__).resolve().parents[2] / "draftlens" / "embedded"
 
 SHORT = Mix((8, 12, 16), (0.7, 0.15, 0.15), tokens=4096)
 LONG = Mix((8, 32, 64, 256), (0.25, 0.25, 0.25, 0.25), tokens=4096)
