@@ -1,27 +1,100 @@
-"""What Python callers use: `load` and `Engine` for names and files, `generate` and `stream` for
+"""The Python interface: `load` and `Engine` for names and files, `generate` and `stream` for
 transformers models."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
+from torch import Tensor
 from transformers import StopStringCriteria
 
-from draftlens.call import MethodLike, finish, open_session, streamed, text_of
 from draftlens.core.errors import InputError
+from draftlens.core.readings import NO_READINGS, ReadingSpec
 from draftlens.core.result import Chunk, Result
 from draftlens.core.stats import Clock, Stats
-from draftlens.decode.serial import decode
-from draftlens.decode.session import Session
+from draftlens.decode import Session
 from draftlens.media import Limits
 from draftlens.media.conversation import Conversation, ask, process, read, same_processing
-from draftlens.methods import resolve
+from draftlens.methods import MethodLike, resolve
 from draftlens.models.load import Loaded, load_pair
+from draftlens.prune import Choice
+from draftlens.request import GenerateOptions, Request, Seed, open_call
+from draftlens.streaming import result_of, with_streamer, with_text
 
 MAX_NEW_TOKENS = 256
 """Length of an engine's answers where the caller names none."""
+
+
+class Stream:
+    """An answer that is being made: iterate over its `Chunk`s, then read `result`.
+
+    An invalid request is refused when the stream is made. A model that does not fit is refused
+    before the first chunk, and a draft that cannot read its inputs when drafting begins, behind the
+    first chunk.
+
+    Args:
+        target, draft: transformers models, or backbones.
+        request: what is asked.
+        clock: started when the request came.
+        tokenizer: fills in text; None leaves it empty.
+
+    Example:
+
+        >>> import draftlens
+        >>> stream = draftlens.load(device="cpu").stream("Hello", max_new_tokens=8)
+        >>> tokens = [token for chunk in stream for token in chunk.tokens]
+        >>> tokens == stream.result.tokens[0]
+        True
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        draft: Any,
+        request: Request,
+        clock: Clock | None = None,
+        tokenizer: Any = None,
+    ) -> None:
+        self._call = open_call(target, draft, request, clock)
+        self.tokenizer = tokenizer
+        chunks = self._call.plan.schedule(self._call.session)
+        streamer = request.options.get("streamer")
+        if streamer is not None:
+            chunks = with_streamer(chunks, streamer)
+        if tokenizer is not None:
+            chunks = with_text(chunks, self._decode)
+        self._chunks = chunks
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return self
+
+    def __next__(self) -> Chunk:
+        return next(self._chunks)
+
+    def run(self) -> Result:
+        """Consume the remaining chunks and return the result."""
+        for _ in self:
+            pass
+        return self.result
+
+    @property
+    def session(self) -> Session:
+        """The session that answers."""
+        return self._call.session
+
+    @property
+    def result(self) -> Result:
+        """The answer so far; the whole answer once the iteration has ended."""
+        texts = []
+        if self.tokenizer is not None:
+            texts = [self._decode(sequence.tokens) for sequence in self._call.sequences]
+        return result_of(self._call, texts)
+
+    def _decode(self, ids: list[int]) -> str:
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=True)
+        return text
 
 
 def generate(
@@ -31,31 +104,41 @@ def generate(
     draft: Any = None,
     draft_inputs: Mapping[str, Any] | None = None,
     method: MethodLike = None,
-    seed: int | None = None,
-    do_sample: bool = False,
-    **options: Any,
+    seed: Seed = None,
+    **options: Unpack[GenerateOptions],
 ) -> Result:
-    """Answer a batch as ``target_model.generate(**inputs, ...)`` would, in fewer target forwards.
+    """Answer a batch as ``target_model.generate(**inputs, **options)`` would, in fewer target
+    forwards.
 
     Args:
         target_model: an unmodified transformers vision-language model.
-        inputs: what its processor returned, padded on either side.
+        inputs: the output of its processor, padded on either side.
         draft: a smaller model of the same tokenizer, or None for plain decoding.
-        draft_inputs: what the draft's processor returned for the same prompt; `inputs` if None.
-        method: a method, its name, or a dict of its options; by default speculative if there is a
-            draft.
-        seed: of the sampling noise; None draws one from torch's global generator.
-        do_sample: draw tokens instead of taking the best.
-        options: everything else that `generate` takes: `max_new_tokens`, `temperature`, `top_k`,
-            `top_p`, `min_p`, `repetition_penalty`, `eos_token_id`, `logits_processor`,
-            `stopping_criteria`, `generation_config`, a `streamer`, ...
+        draft_inputs: the output of the draft's processor for the same prompt; `inputs` if None.
+        method: a method, its name, or a dict of its options; by default speculative decoding if
+            there is a draft.
+        seed: seed of the sampling noise, or one seed for each row. None draws one from torch's
+            global generator.
+        options: options of `generate`, such as `max_new_tokens`, `do_sample`, `temperature`,
+            `eos_token_id`, `logits_processor`, `stopping_criteria`, a `generation_config` or a
+            `streamer`. As there, the model's own generation config holds the defaults.
 
     Raises:
         ConfigError, InputError, UnsupportedModelError, IncompatiblePairError: before any token is
             made.
+
+    Example:
+
+        >>> import draftlens
+        >>> engine = draftlens.load(device="cpu")
+        >>> model, draft = engine.target.backbone.model, engine.draft.backbone.model
+        >>> inputs = engine.read("Hello").target
+        >>> result = draftlens.generate(model, inputs, draft=draft, max_new_tokens=8)
+        >>> result.lossless
+        True
     """
-    drafting = {"draft": draft, "draft_inputs": draft_inputs, "method": method}
-    return stream(target_model, inputs, **drafting, seed=seed, do_sample=do_sample, **options).run()
+    request = Request(inputs, draft_inputs, method, seed, options)
+    return Stream(target_model, draft, request).run()
 
 
 def stream(
@@ -65,84 +148,36 @@ def stream(
     draft: Any = None,
     draft_inputs: Mapping[str, Any] | None = None,
     method: MethodLike = None,
-    seed: int | None = None,
-    do_sample: bool = False,
-    **options: Any,
+    seed: Seed = None,
+    **options: Unpack[GenerateOptions],
 ) -> Stream:
-    """The same as `generate`, token ids as they come; a consumer may stop at any time."""
-    chosen = {"do_sample": do_sample, **options}
-    return Stream(target_model, inputs, draft, draft_inputs, method, seed, Clock(Stats()), chosen)
+    """The same as `generate`, with token ids as they come; a consumer may stop at any time.
 
+    Example:
 
-class Stream:
-    """An answer that is being made: iterate over its `Chunk`s, then read `result`.
-
-    Whatever is wrong with the call is raised when the stream is made. That a model turns out not to
-    fit is raised before the first chunk, and that a draft cannot read its `draft_inputs` when
-    drafting begins, behind the first.
-
-    Args:
-        target, inputs, draft, draft_inputs, method, seed: as for `generate`.
-        clock: started when the call began.
-        options: everything that goes to `generate`.
-        tokenizer: fills in text, if there is one.
+        >>> import draftlens
+        >>> engine = draftlens.load(device="cpu")
+        >>> inputs = engine.read("Hello").target
+        >>> chunk = next(draftlens.stream(engine.target.backbone.model, inputs, max_new_tokens=8))
+        >>> len(chunk.tokens), chunk.row
+        (1, 0)
     """
-
-    def __init__(
-        self,
-        target: Any,
-        inputs: Mapping[str, Any],
-        draft: Any,
-        draft_inputs: Mapping[str, Any] | None,
-        method: MethodLike,
-        seed: int | None,
-        clock: Clock,
-        options: Mapping[str, Any],
-        tokenizer: Any = None,
-    ) -> None:
-        self.session: Session = open_session(
-            target, inputs, draft, draft_inputs, method, seed, clock, **options
-        )
-        self.tokenizer = tokenizer
-        chunks, streamer = decode(self.session), options.get("streamer")
-        if streamer is not None:
-            chunks = streamed(chunks, streamer)
-        self._chunks = chunks if tokenizer is None else text_of(chunks, self._decode)
-
-    def __iter__(self) -> Iterator[Chunk]:
-        return self
-
-    def __next__(self) -> Chunk:
-        return next(self._chunks)
-
-    def run(self) -> Result:
-        """Consume what is left and return the result."""
-        for _ in self:
-            pass
-        return self.result
-
-    @property
-    def result(self) -> Result:
-        """What has been answered so far; the whole answer once the iteration has ended."""
-        texts = (
-            [self._decode(row) for row in self.session.rows.tokens]
-            if self.tokenizer is not None
-            else []
-        )
-        return finish(self.session, texts)
-
-    def _decode(self, ids: list[int]) -> str:
-        text: str = self.tokenizer.decode(ids, skip_special_tokens=True)
-        return text
+    return Stream(target_model, draft, Request(inputs, draft_inputs, method, seed, options))
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the processors made of one prompt, or of a batch of them.
+    """The processors' output for one prompt, or for a batch of prompts.
 
     Args:
         target: keyword arguments of the target's `generate`.
         draft: those of the draft, None if they are the same.
+
+    Example:
+
+        >>> import draftlens
+        >>> sorted(draftlens.load(device="cpu").read("Hello").target)
+        ['attention_mask', 'input_ids']
     """
 
     target: dict[str, Any]
@@ -153,18 +188,51 @@ class Engine:
     """A loaded pair and a method; see `load`.
 
     Args:
-        target, draft: models with their processors.
+        target: the target with its processor.
+        draft: the draft with its processor, or None.
         method: how to decode.
+
+    Example:
+
+        >>> import draftlens
+        >>> engine = draftlens.load(device="cpu")
+        >>> engine.generate("Hello", max_new_tokens=8).lossless
+        True
     """
 
     def __init__(self, target: Loaded, draft: Loaded | None, method: MethodLike = None) -> None:
-        self.target, self.draft = target, draft
+        self.target = target
+        self.draft = draft
         self.method = resolve(method, draft is not None)
         self._shared = draft is None or same_processing(target.processor, draft.processor)
 
-    def generate(self, prompt: str | None = None, **options: Any) -> Result:
+    def generate(
+        self,
+        prompt: str | None = None,
+        *,
+        video: Any = None,
+        images: Any = None,
+        messages: Sequence[Any] | None = None,
+        num_frames: int = 8,
+        limits: Limits | None = None,
+        method: MethodLike = None,
+        seed: Seed = None,
+        stop: str | Sequence[str] | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Result:
         """Answer at once; the arguments are those of `stream`."""
-        return self.stream(prompt, **options).run()
+        return self.stream(
+            prompt,
+            video=video,
+            images=images,
+            messages=messages,
+            num_frames=num_frames,
+            limits=limits,
+            method=method,
+            seed=seed,
+            stop=stop,
+            **options,
+        ).run()
 
     def stream(
         self,
@@ -176,25 +244,26 @@ class Engine:
         num_frames: int = 8,
         limits: Limits | None = None,
         method: MethodLike = None,
-        seed: int | None = None,
+        seed: Seed = None,
         stop: str | Sequence[str] | None = None,
-        **options: Any,
+        **options: Unpack[GenerateOptions],
     ) -> Stream:
         """Answer a prompt about a clip or images, piece by piece.
 
         Args:
-            prompt: what to say or ask; with `messages` it stays None.
+            prompt: the question or instruction; None with `messages`.
             video: path of a clip.
             images: one image or several: paths, PIL images or arrays.
             messages: a chat (or a list of chats: a batch) in the form of chat templates, media by
                 path.
             num_frames: frames to sample from each clip.
-            limits: what media are refused as absurd.
+            limits: the sizes of media that are refused.
             method: for this call, instead of the engine's.
-            seed: of the sampling noise.
+            seed: seed of the sampling noise, or one seed for each row.
             stop: strings that end the answer.
-            options: everything else that transformers' `generate` takes; answers are greedy unless
-                `do_sample=True`, and at most `MAX_NEW_TOKENS` long unless a length is given.
+            options: options of transformers' `generate`. Answers are greedy unless `do_sample=True`
+                or a `generation_config` is given, and at most `MAX_NEW_TOKENS` long unless a length
+                is given.
 
         Raises:
             MediaError, InputError, ConfigError: before any token is made.
@@ -222,11 +291,11 @@ class Engine:
         limits: Limits | None = None,
         on_frame: Callable[[int, int], None] | None = None,
     ) -> Inputs:
-        """Read media and run the processors, once for both models if theirs do the same.
+        """Read media and run the processors, once for both models if they process alike.
 
         Args:
-            on_frame: told (frames read, frames wanted) while a clip is read; the rest as for
-                `stream`.
+            prompt, video, images, messages, num_frames, limits: as for `stream`.
+            on_frame: called with (frames read, frames wanted) while a clip is read.
         """
         chats = _chats(prompt, video, images, messages)
         return self.process([read(chat, num_frames, limits, on_frame) for chat in chats])
@@ -234,60 +303,73 @@ class Engine:
     def process(self, conversations: Sequence[Conversation]) -> Inputs:
         """Run the processors on conversations whose media are read already
         (`draftlens.media.conversation.read`)."""
-        inputs = self._process(self.target, conversations)
-        return Inputs(
-            inputs,
-            None if self._shared or not self.draft else self._process(self.draft, conversations),
-        )
+        target_inputs = self._process(self.target, conversations)
+        if self._shared or self.draft is None:
+            return Inputs(target_inputs)
+        return Inputs(target_inputs, self._process(self.draft, conversations))
 
     def answer(
         self,
         inputs: Inputs,
         *,
         method: MethodLike = None,
-        seed: int | None = None,
+        seed: Seed = None,
         stop: str | Sequence[str] | None = None,
         clock: Clock | None = None,
-        **options: Any,
+        readings: ReadingSpec = NO_READINGS,
+        observe: Callable[[Choice], None] | None = None,
+        **options: Unpack[GenerateOptions],
     ) -> Stream:
-        """Answer what `read` returned; arguments as for `stream`."""
+        """Answer the result of `read`.
+
+        Args:
+            inputs: the processors' output.
+            method, seed, stop, options: as for `stream`.
+            clock: started when the request came; a new one by default.
+            readings: readings of the target's prefill besides those that the method needs.
+            observe: receives every choice of a pruner.
+        """
         tokenizer = self.target.processor.tokenizer
-        if stop is not None:
-            ending = StopStringCriteria(tokenizer, [stop] if isinstance(stop, str) else list(stop))
-            options |= {"stopping_criteria": [*(options.get("stopping_criteria") or []), ending]}
-        options.setdefault("do_sample", False)
-        if not options.keys() & {"max_length", "generation_config"}:
-            options.setdefault("max_new_tokens", MAX_NEW_TOKENS)
-        return Stream(
-            self.target.backbone,
-            inputs.target,
-            self.draft.backbone if self.draft else None,
-            inputs.draft,
-            self.method if method is None else method,
-            seed,
-            clock or Clock(Stats()),
-            options,
-            tokenizer,
+        request = Request(
+            inputs=inputs.target,
+            draft_inputs=inputs.draft,
+            method=self.method if method is None else method,
+            seed=seed,
+            options=self._with_defaults(options, stop),
+            readings=readings,
+            observe=observe,
         )
+        draft = None if self.draft is None else self.draft.backbone
+        return Stream(self.target.backbone, draft, request, clock, tokenizer)
 
     def pieces(self, ids: list[int]) -> list[str]:
-        """Each token's own text, special tokens empty."""
-        return [
-            self.target.processor.tokenizer.decode([token], skip_special_tokens=True)
-            for token in ids
-        ]
+        """The text of each token by itself; special tokens are empty."""
+        tokenizer = self.target.processor.tokenizer
+        return [tokenizer.decode([token], skip_special_tokens=True) for token in ids]
+
+    def _with_defaults(
+        self, options: GenerateOptions, stop: str | Sequence[str] | None
+    ) -> dict[str, Any]:
+        completed: dict[str, Any] = dict(options)
+        if stop is not None:
+            strings = [stop] if isinstance(stop, str) else list(stop)
+            criterion = StopStringCriteria(self.target.processor.tokenizer, strings)
+            completed["stopping_criteria"] = [
+                *(completed.get("stopping_criteria") or []),
+                criterion,
+            ]
+        if "generation_config" not in completed:
+            completed.setdefault("do_sample", False)
+            if "max_length" not in completed:
+                completed.setdefault("max_new_tokens", MAX_NEW_TOKENS)
+        return completed
 
     def _process(self, model: Loaded, conversations: Sequence[Conversation]) -> dict[str, Any]:
         inputs = process(model.processor, conversations)
-        floating = {
-            k: v
-            for k, v in inputs.items()
-            if hasattr(v, "is_floating_point") and v.is_floating_point()
-        }
-        return {
-            **inputs,
-            **{key: value.to(model.backbone.dtype) for key, value in floating.items()},
-        }
+        for key, value in inputs.items():
+            if isinstance(value, Tensor) and value.is_floating_point():
+                inputs[key] = value.to(model.backbone.dtype)
+        return inputs
 
 
 def load(
@@ -303,18 +385,24 @@ def load(
         target: a folder or Hub id of any transformers vision-language model, or `embedded`, the
             pair in the package.
         draft: a smaller model of the same tokenizer; `auto` takes the one known for the target;
-            None drafts with nothing (with `embedded`: with its own draft).
+            None loads no draft (with `embedded`: its own draft).
         method: a method, its name, or a dict of its options.
         device: such as `cpu`, `cuda:0`, or `auto` to spread a large model over devices.
         dtype: `float32`, `bfloat16`, `float16` or `auto`; by default float32 on the CPU, else the
             checkpoint's own.
 
     Raises:
-        ConfigError, UnsupportedModelError, IncompatiblePairError: with a sentence that names the
-            cause.
+        ConfigError, UnsupportedModelError, IncompatiblePairError: the message names the cause.
+
+    Example:
+
+        >>> import draftlens
+        >>> draftlens.load(device="cpu").target.name
+        'embedded'
     """
-    resolve(method, has_draft=True)  # a bad method is told before minutes of loading
-    return Engine(*load_pair(target, draft, device, dtype), method)
+    resolve(method, has_draft=True)  # refuses a bad method before minutes of loading
+    pair = load_pair(target, draft, device, dtype)
+    return Engine(*pair, method)
 
 
 def _chats(

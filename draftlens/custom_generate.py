@@ -1,8 +1,7 @@
-"""The loop behind a caller's own `model.generate(..., custom_generate=...)`."""
+"""The decoding loop behind a caller's own `model.generate(..., custom_generate=...)`."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,34 +9,45 @@ import torch
 from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from draftlens.call import MethodLike, check_rows, finish, sampling_rule, streamed
-from draftlens.core.errors import ConfigError
+from draftlens.callers import callers_arguments
+from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
-from draftlens.decode.serial import decode
-from draftlens.decode.session import Session
-from draftlens.methods import resolve
+from draftlens.methods import MethodLike, resolve
 from draftlens.models.backbone import Backbone
-from draftlens.models.prompt import Prepared, capture_call
+from draftlens.models.prompt import PAST_REFUSAL, Prepared, capture_call
+from draftlens.request import Request, Seed, check_rows, models_of, open_prepared
+from draftlens.streaming import result_of, with_streamer
 
 NOT_RETURNED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
 
 class SpeculativeGenerate:
-    """Our loop behind the caller's own ``model.generate(**inputs,
-    custom_generate=SpeculativeGenerate(draft, ...))``.
+    """The decoding loop for ``model.generate(**inputs, custom_generate=SpeculativeGenerate(...))``.
 
     GenerationConfig, logits processors, stopping criteria and a streamer are honoured, and the
-    return value is the one of `generate`. The result with its statistics is kept in `last`. Stop
-    strings go into `stopping_criteria` as a `StopStringCriteria`: under a callable
+    return value is that of `generate`. The result with its statistics is kept in `last`. Stop
+    strings belong into `stopping_criteria` as a `StopStringCriteria`: under a callable
     `custom_generate`, `generate` loses the tokenizer that `stop_strings` need.
 
     Args:
         draft: the draft model.
-        draft_inputs: the draft's own inputs. Needed whenever the prompt has images or video: by the
-            time we are called, `generate` has replaced pixels by the target's encoded features.
-        method: as in `draftlens.generate`.
-        seed: as in `draftlens.generate`.
+        draft_inputs: the draft's own inputs. They are needed whenever the prompt has images or
+            video: before the callable runs, `generate` has replaced pixels by the target's encoded
+            features.
+        method: as for `draftlens.generate`.
+        seed: as for `draftlens.generate`.
+
+    Example:
+
+        >>> import draftlens
+        >>> engine = draftlens.load(device="cpu")
+        >>> inputs = engine.read("Hello", images=[]).target
+        >>> model, draft = engine.target.backbone.model, engine.draft.backbone.model
+        >>> custom = draftlens.SpeculativeGenerate(draft, draft_inputs=inputs)
+        >>> ids = model.generate(**inputs, max_new_tokens=8, custom_generate=custom)
+        >>> custom.last.lossless
+        True
     """
 
     def __init__(
@@ -45,10 +55,11 @@ class SpeculativeGenerate:
         draft: Any,
         draft_inputs: Mapping[str, Any] | None = None,
         method: MethodLike = None,
-        seed: int | None = None,
+        seed: Seed = None,
     ) -> None:
         self.draft = Backbone.of(draft) if draft is not None else None
-        self.draft_inputs, self.seed = draft_inputs, seed
+        self.draft_inputs = draft_inputs
+        self.seed = seed
         self.method = resolve(method, draft is not None)
         self.last: Result | None = None
 
@@ -61,38 +72,38 @@ class SpeculativeGenerate:
         generation_config: Any,
         **kwargs: Any,
     ) -> Tensor | GenerateDecoderOnlyOutput:
-        """Decode what stock `generate` prepared; called by it."""
-        asked = [name for name in NOT_RETURNED if getattr(generation_config, name, False)]
-        if generation_config.return_dict_in_generate and asked:
-            raise ConfigError(
-                f"speculative decoding does not return what {', '.join(asked)} would add"
-            )
+        """Decode what stock `generate` prepared; called by it.
+
+        Raises:
+            ConfigError: an output is requested that speculative decoding does not have, or a
+                strategy other than greedy decoding and sampling.
+            InputError: `past_key_values` are given.
+        """
+        _check_outputs(generation_config)
+        arguments = callers_arguments()
+        if arguments.past_key_values is not None:
+            raise InputError(PAST_REFUSAL)
         prepared = capture_call(
             model, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
         )
-        target = Backbone.of(model)
-        drafter = self.method.drafter(target, self.draft, self._inputs(prepared))
-        session = Session(
-            target,
-            prepared,
-            drafter,
-            sampling_rule(prepared, self.method, self.seed),
-            Clock(Stats()),
-        )
-        streamer = _callers_streamer()
-        for _ in decode(session) if streamer is None else streamed(decode(session), streamer):
+        models = models_of(model, self.draft)
+        plan = self.method.plan(models)
+        draft_inputs = self._draft_inputs(prepared) if plan.uses_draft else {}
+        request = Request({}, method=self.method, seed=self.seed)
+        call = open_prepared(models, plan, prepared, draft_inputs, request, Clock(Stats()))
+        chunks = plan.schedule(call.session)
+        if arguments.streamer is not None:
+            chunks = with_streamer(chunks, arguments.streamer)
+        for _ in chunks:
             pass
-        self.last = finish(session)
+        self.last = result_of(call)
         sequences = _sequences(prepared, self.last.tokens)
-        return (
-            GenerateDecoderOnlyOutput(sequences=sequences)
-            if generation_config.return_dict_in_generate
-            else sequences
-        )
+        if generation_config.return_dict_in_generate:
+            return GenerateDecoderOnlyOutput(sequences=sequences)
+        return sequences
 
-    def _inputs(self, prepared: Prepared) -> Mapping[str, Any]:
-        if self.draft is None:
-            return {}
+    def _draft_inputs(self, prepared: Prepared) -> Mapping[str, Any]:
+        """The draft's inputs: those that were given, or the target's if they hold no pixels."""
         if self.draft_inputs is not None:
             check_rows(prepared, self.draft_inputs)
             return self.draft_inputs
@@ -100,34 +111,27 @@ class SpeculativeGenerate:
             raise ConfigError(
                 "generate has already encoded the images: give SpeculativeGenerate the draft_inputs"
             )
-        kept = {
-            k: v
-            for k, v in prepared.model_kwargs.items()
-            if isinstance(v, Tensor) and k != "position_ids"
+        tensors = {
+            key: value
+            for key, value in prepared.model_kwargs.items()
+            if isinstance(value, Tensor) and key != "position_ids"
         }
-        return {"input_ids": prepared.input_ids, **kept}
+        return {"input_ids": prepared.input_ids, **tensors}
+
+
+def _check_outputs(generation_config: Any) -> None:
+    if not generation_config.return_dict_in_generate:
+        return
+    requested = [name for name in NOT_RETURNED if getattr(generation_config, name, False)]
+    if requested:
+        raise ConfigError(
+            f"speculative decoding does not return what {', '.join(requested)} would add"
+        )
 
 
 def _sequences(prepared: Prepared, tokens: list[list[int]]) -> Tensor:
     """Prompt and answers as `generate` returns them, int64 ``[B, L + longest]``, padded behind."""
-    pad = prepared.config._pad_token_tensor
     longest = max(map(len, tokens))
-    rows = [row + [int(pad) if pad is not None else 0] * (longest - len(row)) for row in tokens]
-    return torch.cat(
-        [prepared.input_ids, torch.tensor(rows, device=prepared.input_ids.device)], dim=1
-    )
-
-
-def _callers_streamer() -> Any:
-    """The streamer that the user gave to `generate`.
-
-    `generate` keeps it to itself when `custom_generate` is a callable (transformers 5.23), and a
-    streamer that is never ended leaves its reader waiting for ever. So it is taken from the call
-    that we are inside of.
-    """
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_code.co_name == "generate" and "custom_generate" in frame.f_locals:
-            return frame.f_locals.get("streamer")
-        frame = frame.f_back
-    return None
+    rows = [row + [prepared.pad_token_id] * (longest - len(row)) for row in tokens]
+    answers = torch.tensor(rows, device=prepared.input_ids.device)
+    return torch.cat([prepared.input_ids, answers], dim=1)

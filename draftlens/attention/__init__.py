@@ -1,5 +1,6 @@
-"""Attention functions that transformers runs for us, by its own registry."""
+"""The registered attention of language models, and what it can do in a pass."""
 
-from draftlens.attention.probe import Probe, probing
+from draftlens.attention.dispatch import AttentionPass, dispatching
+from draftlens.attention.probe import AttentionProbe
 
-__all__ = ["Probe", "probing"]
+__all__ = ["AttentionPass", "AttentionProbe", "dispatching"]

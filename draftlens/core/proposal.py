@@ -11,30 +11,44 @@ from draftlens.core.tree import Topology
 
 @dataclass(frozen=True)
 class DraftTree:
-    """What a drafter proposes for every row.
+    """The guesses of a drafter, one tree per row. N is the size of the largest tree.
 
     Args:
-        topology: the shape, the same for all rows.
-        tokens: guessed token ids, int64 ``[B, N]``.
-        probs: draft probabilities at `Topology.inner`, float ``[B, P, V]``; only `rejection` needs
-            them.
+        topologies: the shape of each row's tree.
+        tokens: guessed token ids, int64 ``[B, N]``. Behind a smaller tree stand filler ids, which
+            are forwarded but never judged and never counted.
+        probs: draft probabilities at `Topology.inner` of each row, float ``[B, P, V]``. Only
+            rejection sampling needs them.
     """
 
-    topology: Topology
+    topologies: tuple[Topology, ...]
     tokens: Tensor
     probs: Tensor | None = None
+
+    @classmethod
+    def uniform(cls, topology: Topology, tokens: Tensor, probs: Tensor | None = None) -> DraftTree:
+        """The same topology in every row of `tokens` ``[B, N]``."""
+        return cls((topology,) * len(tokens), tokens, probs)
+
+    @property
+    def num_nodes(self) -> int:
+        """N: guesses in the largest tree."""
+        return self.tokens.shape[1]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the target made of a draft tree.
+    """The target's decision about a draft tree.
 
     Args:
-        paths: per row the accepted nodes from the first level down; empty if the first guess was
-            wrong.
+        paths: per row the accepted nodes from the first level down; empty if no guess of the first
+            level was right.
         tokens: per row the emitted ids: those of the path, then the target's own next token (the
             bonus token).
+        scores: the target's processed scores at the root and at every node, ``[B, N+1, V]``; None
+            unless the drafter requested them (`Drafter.needs_target_scores`).
     """
 
     paths: tuple[tuple[int, ...], ...]
     tokens: tuple[tuple[int, ...], ...]
+    scores: Tensor | None = None

@@ -1,5 +1,9 @@
 """Draft trees as shapes: chains, the static trees of the literature, and the masks that verify them
-in one pass."""
+in one pass.
+
+Shape letters, here and everywhere: B rows of a batch, N nodes of a draft tree, P nodes that have
+children (the root included), V vocabulary, L prompt length, T tokens of one forward pass, D width.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ ROOT = -1
 
 @dataclass(frozen=True)
 class Topology:
-    """The shape of a draft tree, shared by all rows of a batch.
+    """The shape of a draft tree.
 
     Args:
         parents: for each node the index of its parent, `ROOT` for the first level. Nodes stand in
@@ -128,12 +132,14 @@ def cut(topology: Topology, depth: int) -> Topology:
 
 @lru_cache
 def ancestors(topology: Topology, device: torch.device | None = None) -> Tensor:
-    """Which token may see which, root first: bool ``[N+1, N+1]``, true for oneself and one's
-    ancestors."""
-    seen = torch.eye(len(topology) + 1, dtype=torch.bool)
+    """Which token attends to which, root first: bool ``[N+1, N+1]``.
+
+    An entry is true for a token itself and for its ancestors.
+    """
+    visible = torch.eye(len(topology) + 1, dtype=torch.bool)
     for node, parent in enumerate(topology.parents):
-        seen[node + 1] |= seen[parent + 1]
-    return seen.to(device)
+        visible[node + 1] |= visible[parent + 1]
+    return visible.to(device)
 
 
 @lru_cache
@@ -142,26 +148,74 @@ def depths(topology: Topology, device: torch.device | None = None) -> Tensor:
     return torch.tensor((0, *topology.depths), device=device)
 
 
+def batch_ancestors(topologies: Sequence[Topology], device: torch.device) -> Tensor:
+    """`ancestors` for the trees of a batch.
+
+    Returns:
+        bool ``[N+1, N+1]`` if all rows have the same tree, else ``[B, N+1, N+1]`` padded to the
+        largest tree. A filler token behind a smaller tree attends to itself, and no other token
+        attends to it.
+    """
+    if _all_equal(topologies):
+        return ancestors(topologies[0], device)
+    width = max(map(len, topologies)) + 1
+    visible = torch.eye(width, dtype=torch.bool, device=device).repeat(len(topologies), 1, 1)
+    for row, topology in enumerate(topologies):
+        size = len(topology) + 1
+        visible[row, :size, :size] = ancestors(topology, device)
+    return visible
+
+
+def batch_depths(topologies: Sequence[Topology], device: torch.device) -> Tensor:
+    """`depths` for the trees of a batch: int64 ``[N+1]`` if all rows have the same tree, else
+    ``[B, N+1]`` padded with 0 to the largest tree."""
+    if _all_equal(topologies):
+        return depths(topologies[0], device)
+    width = max(map(len, topologies)) + 1
+    stacked = torch.zeros(len(topologies), width, dtype=torch.long, device=device)
+    for row, topology in enumerate(topologies):
+        stacked[row, : len(topology) + 1] = depths(topology, device)
+    return stacked
+
+
+def _all_equal(topologies: Sequence[Topology]) -> bool:
+    first = topologies[0]
+    return all(topology is first or topology == first for topology in topologies)
+
+
 def attention_mask(prefix: Sequence[int], window: Tensor) -> Tensor | None:
     """The mask of T new tokens over a cache whose rows hold `prefix` tokens each.
 
     Args:
         prefix: visible cached tokens per row (length B).
-        window: bool ``[T, W]``: which of the W slots behind the prefix each new token sees.
+        window: bool ``[T, W]``, or ``[B, T, W]`` if it differs by row: which of the W slots behind
+            the prefix each new token attends to.
 
     Returns:
-        bool ``[B, 1, T, max(prefix) + W]``, or None where every token sees everything, which lets
-        attention kernels take their fastest path.
+        bool ``[B, 1, T, max(prefix) + W]``, or None where every token attends to everything, which
+        lets attention kernels take their fastest path.
     """
-    width, longest, rows = window.shape[1], max(prefix), len(prefix)
+    num_rows = len(prefix)
+    longest = max(prefix)
+    num_tokens, width = window.shape[-2:]
     if min(prefix) == longest:
-        if window.shape == (1, 1):
+        if num_tokens == width == 1:
             return None
-        mask = window.new_ones((rows, 1, window.shape[0], longest + width))
-        mask[..., longest:] = window
+        mask = window.new_ones((num_rows, 1, num_tokens, longest + width))
+        mask[..., longest:] = window if window.ndim == 2 else window[:, None]
         return mask
-    mask = window.new_zeros((rows, 1, window.shape[0], longest + width))
+    windows = window.expand(num_rows, num_tokens, width)
+    mask = window.new_zeros((num_rows, 1, num_tokens, longest + width))
     for row, length in enumerate(prefix):
         mask[row, :, :, :length] = True
-        mask[row, :, :, length : length + width] = window
+        mask[row, :, :, length : length + width] = windows[row]
     return mask
+
+
+def path_to(topology: Topology, node: int) -> list[int]:
+    """The nodes from the first level down to `node`; empty for `ROOT`."""
+    path: list[int] = []
+    while node != ROOT:
+        path.append(node)
+        node = topology.parents[node]
+    return path[::-1]

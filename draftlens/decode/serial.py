@@ -10,14 +10,15 @@ from draftlens.decode.session import Session
 
 
 def decode(session: Session) -> Iterator[Chunk]:
-    """Answer one batch; yields what each round adds to each row.
+    """Answer all requests of a session; yields the new tokens of each row, round by round.
 
-    A consumer may stop at any chunk: the session's rows and caches agree with each other after
-    every round.
+    A consumer may stop at any chunk, and requests may be added and removed between chunks: the
+    session's sequences and caches agree with each other after every round.
     """
-    yield from session.start()
-    session.begin()
     while not session.done:
-        tree = session.propose()
-        verdict = session.check(tree)
-        yield from session.accept(verdict)
+        yield from session.start()
+        if session.running:
+            session.begin()
+            tree = session.propose()
+            verdict = session.check(tree)
+            yield from session.accept(verdict)

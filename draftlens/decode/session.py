@@ -1,62 +1,107 @@
-"""One batch's mutable state: target, cache, rows, drafter. Each method is one step of a request's
-life."""
+"""A batch while it is answered: target, cache, sequences, drafter. Each method is one step of a
+request's life."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from draftlens.attention import Probe
 from draftlens.core import tree as trees
 from draftlens.core.proposal import DraftTree, Verdict
+from draftlens.core.readings import NO_READINGS, Readings, ReadingSpec
 from draftlens.core.result import Chunk
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import EMPTY, ROOT
-from draftlens.draft.base import Drafter, Seen
+from draftlens.draft.base import Drafter, TargetContext
+from draftlens.draft.cached_model import without_row
 from draftlens.models.backbone import Backbone
-from draftlens.models.prompt import Prepared
+from draftlens.models.cache import KVCache
+from draftlens.models.prompt import Prepared, Prompt
 from draftlens.models.rope import check_reach
-from draftlens.ops.sampling import SamplingRule, generator_of
+from draftlens.ops.sampling import SamplingRule, check_processors
 from draftlens.ops.verify import match, reject
-from draftlens.sequences.rows import Rows
-from draftlens.sequences.stopping import Stopper
+from draftlens.prefill import Prefill
+from draftlens.prune import Choice
+from draftlens.sequences import Batch, Sequence, StoppingRules, sequences_of
+from draftlens.sequences.stopping import Emission
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Arrival:
+    """The rows of one call before the target has read them."""
+
+    sequences: list[Sequence]
+    prepared: Prepared
+    draft_inputs: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Unread:
+    """The rows of one call that the drafter has not read yet."""
+
+    sequences: list[Sequence]
+    draft_inputs: Mapping[str, Any]
+    prompt: Prompt
+    cache: KVCache
+    readings: Readings
 
 
 class Session:
-    """Everything that changes while one batch is answered.
+    """Everything that changes while a batch is answered.
 
     Between rounds, and also when a consumer stops early, a running row's cache holds its prompt and
     all tokens it emitted but the last, which is the root of the next tree.
 
     Args:
         target: the model that decides.
-        prepared: the call, as stock `generate` prepared it.
-        drafter: who guesses.
-        rule: how tokens are chosen.
-        clock: where times go.
+        drafter: guesses.
+        prefill: reads prompts with the target.
+        clock: receives times.
+        acceptance: `"coupled"` or `"rejection"`.
+        readings: readings of the target's prefill besides those that the drafter needs.
+        observe: receives every choice of a pruner.
 
-    Raises:
-        InputError: guesses could change the target's rotary positions (`models.rope`).
+    Attributes:
+        sequences: the rows of the batch. `remove` may change their order.
+        prompt_lengths: tokens of each row's prompt, padding not counted.
+        cache: the target's keys and values.
     """
 
     def __init__(
         self,
         target: Backbone,
-        prepared: Prepared,
         drafter: Drafter,
-        rule: SamplingRule,
+        prefill: Prefill,
         clock: Clock,
+        acceptance: str = "coupled",
+        readings: ReadingSpec = NO_READINGS,
+        observe: Callable[[Choice], None] | None = None,
     ) -> None:
-        self.target, self.prepared, self.drafter, self.clock = target, prepared, drafter, clock
-        self.rows = Rows(prepared.input_ids, rule)
-        length = prepared.input_ids.shape[1]
-        self.stopper = Stopper(prepared.criteria, length)
-        if len(drafter.topology):
-            check_reach(
-                target.name, target.text_config, length, length + self.stopper.max_new_tokens
-            )
-        self.generator = generator_of(rule.seed + 1)
-        self.numbers = self.rows.numbers(target.device)
+        self.target = target
+        self.drafter = drafter
+        self.prefill = prefill
+        self.clock = clock
+        self.acceptance = acceptance
+        self.sequences: list[Sequence] = []
+        self.prompt_lengths: list[int] = []
+        self.cache: KVCache | None = None
+        self._readings = drafter.readings | readings
+        self._observe = observe
+        self._arrivals: list[_Arrival] = []
+        self._unread: list[_Unread] = []
+        self._calls: dict[StoppingRules, list[Sequence]] = {}
+        self._num_added = 0
+        self._next_position: Tensor | None = None
+        self._base: list[int] = []
+        self._batch = Batch(())
 
     @property
     def stats(self) -> Stats:
@@ -64,116 +109,287 @@ class Session:
         return self.clock.stats
 
     @property
+    def running(self) -> bool:
+        """Whether a row that the target has read goes on."""
+        return not all(sequence.finished for sequence in self.sequences)
+
+    @property
     def done(self) -> bool:
-        """Whether every row has ended."""
-        return all(self.rows.finished)
+        """Whether every row has ended and no request waits."""
+        return not self._arrivals and not self.running
+
+    def add(
+        self, prepared: Prepared, seeds: Seq[int], draft_inputs: Mapping[str, Any] | None = None
+    ) -> list[Sequence]:
+        """Let the rows of a call join; they are read by the next `start`.
+
+        Args:
+            prepared: the call, as stock `generate` prepared it.
+            seeds: seed of each row's noise.
+            draft_inputs: the output of the draft's processor for these rows.
+
+        Returns:
+            The sequences of these rows, in order. Their tokens depend neither on the other rows of
+            the batch nor on the moment at which they join.
+
+        Raises:
+            ConfigError: a logits processor cannot be applied to guesses.
+            InputError: guesses could change the target's rotary positions (`models.rope`).
+        """
+        check_processors(prepared.processors)
+        num_rows, length = prepared.input_ids.shape
+        sampling = SamplingRule(
+            prepared.processors, bool(prepared.config.do_sample), self.acceptance
+        )
+        stopping = StoppingRules(prepared.criteria, length, num_rows, prepared.pad_token_id)
+        if self.drafter.max_nodes:
+            longest = length + stopping.max_new_tokens
+            check_reach(self.target.name, self.target.text_config, length, longest)
+        sequences = sequences_of(prepared.input_ids, sampling, stopping, seeds)
+        for sequence in sequences:
+            sequence.number = self._num_added
+            self._num_added += 1
+        self._calls[stopping] = sequences
+        self._arrivals.append(_Arrival(sequences, prepared, draft_inputs or {}))
+        return sequences
+
+    def remove(self, sequence: Sequence) -> None:
+        """Let a row leave between two rounds; the last row takes its place in the batch."""
+        sequence.finished = True
+        for arrival in self._arrivals:
+            if sequence in arrival.sequences:
+                raise ValueError("a sequence that no `start` has read cannot be removed")
+        self._read_waiting()
+        row = self.sequences.index(sequence)
+        assert self.cache is not None
+        assert self._next_position is not None
+        self.cache.remove(row)
+        self.drafter.remove(row)
+        self._next_position = without_row(self._next_position, row)
+        _replace_by_last(self.sequences, row)
+        _replace_by_last(self.prompt_lengths, row)
+        self._refresh()
 
     def start(self) -> list[Chunk]:
-        """Encode, prefill and take the first token."""
+        """Encode and prefill the rows that wait, and take the first token of each."""
+        chunks: list[Chunk] = []
+        arrivals = self._arrivals
+        self._arrivals = []
+        for arrival in arrivals:
+            chunks += self._read_prompt(arrival)
+        return chunks
+
+    def _read_prompt(self, arrival: _Arrival) -> list[Chunk]:
         with self.clock.phase("vision"):
-            self.prompt = self.target.encode(self.prepared)
+            prompt = self.target.encode(arrival.prepared)
         with self.clock.phase("target_prefill"):
-            self.cache = self.target.new_cache(
-                self.prompt, self.stopper.max_new_tokens + len(self.drafter.topology)
-            )
-            probe = (
-                Probe(self.prompt.visual, self.prompt.lengths)
-                if self.drafter.needs_scores
-                else None
-            )
-            logits = self.target.prefill(self.prompt, self.cache, probe)
-            self.probe = probe
-            nothing = DraftTree(EMPTY, logits.new_empty(len(self.rows), 0, dtype=torch.long))
-            verdict = self._judge(nothing, logits)
-        self.base = self.cache.lengths
-        chunks = self._emit(verdict)
-        self.stats.first = self.stats.emitted
-        self.stats.accepted_by_depth.clear()
-        self.clock.mark_first()
+            cache = self._rows_for(prompt, arrival.sequences)
+            output = self.prefill.run(self.target, prompt, cache, self._readings)
+            self._join(arrival.sequences, prompt, cache)
+            batch = _batch_of(arrival.sequences)
+            no_tokens = torch.empty(len(batch), 0, dtype=torch.long, device=self.target.device)
+            empty = DraftTree.uniform(EMPTY, no_tokens)
+            verdict = self._judge(arrival.sequences, batch, empty, output.logits)
+        emissions = self._emissions(arrival.sequences, verdict)
+        chunks = self._emit(arrival.sequences, verdict, emissions)
+        self.stats.first += len(arrival.sequences)
+        self._unread.append(
+            _Unread(arrival.sequences, arrival.draft_inputs, prompt, cache, output.readings)
+        )
+        self._refresh()
+        if self.stats.ttft == 0:
+            self.clock.mark_first()
         self.clock.mark_last()
         return chunks
 
+    def _rows_for(self, prompt: Prompt, sequences: Seq[Sequence]) -> KVCache:
+        if self.cache is None or not self.sequences:
+            room = sequences[0].stopping.max_new_tokens + self.drafter.max_nodes
+            return self.target.new_cache(prompt, room)
+        return self.cache.new_rows(len(sequences))
+
+    def _join(self, sequences: Seq[Sequence], prompt: Prompt, cache: KVCache) -> None:
+        if self.cache is None or self._next_position is None or not self.sequences:
+            self.cache = cache
+            self._next_position = prompt.next_position
+        else:
+            self.cache.join(cache)
+            self._next_position = torch.cat([self._next_position, prompt.next_position], dim=-2)
+        self.sequences += sequences
+        self.prompt_lengths += prompt.lengths
+
     def begin(self) -> None:
-        """Let the drafter read the prompt, if there is anything left to draft."""
-        if not self.done:
+        """Let the drafter read the prompts of rows that joined."""
+        self._read_waiting()
+
+    def _read_waiting(self) -> None:
+        waiting = self._unread
+        self._unread = []
+        for unread in waiting:
             with self.clock.phase("draft_prefill"):
-                probe, phase = self.probe, self.clock.phase
-                scores, layers = (probe.result(), tuple(probe.by_layer)) if probe else (None, ())
-                seen = Seen(self.prompt, self.cache, scores, phase, self._count_pruned, layers)
-                self.drafter.begin(self.rows, self.stopper.max_new_tokens, seen)
+                encoded = self.drafter.encode(unread.draft_inputs)
+                context = TargetContext(
+                    prompt=unread.prompt,
+                    cache=unread.cache,
+                    room=unread.sequences[0].stopping.max_new_tokens,
+                    readings=unread.readings,
+                    phase=self.clock.phase,
+                    count_pruned=self._count_pruned,
+                    observe=self._observe or _ignore,
+                )
+                self.drafter.begin(_batch_of(unread.sequences), encoded, context)
 
     def propose(self) -> DraftTree:
-        """Ask the drafter for guesses, at most as deep as the longest answer that may still
-        come."""
+        """Request guesses, at most as deep as the longest answer that may still come."""
         with self.clock.phase("draft"):
-            tree = self.drafter.propose(self.rows, self.stopper.room(self.rows) - 1)
-            return DraftTree(tree.topology, tree.tokens.to(self.target.device), tree.probs)
+            budget = max(sequence.remaining for sequence in self.sequences) - 1
+            tree = self.drafter.propose(self._batch, budget)
+            return DraftTree(tree.topologies, tree.tokens.to(self.target.device), tree.probs)
 
     def check(self, tree: DraftTree) -> Verdict:
         """One target forward over the last token and all guesses, and the verdict on them."""
+        assert self.cache is not None
+        assert self._next_position is not None
         with self.clock.phase("verify"):
             device = self.target.device
-            roots = torch.tensor([tokens[-1:] for tokens in self.rows.tokens], device=device)
-            steps = self.rows.steps(device) - 1 + trees.depths(tree.topology, device)
-            mask = trees.attention_mask(self.cache.lengths, trees.ancestors(tree.topology, device))
-            self.base = self.cache.lengths
-            logits = self.target.forward(
-                torch.cat([roots, tree.tokens], 1), self.prompt.positions(steps), self.cache, mask
-            )
-            verdict = self._judge(tree, logits)
-        running = self.rows.finished.count(False)
-        self.stats.target_forwards += 1
-        self.stats.passes += running
-        self.stats.drafted += running * len(tree.topology)
+            self._base = list(self.cache.lengths)
+            tokens = torch.cat([self._batch.roots(device), tree.tokens], 1)
+            depths = trees.batch_depths(tree.topologies, device)
+            positions = self._next_position + (self._batch.steps(device) - 1 + depths)
+            window = trees.batch_ancestors(tree.topologies, device)
+            mask = trees.attention_mask(self._base, window)
+            logits = self.target.forward(tokens, positions, self.cache, mask)
+            verdict = self._judge(self.sequences, self._batch, tree, logits)
+        self._count_drafted(tree)
         return verdict
 
     def accept(self, verdict: Verdict) -> list[Chunk]:
-        """Emit what stands, roll both caches back to it."""
+        """Emit the accepted tokens and roll both caches back to them."""
+        assert self.cache is not None
         with self.clock.phase("rollback"):
-            held = [len(tokens) for tokens in self.rows.tokens]
-            chunks = self._emit(verdict)
-            gained = [
-                len(tokens) - before for tokens, before in zip(self.rows.tokens, held, strict=True)
-            ]
-            # The root and the accepted nodes stay, as far as the row went on; its last token is the
+            emissions = self._emissions(self.sequences, verdict)
+            chunks = self._emit(self.sequences, verdict, emissions)
+            # The root and the accepted nodes stay, as far as the row goes on; its last token is the
             # next root.
-            slots = [[0, *(node + 1 for node in path)] for path in verdict.paths]
-            self.cache.keep(
-                self.base, [row[:count] for row, count in zip(slots, gained, strict=True)]
-            )
-            if not self.done:
-                self.drafter.update(verdict, self.rows)
+            slots = [
+                [0, *(node + 1 for node in path)][: emission.count]
+                for path, emission in zip(verdict.paths, emissions, strict=True)
+            ]
+            self.cache.keep(self._base, slots)
+            self._refresh()
+            if self.running:
+                self.drafter.update(_emitted_part(verdict, emissions), self._batch)
             self.stats.draft_forwards = self.drafter.forwards
+            self._count_accepted(verdict, emissions)
         self.clock.mark_last()  # behind the phase, which must not be longer than the whole
         return chunks
 
-    def _count_pruned(self, visual: int, kept: int) -> None:
-        self.stats.visual, self.stats.kept = visual, kept
-
-    def _judge(self, tree: DraftTree, logits: Tensor) -> Verdict:
-        """Apply the sampling rule to the target's logits ``[B, N+1, V]`` and compare with the
+    def _judge(
+        self, sequences: Seq[Sequence], batch: Batch, tree: DraftTree, logits: Tensor
+    ) -> Verdict:
+        """Apply the sampling rules to the target's logits ``[B, N+1, V]`` and compare with the
         guesses."""
-        rule, rows = self.rows.rule, self.rows
-        nodes = (ROOT, *range(len(tree.topology)))
-        scores = rule.process(logits, lambda: rows.histories(tree.topology, tree.tokens, nodes))
-        if rule.rejects:
-            return reject(tree, scores, self.generator)
-        steps = rows.steps(scores.device) + trees.depths(tree.topology, scores.device)
-        return match(tree, rule.ranking(scores, self.numbers, steps))
+        nodes = [(ROOT, *range(len(topology))) for topology in tree.topologies]
+        scores = batch.process(logits, tree.topologies, tree.tokens, nodes)
+        steps = batch.steps(scores.device) + trees.batch_depths(tree.topologies, scores.device)
+        if not batch.rejects:
+            verdict = match(tree, batch.ranking(scores, steps))
+        else:
+            by_chance = reject(tree, scores, [sequence.generator for sequence in sequences])
+            verdict = _mixed(batch, by_chance, match(tree, batch.ranking(scores, steps)))
+        if self.drafter.needs_target_scores:
+            return replace(verdict, scores=scores)
+        return verdict
 
-    def _emit(self, verdict: Verdict) -> list[Chunk]:
-        """Append each running row's new tokens, cut where its answer ends."""
+    def _emissions(self, sequences: Seq[Sequence], verdict: Verdict) -> list[Emission]:
+        """How much of the verdict each row emits; nothing in rows that have ended."""
+        emissions = [_NOTHING] * len(sequences)
+        row_of = {sequence.number: row for row, sequence in enumerate(sequences)}
+        in_step = {s.stopping for s in sequences if s.stopping.in_step and not s.finished}
+        for row, sequence in enumerate(sequences):
+            if not sequence.finished and not sequence.stopping.in_step:
+                tokens = verdict.tokens[row]
+                emissions[row] = sequence.stopping.cut(sequence.history, tokens)
+        for stopping in in_step:
+            call = self._calls[stopping]
+            rows = [row_of.get(sequence.number) for sequence in call]
+            tokens_by_row = [() if row is None else verdict.tokens[row] for row in rows]
+            cuts = stopping.cut_in_step([s.history for s in call], tokens_by_row)
+            for row_or_none, sequence, emission in zip(rows, call, cuts, strict=True):
+                if row_or_none is not None and not sequence.finished:
+                    emissions[row_or_none] = emission
+        return emissions
+
+    def _emit(
+        self, sequences: Seq[Sequence], verdict: Verdict, emissions: Seq[Emission]
+    ) -> list[Chunk]:
+        """Append each running row's new tokens, as far as its answer goes."""
         chunks = []
-        for row, (path, tokens) in enumerate(zip(verdict.paths, verdict.tokens, strict=True)):
-            if self.rows.finished[row]:
+        for row, (sequence, emission) in enumerate(zip(sequences, emissions, strict=True)):
+            if sequence.finished:
                 continue
-            count, self.rows.finished[row] = self.stopper.cut(self.rows, row, tokens)
-            accepted = min(count, len(path))
-            from_draft = (*[True] * accepted, *[False] * (count - accepted))
-            self.rows.tokens[row].extend(tokens[:count])
-            self.rows.from_draft[row].extend(from_draft)
-            self.stats.emitted += count
-            self.stats.accepted += accepted
-            self.stats.accepted_by_depth[accepted] += 1
-            chunks.append(Chunk(tuple(tokens[:count]), from_draft, row=row))
+            tokens = verdict.tokens[row]
+            from_draft = sequence.append(tokens, emission, len(verdict.paths[row]))
+            self.stats.emitted += emission.count
+            chunks.append(Chunk(tokens[: emission.count], from_draft, row=sequence.number))
         return chunks
+
+    def _count_drafted(self, tree: DraftTree) -> None:
+        self.stats.target_forwards += 1
+        for sequence, topology in zip(self.sequences, tree.topologies, strict=True):
+            if not sequence.finished:
+                self.stats.passes += 1
+                self.stats.drafted += len(topology)
+
+    def _count_accepted(self, verdict: Verdict, emissions: Seq[Emission]) -> None:
+        for path, emission in zip(verdict.paths, emissions, strict=True):
+            if emission.count:
+                accepted = min(emission.count, len(path))
+                self.stats.accepted += accepted
+                self.stats.accepted_by_depth[accepted] += 1
+
+    def _count_pruned(self, visual: int, kept: int) -> None:
+        self.stats.visual += visual
+        self.stats.kept += kept
+
+    def _refresh(self) -> None:
+        self._batch = _batch_of(self.sequences)
+
+
+_NOTHING = Emission(0, finished=True)
+
+
+def _mixed(batch: Batch, by_chance: Verdict, by_match: Verdict) -> Verdict:
+    """The verdict of each row by its own acceptance rule."""
+    verdicts = [by_chance if h.sampling.rejects else by_match for h in batch.histories]
+    return Verdict(
+        tuple(verdict.paths[row] for row, verdict in enumerate(verdicts)),
+        tuple(verdict.tokens[row] for row, verdict in enumerate(verdicts)),
+    )
+
+
+def _batch_of(sequences: Seq[Sequence]) -> Batch:
+    return Batch(tuple(sequence.history for sequence in sequences))
+
+
+def _emitted_part(verdict: Verdict, emissions: Seq[Emission]) -> Verdict:
+    """The verdict as far as its tokens were emitted: rows that advance in step may emit fewer, and
+    then the last of these tokens is the root of the next tree."""
+    paths = list(verdict.paths)
+    tokens = list(verdict.tokens)
+    for row, emission in enumerate(emissions):
+        if 0 < emission.count < len(tokens[row]):
+            tokens[row] = tokens[row][: emission.count]
+            paths[row] = paths[row][: emission.count - 1]
+    return replace(verdict, paths=tuple(paths), tokens=tuple(tokens))
+
+
+def _replace_by_last(table: list[T], row: int) -> None:
+    """Remove an entry; the last entry takes its place."""
+    last = table.pop()
+    if row < len(table):
+        table[row] = last
+
+
+def _ignore(choice: Choice) -> None:
+    """The default observer."""

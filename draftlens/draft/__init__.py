@@ -1,8 +1,16 @@
-"""Drafters: who guesses the next tokens."""
+"""Drafters, which guess the next tokens."""
 
-from draftlens.draft.base import Drafter, NoDraft
-from draftlens.draft.self_draft import SelfDrafter
-from draftlens.draft.small_model import SmallModelDrafter
-from draftlens.sequences.rows import Rows
+from draftlens.draft.base import Drafter, NoDraft, TargetContext
+from draftlens.draft.model_drafter import ModelDrafter
+from draftlens.draft.pruned import Pruning
+from draftlens.draft.readers import DraftModelReader, SelfReader
 
-__all__ = ["Drafter", "NoDraft", "Rows", "SelfDrafter", "SmallModelDrafter"]
+__all__ = [
+    "DraftModelReader",
+    "Drafter",
+    "ModelDrafter",
+    "NoDraft",
+    "Pruning",
+    "SelfReader",
+    "TargetContext",
+]

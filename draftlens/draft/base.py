@@ -1,97 +1,157 @@
-"""The seam of all drafters: three methods. The loop never asks which kind it has."""
+"""The seam of all drafters. The decoding loop does not distinguish kinds of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from draftlens.core.proposal import DraftTree, Verdict
-from draftlens.core.tree import EMPTY, Topology
+from draftlens.core.readings import NO_READINGS, Readings, ReadingSpec
+from draftlens.core.tree import EMPTY
 from draftlens.models.cache import KVCache
 from draftlens.models.prompt import Prompt
-from draftlens.ops.sampling import SamplingRule
-from draftlens.sequences.rows import Rows
+from draftlens.prune import Choice
+from draftlens.sequences import Batch
+
+
+def _no_phase(name: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def _ignore(*_: Any) -> None:
+    """The default of callbacks."""
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What the target has made of the prompt when its drafter begins.
+class TargetContext:
+    """The target's side of rows that join a drafter.
 
     Args:
-        prompt: as the target's language model saw it.
-        cache: the target's, holding the prompt; not to be changed.
-        scores: what a probe read, float32 ``[B, L]``; None unless the drafter asked for it.
-        layer_scores: the same layer by layer, each float32 ``[B, L]``; none unless asked for.
-        phase: names a stretch of time for the statistics: ``with seen.phase("prune"): ...``.
-        pruned: counts visual tokens before and after pruning.
+        prompt: as the target's language model read it.
+        cache: the target's keys and values of these rows, holding the prompt; not to be changed.
+        room: most tokens that an answer may still gain.
+        readings: the readings of the prefill that the drafter requested.
+        phase: measures a stretch of time: ``with context.phase("prune"): ...``.
+        count_pruned: receives the number of visual tokens before and after pruning.
+        observe: receives every choice of a pruner.
     """
 
     prompt: Prompt
     cache: KVCache
-    scores: Tensor | None
-    phase: Callable[[str], AbstractContextManager[None]]
-    pruned: Callable[[int, int], None]
-    layer_scores: tuple[Tensor, ...] = ()
+    room: int = 0
+    readings: Readings = field(default_factory=Readings)
+    phase: Callable[[str], AbstractContextManager[None]] = _no_phase
+    count_pruned: Callable[[int, int], None] = _ignore
+    observe: Callable[[Choice], None] = _ignore
 
 
 class Drafter(Protocol):
-    """Guesses next tokens for every row of a batch."""
+    """Guesses next tokens for every row of a batch.
 
-    topology: Topology
-    """The largest tree that `propose` returns: caches are sized by it."""
+    The calls of a batch's life: `encode` and `begin` once for rows that join, then `propose` and
+    `update` in turn, and `remove` for a row that leaves.
+    """
 
-    forwards: int
-    """Draft model forwards so far, for the statistics."""
+    max_nodes: int
+    """The largest number of guesses for a row that `propose` returns."""
 
-    needs_scores: bool
-    """Whether `begin` wants the target's attention to visual tokens, so that its prefill must be
-    probed."""
+    readings: ReadingSpec
+    """The readings of the target's prefill that `begin` needs."""
 
-    def begin(self, rows: Rows, room: int, seen: Seen) -> None:
-        """Read the prompt. Called once per batch; `room` is the most tokens an answer can have."""
+    needs_target_scores: bool
+    """Whether `update` needs `Verdict.scores`."""
+
+    @property
+    def forwards(self) -> int:
+        """Decode forwards of the draft model so far, for the statistics."""
         ...
 
-    def propose(self, rows: Rows, budget: int) -> DraftTree:
-        """Guess up to `budget` tokens ahead of `rows` (a tree of at most that depth; the empty tree
-        is legal)."""
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of the drafter's keys and values, for the statistics."""
         ...
 
-    def update(self, verdict: Verdict, rows: Rows) -> None:
-        """Learn what became of the last proposal. `rows` has its tokens already; a finished row may
-        be forgotten."""
+    def encode(self, inputs: Mapping[str, Any]) -> Any:
+        """Read the draft's own inputs of rows that will join, without anything of the target.
+
+        Args:
+            inputs: the output of the draft's processor for these rows.
+
+        Returns:
+            Whatever `begin` needs of it.
+        """
+        ...
+
+    def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None:
+        """Let rows join, behind the rows that are there.
+
+        Args:
+            batch: the rows that join; each has its first token already.
+            encoded: the result of `encode` for them.
+            context: the target's side of them.
+        """
+        ...
+
+    def propose(self, batch: Batch, budget: int) -> DraftTree:
+        """Guess the next tokens of every row.
+
+        Args:
+            batch: all rows.
+            budget: greatest useful depth of a tree. The empty tree is legal.
+        """
+        ...
+
+    def update(self, verdict: Verdict, batch: Batch) -> None:
+        """Receive the verdict on the last proposal.
+
+        Args:
+            verdict: as far as its tokens were emitted.
+            batch: all rows, with these tokens. Rows that have ended need not be kept up to date.
+        """
+        ...
+
+    def remove(self, row: int) -> None:
+        """Drop a row; the last row takes its place."""
         ...
 
 
 class NoDraft:
     """Never guesses, which makes the loop plain decoding."""
 
-    topology = EMPTY
-    forwards = 0
-    needs_scores = False
+    max_nodes = 0
+    readings = NO_READINGS
+    needs_target_scores = False
+    forwards: int = 0
+    cache_bytes: int = 0
 
-    def begin(self, rows: Rows, room: int, seen: Seen) -> None:
-        """Nothing to read."""
+    def encode(self, inputs: Mapping[str, Any]) -> None:
+        """There is nothing to read."""
 
-    def propose(self, rows: Rows, budget: int) -> DraftTree:
+    def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None:
+        """There is nothing to prepare."""
+
+    def propose(self, batch: Batch, budget: int) -> DraftTree:
         """The empty tree."""
-        return DraftTree(EMPTY, rows.prompt_ids.new_empty(len(rows), 0))
+        return DraftTree.uniform(EMPTY, torch.empty(len(batch), 0, dtype=torch.long))
 
-    def update(self, verdict: Verdict, rows: Rows) -> None:
-        """Nothing to learn."""
+    def update(self, verdict: Verdict, batch: Batch) -> None:
+        """There is nothing to learn."""
+
+    def remove(self, row: int) -> None:
+        """There is nothing to drop."""
 
 
 def draw_children(
-    rule: SamplingRule,
+    batch: Batch,
     scores: Tensor,
     most: int,
-    rows: Tensor,
     steps: Tensor,
-    generator: torch.Generator,
+    generators: Sequence[torch.Generator],
 ) -> Tensor:
     """The `most` guesses at each node, best first, int64 ``[B, M, most]``.
 
@@ -101,17 +161,26 @@ def draw_children(
     own.
 
     Args:
-        rule: how tokens are chosen.
+        batch: the rows, whose sampling rules decide.
         scores: processed draft scores ``[B, M, V]``.
         most: children wanted per node.
-        rows, steps: keys of the noise, int64 ``[B]`` and ``[B, M]``.
-        generator: of the drafter's own noise (on the CPU); only `rejection` advances it.
+        steps: index in its answer of the token to guess, int64 ``[B, M]``.
+        generators: the drafter's own noise for each row (on the CPU); only `rejection` advances
+            them.
     """
-    if rule.rejects:
-        exponential = torch.empty(scores.shape, dtype=torch.float64).exponential_(
-            generator=generator
-        )
-        ranking = torch.log_softmax(scores.double(), -1) - exponential.log().to(scores.device)
-    else:
-        ranking = rule.ranking(scores, rows, steps)
-    return ranking.argmax(-1, keepdim=True) if most == 1 else ranking.topk(most).indices
+    ranking = batch.ranking(scores, steps)
+    if batch.rejects:
+        ranking = ranking.double()
+        for rule, rows in batch.rules.items():
+            if rule.rejects:
+                for row in rows:
+                    ranking[row] = _perturbed(scores[row], generators[row])
+    if most == 1:
+        return ranking.argmax(-1, keepdim=True)
+    return ranking.topk(most).indices
+
+
+def _perturbed(scores: Tensor, generator: torch.Generator) -> Tensor:
+    """Log-probabilities with Gumbel noise, float64 ``[M, V]``."""
+    exponential = torch.empty(scores.shape, dtype=torch.float64).exponential_(generator=generator)
+    return torch.log_softmax(scores.double(), -1) - exponential.log().to(scores.device)

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from draftlens.core.errors import UnsupportedModelError
-from draftlens.draft.base import Seen
+from draftlens.draft.base import TargetContext
 from draftlens.models.gather import gather
 from draftlens.models.prompt import Prompt
-from draftlens.prune import Pruner, Visual, keep_count
+from draftlens.prune import Choice, Pruner, Visual, keep_count
 
-AT_ONCE = 1024
-"""Cells that look for their nearest at once, so that no map of all by all is formed."""
+CELLS_PER_SEARCH = 1024
+"""Cells whose nearest neighbours are searched at once, so that no map of all by all is formed."""
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What was made of one row's n visual tokens, for whoever wants to show it.
+class PrunedPrompt:
+    """A prompt after pruning.
 
     Args:
-        at: where they stand in the draft's prompt, int64 ``[n]``.
-        visual: what the pruner was shown.
-        kept: the indices that it chose, int64 ``[K]``, rising.
+        prompt: what is left.
+        kept: per row the indices of the tokens that stay, int64 ``[K]``.
     """
 
-    at: Tensor
-    visual: Visual
-    kept: Tensor
+    prompt: Prompt
+    kept: list[Tensor]
 
 
 @dataclass(frozen=True)
@@ -38,59 +35,65 @@ class Pruning:
     """How a draft's prompt is pruned.
 
     Args:
-        pruner: who chooses.
-        ratio: share of visual tokens that goes, 0 to 1.
+        pruner: chooses.
+        ratio: share of visual tokens that are removed, 0 to 1.
         positions: `original` or `compact` (`models.gather`).
-        observer: told every choice.
     """
 
     pruner: Pruner
     ratio: float
     positions: str = "original"
-    observer: Callable[[Choice], None] | None = None
 
-    def keep(self, prompt: Prompt, seen: Seen) -> list[Tensor]:
-        """Per row the tokens that stay, int64 ``[K]``: all text, and the visual ones that the
-        pruner chose."""
+    def keep(self, prompt: Prompt, context: TargetContext) -> list[Tensor]:
+        """Per row the tokens that stay, int64 ``[K]``: all text, and the visual tokens that the
+        pruner chooses."""
         kept = []
         for row, length in enumerate(prompt.lengths):
-            visual = prompt.visual[row, :length]
-            at = visual.nonzero()[:, 0]
-            scores = None if seen.scores is None else _scores(prompt, row, at, seen).to(at.device)
-            tokens = Visual(prompt.cells[row, at], prompt.embeds[row, at], scores)
-            chosen = self.pruner.select(tokens, keep_count(len(at), self.ratio))
-            if self.observer:
-                self.observer(Choice(at, tokens, chosen))
-            stays = ~visual
-            stays[at[chosen]] = True
+            is_visual = prompt.visual[row, :length]
+            positions = is_visual.nonzero()[:, 0]
+            scores = _row_scores(prompt, row, positions, context)
+            visual = Visual(prompt.cells[row, positions], prompt.embeds[row, positions], scores)
+            chosen = self.pruner.select(visual, keep_count(len(positions), self.ratio))
+            context.observe(Choice(positions, visual, chosen))
+            stays = ~is_visual
+            stays[positions[chosen]] = True
             kept.append(stays.nonzero()[:, 0])
         return kept
 
-    def apply(self, prompt: Prompt, seen: Seen) -> tuple[Prompt, list[Tensor]]:
-        """The pruned prompt and what of each row stayed; counts both for the statistics."""
-        with seen.phase("prune"):
-            kept = self.keep(prompt, seen)
-            smaller = gather(prompt, kept, self.positions)
-        seen.pruned(int(prompt.visual.sum()), int(smaller.visual.sum()))
-        return smaller, kept
+    def apply(self, prompt: Prompt, context: TargetContext) -> PrunedPrompt:
+        """Prune a prompt and count its visual tokens before and after for the statistics."""
+        with context.phase("prune"):
+            kept = self.keep(prompt, context)
+            pruned = gather(prompt, kept, self.positions)
+        context.count_pruned(int(prompt.visual.sum()), int(pruned.visual.sum()))
+        return PrunedPrompt(pruned, kept)
 
 
-def _scores(prompt: Prompt, row: int, at: Tensor, seen: Seen) -> Tensor:
+def _row_scores(
+    prompt: Prompt, row: int, positions: Tensor, context: TargetContext
+) -> Tensor | None:
+    """The target's attention to the draft's visual tokens of one row ``[n]``, if it was read."""
+    if context.readings.attention is None:
+        return None
+    return _scores(prompt, row, positions, context).to(positions.device)
+
+
+def _scores(prompt: Prompt, row: int, at: Tensor, context: TargetContext) -> Tensor:
     """The target's scores for the draft's visual tokens ``[n]``, of one row.
 
     Raises:
         UnsupportedModelError: one of the two has visual tokens in this row and the other has none.
     """
-    theirs = seen.prompt.visual[row].nonzero()[:, 0]
-    assert seen.scores is not None
-    scores = seen.scores[row, theirs]
+    theirs = context.prompt.visual[row].nonzero()[:, 0]
+    assert context.readings.attention is not None
+    scores = context.readings.attention[row, theirs]
     if len(theirs) == len(at):
         return scores  # models of a family cut pictures alike
     if not len(theirs) or not len(at):
         raise UnsupportedModelError(
             "only one of target and draft has visual tokens: prune without attention"
         )
-    return _carry_over(scores, seen.prompt.cells[row, theirs].cpu(), prompt.cells[row, at].cpu())
+    return _carry_over(scores, context.prompt.cells[row, theirs].cpu(), prompt.cells[row, at].cpu())
 
 
 def _carry_over(scores: Tensor, source: Tensor, target: Tensor) -> Tensor:
@@ -110,7 +113,9 @@ def _carry_over(scores: Tensor, source: Tensor, target: Tensor) -> Tensor:
     taken, missing = pooled[wanted, 0], counts[wanted] == 0
     places = ((target + 0.5) / sizes[target[:, 0]])[missing]
     there = pooled[counts > 0]
-    nearest = [torch.cdist(part, there[:, 1:]).argmin(1) for part in torch.split(places, AT_ONCE)]
+    nearest = [
+        torch.cdist(part, there[:, 1:]).argmin(1) for part in torch.split(places, CELLS_PER_SEARCH)
+    ]
     taken[missing] = there[torch.cat(nearest), 0]
     return taken
 

@@ -2,79 +2,72 @@
 
 A VLM's forward prepares everything (vision features, M-RoPE positions, deepstack features) and then
 calls its language model. A pre-hook there takes the arguments and stops the forward: they are the
-`Prompt`. From then on the language model and the output head are called directly, with our cache
-and our masks.
+`Prompt`. From then on the language model and the output head are called directly, with the cache
+and the masks of this library.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from functools import wraps
-from threading import RLock
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from draftlens.attention import Probe, probing
+from draftlens.attention import AttentionPass, dispatching
+from draftlens.attention.dispatch import ARGUMENT
 from draftlens.core import tree as trees
 from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
 from draftlens.core.tree import ROOT, Topology
-from draftlens.models.cache import KVCache, check_rollback
+from draftlens.models.cache import BLOCK, KVCache, check_rollback
 from draftlens.models.cells import read_layout
+from draftlens.models.exclusion import lock_of
 from draftlens.models.prompt import (
+    NEUTRAL_OPTIONS,
+    PAST_REFUSAL,
     Prepared,
     Prompt,
     build_prompt,
     capture_call,
-    left_padded,
+    checked_inputs,
     with_stop_strings,
 )
 
 ATTENTION = ("sdpa", "eager")
 """Attention implementations that take the mask of a tree."""
 
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def _alone(method: Callable[P, T]) -> Callable[P, T]:
-    """One thread at a time on one model: hooks and the probe's attention are set on it while a pass
-    lasts."""
-
-    @wraps(method)
-    def locked(*args: P.args, **kwargs: P.kwargs) -> T:
-        backbone: Any = args[0]
-        with backbone._lock:
-            return method(*args, **kwargs)
-
-    return locked
+_CHECKED: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Models that passed `check_seam`, so that a model used in many calls pays for it once."""
 
 
 class Backbone:
-    """A transformers VLM behind the seam. Several threads may use one model; their passes take
-    turns.
+    """A transformers VLM behind the seam.
+
+    Several threads may use one model. Plain forwards run side by side; passes that set hooks or
+    change the attention run alone (`models.exclusion`).
 
     Args:
         model: any `PreTrainedModel` that generates text, on one device or spread by accelerate,
             quantized or not.
 
     Raises:
-        UnsupportedModelError: the model does not fit; says what is missing.
+        UnsupportedModelError: the model does not fit; the message says what is missing.
     """
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        self._lock = _LOCKS.setdefault(model, RLock())
         self.name = type(model).__name__
-        self.decoder, self.head, self.embed = _modules(model, self.name)
+        self._lock = lock_of(model)
+        modules = _Modules.of(model, self.name)
+        self.decoder = modules.decoder
+        self.head = modules.head
+        self.embed = modules.embed
         self.text_config = model.config.get_text_config(decoder=True)
         check_rollback(self.name, self.text_config)
-        with self._lock:
+        with self._lock.exclusive():
             self.attention = self.decoder.config._attn_implementation
         if self.attention not in ATTENTION:
             raise UnsupportedModelError(
@@ -82,113 +75,134 @@ class Backbone:
                 'load it with attn_implementation="sdpa" (which uses flash kernels where it can)'
             )
         self.device = _execution_device(self.embed)
-        self.vocab_size: int = _rows(self.head) or self.text_config.vocab_size
-        with self._lock:
+        self.vocab_size: int = getattr(self.head, "out_features", None) or (
+            self.text_config.vocab_size
+        )
+        self._check_mode()
+        with self._lock.exclusive():
             if model not in _CHECKED:
                 check_seam(self)
                 _CHECKED.add(model)
 
     @classmethod
     def of(cls, model: Any) -> Backbone:
-        """A model behind the seam; one that is there already is returned as it is."""
+        """A model behind the seam; a backbone is returned as it is."""
         return model if isinstance(model, Backbone) else cls(model)
 
     @property
     def modalities(self) -> frozenset[str]:
-        """What the model can be shown, such as image, video, text."""
+        """The kinds of input that the model takes, such as image, video, text."""
         modalities = getattr(self.model, "input_modalities", ("text",))
         return frozenset((modalities,) if isinstance(modalities, str) else modalities)
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype the model computes in, as transformers tells it."""
+        """The dtype that the model computes in: that of its weights, or of a running autocast."""
+        if torch.is_autocast_enabled(self.device.type):
+            return torch.get_autocast_dtype(self.device.type)
         return self.model.dtype  # type: ignore[no-any-return]
 
-    @_alone
     def prepare(self, inputs: Mapping[str, Any], **options: Any) -> Prepared:
-        """Let stock `generate` prepare a call, up to where its own loop would begin.
+        """Let stock `generate` prepare a call, up to the place where its own loop would begin.
 
-        So every option of `generate` means here what it means there, and vision features are
-        encoded as it does.
+        So every option of `generate` has the meaning that it has there, and vision features are
+        encoded as there.
 
         Args:
-            inputs: what the processor returned: `input_ids` int64 ``[B, L]`` and friends, padded on
-                either side.
-            options: anything `generate` takes (`max_new_tokens`, `do_sample`, a
+            inputs: the processor's output: `input_ids` int64 ``[B, L]`` and further tensors, padded
+                on either side.
+            options: anything that `generate` takes (`max_new_tokens`, `do_sample`, a
                 `generation_config`, ...).
 
         Raises:
-            InputError: there are no `input_ids`.
+            InputError: there are no `input_ids`, a row has no tokens, or `past_key_values` are
+                given.
             ConfigError: `stop_strings` without a `tokenizer`, an `assistant_model`, or a strategy
                 other than greedy decoding and sampling.
+            UnsupportedModelError: the model is in training mode.
         """
+        self._check_mode()
         if options.get("assistant_model") is not None:
             raise ConfigError("assistant_model is for stock generate: give it as draft")
-        if inputs.get("input_ids") is None:
-            raise InputError("inputs must hold the processor's input_ids")
+        if options.get("past_key_values") is not None:
+            raise InputError(PAST_REFUSAL)
+        padded = checked_inputs(inputs)
         moved = {
             key: value.to(self.device) if isinstance(value, Tensor) else value
-            for key, value in inputs.items()
+            for key, value in padded.items()
         }
         options = with_stop_strings(options)
-        prepared: Prepared = self.model.generate(
-            **left_padded(moved), **options, custom_generate=capture_call
-        )
+        with self._passing():
+            prepared: Prepared = self.model.generate(
+                **moved, **options, custom_generate=capture_call
+            )
         return prepared
 
-    @_alone
+    def prepare_prompt(self, inputs: Mapping[str, Any]) -> Prepared:
+        """Prepare inputs that are only read, whatever the model's generation config says.
+
+        Ids that the model does not have are replaced by its last one.
+
+        Raises:
+            InputError: as `prepare`.
+        """
+        ids = inputs.get("input_ids")
+        if ids is not None:
+            inputs = {**inputs, "input_ids": ids.clamp_max(self.vocab_size - 1)}
+        return self.prepare(inputs, **NEUTRAL_OPTIONS)
+
     @torch.no_grad()
     def encode(self, prepared: Prepared) -> Prompt:
-        """Run everything in front of the language model; the result is what the language model
-        would be called with."""
+        """Run everything in front of the language model; return the arguments that the language
+        model would be called with."""
         kwargs = {
-            k: v
-            for k, v in prepared.model_kwargs.items()
-            if k not in ("past_key_values", "logits_to_keep")
+            key: value
+            for key, value in prepared.model_kwargs.items()
+            if key not in ("past_key_values", "logits_to_keep")
         }
-        inputs = self.model.prepare_inputs_for_generation(
-            prepared.input_ids, is_first_iteration=True, **kwargs
-        )
-        inputs.pop("past_key_values", None)
-        pictures, videos = (
-            self._stands_for(kind, prepared.input_ids) for kind in ("image", "video")
-        )
+        pictures = self._represents("image", prepared.input_ids)
+        videos = self._represents("video", prepared.input_ids)
         visual = pictures | videos
-        prompt = build_prompt(self.name, self._language_inputs(inputs), self.embed, visual)
-        return replace(
-            prompt,
-            layout=read_layout(self.model, prepared.model_kwargs, visual, videos & ~pictures),
-        )
+        with self._lock.exclusive():
+            inputs = self.model.prepare_inputs_for_generation(
+                prepared.input_ids, is_first_iteration=True, **kwargs
+            )
+            inputs.pop("past_key_values", None)
+            prompt = build_prompt(self.name, self._language_inputs(inputs), self.embed, visual)
+        layout = read_layout(self.model, prepared.model_kwargs, visual, videos & ~pictures)
+        return replace(prompt, layout=layout)
 
     def new_cache(self, prompt: Prompt, room: int) -> KVCache:
-        """An empty cache for this prompt and `room` further tokens a row."""
-        return KVCache(
-            self.text_config.num_hidden_layers, len(prompt.lengths), max(prompt.lengths) + room
-        )
+        """An empty cache for a prompt and some further tokens.
+
+        Args:
+            prompt: names the rows and their lengths.
+            room: further tokens of each row. At most `BLOCK` of them are reserved; the buffers grow
+                when more are written.
+        """
+        capacity = max(prompt.lengths) + min(room, BLOCK)
+        num_layers = self.text_config.num_hidden_layers
+        return KVCache(num_layers, len(prompt.lengths), capacity, grows=True)
 
     # Inference mode, which no_grad is not, skips the bookkeeping of views and versions: 15% of a
-    # small model's forward. It stays inside this method, so that nothing it makes is left on the
+    # small model's forward. It stays inside this method, so that no inference tensor is left on the
     # model.
-    @_alone
     @torch.inference_mode()
-    def prefill(self, prompt: Prompt, cache: KVCache, probe: Probe | None = None) -> Tensor:
+    def prefill(
+        self, prompt: Prompt, cache: KVCache, attention: AttentionPass | None = None
+    ) -> Tensor:
         """Fill the cache with the prompt; logits behind each row's last token, ``[B, 1, V]``.
 
-        Rows stand left-aligned, so a plain causal pass is right for all of them: padding comes last
-        and is never seen; its cache slots are overwritten by the first new tokens.
+        Rows are left-aligned, so a plain causal pass is right for all of them: padding comes last,
+        no token attends to it, and the first new tokens overwrite its cache slots.
 
         Args:
             prompt: what to read.
             cache: empty.
-            probe: takes a reading on the way; the attention is then `sdpa`, whatever it is
-                otherwise.
-
-        Raises:
-            UnsupportedModelError: the model hands nothing on to its attention, so it cannot be
-                probed.
+            attention: computes the attention of every layer instead of the model's own.
         """
-        extra = prompt.extra if probe is None else {**prompt.extra, "probe": probe}
-        with nullcontext() if probe is None else probing(self.decoder):
+        extra = prompt.extra if attention is None else {**prompt.extra, ARGUMENT: attention}
+        with self._passing() if attention is None else self._dispatching():
             output = self.decoder(
                 inputs_embeds=prompt.embeds,
                 attention_mask=None,
@@ -197,18 +211,12 @@ class Backbone:
                 use_cache=True,
                 **extra,
             )
-        if probe is not None and probe.layers != self.text_config.num_hidden_layers:
-            raise UnsupportedModelError(
-                f"{self.name} does not let its attention be read: prune without attention"
-            )
         cache.truncate(prompt.lengths)
         hidden = output.last_hidden_state
         last = torch.tensor(prompt.lengths, device=hidden.device)[:, None] - 1
-        return self._logits(
-            hidden[torch.arange(len(prompt.lengths), device=hidden.device)[:, None], last]
-        )
+        rows = torch.arange(len(prompt.lengths), device=hidden.device)[:, None]
+        return self._logits(hidden[rows, last])
 
-    @_alone
     @torch.inference_mode()
     def forward(
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
@@ -219,21 +227,70 @@ class Backbone:
             tokens: int64 ``[B, T]``.
             position_ids: int64 ``[..., B, T]`` (`Prompt.positions`).
             cache: grows by T in every row.
-            mask: bool ``[B, 1, T, K]`` (`core.tree.attention_mask`), None if each token sees all
-                there is.
+            mask: bool ``[B, 1, T, K]`` (`core.tree.attention_mask`), None if each token attends to
+                everything.
 
         Returns:
             logits ``[B, T, V]`` in the model's dtype, on the device of the embeddings.
         """
-        output = self.decoder(
-            inputs_embeds=self.embed(tokens),
-            attention_mask=self._attention_mask(mask),
-            position_ids=position_ids,
-            past_key_values=cache,
-            use_cache=True,
-        )
+        with self._passing():
+            output = self.decoder(
+                inputs_embeds=self.embed(tokens),
+                attention_mask=self._attention_mask(mask),
+                position_ids=position_ids,
+                past_key_values=cache,
+                use_cache=True,
+            )
         cache.advance(tokens.shape[1])
         return self._logits(output.last_hidden_state)
+
+    @contextmanager
+    def hidden_states(self, layers: Sequence[int]) -> Iterator[dict[int, Tensor]]:
+        """Collect hidden states of the passes inside the context. If any are collected, they run alone.
+
+        Args:
+            layers: l means behind l layers: 0 for the embeddings that enter the first layer, the
+                number of layers for the output of the last one, before the final norm.
+
+        Yields:
+            layer to hidden states ``[B, T, D]`` of the last pass.
+
+        Raises:
+            UnsupportedModelError: the language model does not list its layers.
+            ConfigError: there is no such layer.
+        """
+        states: dict[int, Tensor] = {}
+        if not layers:
+            yield states
+            return
+        modules = getattr(self.decoder, "layers", None)
+        if modules is None:
+            raise UnsupportedModelError(f"{self.name} does not list the layers of its decoder")
+        if not 0 <= min(layers) <= max(layers) <= len(modules):
+            raise ConfigError(f"{self.name} has layers 0 to {len(modules)}, not {list(layers)}")
+        with self._lock.exclusive():
+            handles = [_record(modules, layer, states) for layer in layers]
+            try:
+                yield states
+            finally:
+                for handle in handles:
+                    handle.remove()
+
+    def _check_mode(self) -> None:
+        if self.model.training:
+            raise UnsupportedModelError(
+                f"{self.name} is in training mode, where dropout changes the answer: "
+                "call its eval() first"
+            )
+
+    def _passing(self) -> AbstractContextManager[None]:
+        """Of eager models passes run alone: the dispatching attention would change theirs."""
+        return self._lock.shared() if self.attention == "sdpa" else self._lock.exclusive()
+
+    @contextmanager
+    def _dispatching(self) -> Iterator[None]:
+        with self._lock.exclusive(), dispatching(self.decoder):
+            yield
 
     def _logits(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self.head(hidden)
@@ -243,13 +300,12 @@ class Backbone:
         if mask is None or self.attention == "sdpa":
             return mask
         # Eager attention adds its mask to the scores.
-        return torch.zeros(mask.shape, dtype=self.dtype, device=mask.device).masked_fill_(
-            ~mask, torch.finfo(self.dtype).min
-        )
+        additive = torch.zeros(mask.shape, dtype=self.model.dtype, device=mask.device)
+        return additive.masked_fill_(~mask, torch.finfo(additive.dtype).min)
 
     def _language_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Call the whole model, but stop at its language model and return what that was called
-        with."""
+        """Call the whole model, but stop at its language model and return the arguments of that
+        call."""
         handle = self.decoder.register_forward_pre_hook(_stop_here, with_kwargs=True)
         try:
             self.model(**inputs)
@@ -261,20 +317,44 @@ class Backbone:
             f"{self.name} did not call its {type(self.decoder).__name__}: it cannot be driven"
         )
 
-    def _stands_for(self, kind: str, input_ids: Tensor) -> Tensor:
-        """Which prompt tokens stand for pixels of this kind (image, video), bool ``[B, L]``."""
-        ids = {
-            getattr(self.model.config, f"{kind}_token_{name}", None) for name in ("id", "index")
-        } - {None}
+    def _represents(self, kind: str, input_ids: Tensor) -> Tensor:
+        """Which prompt tokens represent pixels of this kind (image, video), bool ``[B, L]``."""
+        names = (f"{kind}_token_id", f"{kind}_token_index")
+        ids = {getattr(self.model.config, name, None) for name in names} - {None}
         return torch.isin(
             input_ids, torch.tensor(sorted(ids), dtype=torch.long, device=input_ids.device)
         )
 
 
-_LOCKS: weakref.WeakKeyDictionary[Any, RLock] = weakref.WeakKeyDictionary()
-"""Whoever holds a model's may run it."""
-_CHECKED: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Models that passed `check_seam`, so that a model used in many calls pays for it once."""
+class _Modules:
+    """The parts of a model that are called directly.
+
+    Args:
+        decoder, head, embed: language model, output head and input embeddings.
+    """
+
+    def __init__(self, decoder: Any, head: Any, embed: Any) -> None:
+        self.decoder = decoder
+        self.head = head
+        self.embed = embed
+
+    @classmethod
+    def of(cls, model: Any, name: str) -> _Modules:
+        """The parts of a transformers model.
+
+        Raises:
+            UnsupportedModelError: it has another architecture.
+        """
+        if getattr(model.config, "is_encoder_decoder", False) or not hasattr(model, "generate"):
+            raise UnsupportedModelError(f"{name} is no decoder-only model with generate()")
+        decoder = model.get_decoder()
+        head = model.get_output_embeddings()
+        embed = model.get_input_embeddings()
+        if decoder is None or decoder is model or head is None or embed is None:
+            raise UnsupportedModelError(
+                f"{name} does not show its language model, embeddings and output head"
+            )
+        return cls(decoder, head, embed)
 
 
 class _Reached(Exception):  # noqa: N818 - not an error: it ends a forward that has served its purpose
@@ -288,57 +368,52 @@ def _stop_here(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
     raise _Reached(kwargs)
 
 
-def _modules(model: Any, name: str) -> tuple[Any, Any, Any]:
-    if getattr(model.config, "is_encoder_decoder", False) or not hasattr(model, "generate"):
-        raise UnsupportedModelError(f"{name} is no decoder-only model with generate()")
-    decoder, head, embed = (
-        model.get_decoder(),
-        model.get_output_embeddings(),
-        model.get_input_embeddings(),
-    )
-    if decoder is None or decoder is model or head is None or embed is None:
-        raise UnsupportedModelError(
-            f"{name} does not show its language model, embeddings and output head"
-        )
-    return decoder, head, embed
+def _record(modules: Any, layer: int, states: dict[int, Tensor]) -> Any:
+    """Hook that writes the hidden states behind `layer` layers into `states`."""
+
+    def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        states[layer] = args[0] if args else kwargs["hidden_states"]
+
+    def after(module: Any, args: tuple[Any, ...], output: Any) -> None:
+        states[layer] = output[0] if isinstance(output, tuple) else output
+
+    if layer == len(modules):
+        return modules[-1].register_forward_hook(after)
+    return modules[layer].register_forward_pre_hook(before, with_kwargs=True)
 
 
 def _execution_device(module: Any) -> torch.device:
-    """Where inputs go: accelerate knows for a spread or offloaded module, whose weights may be
-    elsewhere."""
+    """The device of inputs. For a spread or offloaded module, whose weights may be elsewhere,
+    accelerate names it."""
     device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
     return torch.device(device) if device is not None else next(module.parameters()).device
 
 
-def _rows(head: Any) -> int | None:
-    return getattr(head, "out_features", None)
-
-
 @torch.no_grad()
 def check_seam(backbone: Backbone) -> None:
-    """Compare the model's own forward on four tokens with the seam's, where the last is one of a
-    tree's two leaves.
+    """Compare the model's own forward on four tokens with the seam's, where the last token is one of
+    a tree's two leaves.
 
-    Catches what no structural check can: logits that are scaled after the head, masks that are
-    ignored, positions that are made elsewhere.
+    This detects what no structural check can: logits that are scaled after the head, masks that
+    are ignored, positions that are made elsewhere.
 
     Raises:
         UnsupportedModelError: they differ.
     """
     ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
-    stock = backbone.model(
+    model_output = backbone.model(
         input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False
-    ).logits[:, -1]
-    root, right, wrong = int(ids[0, 2]), int(ids[0, 3]), int(ids[0, 1])
-    fork = Topology((ROOT, ROOT))
-    bound = (1e-3 if stock.dtype == torch.float32 else 5e-2) * float(
-        stock.abs().max().clamp_min(1e-6)
     )
-    cache, prompt = _tiny_prefill(backbone, ids[:, :2])
+    stock = model_output.logits[:, -1]
+    wrong, root, right = ids[0, 1:].tolist()
+    fork = Topology((ROOT, ROOT))
+    relative = 1e-3 if stock.dtype == torch.float32 else 5e-2
+    bound = relative * float(stock.abs().max().clamp_min(1e-6))
+    tiny = _TinyPrefill(backbone, ids[:, :2])
     mask = trees.attention_mask([2], trees.ancestors(fork, backbone.device))
     tokens = torch.tensor([[root, wrong, right]], device=backbone.device)
-    steps = trees.depths(fork, backbone.device)
-    seam = backbone.forward(tokens, prompt.positions(steps[None]), cache, mask)[:, 2]
+    positions = tiny.prompt.positions(trees.depths(fork, backbone.device)[None])
+    seam = backbone.forward(tokens, positions, tiny.cache, mask)[:, 2]
     difference = float((seam.to(stock.device) - stock).abs().max())
     if not difference <= bound:
         raise UnsupportedModelError(
@@ -347,14 +422,18 @@ def check_seam(backbone: Backbone) -> None:
         )
 
 
-def _tiny_prefill(backbone: Backbone, ids: Tensor) -> tuple[KVCache, Prompt]:
-    inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    prompt = build_prompt(
-        backbone.name,
-        backbone._language_inputs(inputs),
-        backbone.embed,
-        torch.zeros_like(ids, dtype=torch.bool),
-    )
-    cache = backbone.new_cache(prompt, room=4)
-    backbone.prefill(prompt, cache)
-    return cache, prompt
+class _TinyPrefill:
+    """A prompt of a few text tokens and the cache that holds it.
+
+    Args:
+        backbone: reads the prompt.
+        ids: int64 ``[1, L]``.
+    """
+
+    def __init__(self, backbone: Backbone, ids: Tensor) -> None:
+        inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        no_pixels = torch.zeros_like(ids, dtype=torch.bool)
+        kwargs = backbone._language_inputs(inputs)
+        self.prompt = build_prompt(backbone.name, kwargs, backbone.embed, no_pixels)
+        self.cache = backbone.new_cache(self.prompt, room=4)
+        backbone.prefill(self.prompt, self.cache)

@@ -1,6 +1,6 @@
 """The key-value cache: preallocated, one length per row, and a rollback that costs nothing.
 
-It is written at a position, as in gpt-fast: what lies beyond a row's length is garbage that the
+It is written at a position, as in gpt-fast: the slots beyond a row's length hold garbage that the
 next pass overwrites. So forgetting rejected guesses is setting a number, and rows of a batch may
 accept different numbers of tokens.
 """
@@ -17,10 +17,16 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
 from draftlens.core.errors import UnsupportedModelError
 
+BLOCK = 1024
+"""Tokens of answer that are reserved at once; longer answers let the buffers grow."""
+
+GROWTH = 1.5
+"""Factor by which full buffers grow, so that each token is copied a bounded number of times."""
+
 
 class KVCache(Cache):  # type: ignore[misc]
-    """A transformers `Cache` over buffers ``[B, H, capacity, D]``, allocated at the first forward
-    of each layer.
+    """A transformers `Cache` over buffers ``[B, H, capacity, D]``, allocated at the first forward of
+    each layer.
 
     One pass is: the model calls `update` once per layer (all write behind the same lengths), then
     the caller says how many of the new tokens count, with `advance`, and after verification which
@@ -29,13 +35,17 @@ class KVCache(Cache):  # type: ignore[misc]
     Args:
         num_layers: decoder layers.
         rows: B.
-        capacity: most tokens a row will ever hold, guesses included.
+        capacity: tokens that a row can hold, guesses included.
+        grows: whether a pass beyond the capacity enlarges the buffers (by `GROWTH`) instead of
+            raising `RuntimeError`.
     """
 
-    def __init__(self, num_layers: int, rows: int, capacity: int) -> None:
+    def __init__(self, num_layers: int, rows: int, capacity: int, grows: bool = False) -> None:
         self.lengths = [0] * rows
         self.capacity = capacity
-        super().__init__(layers=[_Layer(self) for _ in range(num_layers)])
+        self.grows = grows
+        self.first_row = 0
+        super().__init__(layers=[_Layer(self, _Buffers()) for _ in range(num_layers)])
 
     @property
     def uniform(self) -> bool:
@@ -45,13 +55,10 @@ class KVCache(Cache):  # type: ignore[misc]
     @property
     def nbytes(self) -> int:
         """Bytes allocated so far for keys and values."""
-        return sum(
-            layer.keys.nbytes + layer.values.nbytes for layer in self.layers if layer.is_initialized
-        )
+        return sum(layer.buffers.nbytes for layer in self.layers)
 
     def advance(self, counts: int | Sequence[int]) -> None:
-        """Count the first `counts` tokens of the last pass (per row, or the same for all) as
-        held."""
+        """Count the first `counts` tokens of the last pass (per row, or one number for all)."""
         steps = [counts] * len(self.lengths) if isinstance(counts, int) else counts
         self.lengths = [length + step for length, step in zip(self.lengths, steps, strict=True)]
 
@@ -60,76 +67,183 @@ class KVCache(Cache):  # type: ignore[misc]
         self.lengths = list(lengths)
 
     def keep(self, base: Sequence[int], slots: Sequence[Sequence[int]]) -> None:
-        """Of what lies behind `base`, keep these slots, in order, close up, and forget the rest.
+        """Keep some of the slots behind `base`, in order and without gaps, and forget the rest.
 
         Args:
             base: per row, how many leading tokens stay where they are.
             slots: per row, strictly increasing offsets behind `base`: the accepted path of a tree.
         """
-        if any(list(kept) != list(range(len(kept))) for kept in slots):
+        if any(list(row_slots) != list(range(len(row_slots))) for row_slots in slots):
             longest = max(map(len, slots))
             # Shorter rows copy later slots onto themselves.
-            sources = [[*kept, *range(len(kept), longest)] for kept in slots]
-            source = torch.tensor(
-                [[n + slot for slot in row] for n, row in zip(base, sources, strict=True)]
-            )
-            target = torch.tensor([[n + slot for slot in range(longest)] for n in base])
+            padded = [[*row_slots, *range(len(row_slots), longest)] for row_slots in slots]
+            start = torch.tensor(base)[:, None]
             for layer in self.layers:
-                layer.move(source, target)
-        self.lengths = [n + len(kept) for n, kept in zip(base, slots, strict=True)]
+                layer.move(start + torch.tensor(padded), start + torch.arange(longest))
+        self.lengths = [n + len(row_slots) for n, row_slots in zip(base, slots, strict=True)]
+
+    def new_rows(self, count: int) -> KVCache:
+        """A cache over further rows of the same buffers, for the prefill of rows that join.
+
+        Nothing of the present rows is copied while spare rows are left; the spare rows are doubled
+        when they are used up. `join` makes the new rows part of this cache.
+        """
+        rows = KVCache(0, count, self.capacity, self.grows)
+        rows.first_row = len(self.lengths)
+        rows.layers = [_Layer(rows, layer.buffers) for layer in self.layers]
+        return rows
+
+    def join(self, rows: KVCache) -> None:
+        """Take over the rows of the last `new_rows`."""
+        self.lengths = [*self.lengths, *rows.lengths]
+        self.capacity = max(self.capacity, rows.capacity)
+
+    def remove(self, row: int) -> None:
+        """Drop a row; the last row takes its place, and no other row moves."""
+        last = len(self.lengths) - 1
+        if row != last:
+            for layer in self.layers:
+                layer.buffers.copy_row(last, row, self.lengths[last])
+            self.lengths[row] = self.lengths[last]
+        self.lengths.pop()
+
+
+class _Buffers:
+    """Keys and values of one layer for all rows, spare rows included."""
+
+    def __init__(self) -> None:
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both."""
+        if self.keys is None or self.values is None:
+            return 0
+        return self.keys.nbytes + self.values.nbytes
+
+    def reserve(self, rows: int, capacity: int, keys: Tensor, values: Tensor) -> None:
+        """Make room for some rows of some capacity.
+
+        Args:
+            rows, capacity: least number of rows, and of tokens in each.
+            keys, values: states ``[B, H, T, D]`` that name device, dtype, heads and widths.
+        """
+        self.keys = _reserved(self.keys, rows, capacity, keys)
+        self.values = _reserved(self.values, rows, capacity, values)
+
+    @torch.inference_mode()  # as the passes that write the buffers
+    def copy_row(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` tokens of a row over another."""
+        for buffer in (self.keys, self.values):
+            if buffer is not None:
+                buffer[target, :, :length] = buffer[source, :, :length]
+
+
+def _reserved(buffer: Tensor | None, rows: int, capacity: int, states: Tensor) -> Tensor:
+    """A buffer of at least this size with the same contents; zeros, since 0 x NaN is NaN."""
+    if buffer is None:
+        return states.new_zeros(rows, states.shape[1], capacity, states.shape[-1])
+    old_rows = buffer.shape[0]
+    old_capacity = buffer.shape[2]
+    if rows <= old_rows and capacity <= old_capacity:
+        return buffer
+    num_rows = old_rows if rows <= old_rows else max(rows, 2 * old_rows)
+    size = (num_rows, buffer.shape[1], max(capacity, old_capacity), buffer.shape[3])
+    grown = buffer.new_zeros(size)
+    grown[:old_rows, :, :old_capacity] = buffer
+    return grown
 
 
 class _Layer(CacheLayerMixin):  # type: ignore[misc]
-    """Keys and values of one decoder layer; the lengths are the cache's."""
+    """One decoder layer's view of its buffers; the lengths are the cache's."""
 
-    def __init__(self, cache: KVCache) -> None:
-        super().__init__()
+    def __init__(self, cache: KVCache, buffers: _Buffers) -> None:
         self.cache = cache
+        self.buffers = buffers
+        super().__init__()
+
+    @property
+    def keys(self) -> Any:
+        """Keys of the cache's rows, ``[B, H, capacity, D]``; None before the first forward."""
+        return self._rows_of(self.buffers.keys)
+
+    @keys.setter
+    def keys(self, value: None) -> None:
+        """Transformers sets the attribute to None when a layer is made."""
+
+    @property
+    def values(self) -> Any:
+        """Values of the cache's rows, ``[B, H, capacity, D]``; None before the first forward."""
+        return self._rows_of(self.buffers.values)
+
+    @values.setter
+    def values(self, value: None) -> None:
+        """Transformers sets the attribute to None when a layer is made."""
+
+    def _rows_of(self, buffer: Tensor | None) -> Tensor | None:
+        if buffer is None:
+            return None
+        first = self.cache.first_row
+        num_rows = len(self.cache.lengths)
+        if buffer.shape[0] == num_rows:
+            return buffer
+        return buffer[first : first + num_rows]
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate on the device and in the dtype in which this layer computes; zeros, since 0 x
-        NaN is NaN."""
-        self.dtype, self.device = key_states.dtype, key_states.device
-        rows, heads, _, width = key_states.shape
-        self.keys = key_states.new_zeros(rows, heads, self.cache.capacity, width)
-        self.values = value_states.new_zeros(
-            rows, heads, self.cache.capacity, value_states.shape[-1]
-        )
+        """Allocate on the device and in the dtype in which this layer computes."""
+        self.dtype = key_states.dtype
+        self.device = key_states.device
+        rows = self.cache.first_row + len(self.cache.lengths)
+        self.buffers.reserve(rows, self.cache.capacity, key_states, value_states)
         self.is_initialized = True
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write ``[B, H, T, D]`` behind each row's length; return everything up to the longest
-        row's end, as views."""
-        if not self.is_initialized:
+        """Write ``[B, H, T, D]`` behind each row's length.
+
+        Returns:
+            Keys and values up to the end of the longest row, as views.
+        """
+        cache = self.cache
+        num_tokens = key_states.shape[2]
+        end = max(cache.lengths) + num_tokens
+        if end > cache.capacity:
+            self._enlarge(end)
+        if not self.is_initialized or self.buffers.keys.shape[2] < cache.capacity:  # type: ignore[union-attr]
             self.lazy_initialization(key_states, value_states)
-        new, lengths = key_states.shape[2], self.cache.lengths
-        end = max(lengths) + new
-        if end > self.cache.capacity:
-            raise RuntimeError(
-                f"the cache holds {self.cache.capacity} tokens a row; {end} were asked of it"
-            )
-        if self.cache.uniform:
-            self.keys[:, :, end - new : end] = key_states
-            self.values[:, :, end - new : end] = value_states
+        keys = self.keys
+        values = self.values
+        if cache.uniform:
+            keys[:, :, end - num_tokens : end] = key_states
+            values[:, :, end - num_tokens : end] = value_states
         else:
-            at = torch.tensor(lengths, device=self.device)[:, None] + torch.arange(
-                new, device=self.device
+            start = torch.tensor(cache.lengths, device=self.device)[:, None]
+            slots = start + torch.arange(num_tokens, device=self.device)
+            rows = torch.arange(len(cache.lengths), device=self.device)[:, None]
+            keys[rows, :, slots] = key_states.transpose(1, 2)
+            values[rows, :, slots] = value_states.transpose(1, 2)
+        return keys[:, :, :end], values[:, :, :end]
+
+    def _enlarge(self, end: int) -> None:
+        cache = self.cache
+        if not cache.grows:
+            raise RuntimeError(
+                f"the cache holds {cache.capacity} tokens a row; {end} were asked of it"
             )
-            row = torch.arange(len(lengths), device=self.device)[:, None]
-            self.keys[row, :, at] = key_states.transpose(1, 2)
-            self.values[row, :, at] = value_states.transpose(1, 2)
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        cache.capacity = max(end, int(GROWTH * cache.capacity))
 
     @torch.inference_mode()  # as the passes that write the buffers
     def move(self, source: Tensor, target: Tensor) -> None:
-        """Copy slots within each row: int64 ``[B, K]`` absolute positions, from `source` to
-        `target`."""
-        source, target = source.to(self.device), target.to(self.device)
-        row = torch.arange(source.shape[0], device=self.device)[:, None]
-        self.keys[row, :, target] = self.keys[row, :, source]
-        self.values[row, :, target] = self.values[row, :, source]
+        """Copy slots within each row: int64 ``[B, K]`` positions, from `source` to `target`."""
+        source = source.to(self.device)
+        target = target.to(self.device)
+        rows = torch.arange(source.shape[0], device=self.device)[:, None]
+        keys = self.keys
+        values = self.values
+        keys[rows, :, target] = keys[rows, :, source]
+        values[rows, :, target] = values[rows, :, source]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Length and offset of the keys that the next `update` returns."""
@@ -158,13 +272,12 @@ def check_rollback(model_name: str, text_config: Any) -> None:
     """
     if getattr(text_config, "cross_attention_layers", None):
         raise UnsupportedModelError(
-            f"{model_name} looks at pictures through layers of cross-attention; "
-            "models whose pictures are tokens among those of the text work"
+            f"{model_name} attends to pictures through layers of cross-attention; "
+            "models whose pictures are tokens between those of the text work"
         )
     for layer in DynamicCache(config=text_config).layers:
         if type(layer) is not DynamicLayer:
             raise UnsupportedModelError(
-                f"{model_name} keeps a {type(layer).__name__}, which cannot be rolled back when "
-                f"a guess is rejected; "
-                "models with full attention in every layer work"
+                f"{model_name} keeps a {type(layer).__name__}, which cannot be rolled back when a "
+                "guess is rejected; models with full attention in every layer work"
             )

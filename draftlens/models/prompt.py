@@ -1,4 +1,4 @@
-"""A prompt as the language model sees it, and how stock `generate` is asked to prepare one."""
+"""A prompt as the language model reads it, and how stock `generate` prepares one."""
 
 from __future__ import annotations
 
@@ -10,21 +10,48 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import StopStringCriteria
+from transformers.generation.configuration_utils import GenerationMode
 
-from draftlens.core.errors import ConfigError, UnsupportedModelError
+from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
 from draftlens.models.cells import UNKNOWN, Layout, cells
 
-DROPPED = (
-    *("input_ids", "inputs_embeds", "attention_mask", "position_ids"),
-    *("past_key_values", "use_cache", "return_dict"),
+PASSED_SEPARATELY = (
+    "input_ids",
+    "inputs_embeds",
+    "attention_mask",
+    "position_ids",
+    "past_key_values",
+    "use_cache",
+    "return_dict",
 )
-"""Arguments of the language model that we pass ourselves."""
+"""Arguments of the language model that every pass sets itself."""
 
 ASSISTED = ("prompt_lookup_num_tokens", "assistant_early_exit")
-"""Options of a GenerationConfig that ask for stock assisted generation."""
+"""Options of a GenerationConfig that request stock assisted generation."""
 
-OF_THE_PROMPT = ("visual_pos_masks", "deepstack_visual_embeds")
-"""Tensors that a language model takes besides, and that matter to the prompt's own tokens only."""
+PROMPT_ONLY = ("visual_pos_masks", "deepstack_visual_embeds")
+"""Further tensors of a language model that matter to the prompt's own tokens only."""
+
+NEUTRAL_OPTIONS: Mapping[str, Any] = {
+    "max_new_tokens": 1,
+    "do_sample": False,
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "penalty_alpha": None,
+    "dola_layers": None,
+    "constraints": None,
+    "force_words_ids": None,
+    "stop_strings": None,
+    "token_healing": False,
+    "guidance_scale": None,
+    "watermarking_config": None,
+    "prompt_lookup_num_tokens": None,
+    "assistant_early_exit": None,
+    "cache_implementation": None,
+    "return_dict_in_generate": False,
+}
+"""Options under which `generate` only prepares a prompt, whatever the model's own generation config
+says."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +63,7 @@ class Prepared:
         processors: transformers logits processors, in order, options included.
         criteria: transformers stopping criteria.
         config: the resolved GenerationConfig.
-        model_kwargs: what the model's forward gets besides the ids; vision features may be encoded
+        model_kwargs: further arguments of the model's forward; vision features may be encoded
             already.
     """
 
@@ -45,6 +72,12 @@ class Prepared:
     criteria: tuple[Any, ...]
     config: Any
     model_kwargs: dict[str, Any]
+
+    @property
+    def pad_token_id(self) -> int:
+        """The id that `generate` writes behind rows that have ended; 0 where there is none."""
+        pad = getattr(self.config, "_pad_token_tensor", None)
+        return 0 if pad is None else int(pad)
 
 
 def capture_call(
@@ -55,24 +88,44 @@ def capture_call(
     generation_config: Any,
     **kwargs: Any,
 ) -> Prepared:
-    """A `custom_generate` that hands back what it was given.
+    """A `custom_generate` that returns its arguments.
 
     Raises:
-        ConfigError: beam search and other strategies that are not one token after the other.
+        ConfigError: beam search and other strategies that do not choose one token after the other.
+        InputError: a cache that holds tokens already.
     """
-    if generation_config.num_beams != 1 or generation_config.num_return_sequences != 1:
-        raise ConfigError(
-            "only greedy decoding and sampling of one answer work: num_beams and "
-            "num_return_sequences must be 1"
-        )
-    own = [name for name in ASSISTED if getattr(generation_config, name, None) is not None]
-    if own:
-        raise ConfigError(
-            f"{', '.join(own)} would draft too, in stock generate's own way: choose one"
-        )
+    _check_strategy(generation_config)
+    cache = kwargs.get("past_key_values")
+    if cache is not None and cache.get_seq_length() > 0:
+        raise InputError(PAST_REFUSAL)
     return Prepared(
         input_ids, tuple(logits_processor), tuple(stopping_criteria), generation_config, kwargs
     )
+
+
+PAST_REFUSAL = (
+    "past_key_values hold an earlier turn, which the draft cannot read: "
+    "give the whole chat, pictures included, without past_key_values"
+)
+
+
+def _check_strategy(config: Any) -> None:
+    if config.num_beams != 1 or config.num_return_sequences != 1:
+        raise ConfigError(
+            "only greedy decoding and sampling of one answer work: "
+            "num_beams and num_return_sequences must be 1"
+        )
+    assisted = [name for name in ASSISTED if getattr(config, name, None) is not None]
+    if assisted:
+        raise ConfigError(
+            f"{', '.join(assisted)} would draft too, in stock generate's own way: choose one"
+        )
+    mode = config.get_generation_mode()
+    if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
+        raise ConfigError(
+            f"only greedy decoding and sampling work, and these options request "
+            f"{mode.value.replace('_', ' ')}"
+        )
 
 
 @dataclass(frozen=True)
@@ -84,9 +137,9 @@ class Prompt:
         position_ids: int64 ``[B, L]``, or ``[axes, B, L]`` under M-RoPE.
         lengths: tokens of each row, padding not counted.
         next_position: position of the first new token, int64 ``[B, 1]`` or ``[axes, B, 1]``.
-        visual: which tokens stand for pixels, bool ``[B, L]``.
-        extra: whatever else the language model takes, such as Qwen3-VL's deepstack features.
-        layout: how pictures and videos became tokens, as far as it is known.
+        visual: which tokens represent pixels, bool ``[B, L]``.
+        extra: further arguments of the language model, such as Qwen3-VL's deepstack features.
+        layout: how pictures and videos became tokens, as far as that is known.
     """
 
     embeds: Tensor
@@ -102,13 +155,37 @@ class Prompt:
         """The (t, h, w) cell of every visual token, int64 ``[B, L, 3]`` (`models.cells`); of a
         whole prompt only."""
         newline = self.layout.newline
-        newlines = None if newline is None else (self.embeds == newline.to(self.embeds)).all(-1)
+        newlines = None
+        if newline is not None:
+            newlines = (self.embeds == newline.to(self.embeds)).all(-1)
         return cells(self.visual, self.position_ids, self.layout, newlines)
 
     def positions(self, steps: Tensor) -> Tensor:
         """Positions of answer tokens, int64 ``[..., B, T]``, from their indices in the answer,
         int64 ``[B, T]``."""
         return self.next_position + steps
+
+
+def checked_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A processor's output in the form that stock `generate` needs: padding on the left.
+
+    Raises:
+        InputError: there are no `input_ids`, a row has no tokens, or an earlier turn's cache is
+            given.
+    """
+    if inputs.get("input_ids") is None:
+        raise InputError("inputs must hold the processor's input_ids")
+    if inputs.get("past_key_values") is not None:
+        raise InputError(PAST_REFUSAL)
+    mask = inputs.get("attention_mask")
+    if mask is None:
+        return dict(inputs)
+    empty = (mask == 0).all(-1).nonzero().flatten().tolist()
+    if empty:
+        raise InputError(f"the attention_mask hides every token of row {empty[0]}")
+    if mask.is_floating_point():  # some models count positions with it, and only whole numbers do
+        inputs = {**inputs, "attention_mask": (mask != 0).long()}
+    return left_padded(dict(inputs))
 
 
 def left_padded(inputs: dict[str, Any]) -> dict[str, Any]:
@@ -119,10 +196,7 @@ def left_padded(inputs: dict[str, Any]) -> dict[str, Any]:
     length = mask.shape[1]
     last = length - 1 - (mask != 0).long().flip(1).argmax(1)
     order = (torch.arange(length, device=mask.device)[None] - (length - 1 - last)[:, None]) % length
-    return {
-        key: value.gather(1, order) if _per_token(value, mask.shape) else value
-        for key, value in inputs.items()
-    }
+    return _gather_tokens(inputs, order, mask.shape)
 
 
 def with_stop_strings(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,67 +208,103 @@ def with_stop_strings(options: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: no tokenizer is given.
     """
-    given = dict(options)
-    strings, tokenizer = given.pop("stop_strings", None), given.pop("tokenizer", None)
+    remaining = dict(options)
+    strings = remaining.pop("stop_strings", None)
+    tokenizer = remaining.pop("tokenizer", None)
     if strings is None:
-        return given
+        return remaining
     if tokenizer is None:
         raise ConfigError("stop_strings need the model's tokenizer: give it as tokenizer")
-    criteria = [*(given.get("stopping_criteria") or ()), StopStringCriteria(tokenizer, strings)]
-    return {**given, "stopping_criteria": criteria}
+    criteria = [*(remaining.get("stopping_criteria") or ()), StopStringCriteria(tokenizer, strings)]
+    return {**remaining, "stopping_criteria": criteria}
 
 
 def build_prompt(
     name: str, kwargs: dict[str, Any], embed: Callable[[Tensor], Tensor], visual: Tensor
 ) -> Prompt:
-    """A `Prompt` from the keyword arguments that a model hands to its language model.
+    """A `Prompt` from the keyword arguments that a model passes to its language model.
+
+    Args:
+        name: of the model, for messages.
+        kwargs: the arguments.
+        embed: from ids to embeddings.
+        visual: which tokens represent pixels, bool ``[B, L]``.
 
     Raises:
-        UnsupportedModelError: the model brings its own attention mask, or something else that
+        UnsupportedModelError: the model makes its own attention mask, or passes something else that
             answers may need too.
     """
-    embeds, mask = kwargs.get("inputs_embeds"), kwargs.get("attention_mask")
+    embeds = kwargs.get("inputs_embeds")
     if embeds is None:
         embeds = embed(kwargs["input_ids"])
-    rows, length = embeds.shape[:2]
+    num_rows, length = embeds.shape[:2]
+    mask = kwargs.get("attention_mask")
     if mask is not None and (not isinstance(mask, Tensor) or mask.ndim != 2):
         raise UnsupportedModelError(
             f"{name} builds its own attention mask for the prompt, which is not supported"
         )
-    positions = kwargs.get("position_ids")
-    if positions is None:
-        positions = (
-            torch.arange(length, device=embeds.device)[None]
-            if mask is None
-            else (mask.cumsum(-1) - 1)
-        )
-    positions = positions.expand(*positions.shape[:-2], rows, length)
-    extra = {k: v for k, v in kwargs.items() if k not in DROPPED and v is not None}
-    unknown = [k for k, v in extra.items() if k not in OF_THE_PROMPT and _holds_tensors(v)]
-    if unknown:
-        raise UnsupportedModelError(
-            f"{name} hands its language model {', '.join(unknown)}, which later tokens may need "
-            f"as well as the prompt"
-        )
-    lengths = [length] * rows if mask is None else mask.sum(-1).tolist()
+    positions = _position_ids(kwargs, mask, length, embeds.device)
+    positions = positions.expand(*positions.shape[:-2], num_rows, length)
+    extra = _further_arguments(name, kwargs)
+    lengths = [length] * num_rows if mask is None else mask.sum(-1).tolist()
     if mask is not None and not bool((mask != 0).all()):
         # Stable: real tokens keep their order and come first.
         order = (mask == 0).to(torch.uint8).argsort(dim=1, stable=True)
         embeds = embeds.gather(1, order[..., None].expand_as(embeds))
         positions = positions.gather(-1, order.expand_as(positions))
         visual = visual.gather(1, order)
-        extra = {
-            k: v.gather(1, order) if _per_token(v, mask.shape) else v for k, v in extra.items()
-        }
+        extra = _gather_tokens(extra, order, mask.shape)
     last = torch.tensor(lengths, device=positions.device)[:, None] - 1
     next_position = positions.gather(-1, last.expand(*positions.shape[:-1], 1)) + 1
     return Prompt(embeds, positions, lengths, next_position, visual, extra)
 
 
+def _position_ids(
+    kwargs: Mapping[str, Any], mask: Tensor | None, length: int, device: torch.device
+) -> Tensor:
+    positions = kwargs.get("position_ids")
+    if positions is not None:
+        return positions  # type: ignore[no-any-return]
+    if mask is None:
+        return torch.arange(length, device=device)[None]
+    return mask.cumsum(-1) - 1
+
+
+def _further_arguments(name: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments besides those that every pass sets itself.
+
+    Raises:
+        UnsupportedModelError: one holds tensors, and it is unknown whether answers need them too.
+    """
+    extra = {
+        key: value
+        for key, value in kwargs.items()
+        if key not in PASSED_SEPARATELY and value is not None
+    }
+    unknown = [
+        key for key, value in extra.items() if key not in PROMPT_ONLY and _holds_tensors(value)
+    ]
+    if unknown:
+        raise UnsupportedModelError(
+            f"{name} hands its language model {', '.join(unknown)}, which later tokens may need "
+            "as well as the prompt"
+        )
+    return extra
+
+
+def _gather_tokens(values: Mapping[str, Any], order: Tensor, shape: torch.Size) -> dict[str, Any]:
+    """The same values with tensors of one entry per token put in another order ``[B, L]``."""
+    gathered = dict(values)
+    for key, value in values.items():
+        if _per_token(value, shape):
+            gathered[key] = value.gather(1, order)
+    return gathered
+
+
 def _holds_tensors(value: Any) -> bool:
-    return isinstance(value, Tensor) or (
-        isinstance(value, (list, tuple)) and any(map(_holds_tensors, value))
-    )
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_tensors, value))
+    return isinstance(value, Tensor)
 
 
 def _per_token(value: Any, shape: torch.Size) -> bool:

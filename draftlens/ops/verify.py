@@ -1,20 +1,23 @@
-"""The rules that decide which guesses stand.
+"""The rules that decide which guesses are accepted.
 
 Symbols as in the papers: p the target's distribution, q the draft's, γ the number of guesses, τ the
-mean number of tokens that one verification pass emits. Each rule is a pure function ``(tree,
-scores, noise) -> Verdict``; scores are the target's processed logits at the root and at every node,
-``[B, N+1, V]``, root first.
+mean number of tokens that one verification pass emits. Each rule is a pure function
+``(tree, scores, noise) -> Verdict``; scores are the target's processed logits at the root and at
+every node, ``[B, N+1, V]``, root first.
 
 - `greedy` and `coupled` fix the target's choice at every node beforehand (its argmax; its argmax
-  with noise keyed by position) and follow the guesses as long as they equal it. The emitted tokens
-  are those of plain decoding by construction: the draft decides only how many of them one pass
-  yields.
+  with noise keyed by position) and follow the guesses while they are equal to it. The emitted
+  tokens are those of plain decoding by construction: the draft decides only how many of them one
+  pass yields.
 - `rejection` accepts a guess x with probability min(1, p(x)/q(x)) (Leviathan et al. 2023, Chen et
   al. 2023), for several guesses at one node recursively and without replacement (Jeon et al. 2024).
-  Same distribution, other tokens.
+  The distribution is the same, the tokens are not.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -23,88 +26,104 @@ from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.tree import ROOT, Topology
 
 
+@dataclass(frozen=True)
+class RowVerdict:
+    """The verdict on one row's tree; the fields are those of `Verdict` for one row."""
+
+    path: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+
+def combine(rows: Sequence[RowVerdict]) -> Verdict:
+    """The verdict of a batch from those of its rows."""
+    return Verdict(tuple(row.path for row in rows), tuple(row.tokens for row in rows))
+
+
 def match(tree: DraftTree, ranking: Tensor) -> Verdict:
     """`greedy` and `coupled`: walk down while a child carries the token that the target chose.
 
     Args:
         tree: the guesses.
-        ranking: what the target's choice is the argmax of, ``[B, N+1, V]`` (see
+        ranking: the quantity whose argmax is the target's choice, ``[B, N+1, V]`` (see
             `SamplingRule.ranking`).
     """
     choices = ranking.argmax(-1)
-    # One transfer for both: on a GPU this is where the host waits for the pass.
+    # One transfer for both: on a GPU the host waits for the pass here.
     table = torch.cat([choices, tree.tokens], dim=1).tolist()
+    width = tree.num_nodes + 1
     rows = [
-        _walk(tree.topology, row[: len(tree.topology) + 1], row[len(tree.topology) + 1 :])
-        for row in table
+        _walk(topology, values[:width], values[width:])
+        for topology, values in zip(tree.topologies, table, strict=True)
     ]
-    return Verdict(tuple(path for path, _ in rows), tuple(tokens for _, tokens in rows))
+    return combine(rows)
 
 
-def _walk(
-    topology: Topology, choices: list[int], tokens: list[int]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _walk(topology: Topology, choices: list[int], tokens: list[int]) -> RowVerdict:
     path: list[int] = []
     emitted: list[int] = []
-    node = ROOT
-    while True:
+    node: int | None = ROOT
+    while node is not None:
         choice = choices[node + 1]
         emitted.append(choice)
-        hit = next(
-            (child for child in topology.children.get(node, ()) if tokens[child] == choice), None
-        )
-        if hit is None:
-            return tuple(path), tuple(emitted)
-        path.append(hit)
-        node = hit
+        children = topology.children.get(node, ())
+        node = next((child for child in children if tokens[child] == choice), None)
+        if node is not None:
+            path.append(node)
+    return RowVerdict(tuple(path), tuple(emitted))
 
 
-def reject(tree: DraftTree, scores: Tensor, generator: torch.Generator) -> Verdict:
-    """`rejection`: accept by chance, repair by drawing from what the guesses left of p.
+def reject(tree: DraftTree, scores: Tensor, generators: Sequence[torch.Generator]) -> Verdict:
+    """`rejection`: accept by chance, and draw from the rest of p where every guess is rejected.
 
     Siblings must have been drawn from q one after the other without replacement, in the order of
     their indices (`draft.base.draw_children` does so).
 
     Args:
-        tree: the guesses, with `probs` (q).
+        tree: the guesses, with `probs` (q) if there are any guesses.
         scores: the target's processed logits ``[B, N+1, V]``; their softmax is p.
-        generator: a CPU generator; it advances.
+        generators: a CPU generator for each row; they advance.
     """
     p = torch.softmax(scores.double(), -1).cpu()
-    q = tree.probs.double().cpu() if tree.probs is not None else None
-    rows = [
-        _reject_row(tree, row, p[row], q[row] if q is not None else None, generator)
-        for row in range(p.shape[0])
-    ]
-    return Verdict(tuple(path for path, _ in rows), tuple(tokens for _, tokens in rows))
+    q = None if tree.probs is None else tree.probs.double().cpu()
+    tokens = tree.tokens.tolist()
+    rows = []
+    for row, topology in enumerate(tree.topologies):
+        row_q = None if q is None else q[row]
+        rows.append(_reject_row(topology, tokens[row], p[row], row_q, generators[row]))
+    return combine(rows)
 
 
 def _reject_row(
-    tree: DraftTree, row: int, p: Tensor, q: Tensor | None, generator: torch.Generator
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    tokens = tree.tokens[row].tolist()
-    slot = {node: index for index, node in enumerate(tree.topology.inner)}
+    topology: Topology, tokens: list[int], p: Tensor, q: Tensor | None, generator: torch.Generator
+) -> RowVerdict:
+    slot = {node: index for index, node in enumerate(topology.inner)}
     path: list[int] = []
     node = ROOT
     while True:
-        children = tree.topology.children.get(node, ())
+        children = topology.children.get(node, ())
         rest = p[node + 1]
-        hit = None
+        accepted = None
         if children and q is not None:
-            hit, rest = _try_children(
-                rest, q[slot[node]], [(child, tokens[child]) for child in children], generator
-            )
-        if hit is None:
+            candidates = [(child, tokens[child]) for child in children]
+            accepted, rest = _try_children(rest, q[slot[node]], candidates, generator)
+        if accepted is None:
             bonus = int(torch.multinomial(rest, 1, generator=generator))
-            return tuple(path), (*(tokens[n] for n in path), bonus)
-        path.append(hit)
-        node = hit
+            return RowVerdict(tuple(path), (*(tokens[n] for n in path), bonus))
+        path.append(accepted)
+        node = accepted
 
 
 def _try_children(
     p: Tensor, q: Tensor, children: list[tuple[int, int]], generator: torch.Generator
 ) -> tuple[int | None, Tensor]:
-    """The accepted child, or None and the distribution that is left to draw from."""
+    """The accepted child, or None and the distribution that is left to draw from.
+
+    Args:
+        p: the target's distribution ``[V]``.
+        q: the draft's distribution ``[V']``.
+        children: pairs of node and token, in the order in which they were drawn.
+        generator: advances.
+    """
     q = _padded(q, p.shape[-1])
     for child, token in children:
         if q[token] <= 0:  # more children than q has tokens: this one was not drawn from it
@@ -122,6 +141,5 @@ def _try_children(
 
 
 def _padded(q: Tensor, vocab: int) -> Tensor:
-    """q over the target's vocabulary: ids that only one of the two models has carry no draft
-    probability."""
+    """q over the target's vocabulary; ids that only one model has carry no draft probability."""
     return torch.nn.functional.pad(q, (0, vocab - q.shape[-1]))

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from draftlens.core.errors import ConfigError
-from draftlens.prune.base import Visual, spread, top
+from draftlens.core.readings import ATTENTION, ReadingSpec
+from draftlens.prune.base import Visual, remaining, spread, top
 
 
 def _scores(visual: Visual) -> Tensor:
@@ -30,7 +31,7 @@ class SpecVLMPruner:
         ConfigError: `attention_mass` is no share.
     """
 
-    needs_scores: ClassVar[bool] = True
+    readings: ClassVar[ReadingSpec] = ATTENTION
     attention_mass: float = 0.4
 
     def __post_init__(self) -> None:
@@ -44,28 +45,24 @@ class SpecVLMPruner:
         others up to `keep`."""
         scores = _scores(visual)
         order = scores.argsort(descending=True, stable=True)
-        mass = scores[order].double().cumsum(0)
-        enough = (
-            int((mass < self.attention_mass * scores.double().sum()).sum()) + 1
-            if self.attention_mass
-            else 0
-        )
-        first = order[: min(enough, keep, len(visual))]
-        rest = torch.ones(len(visual), dtype=torch.bool, device=scores.device)
-        rest[first] = False
-        others = rest.nonzero()[:, 0]
-        return (
-            torch.cat([first, others[spread(len(others), keep - len(first), scores.device)]])
-            .sort()
-            .values
-        )
+        first = order[: min(self._stage_one_count(scores[order]), keep, len(visual))]
+        others = remaining(len(visual), first)
+        second = others[spread(len(others), keep - len(first), scores.device)]
+        return torch.cat([first, second]).sort().values
+
+    def _stage_one_count(self, descending: Tensor) -> int:
+        """The fewest tokens that hold the share `attention_mass` of the attention."""
+        if not self.attention_mass:
+            return 0
+        mass = descending.double().cumsum(0)
+        return int((mass < self.attention_mass * descending.double().sum()).sum()) + 1
 
 
 @dataclass(frozen=True)
 class AttentionPruner:
     """Stage I alone, as far as the budget goes: the most attended tokens."""
 
-    needs_scores: ClassVar[bool] = True
+    readings: ClassVar[ReadingSpec] = ATTENTION
 
     def select(self, visual: Visual, keep: int) -> Tensor:
         """The `keep` highest scores."""

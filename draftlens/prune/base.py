@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -11,6 +9,8 @@ import torch
 from torch import Tensor
 
 from draftlens.core.errors import ConfigError
+from draftlens.core.options import make
+from draftlens.core.readings import ReadingSpec
 from draftlens.core.registry import Registry
 
 
@@ -20,9 +20,9 @@ class Visual:
 
     Args:
         cells: int64 ``[n, 3]``, frame, row and column of each (`models.cells`).
-        features: ``[n, D]``, what the draft would read.
-        scores: float32 ``[n]``, how much the target's text looks at each; only for a pruner that
-            `needs_scores`.
+        features: ``[n, D]``, the embeddings that the draft would read.
+        scores: float32 ``[n]``, the attention of the target's text to each; None unless the pruner
+            requests attention readings.
     """
 
     cells: Tensor
@@ -33,21 +33,39 @@ class Visual:
         return len(self.cells)
 
 
-class Pruner(Protocol):
-    """Chooses visual tokens for the draft; text always stays."""
+@dataclass(frozen=True)
+class Choice:
+    """A pruner's choice among one row's n visual tokens, for observers.
 
-    needs_scores: ClassVar[bool]
+    Args:
+        positions: of the visual tokens in the draft's prompt, int64 ``[n]``.
+        visual: the input of the pruner.
+        kept: the indices that it chose, int64 ``[K]``, increasing.
+    """
+
+    positions: Tensor
+    visual: Visual
+    kept: Tensor
+
+
+class Pruner(Protocol):
+    """Chooses visual tokens for the draft; text always stays.
+
+    A pruner is a frozen dataclass whose fields are its options.
+    """
+
+    readings: ClassVar[ReadingSpec]
+    """The readings of the target's prefill that `select` needs."""
 
     def select(self, visual: Visual, keep: int) -> Tensor:
-        """Exactly `keep` strictly rising indices, int64 ``[keep]``, with 0 <= keep <= n."""
+        """Exactly `keep` strictly increasing indices, int64 ``[keep]``, with 0 <= keep <= n."""
         ...
 
 
 def keep_count(count: int, prune_ratio: float) -> int:
     """How many of `count` visual tokens stay: n(1 - r), rounded down.
 
-    A hair is added first: 100 * (1 - 0.9) is 9.999999999999998 to a computer, and 10 to everybody
-    else.
+    1e-9 is added first, because 100 * (1 - 0.9) is 9.999999999999998 in floating point.
     """
     return int(count * (1 - prune_ratio) + 1e-9)
 
@@ -67,18 +85,22 @@ PRUNERS = Registry(
         "none": "draftlens.prune.spatial:NonePruner",
         "all": "draftlens.prune.spatial:AllPruner",
     },
+    group="draftlens.pruners",
 )
 
 
-def make_pruner(name: str, options: Mapping[str, Any]) -> Pruner:
-    """A pruner by name, with those of the options that it knows.
+def make_pruner(choice: Any) -> Pruner:
+    """A pruner from a name, a mapping with `name` and options, or a pruner.
 
     Raises:
-        ConfigError: no pruner has this name, or an option's value makes no sense.
+        ConfigError: no pruner has this name, it has no such option, or a value makes no sense.
+
+    Example:
+
+        >>> make_pruner({"name": "dycoke", "group": 2})
+        DyCokePruner(group=2)
     """
-    kind = PRUNERS[name]
-    known = inspect.signature(kind).parameters
-    pruner: Pruner = kind(**{key: value for key, value in options.items() if key in known})
+    pruner: Pruner = make(PRUNERS, choice)
     return pruner
 
 
@@ -87,11 +109,18 @@ def spread(count: int, keep: int, device: torch.device) -> Tensor:
     ``[keep]``."""
     if keep > count:
         raise ConfigError(f"cannot keep {keep} of {count} tokens")
-    return ((torch.arange(keep, device=device) * 2 + 1) * count).div(
-        2 * max(keep, 1), rounding_mode="floor"
-    )
+    middles = (torch.arange(keep, device=device) * 2 + 1) * count
+    return middles.div(2 * max(keep, 1), rounding_mode="floor")
 
 
 def top(scores: Tensor, keep: int) -> Tensor:
-    """Indices of the `keep` highest scores, rising; of equals the first, int64 ``[keep]``."""
+    """Indices of the `keep` highest scores, increasing; the first of equal ones, int64
+    ``[keep]``."""
     return scores.argsort(descending=True, stable=True)[:keep].sort().values
+
+
+def remaining(count: int, chosen: Tensor) -> Tensor:
+    """The indices below `count` that are not in `chosen`, increasing, int64."""
+    is_free = torch.ones(count, dtype=torch.bool, device=chosen.device)
+    is_free[chosen] = False
+    return is_free.nonzero()[:, 0]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from draftlens.core.errors import ConfigError
+from draftlens.core.readings import NO_READINGS, ReadingSpec
 from draftlens.prune.base import Visual, spread
 
 
@@ -18,7 +19,7 @@ class UniformPruner:
     """Every n-th token in raster order, over all frames (SpecVLM's stage II by itself, and its
     SD-Uniform)."""
 
-    needs_scores: ClassVar[bool] = False
+    readings: ClassVar[ReadingSpec] = NO_READINGS
 
     def select(self, visual: Visual, keep: int) -> Tensor:
         """Equal distances in the order of the prompt."""
@@ -29,7 +30,7 @@ class UniformPruner:
 class GridPruner:
     """Every frame keeps a grid of its own, evenly spaced in both directions."""
 
-    needs_scores: ClassVar[bool] = False
+    readings: ClassVar[ReadingSpec] = NO_READINGS
 
     def select(self, visual: Visual, keep: int) -> Tensor:
         """Frames share the budget as evenly as whole numbers allow; each keeps the cells nearest to
@@ -93,7 +94,7 @@ class RandomPruner:
         ConfigError: `seed` is no whole number from 0.
     """
 
-    needs_scores: ClassVar[bool] = False
+    readings: ClassVar[ReadingSpec] = NO_READINGS
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -121,7 +122,7 @@ class WindowPruner:
         ConfigError: it lies elsewhere.
     """
 
-    needs_scores: ClassVar[bool] = False
+    readings: ClassVar[ReadingSpec] = NO_READINGS
     window: str = "front"
 
     def __post_init__(self) -> None:
@@ -139,7 +140,7 @@ class WindowPruner:
 class NonePruner:
     """Prunes nothing: the draft sees everything, whatever the ratio."""
 
-    needs_scores: ClassVar[bool] = False
+    readings: ClassVar[ReadingSpec] = NO_READINGS
 
     def select(self, visual: Visual, keep: int) -> Tensor:
         """All tokens."""
@@ -150,7 +151,7 @@ class NonePruner:
 class AllPruner:
     """Prunes everything: a draft that only reads, whatever the ratio."""
 
-    needs_scores: ClassVar[bool] = False
+    readings: ClassVar[ReadingSpec] = NO_READINGS
 
     def select(self, visual: Visual, keep: int) -> Tensor:
         """No token."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from draftlens.core.errors import ConfigError
+from draftlens.core.readings import NO_READINGS, ReadingSpec
 from draftlens.prune.base import Visual, spread, top
 
 
@@ -30,7 +31,7 @@ def _whole_frames(visual: Visual, order: Tensor, keep: int) -> Tensor:
 class FramePruner:
     """Drops whole frames at regular intervals (the paper's SD-Frame)."""
 
-    needs_scores: ClassVar[bool] = False
+    readings: ClassVar[ReadingSpec] = NO_READINGS
 
     def select(self, visual: Visual, keep: int) -> Tensor:
         """As many evenly spaced frames as the budget pays for, the last of them in part."""
@@ -47,7 +48,7 @@ class FastVIDPruner:
     """Drops the frames most like the one before, after FastVID (arXiv 2503.11187) as the paper uses
     it."""
 
-    needs_scores: ClassVar[bool] = False
+    readings: ClassVar[ReadingSpec] = NO_READINGS
 
     def select(self, visual: Visual, keep: int) -> Tensor:
         """Whole frames, those with the greatest change before them first; the first frame leads."""
@@ -73,7 +74,7 @@ class DyCokePruner:
         ConfigError: a group of less than one frame.
     """
 
-    needs_scores: ClassVar[bool] = False
+    readings: ClassVar[ReadingSpec] = NO_READINGS
     group: int = 4
 
     def __post_init__(self) -> None:

@@ -1,0 +1,60 @@
+"""Objects from names and options, and back: the same words in Python, JSON and YAML."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from draftlens.core.errors import ConfigError
+from draftlens.core.registry import Registry
+
+
+def make(registry: Registry, choice: Any) -> Any:
+    """An object from a registered name, from a mapping with `name` and options, or from itself.
+
+    Args:
+        registry: of dataclasses, whose fields are the options.
+        choice: such as ``"dycoke"`` or ``{"name": "dycoke", "group": 4}``.
+
+    Raises:
+        ConfigError: the name or an option is unknown, or a value makes no sense.
+
+    Example:
+
+        >>> from draftlens.prune import PRUNERS
+        >>> make(PRUNERS, {"name": "dycoke", "group": 2})
+        DyCokePruner(group=2)
+    """
+    if isinstance(choice, str):
+        return registry[choice]()
+    if not isinstance(choice, Mapping):
+        return choice
+    options = dict(choice)
+    if "name" not in options:
+        raise ConfigError(f"the options of a {registry.kind} need its name: {dict(choice)!r}")
+    name = options.pop("name")
+    return build(registry, name, options)
+
+
+def build(registry: Registry, name: Any, options: Mapping[str, Any]) -> Any:
+    """An object of a registered dataclass.
+
+    Raises:
+        ConfigError: the name or an option is unknown, or a value makes no sense.
+    """
+    kind = registry[name]
+    known = [field.name for field in dataclasses.fields(kind) if field.init]
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        names = ", ".join(known) or "none"
+        raise ConfigError(
+            f"{registry.kind} {name!r} has no option {', '.join(map(repr, unknown))}; known: {names}"
+        )
+    return kind(**options)
+
+
+def describe(registry: Registry, chosen: Any) -> dict[str, Any]:
+    """The name and options of an object, from which `make` builds an equal one."""
+    options = dataclasses.asdict(chosen) if dataclasses.is_dataclass(chosen) else {}
+    return {"name": registry.name_of(type(chosen)), **options}

@@ -1,0 +1,54 @@
+"""A method's plan: the parts that the runtime needs to answer with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from draftlens.core.errors import ConfigError
+from draftlens.core.registry import Registry
+from draftlens.core.result import Chunk
+from draftlens.decode.session import Session
+from draftlens.draft import Drafter, Pruning
+from draftlens.prefill import FullPrefill, Prefill
+
+Schedule = Callable[[Session], Iterator[Chunk]]
+"""Answers all requests of a session; see `decode.serial.decode`."""
+
+SCHEDULES = Registry("schedule", {"serial": "draftlens.decode.serial:decode"})
+
+
+def make_schedule(name: str) -> Schedule:
+    """A schedule by name.
+
+    Raises:
+        ConfigError: the name is unknown.
+    """
+    if not isinstance(name, str):
+        raise ConfigError(f"schedule must be one of {', '.join(SCHEDULES)}, not {name!r}")
+    schedule: Schedule = SCHEDULES[name]
+    return schedule
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one session answers.
+
+    Args:
+        drafter: guesses. It keeps state, so a plan serves one session.
+        schedule: the order of drafting and verifying.
+        prefill: reads prompts with the target.
+        acceptance: `"coupled"` or `"rejection"`; see `ops/verify.py`.
+        pruning: which visual tokens the draft reads; None if it reads all or none.
+        approximate: what the method does not compute exactly on the target's side, in words for the
+            user.
+        uses_draft: whether the method needs the draft model and its inputs.
+    """
+
+    drafter: Drafter
+    schedule: Schedule
+    prefill: Prefill = field(default_factory=FullPrefill)
+    acceptance: str = "coupled"
+    pruning: Pruning | None = None
+    approximate: tuple[str, ...] = ()
+    uses_draft: bool = False

@@ -1,0 +1,172 @@
+"""A model with a cache along the accepted path, so that no accepted token is forwarded twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from draftlens.core import tree as trees
+from draftlens.core.proposal import Verdict
+from draftlens.core.tree import EMPTY, Topology
+from draftlens.draft.growth import Level
+from draftlens.models.backbone import Backbone
+from draftlens.models.cache import KVCache
+from draftlens.models.prompt import Prompt
+from draftlens.sequences import Batch
+
+
+class CachedModel:
+    """A draft model that follows the answers of a batch. It is a `TreeScorer`.
+
+    One round is `catch_up`, one `expand` for each level that has children, and `keep`; or only
+    `skip` where nothing is drafted.
+
+    Args:
+        backbone: the model.
+        vocab_size: ids that the target has; the draft may have more or fewer.
+
+    Attributes:
+        cache: the model's own.
+        pending: per row, emitted tokens that the cache lacks; never empty.
+        forwards: decode forwards so far.
+    """
+
+    def __init__(self, backbone: Backbone, vocab_size: int) -> None:
+        self.backbone = backbone
+        self.vocab_size = vocab_size
+        self.device = backbone.device
+        self.forwards = 0
+        self.cache: KVCache | None = None
+        self.pending: list[list[int]] = []
+        self._next_position: Tensor | None = None
+        self._tree = EMPTY
+        self._start: list[int] = []
+        self._base: list[int] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the cache."""
+        return 0 if self.cache is None else self.cache.nbytes
+
+    def join(
+        self, prompt: Prompt, fill: Callable[[KVCache], None], batch: Batch, room: int
+    ) -> None:
+        """Add rows.
+
+        Args:
+            prompt: of these rows, as the model reads it.
+            fill: writes the prompt into an empty cache.
+            batch: these rows.
+            room: further tokens of each row, guesses included.
+        """
+        if self.cache is None or self._next_position is None or not self.cache.lengths:
+            self.cache = self.backbone.new_cache(prompt, room)
+            self._next_position = prompt.next_position
+            fill(self.cache)
+        else:
+            rows = self.cache.new_rows(len(batch))
+            fill(rows)
+            self.cache.join(rows)
+            self._next_position = torch.cat([self._next_position, prompt.next_position], dim=-2)
+        self.pending += [list(history.tokens) for history in batch.histories]
+        self._start = list(self.cache.lengths)
+
+    def remove(self, row: int) -> None:
+        """Drop a row; the last row takes its place."""
+        assert self.cache is not None
+        assert self._next_position is not None
+        self.cache.remove(row)
+        self._next_position = without_row(self._next_position, row)
+        self.pending[row] = self.pending[-1]
+        self.pending.pop()
+        self._start = list(self.cache.lengths)
+
+    def begin_tree(self, topology: Topology) -> None:
+        """Begin a round in which a tree is grown; the empty tree means that nothing is drafted."""
+        assert self.cache is not None
+        self._tree = topology
+        self._start = list(self.cache.lengths)
+
+    def catch_up(self, steps: Tensor) -> Tensor:
+        """Forward the pending tokens; see `TreeScorer.catch_up`."""
+        assert self.cache is not None
+        counts = [len(tokens) for tokens in self.pending]
+        width = max(counts)
+        # A shorter row repeats its last token behind itself: no token attends to it, and the next
+        # pass overwrites it.
+        padded = [tokens + tokens[-1:] * (width - len(tokens)) for tokens in self.pending]
+        tokens = torch.tensor(padded, device=self.device)
+        count = torch.tensor(counts, device=self.device)[:, None]
+        causal = torch.ones(width, width, dtype=torch.bool, device=self.device).tril()
+        mask = trees.attention_mask(self._start, causal)
+        positions = steps - count + torch.arange(width, device=self.device)
+        logits = self._forward(tokens, positions, mask)
+        self._base = [start + length for start, length in zip(self._start, counts, strict=True)]
+        self.cache.truncate(self._base)
+        if min(counts) == width:
+            return logits[:, -1:]
+        rows = torch.arange(len(counts), device=self.device)[:, None]
+        return logits[rows, count - 1]
+
+    def expand(self, tokens: Tensor, steps: Tensor, level: Level) -> Tensor:
+        """Forward one level's inner nodes; see `TreeScorer.expand`."""
+        assert self.cache is not None
+        mask = None
+        if not (level.sees_all and self.cache.uniform):
+            mask = trees.attention_mask(self._base, level.window.to(self.device))
+        return self._forward(tokens, steps.expand(-1, tokens.shape[1]), mask)
+
+    def keep(self, verdict: Verdict, batch: Batch) -> None:
+        """Follow the verdict: keep the accepted nodes that were forwarded; the others are pending.
+
+        Args:
+            verdict: on the tree of this round.
+            batch: all rows, with the verdict's tokens.
+        """
+        assert self.cache is not None
+        if self._tree:
+            self._keep_path(verdict)
+        else:
+            self.pending = [
+                [*pending, *tokens]
+                for pending, tokens in zip(self.pending, verdict.tokens, strict=True)
+            ]
+        for row, history in enumerate(batch.histories):
+            if history.finished:  # it is forwarded beside the others but must not grow
+                self.cache.lengths[row] = self._start[row]
+                self.pending[row] = [history.last_token]
+
+    def _keep_path(self, verdict: Verdict) -> None:
+        assert self.cache is not None
+        slot = {node: index for index, node in enumerate(self._tree.inner[1:])}
+        slots = [[slot[node] for node in path if node in slot] for path in verdict.paths]
+        self.cache.keep(self._base, slots)
+        self.pending = [
+            list(tokens[len(row_slots) :])
+            for tokens, row_slots in zip(verdict.tokens, slots, strict=True)
+        ]
+
+    def _forward(self, tokens: Tensor, steps: Tensor, mask: Tensor | None) -> Tensor:
+        assert self.cache is not None
+        assert self._next_position is not None
+        self.forwards += 1
+        # The target may have ids that the draft does not have.
+        tokens = tokens.clamp_max(self.backbone.vocab_size - 1)
+        positions = self._next_position + steps
+        logits = self.backbone.forward(tokens, positions, self.cache, mask)
+        missing = self.vocab_size - logits.shape[-1]
+        if missing <= 0:
+            return logits[..., : self.vocab_size]
+        # Logits processors are bound to the target's ids: those that the draft lacks are there, but
+        # are never likely.
+        return torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
+
+
+def without_row(table: Tensor, row: int) -> Tensor:
+    """A table ``[..., B, 1]`` whose last row has taken the place of `row`, ``[..., B - 1, 1]``."""
+    shorter = table[..., :-1, :].clone()
+    if row < shorter.shape[-2]:
+        shorter[..., row, :] = table[..., -1, :]
+    return shorter

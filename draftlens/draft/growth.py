@@ -1,0 +1,133 @@
+"""Growing a draft tree level by level out of a model's scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from draftlens.core import tree as trees
+from draftlens.core.proposal import DraftTree
+from draftlens.core.tree import ROOT, Topology
+from draftlens.draft.base import draw_children
+from draftlens.sequences import Batch
+
+
+@dataclass(frozen=True)
+class Level:
+    """How one level of a tree comes from the one above.
+
+    Args:
+        nodes: the level's nodes in the tree.
+        parents: for each of them, the index of its parent among the expanded nodes of the level
+            above.
+        ranks: for each of them, how many siblings come before it.
+        expanded: which of them have children themselves, relative to the level.
+        window: bool ``[E, W]``, which of the W nodes expanded so far each expanded node attends to.
+        sees_all: whether that is all of them, as along a chain.
+    """
+
+    nodes: slice
+    parents: list[int]
+    ranks: list[int]
+    expanded: list[int]
+    window: Tensor
+    sees_all: bool
+
+
+@lru_cache
+def levels(topology: Topology) -> tuple[Level, ...]:
+    """The plan by which a tree is grown."""
+    plan = []
+    parents_above = [ROOT]
+    inner = topology.inner[1:]
+    visible = trees.ancestors(topology)[1:, 1:]
+    for depth in range(1, topology.depth + 1):
+        nodes = [node for node, d in enumerate(topology.depths) if d == depth]
+        parents = [topology.parents[node] for node in nodes]
+        expanded = [node for node in nodes if node in topology.children]
+        expanded_so_far = [node for node in inner if topology.depths[node] <= depth]
+        window = visible[expanded][:, expanded_so_far]
+        level = Level(
+            nodes=slice(nodes[0], nodes[-1] + 1),
+            parents=[parents_above.index(parent) for parent in parents],
+            ranks=[
+                topology.children[parent].index(node)
+                for node, parent in zip(nodes, parents, strict=True)
+            ],
+            expanded=[node - nodes[0] for node in expanded],
+            window=window,
+            sees_all=bool(window.all()),
+        )
+        plan.append(level)
+        parents_above = expanded
+    return tuple(plan)
+
+
+class TreeScorer(Protocol):
+    """Scores the nodes of a tree that grows: one model, or a mixture of several."""
+
+    def catch_up(self, steps: Tensor) -> Tensor:
+        """Logits behind each row's last token, ``[B, 1, V]``.
+
+        Args:
+            steps: index in its answer of each row's next token, int64 ``[B, 1]``.
+        """
+        ...
+
+    def expand(self, tokens: Tensor, steps: Tensor, level: Level) -> Tensor:
+        """Logits behind the nodes of a level that have children, ``[B, E, V]``.
+
+        Args:
+            tokens: int64 ``[B, E]``.
+            steps: index in the answer of these tokens, int64 ``[B, 1]``.
+            level: their level.
+        """
+        ...
+
+
+def grow(
+    scorer: TreeScorer,
+    topology: Topology,
+    batch: Batch,
+    device: torch.device,
+    generators: Sequence[torch.Generator],
+) -> DraftTree:
+    """Grow the same non-empty tree for every row, one `expand` per level that has children below.
+
+    Args:
+        scorer: the model.
+        topology: the tree.
+        batch: the rows.
+        device: where the scorer's logits are.
+        generators: noise of rejection sampling for each row.
+
+    Returns:
+        The tree, with probabilities if a row uses rejection sampling.
+    """
+    num_rows = len(batch)
+    topologies = (topology,) * num_rows
+    tokens = torch.empty(num_rows, len(topology), dtype=torch.long, device=device)
+    first_step = batch.steps(device)
+    logits = scorer.catch_up(first_step)
+    probs: list[Tensor] = []
+    parents = [ROOT]
+    for depth, level in enumerate(levels(topology)):
+        scores = batch.process(logits, topologies, tokens, [parents] * num_rows)
+        if batch.rejects:
+            probs.append(torch.softmax(scores.double(), -1))
+        most = max(level.ranks) + 1
+        steps = (first_step + depth).expand(-1, scores.shape[1])
+        children = draw_children(batch, scores, most, steps, generators)
+        if len(level.parents) == 1:
+            tokens[:, level.nodes] = children[:, 0]
+        else:
+            tokens[:, level.nodes] = children[:, level.parents, level.ranks]
+        if level.expanded:
+            parents = [level.nodes.start + node for node in level.expanded]
+            logits = scorer.expand(tokens[:, parents], first_step + depth, level)
+    return DraftTree(topologies, tokens, torch.cat(probs, 1) if probs else None)

@@ -1,0 +1,175 @@
+"""What a drafting model reads: its own prompt, or the target's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from draftlens.core.errors import ConfigError
+from draftlens.core.readings import ATTENTION, NO_READINGS, ReadingSpec
+from draftlens.draft.base import TargetContext
+from draftlens.draft.pruned import Pruning
+from draftlens.models.backbone import Backbone
+from draftlens.models.cache import KVCache
+from draftlens.models.prompt import Prompt
+from draftlens.prune.attention import AttentionPruner
+
+KV_SOURCES = ("prefill", "gather", "sparse")
+
+
+@dataclass(frozen=True)
+class DraftPrompt:
+    """A prompt that a drafting model is about to read.
+
+    Args:
+        prompt: pruned if the method prunes.
+        fill: writes it into an empty cache.
+    """
+
+    prompt: Prompt
+    fill: Callable[[KVCache], None]
+
+
+class Reader(Protocol):
+    """Makes the prompt of a drafting model."""
+
+    backbone: Backbone
+    """The model that drafts."""
+
+    readings: ReadingSpec
+    """The readings of the target's prefill that `read` needs."""
+
+    def encode(self, inputs: Mapping[str, Any]) -> Any:
+        """See `Drafter.encode`."""
+        ...
+
+    def read(self, encoded: Any, context: TargetContext) -> DraftPrompt:
+        """The prompt of rows that join."""
+        ...
+
+
+class DraftModelReader:
+    """A draft model with its own processor and vision encoder reads its own prompt.
+
+    Args:
+        backbone: the draft model.
+        pruning: which visual tokens it reads; None for all.
+    """
+
+    def __init__(self, backbone: Backbone, pruning: Pruning | None = None) -> None:
+        self.backbone = backbone
+        self.pruning = pruning
+        self.readings = NO_READINGS if pruning is None else pruning.pruner.readings
+
+    def encode(self, inputs: Mapping[str, Any]) -> Prompt:
+        """Encode the prompt with the draft's own vision tower."""
+        return self.backbone.encode(self.backbone.prepare_prompt(inputs))
+
+    def read(self, encoded: Prompt, context: TargetContext) -> DraftPrompt:
+        """Prune the prompt."""
+        prompt = encoded
+        if self.pruning is not None:
+            prompt = self.pruning.apply(encoded, context).prompt
+        return DraftPrompt(prompt, lambda cache: _prefill(self.backbone, prompt, cache))
+
+
+class SelfReader:
+    """The target drafts for itself: the same weights read the target's prompt without most of its
+    visual tokens (SpecVLM's Self-SD, and Sparse-to-Dense).
+
+    Nothing is loaded twice and nothing is encoded twice.
+
+    Args:
+        backbone: the target.
+        pruning: which visual tokens it reads.
+        kv: where its keys and values come from: `prefill` reads the pruned prompt again (the paper:
+            tokens then attend only to each other), `gather` takes those of the target's prefill (no
+            second pass), `sparse` takes in each layer those that this layer's text attends to most
+            (Sparse-to-Dense, whatever the pruner).
+
+    Raises:
+        ConfigError: `kv` and the pruning's positions do not go together (`check_kv`).
+    """
+
+    def __init__(self, backbone: Backbone, pruning: Pruning, kv: str = "prefill") -> None:
+        check_kv(kv, pruning.positions)
+        if kv == "sparse":
+            pruning = replace(pruning, pruner=AttentionPruner())
+        self.backbone = backbone
+        self.pruning = pruning
+        self.kv = kv
+        self.readings = pruning.pruner.readings
+        if kv == "sparse":
+            self.readings = self.readings | ATTENTION
+
+    def encode(self, inputs: Mapping[str, Any]) -> None:
+        """The target has encoded the prompt."""
+
+    def read(self, encoded: None, context: TargetContext) -> DraftPrompt:
+        """Prune the target's prompt."""
+        pruned = self.pruning.apply(context.prompt, context)
+        if self.kv == "prefill":
+            return DraftPrompt(
+                pruned.prompt, lambda cache: _prefill(self.backbone, pruned.prompt, cache)
+            )
+        num_layers = len(context.cache.layers)
+        kept_by_layer = [pruned.kept] * num_layers
+        if self.kv == "sparse":
+            kept_by_layer = self._kept_by_layer(context)
+        return DraftPrompt(
+            pruned.prompt, lambda cache: copy_slots(context.cache, cache, kept_by_layer)
+        )
+
+    def _kept_by_layer(self, context: TargetContext) -> list[list[Tensor]]:
+        kept_by_layer = []
+        with context.phase("prune"):
+            for scores in context.readings.attention_by_layer:
+                readings = replace(context.readings, attention=scores)
+                layer_context = replace(context, readings=readings)
+                kept_by_layer.append(self.pruning.keep(context.prompt, layer_context))
+        return kept_by_layer
+
+
+def check_kv(kv: str, positions: str) -> None:
+    """Refuse an unknown source of keys and values, or one that cannot give them at these positions.
+
+    Raises:
+        ConfigError: `kv` is unknown, or gathered keys are wanted at other positions than their own.
+    """
+    if kv not in KV_SOURCES:
+        raise ConfigError(f"unknown kv {kv!r}; known: {', '.join(KV_SOURCES)}")
+    if kv != "prefill" and positions != "original":
+        raise ConfigError(
+            'gathered keys carry the positions they were made at: positions must be "original"'
+        )
+
+
+def _prefill(backbone: Backbone, prompt: Prompt, cache: KVCache) -> None:
+    backbone.prefill(prompt, cache)
+
+
+def copy_slots(source: KVCache, target: KVCache, kept_by_layer: list[list[Tensor]]) -> None:
+    """Fill an empty cache with some of the tokens of another one.
+
+    Args:
+        source: holds at least the tokens that are named.
+        target: empty, of the same layers and rows.
+        kept_by_layer: per layer and row the slots to take, int64 ``[K]``; a row keeps equally many
+            in every layer.
+    """
+    for old, new, kept in zip(source.layers, target.layers, kept_by_layer, strict=True):
+        longest = max(map(len, kept))
+        index = torch.zeros(len(kept), longest, dtype=torch.long, device=old.device)
+        for row, slots in enumerate(kept):
+            index[row, : len(slots)] = slots
+        rows = torch.arange(len(kept), device=old.device)[:, None]
+        with torch.inference_mode():
+            # [B, K, H, D] after indexing by rows and slots; the cache's order is [B, H, K, D].
+            keys = old.keys[rows, :, index].transpose(1, 2)
+            values = old.values[rows, :, index].transpose(1, 2)
+            new.update(keys, values)
+    target.truncate([len(slots) for slots in kept_by_layer[0]])

@@ -1,0 +1,150 @@
+"""The seam of all methods, and methods from names and options."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from draftlens.core.errors import ConfigError
+from draftlens.core.options import build, describe
+from draftlens.core.registry import Registry
+from draftlens.decode.plan import Plan
+from draftlens.models.backbone import Backbone
+from draftlens.prefill import PREFILLS
+from draftlens.prune import PRUNERS
+
+METHODS = Registry(
+    "method",
+    {
+        "plain": "draftlens.methods.plain:PlainDecoding",
+        "speculative": "draftlens.methods.speculative:SpeculativeDecoding",
+        "specvlm": "draftlens.methods.specvlm:SpecVLM",
+    },
+    group="draftlens.methods",
+)
+
+PARTS = {"pruner": PRUNERS, "prefill": PREFILLS}
+"""Fields of methods that hold objects of a registry."""
+
+
+@dataclass(frozen=True)
+class Models:
+    """The models of a call.
+
+    Args:
+        target: decides.
+        draft: guesses; None if there is none.
+    """
+
+    target: Backbone
+    draft: Backbone | None = None
+
+
+class Method(Protocol):
+    """A way to decode: a frozen dataclass whose fields are its options."""
+
+    def plan(self, models: Models) -> Plan:
+        """The parts that one session runs.
+
+        Raises:
+            ConfigError: the method needs a draft model and there is none.
+            IncompatiblePairError: the draft does not go with the target.
+        """
+        ...
+
+
+MethodLike = Method | str | Mapping[str, Any] | None
+"""A method, its name, a mapping of its options, or None for the default."""
+
+
+def from_dict(options: Mapping[str, Any]) -> Method:
+    """A method from ``{"method": name, **options}``; the name is `speculative` if left out.
+
+    Raises:
+        ConfigError: the name or an option is unknown (the message lists those that exist), or a
+            value makes no sense.
+
+    Example:
+
+        >>> from_dict({"method": "specvlm", "pruner": {"name": "dycoke", "group": 2}}).pruner
+        DyCokePruner(group=2)
+    """
+    remaining = dict(options)
+    name = remaining.pop("method", "speculative")
+    method: Method = build(METHODS, name, remaining)
+    return method
+
+
+def to_dict(method: Method) -> dict[str, Any]:
+    """The name and options of a method as JSON values, from which `from_dict` builds an equal one.
+
+    Example:
+
+        >>> from draftlens import PlainDecoding
+        >>> to_dict(PlainDecoding())
+        {'method': 'plain', 'schedule': 'serial', 'prefill': {'name': 'full'}}
+    """
+    options: dict[str, Any] = {"method": name_of(method)}
+    for field in dataclasses.fields(method):  # type: ignore[arg-type]
+        value = getattr(method, field.name)
+        registry = PARTS.get(field.name)
+        options[field.name] = value if registry is None else describe(registry, value)
+    return options
+
+
+def name_of(method: Method) -> str:
+    """The name under which the method's class is registered."""
+    return METHODS.name_of(type(method))
+
+
+def with_option(method: Method, path: str, value: Any) -> Method:
+    """The same method with one other option.
+
+    Args:
+        method: any.
+        path: a field, or an option of a nested part such as ``"pruner.attention_mass"``.
+        value: of the option.
+
+    Raises:
+        ConfigError: there is no such option, or the value makes no sense.
+    """
+    name, _, nested = path.partition(".")
+    if not has_option(method, path):
+        raise ConfigError(f"method {name_of(method)!r} has no option {path!r}")
+    if nested:
+        value = dataclasses.replace(getattr(method, name), **{nested: value})
+    return dataclasses.replace(method, **{name: value})  # type: ignore[type-var]
+
+
+def has_option(method: Method, path: str) -> bool:
+    """Whether a method has an option; `path` as for `with_option`."""
+    name, _, nested = path.partition(".")
+    if name not in _field_names(method):
+        return False
+    return not nested or nested in _field_names(getattr(method, name))
+
+
+def _field_names(value: Any) -> set[str]:
+    if not dataclasses.is_dataclass(value):
+        return set()
+    return {field.name for field in dataclasses.fields(value)}
+
+
+def resolve(method: MethodLike, has_draft: bool) -> Method:
+    """A method from any form of it; None means speculative decoding if there is a draft, else plain
+    decoding.
+
+    Raises:
+        ConfigError: a name or option is unknown, or a value makes no sense.
+    """
+    if method is None:
+        return from_dict({"method": "speculative" if has_draft else "plain"})
+    if isinstance(method, str):
+        return from_dict({"method": method})
+    if isinstance(method, Mapping):
+        return from_dict(method)
+    if not callable(getattr(method, "plan", None)):
+        raise ConfigError(f"a method is a name, a mapping of options or a method, not {method!r}")
+    return method

@@ -1,0 +1,124 @@
+"""What several methods share: trees, nested parts and their checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from draftlens.core.errors import ConfigError
+from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
+from draftlens.decode.plan import make_schedule
+from draftlens.draft.tuner import TreeTuner, Tuners, tuner_of
+from draftlens.methods.base import Models
+from draftlens.models.backbone import Backbone
+from draftlens.models.pair import check_models
+from draftlens.prefill import make_prefill
+from draftlens.prune import make_pruner
+
+Tree = str | Sequence[Sequence[int]] | None
+
+TREES = {"eagle": EAGLE_PATHS}
+SAMPLING_RULES = ("coupled", "rejection")
+
+
+def resolve_parts(method: Any, *, pruner: bool = False) -> None:
+    """Replace the names of a method's nested parts by the parts, when the method is made.
+
+    Args:
+        method: a frozen dataclass with the fields `schedule` and `prefill`.
+        pruner: whether it has the field `pruner` too.
+
+    Raises:
+        ConfigError: a name or option is unknown.
+    """
+    make_schedule(method.schedule)
+    object.__setattr__(method, "prefill", make_prefill(method.prefill))
+    if pruner:
+        object.__setattr__(method, "pruner", make_pruner(method.pruner))
+
+
+def check_choice(option: str, value: Any, choices: Sequence[str]) -> None:
+    """Refuse a word that is not one of the choices of an option.
+
+    Raises:
+        ConfigError: lists the choices.
+    """
+    if value not in choices:
+        raise ConfigError(f"unknown {option} {value!r}; known: {', '.join(choices)}")
+
+
+def check_drafting(method: Any) -> None:
+    """Check the fields that all drafting methods share, and freeze a tree that is a list.
+
+    Args:
+        method: a frozen dataclass with `num_speculative_tokens`, `tree` and `sampling_rule`.
+
+    Raises:
+        ConfigError: a value makes no sense.
+    """
+    gamma = method.num_speculative_tokens
+    if type(gamma) is not int or gamma < 1:
+        raise ConfigError(
+            f"num_speculative_tokens must be a whole number of at least 1, not {gamma!r}"
+        )
+    check_choice("sampling_rule", method.sampling_rule, SAMPLING_RULES)
+    topology_of(method.tree, gamma)
+    if method.tree == "auto" and method.sampling_rule == "rejection":
+        raise ConfigError(
+            "tree 'auto' depends on measured times, and with 'rejection' so would the tokens: "
+            "use 'coupled'"
+        )
+    if isinstance(method.tree, (list, tuple)):
+        object.__setattr__(method, "tree", tuple(map(tuple, method.tree)))
+
+
+def topology_of(tree: Tree, num_speculative_tokens: int) -> Topology:
+    """The tree that a draft grows, or the largest one of an automatic tree.
+
+    Args:
+        tree: None for a chain, a name, or a list of paths of ranks.
+        num_speculative_tokens: length of the chain.
+
+    Raises:
+        ConfigError: the name is unknown, or the paths are no tree.
+    """
+    if tree is None:
+        return chain(num_speculative_tokens)
+    if tree == "auto":
+        return TreeTuner.limit
+    if not isinstance(tree, str):
+        return from_paths(tree)
+    if tree not in TREES:
+        names = ", ".join(TREES)
+        raise ConfigError(f"unknown tree {tree!r}; known: auto, {names}, or a list of paths")
+    return from_paths(TREES[tree])
+
+
+def tuners_of(
+    tree: Tree, target: Backbone, drafting: Backbone, settings: tuple[Any, ...] = ()
+) -> Tuners | None:
+    """The tuners of an automatic tree; None for any other tree.
+
+    Args:
+        tree: of the method.
+        target: the model that checks.
+        drafting: the model that drafts; the target itself if it drafts for itself.
+        settings: everything else that changes how often guesses are right.
+    """
+    if tree != "auto":
+        return None
+    return partial(tuner_of, target.model, drafting.model, settings)
+
+
+def draft_of(models: Models, method_name: str) -> Backbone:
+    """The draft model.
+
+    Raises:
+        ConfigError: there is none.
+        IncompatiblePairError: it does not go with the target.
+    """
+    if models.draft is None:
+        raise ConfigError(f"method {method_name!r} needs a draft model")
+    check_models(models.target, models.draft)
+    return models.draft

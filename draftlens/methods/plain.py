@@ -1,0 +1,45 @@
+"""Plain decoding, the baseline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from draftlens.decode.plan import Plan, make_schedule
+from draftlens.draft import NoDraft
+from draftlens.methods.base import Models
+from draftlens.methods.parts import resolve_parts
+
+
+@dataclass(frozen=True)
+class PlainDecoding:
+    """One target forward per token: the baseline.
+
+    Args:
+        schedule: the order of drafting and verifying (`decode.SCHEDULES`).
+        prefill: how the target reads prompts (`prefill.PREFILLS`).
+
+    Raises:
+        ConfigError: a name is unknown.
+
+    Example:
+
+        >>> import draftlens
+        >>> draftlens.PlainDecoding().schedule
+        'serial'
+    """
+
+    schedule: str = "serial"
+    prefill: Any = "full"
+
+    def __post_init__(self) -> None:
+        resolve_parts(self)
+
+    def plan(self, models: Models) -> Plan:
+        """See `Method.plan`."""
+        return Plan(
+            drafter=NoDraft(),
+            schedule=make_schedule(self.schedule),
+            prefill=self.prefill,
+            approximate=self.prefill.approximate,
+        )

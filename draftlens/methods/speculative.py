@@ -1,0 +1,70 @@
+"""Speculative decoding with a draft model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from draftlens.decode.plan import Plan, make_schedule
+from draftlens.draft import DraftModelReader, ModelDrafter
+from draftlens.methods.base import Models, name_of
+from draftlens.methods.parts import (
+    Tree,
+    check_drafting,
+    draft_of,
+    resolve_parts,
+    topology_of,
+    tuners_of,
+)
+
+
+@dataclass(frozen=True)
+class SpeculativeDecoding:
+    """A smaller model drafts, and the target checks all guesses in one forward (Leviathan et al.
+    2023).
+
+    Args:
+        num_speculative_tokens: γ, the length of the chain; not used with a tree.
+        tree: None for a chain, `"eagle"` for EAGLE's static tree of 25 nodes, `"auto"` for the tree
+            with the most expected tokens per second by the measurements so far (none at all if
+            drafting does not pay), or a list of paths of ranks such as ``[[0], [1], [0, 0]]``.
+        sampling_rule: `"coupled"` (the tokens of plain sampling with the same seed) or
+            `"rejection"` (the papers' rule: same distribution, other tokens, accepts a little
+            more).
+        schedule: the order of drafting and verifying (`decode.SCHEDULES`).
+        prefill: how the target reads prompts (`prefill.PREFILLS`).
+
+    Raises:
+        ConfigError: a value makes no sense.
+
+    Example:
+
+        >>> import draftlens
+        >>> draftlens.SpeculativeDecoding(num_speculative_tokens=3).tree is None
+        True
+    """
+
+    num_speculative_tokens: int = 5
+    tree: Tree = None
+    sampling_rule: str = "coupled"
+    schedule: str = "serial"
+    prefill: Any = "full"
+
+    def __post_init__(self) -> None:
+        check_drafting(self)
+        resolve_parts(self)
+
+    def plan(self, models: Models) -> Plan:
+        """See `Method.plan`."""
+        draft = draft_of(models, name_of(self))
+        topology = topology_of(self.tree, self.num_speculative_tokens)
+        tuners = tuners_of(self.tree, models.target, draft)
+        reader = DraftModelReader(draft)
+        return Plan(
+            drafter=ModelDrafter(reader, topology, models.target.vocab_size, tuners),
+            schedule=make_schedule(self.schedule),
+            prefill=self.prefill,
+            acceptance=self.sampling_rule,
+            approximate=self.prefill.approximate,
+            uses_draft=True,
+        )

@@ -1,0 +1,92 @@
+"""SpecVLM: the draft reads only the visual tokens that the target attends to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from draftlens.core.errors import ConfigError
+from draftlens.decode.plan import Plan, make_schedule
+from draftlens.draft import DraftModelReader, ModelDrafter, Pruning, SelfReader
+from draftlens.draft.readers import Reader, check_kv
+from draftlens.methods.base import Models, name_of
+from draftlens.methods.parts import (
+    Tree,
+    check_choice,
+    check_drafting,
+    draft_of,
+    resolve_parts,
+    topology_of,
+    tuners_of,
+)
+from draftlens.models.gather import POSITIONS
+
+
+@dataclass(frozen=True)
+class SpecVLM:
+    """The draft reads only the visual tokens that the target attends to (SpecVLM).
+
+    Args:
+        num_speculative_tokens, tree, sampling_rule, schedule, prefill: as for
+            `SpeculativeDecoding`; the tree is EAGLE's by default, as in the paper.
+        prune_ratio: r, the share of visual tokens that the draft does not read.
+        pruner: which tokens these are: a name of `prune.PRUNERS`, a mapping of a name and options
+            such as ``{"name": "dycoke", "group": 4}``, or a pruner.
+        positions: `"original"` leaves kept tokens where they were, `"compact"` closes the gaps.
+        draft: `"model"` for a draft model, `"self"` for the target's own weights, `"auto"` for the
+            draft model if there is one.
+        kv: for `"self"`: `"prefill"` reads the pruned prompt again, `"gather"` reuses the target's
+            keys and values, `"sparse"` reuses in each layer those with the most attention there
+            (Sparse-to-Dense).
+
+    Raises:
+        ConfigError: a value makes no sense.
+
+    Example:
+
+        >>> import draftlens
+        >>> draftlens.SpecVLM(pruner={"name": "random", "seed": 3}).pruner
+        RandomPruner(seed=3)
+    """
+
+    num_speculative_tokens: int = 5
+    tree: Tree = "eagle"
+    sampling_rule: str = "coupled"
+    prune_ratio: float = 0.9
+    pruner: Any = "specvlm"
+    positions: str = "original"
+    draft: str = "auto"
+    kv: str = "prefill"
+    schedule: str = "serial"
+    prefill: Any = "full"
+
+    def __post_init__(self) -> None:
+        check_drafting(self)
+        if not isinstance(self.prune_ratio, (int, float)) or not 0 <= self.prune_ratio <= 1:
+            raise ConfigError(f"prune_ratio is a share between 0 and 1, not {self.prune_ratio!r}")
+        check_choice("positions", self.positions, POSITIONS)
+        check_choice("draft", self.draft, ("auto", "model", "self"))
+        check_kv(self.kv, self.positions)
+        resolve_parts(self, pruner=True)
+
+    def plan(self, models: Models) -> Plan:
+        """See `Method.plan`."""
+        pruning = Pruning(self.pruner, self.prune_ratio, self.positions)
+        drafts_for_itself = self.draft == "self" or (self.draft == "auto" and models.draft is None)
+        reader: Reader
+        if drafts_for_itself:
+            reader = SelfReader(models.target, pruning, self.kv)
+        else:
+            reader = DraftModelReader(draft_of(models, name_of(self)), pruning)
+        settings = (drafts_for_itself, self.kv, self.pruner, self.prune_ratio, self.positions)
+        tuners = tuners_of(self.tree, models.target, reader.backbone, settings)
+        topology = topology_of(self.tree, self.num_speculative_tokens)
+        return Plan(
+            drafter=ModelDrafter(reader, topology, models.target.vocab_size, tuners),
+            schedule=make_schedule(self.schedule),
+            prefill=self.prefill,
+            acceptance=self.sampling_rule,
+            pruning=pruning,
+            approximate=self.prefill.approximate,
+            uses_draft=not drafts_for_itself,
+        )

@@ -1,0 +1,44 @@
+"""The model's own prefill: one causal pass over the whole prompt on one host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from draftlens.attention import AttentionProbe
+from draftlens.core.errors import UnsupportedModelError
+from draftlens.core.readings import Readings, ReadingSpec
+from draftlens.models.backbone import Backbone
+from draftlens.models.cache import KVCache
+from draftlens.models.prompt import Prompt
+from draftlens.prefill.base import PrefillOutput
+
+
+@dataclass(frozen=True)
+class FullPrefill:
+    """One causal pass over the whole prompt. It is exact."""
+
+    @property
+    def approximate(self) -> tuple[str, ...]:
+        """Nothing differs."""
+        return ()
+
+    def run(
+        self, backbone: Backbone, prompt: Prompt, cache: KVCache, spec: ReadingSpec
+    ) -> PrefillOutput:
+        """See `Prefill.run`.
+
+        Raises:
+            UnsupportedModelError: the model passes nothing on to its attention, so attention scores
+                cannot be read.
+        """
+        probe = AttentionProbe(prompt.visual, prompt.lengths) if spec.attention else None
+        with backbone.hidden_states(spec.hidden_layers) as states:
+            logits = backbone.prefill(prompt, cache, probe)
+        if probe is None:
+            return PrefillOutput(logits, Readings(hidden_states=states))
+        if len(probe.by_layer) != backbone.text_config.num_hidden_layers:
+            raise UnsupportedModelError(
+                f"{backbone.name} does not let its attention be read: prune without attention"
+            )
+        readings = Readings(probe.result(), tuple(probe.by_layer), states)
+        return PrefillOutput(logits, readings)

@@ -1,0 +1,203 @@
+"""A request and the call that answers it: the steps that every entry point shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, SupportsIndex, TypedDict
+
+import torch
+
+from draftlens.core.errors import ConfigError, InputError
+from draftlens.core.readings import NO_READINGS, ReadingSpec
+from draftlens.core.stats import Clock, Stats
+from draftlens.decode.plan import Plan
+from draftlens.decode.session import Session
+from draftlens.methods import MethodLike, Models, resolve
+from draftlens.models.backbone import Backbone
+from draftlens.models.prompt import Prepared
+from draftlens.ops.sampling import as_seed, row_seeds
+from draftlens.prune import Choice
+from draftlens.sequences import Sequence as AnswerSequence
+
+Seed = SupportsIndex | Sequence[SupportsIndex] | None
+"""A seed for all rows of a call, one for each row, or None to draw one."""
+
+
+class GenerateOptions(TypedDict, total=False):
+    """Options of transformers' `generate` that work here, each with its meaning there.
+
+    Arguments of the model's forward belong into the inputs.
+    """
+
+    generation_config: Any
+    max_new_tokens: int | None
+    max_length: int | None
+    min_new_tokens: int | None
+    min_length: int | None
+    do_sample: bool
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    top_h: float | None
+    typical_p: float | None
+    epsilon_cutoff: float | None
+    eta_cutoff: float | None
+    repetition_penalty: float | None
+    encoder_repetition_penalty: float | None
+    no_repeat_ngram_size: int | None
+    encoder_no_repeat_ngram_size: int | None
+    length_penalty: float | None
+    bad_words_ids: list[list[int]] | None
+    sequence_bias: Any
+    suppress_tokens: list[int] | None
+    begin_suppress_tokens: list[int] | None
+    forced_bos_token_id: int | None
+    forced_eos_token_id: int | list[int] | None
+    exponential_decay_length_penalty: tuple[int, float] | None
+    remove_invalid_values: bool | None
+    renormalize_logits: bool | None
+    prefix_allowed_tokens_fn: Callable[..., list[int]] | None
+    logits_processor: Any
+    stopping_criteria: Any
+    stop_strings: str | list[str] | None
+    max_time: float | None
+    tokenizer: Any
+    streamer: Any
+    eos_token_id: int | list[int] | None
+    pad_token_id: int | None
+    bos_token_id: int | None
+    num_beams: int
+    num_return_sequences: int
+    use_cache: bool
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked: a batch of prompts and how to answer them.
+
+    Args:
+        inputs: the output of the target's processor, padded on either side.
+        draft_inputs: the output of the draft's processor for the same prompts; None if `inputs`
+            serve both.
+        method: how to decode; None for the default.
+        seed: seed of the sampling noise. One seed is extended to different seeds of the rows; None
+            draws one from torch's global generator.
+        options: options of `generate`.
+        readings: readings of the target's prefill besides those that the method needs.
+        observe: receives every choice of a pruner.
+    """
+
+    inputs: Mapping[str, Any]
+    draft_inputs: Mapping[str, Any] | None = None
+    method: MethodLike = None
+    seed: Seed = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    readings: ReadingSpec = NO_READINGS
+    observe: Callable[[Choice], None] | None = None
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request that is being answered.
+
+    Args:
+        plan: of its method.
+        session: answers it.
+        sequences: its rows, in order.
+        dtype: the target computes in it.
+    """
+
+    plan: Plan
+    session: Session
+    sequences: list[AnswerSequence]
+    dtype: torch.dtype
+
+
+def open_call(
+    target_model: Any, draft_model: Any, request: Request, clock: Clock | None = None
+) -> Call:
+    """Prepare a request, so that the plan's schedule can answer it.
+
+    Args:
+        target_model: a transformers model, or a `Backbone`.
+        draft_model: the same, or None.
+        request: what is asked.
+        clock: started when the request came; a new one by default.
+
+    Raises:
+        ConfigError, InputError, UnsupportedModelError, IncompatiblePairError: before any token is
+            made.
+    """
+    clock = clock or Clock(Stats())
+    models = models_of(target_model, draft_model)
+    method = resolve(request.method, models.draft is not None)
+    plan = method.plan(models)
+    with clock.phase("vision"):
+        prepared = models.target.prepare(request.inputs, **request.options)
+    draft_inputs = request.inputs
+    if request.draft_inputs is not None:
+        check_rows(prepared, request.draft_inputs)
+        draft_inputs = request.draft_inputs
+    return open_prepared(models, plan, prepared, draft_inputs, request, clock)
+
+
+def open_prepared(
+    models: Models,
+    plan: Plan,
+    prepared: Prepared,
+    draft_inputs: Mapping[str, Any],
+    request: Request,
+    clock: Clock,
+) -> Call:
+    """The same for a call that stock `generate` has prepared already."""
+    session = Session(
+        models.target,
+        plan.drafter,
+        plan.prefill,
+        clock,
+        plan.acceptance,
+        request.readings,
+        request.observe,
+    )
+    sequences = session.add(prepared, seeds_of(request.seed, prepared), draft_inputs)
+    return Call(plan, session, sequences, models.target.dtype)
+
+
+def models_of(target_model: Any, draft_model: Any) -> Models:
+    """Transformers models, or backbones, behind the seam."""
+    draft = None if draft_model is None else Backbone.of(draft_model)
+    return Models(Backbone.of(target_model), draft)
+
+
+def check_rows(prepared: Prepared, draft_inputs: Mapping[str, Any]) -> None:
+    """Refuse draft inputs that belong to another batch.
+
+    Raises:
+        InputError: there are no `input_ids`, or not as many rows as the target has.
+    """
+    ids = draft_inputs.get("input_ids")
+    num_rows = prepared.input_ids.shape[0]
+    num_draft_rows = 0 if ids is None else len(ids)
+    if num_draft_rows != num_rows:
+        raise InputError(
+            f"draft_inputs must hold input_ids for {num_rows} rows, not {num_draft_rows}"
+        )
+
+
+def seeds_of(seed: Seed, prepared: Prepared) -> list[int]:
+    """The seed of each row's noise.
+
+    Raises:
+        ConfigError: a seed is no whole number, or there are not as many seeds as rows.
+    """
+    num_rows = len(prepared.input_ids)
+    if seed is None:
+        drawn = int(torch.randint(2**62, ())) if prepared.config.do_sample else 0
+        return row_seeds(drawn, num_rows)
+    if not isinstance(seed, Sequence) or isinstance(seed, str):
+        return row_seeds(as_seed(seed), num_rows)  # type: ignore[arg-type]
+    if len(seed) != num_rows:
+        raise ConfigError(f"{len(seed)} seeds are given for {num_rows} rows")
+    return [row_seeds(as_seed(one), 1)[0] for one in seed]
