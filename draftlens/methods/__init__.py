@@ -4,7 +4,7 @@ YAML."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -84,12 +84,17 @@ class SpeculativeDecoding:
                 "'coupled'"
             )
 
-    def _tuners(self, target: Backbone, draft: Backbone | None, *more: object) -> Tuners | None:
-        """Who chooses the tree, where that is left open: one for a target, its draft and whatever
-        else matters, and for each size of batch and prompt."""
+    def _tuners(self, target: Backbone, draft: Backbone, *settings: Hashable) -> Tuners | None:
+        """The tuners that choose the tree, or None where the tree is fixed.
+
+        Args:
+            target: the model that verifies.
+            draft: the model that drafts; `target` itself for self-drafting.
+            settings: all other values that change which tokens are drafted.
+        """
         if self.tree != "auto":
             return None
-        return partial(tuner_of, target.model, (None if draft is None else id(draft.model), *more))
+        return partial(tuner_of, target.model, draft.model, settings)
 
     @property
     def topology(self) -> Topology:
@@ -189,7 +194,7 @@ class SpecVLM(SpeculativeDecoding):
             IncompatiblePairError: it does not go with the target.
         """
         if self.draft == "self" or (self.draft == "auto" and draft is None):
-            tuners = self._tuners(target, None, self.kv, self.pruner, self.prune_ratio)
+            tuners = self._tuners(target, target, self.kv, self.pruner, self.prune_ratio)
             return SelfDrafter(target, self.topology, self.pruning, self.kv, tuners)
         if draft is None:
             raise ConfigError(f"method {self.name!r} with draft 'model' needs a draft model")

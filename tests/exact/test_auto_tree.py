@@ -86,8 +86,15 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
         trees.checked.append(tree.topology)
         return check(self, tree)
 
-    monkeypatch.setattr(tuner, "_KNOWN", weakref.WeakKeyDictionary())
-    for name, value in {"MEMORY": 1, "AGAIN": 2, "LOOK": 2, "LONGEST": 5, "BETTER": 0}.items():
+    monkeypatch.setattr(tuner, "_RECORDS", weakref.WeakKeyDictionary())
+    constants = {
+        "TIMING_WINDOW": 1,
+        "REPLAN_EVERY": 2,
+        "EXPLORE_EVERY": 2,
+        "MAX_BACKOFF": 5,
+        "MIN_GAIN": 0,
+    }
+    for name, value in constants.items():
         monkeypatch.setattr(tuner, name, value)
     for name, method in {"tree": chosen, "drafted": grown, "judged": told}.items():
         monkeypatch.setattr(TreeTuner, name, method)

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from draftlens.core.tree import chain, from_paths
-from draftlens.draft.hit_rates import MAX_DEPTH, MOST, PRIOR, RANKS, WEIGHT, HitRates
+from draftlens.draft.hit_rates import MAX_DEPTH, MAX_TRIALS, PRIOR, PRIOR_WEIGHT, RANKS, HitRates
 
 PAIRS = from_paths([[0], [1], [0, 0], [1, 0]])
 """Nodes 0 and 1, then 2 behind 0 and 3 behind 1."""
@@ -40,11 +40,11 @@ def test_before_anything_is_known_there_is_a_prior_that_weighs_a_few_rounds() ->
     assert rates.chances() == [[list(PRIOR)] * MAX_DEPTH] * 2
     rates.count(chain(1), ())
     expected = (
-        WEIGHT * PRIOR[0] / (WEIGHT + 1)
+        PRIOR_WEIGHT * PRIOR[0] / (PRIOR_WEIGHT + 1)
     )  # of all depths together, and once more of the first
     first, second = (row[0] for row in rates.chances()[0][:2])
     assert second == pytest.approx(expected)
-    assert first == pytest.approx(WEIGHT * expected / (WEIGHT + 1))
+    assert first == pytest.approx(PRIOR_WEIGHT * expected / (PRIOR_WEIGHT + 1))
 
 
 def test_chances_come_near_the_truth_and_never_rise_with_the_rank() -> None:
@@ -83,10 +83,10 @@ def test_the_past_is_forgotten() -> None:
     """Another task, another rate: after twice as many rounds as are remembered little of the old
     one is left."""
     rates = HitRates()
-    for _ in range(5 * MOST):
+    for _ in range(5 * MAX_TRIALS):
         rates.count(chain(1), (0,))
     assert rates.chances()[0][0][0] > 0.99
-    for _ in range(2 * MOST):
+    for _ in range(2 * MAX_TRIALS):
         rates.count(chain(1), ())
     assert rates.chances()[0][0][0] < 0.15
-    assert rates.trials[0, 0, 0] <= MOST
+    assert rates.trials[0, 0, 0] <= MAX_TRIALS

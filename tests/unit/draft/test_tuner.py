@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections import Counter
 from dataclasses import dataclass, replace
 
 import pytest
 
 from draftlens.core.tree import EMPTY, ROOT, Topology
+from draftlens.draft import tuner as tuner_module
 from draftlens.draft.hit_rates import HitRates
 from draftlens.draft.tuner import (
-    AGAIN,
-    BETTER,
-    LOOK,
-    LOOKS,
+    EXPLORE_EVERY,
+    EXPLORE_TREES,
     MAX_NODES,
-    MEMORY,
+    MIN_GAIN,
+    REPLAN_EVERY,
+    TIMING_WINDOW,
     Costs,
     TreeTuner,
     tuner_of,
 )
-from draftlens.ops.tree_search import best_tree, tokens_a_second
+from draftlens.ops.tree_search import best_tree, tokens_per_second
 
 
 class Model:
@@ -108,9 +111,9 @@ def test_checks_lie_on_straight_lines_between_lower_quartiles() -> None:
         (25, 5.0),
         (10, 3.0),
     ):
-        costs.checked(nodes, seconds)
+        costs.record_check(nodes, seconds)
     assert costs.sizes == [5, 10, 25]
-    seconds = costs.verify()
+    seconds = costs.verify_seconds()
     assert [seconds(n) for n in (5, 10, 25)] == pytest.approx([2.0, 3.0, 5.0])
     assert seconds(7) == pytest.approx(2.4)
     assert seconds(40) == pytest.approx(7.0)
@@ -120,44 +123,66 @@ def test_checks_lie_on_straight_lines_between_lower_quartiles() -> None:
 def test_no_size_is_thought_dearer_than_a_larger_one() -> None:
     costs = Costs()
     for nodes, seconds in ((1, 9.0), (3, 1.0), (6, 9.0), (25, 2.0)):
-        costs.checked(nodes, 0)
-        costs.checked(nodes, seconds)
-    seconds = costs.verify()
+        costs.record_check(nodes, 0)
+        costs.record_check(nodes, seconds)
+    seconds = costs.verify_seconds()
     assert [seconds(n) for n in (0, 1, 3, 6, 25)] == pytest.approx([1, 1, 1, 2, 2])
 
 
 def test_a_draft_forward_is_a_trees_part() -> None:
     costs = Costs()
-    assert costs.draft == 0
+    assert costs.draft_seconds == 0
     for depth, seconds in ((0, 7.0), (4, 8.0), (1, 3.0)):
-        costs.drafted(depth, seconds)
-    assert costs.draft == 2
+        costs.record_draft(depth, seconds)
+    assert costs.draft_seconds == 2
 
 
 def test_a_target_keeps_its_tuners() -> None:
     """One for each draft, number of rows and doubling of the prompt."""
-    one, two = Model(), Model()
-    tuner = tuner_of(one, "a", 1, 1100)
-    assert tuner_of(one, "a", 1, 2000) is tuner
-    others = [
-        tuner_of(*asked)
-        for asked in ((one, "a", 2, 1100), (one, "a", 1, 2100), (one, "b", 1, 1100))
+    target, second_target, draft, second_draft = (Model() for _ in range(4))
+    tuner = tuner_of(target, draft, (), 1, 1100)
+    assert tuner_of(target, draft, (), 1, 2000) is tuner
+    tuners = [
+        tuner,
+        tuner_of(target, draft, (), 2, 1100),
+        tuner_of(target, draft, (), 1, 2100),
+        tuner_of(target, draft, ("window", 0.5), 1, 1100),
+        tuner_of(target, second_draft, (), 1, 1100),
+        tuner_of(target, target, (), 1, 1100),
+        tuner_of(second_target, draft, (), 1, 1100),
     ]
-    assert len({id(other) for other in (tuner, *others, tuner_of(two, "a", 1, 1100))}) == 5
+    assert len({id(each) for each in tuners}) == 7
+
+
+@pytest.mark.parametrize("collected", ["target", "draft", "self"])
+def test_a_record_ends_with_its_models(collected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model created later never inherits measurements, not even at the same address."""
+    monkeypatch.setattr(tuner_module, "_RECORDS", weakref.WeakKeyDictionary())
+    models = {"target": Model(), "draft": Model()}
+    if collected == "self":
+        models = {"self": Model()}
+    target, draft = (models.get(role, models.get("self")) for role in ("target", "draft"))
+    rates = weakref.ref(tuner_of(target, draft, (), 1, 1000).rates)
+    del target, draft
+    gc.collect()
+    assert rates() is not None
+    del models[collected]
+    gc.collect()
+    assert rates() is None
 
 
 def test_what_is_guessed_is_known_at_every_length_and_what_it_costs_is_not() -> None:
     """Short prompts are checked fast and long ones slowly; neither unsettles what was chosen for
     the other."""
-    model = Model()
-    short, long = (tuner_of(model, "a", 1, length) for length in (1000, 16000))
+    model, draft, second_draft = Model(), Model(), Model()
+    short, long = (tuner_of(model, draft, (), 1, length) for length in (1000, 16000))
     assert short.rates is long.rates
     for _ in range(4):
         CHEAP.play(short, 40)
         DEAR.play(long, 40)
     assert sorted(sizes(CHEAP.play(short, 20)))[10] == MAX_NODES
     assert sorted(sizes(DEAR.play(long, 20)))[10] <= 3
-    assert tuner_of(model, "b", 1, 1000).rates is not short.rates
+    assert tuner_of(model, second_draft, (), 1, 1000).rates is not short.rates
 
 
 def test_no_tree_is_larger_than_the_limit() -> None:
@@ -166,16 +191,16 @@ def test_no_tree_is_larger_than_the_limit() -> None:
 
 
 def test_another_tree_must_promise_more_than_a_little() -> None:
-    """What is chosen stays until another tree is better by more than BETTER."""
+    """What is chosen stays until another tree is better by more than MIN_GAIN."""
     tuner = TreeTuner(HitRates())
     Machine((0.8, 0.1), 0.05, 0.1).play(tuner, 200)
     chosen, gains, slope = tuner.tree(), [1.0], 0.05
-    while gains[-1] <= BETTER:
+    while gains[-1] <= MIN_GAIN:
         assert next_choice(tuner) is chosen
         slope *= 1.01
         retell(tuner, slope)
-        known = tuner.rates.chances(), tuner.costs.verify(), tuner.costs.draft
-        gains.append(best_tree(*known, MAX_NODES)[1] / tokens_a_second(chosen, *known))
+        known = tuner.rates.chances(), tuner.costs.verify_seconds(), tuner.costs.draft_seconds
+        gains.append(best_tree(*known, MAX_NODES)[1] / tokens_per_second(chosen, *known))
     assert gains[-2] > 1.005  # there was a better tree, by too little
     assert len(next_choice(tuner)) < len(chosen)
 
@@ -183,16 +208,16 @@ def test_another_tree_must_promise_more_than_a_little() -> None:
 def retell(tuner: TreeTuner, slope: float) -> None:
     """Checking N nodes takes 1 + slope * N seconds from now on."""
     for nodes in tuner.costs.sizes:
-        for _ in range(MEMORY):
-            tuner.costs.checked(nodes, 1 + slope * nodes)
+        for _ in range(TIMING_WINDOW):
+            tuner.costs.record_check(nodes, 1 + slope * nodes)
 
 
 def next_choice(tuner: TreeTuner) -> Topology:
     """The tree behind so many rounds that a choice is due; looks are passed over."""
-    for _ in range(AGAIN):
+    for _ in range(REPLAN_EVERY):
         tuner.judged(EMPTY, [], 1.0)
     trees = tuner.tree(), tuner.tree()
-    return trees[trees[0] in LOOKS]
+    return trees[trees[0] in EXPLORE_TREES]
 
 
 @pytest.mark.parametrize("size", [1, 3, 6, 25])
@@ -224,5 +249,5 @@ def test_answers_made_side_by_side_share_what_is_learned(machine: Machine) -> No
     alone = sorted(sizes(machine.play(TreeTuner(HitRates()), 600)))[300]
     for answer in zip(*told, strict=True):
         assert abs(sorted(map(len, answer))[150] - alone) <= 2
-    looks = [tree for trees in told[20:] for tree in trees if tree in LOOKS]
-    assert 2 <= len(looks) <= 600 // LOOK
+    looks = [tree for trees in told[20:] for tree in trees if tree in EXPLORE_TREES]
+    assert 2 <= len(looks) <= 600 // EXPLORE_EVERY

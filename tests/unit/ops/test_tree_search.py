@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from draftlens.core.tree import EMPTY, from_paths
-from draftlens.ops.tree_search import best_tree, likeliest_paths, tokens_a_second
+from draftlens.ops.tree_search import best_tree, likeliest_paths, tokens_per_second
 
 Path = tuple[int, ...]
 Tables = list[list[list[float]]]
@@ -81,7 +81,7 @@ def test_best_tree_beats_every_other_tree(seed: int, draft: float) -> None:
     topology, found = best_tree(chances, verify, draft, max_nodes=5)
     assert found == pytest.approx(max(map(rate, closed_sets(all_paths(3, 2), 5))))
     assert len(topology) <= 5
-    assert tokens_a_second(topology, chances, verify, draft) == pytest.approx(found)
+    assert tokens_per_second(topology, chances, verify, draft) == pytest.approx(found)
 
 
 def test_no_tree_where_drafting_does_not_pay() -> None:
