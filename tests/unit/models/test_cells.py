@@ -15,7 +15,7 @@ from stock import ALL_KINDS, target
 from torch import Tensor
 
 from draftlens.models import Backbone, Prompt
-from draftlens.models.cells import NOWHERE, Layout, cells, read_layout
+from draftlens.models.cells import NO_CELL, Layout, cells, read_layout
 
 BY_NAME = {family.name: family for family in FAMILIES}
 Cells = list[tuple[int, int, int]]
@@ -45,13 +45,13 @@ def test_what_all_families_share(family: Family, kind: str) -> None:
     prompt = prompt_of(family, inputs(family, kind))
     assert prompt.cells.shape == (*prompt.visual.shape, 3)
     assert prompt.cells.dtype == torch.int64
-    assert (prompt.cells[~prompt.visual] == NOWHERE).all()
+    assert (prompt.cells[~prompt.visual] == NO_CELL).all()
     assert (prompt.cells[prompt.visual] >= 0).all()
     for row in range(3):
         times = [t for t, _, _ in found(prompt, row)]
         assert all(after - before in (0, 1) for before, after in pairwise(times))
         assert not times or times[0] == 0
-        assert (prompt.cells[row, prompt.lengths[row] :] == NOWHERE).all()
+        assert (prompt.cells[row, prompt.lengths[row] :] == NO_CELL).all()
 
 
 def grids(family: Family, kind: str, seed: int = 0) -> list[list[tuple[int, int]]]:
@@ -96,7 +96,7 @@ def test_llava_onevision_video(seed: int) -> None:
     """Pooled to two by two a frame; one newline ends the video."""
     family = BY_NAME["llava_onevision"]
     prompt = prompt_of(family, inputs(family, "video", seed=seed))
-    assert prompt.layout.frames == 4 + seed
+    assert prompt.layout.num_frames == 4 + seed
     expected = rasters([(2, 2)] * (4 + seed))
     for row in range(3):
         assert found(prompt, row) == [*expected, expected[-1]]
@@ -189,7 +189,7 @@ def with_newlines(*runs: str, layout: Layout) -> list[list[int]]:
 
 def test_details_end_their_rows_with_newlines() -> None:
     """Behind a tile that shows the picture whole; time runs on in the next run."""
-    found = with_newlines(".......|...|", "....|", layout=Layout(tile=4))
+    found = with_newlines(".......|...|", "....|", layout=Layout(tile_tokens=4))
     assert found[:4] == [[0, h, w] for h in range(2) for w in range(2)]
     assert found[4:12] == [[1, h, min(w, 2)] for h in range(2) for w in range(4)]
     assert found[12:] == [[2, 0, 0], [2, 0, 1], [2, 1, 0], [2, 1, 1], [2, 1, 1]]
@@ -197,7 +197,7 @@ def test_details_end_their_rows_with_newlines() -> None:
 
 def test_details_without_a_column() -> None:
     """Nothing is left of a picture that thin but the ends of its rows."""
-    assert with_newlines("....|||", layout=Layout(tile=4)) == [
+    assert with_newlines("....|||", layout=Layout(tile_tokens=4)) == [
         [0, 0, 0],
         [0, 0, 1],
         [0, 1, 0],
@@ -208,29 +208,31 @@ def test_details_without_a_column() -> None:
 def test_newlines_of_another_layout() -> None:
     """Of unknown tiles, or within the first: as if nothing were known of newlines."""
     for picture, tile in (("....|..|", None), ("..|..|....|", 4)):
-        assert with_newlines(picture, layout=Layout(tile=tile)) == of(flat(len(picture)), tile=tile)
+        assert with_newlines(picture, layout=Layout(tile_tokens=tile)) == of(
+            flat(len(picture)), tile=tile
+        )
 
 
 def test_a_video_keeps_its_frames_whatever_its_newlines_are() -> None:
-    video = Layout(torch.ones(9, dtype=torch.bool), frames=2, tile=4)
+    video = Layout(torch.ones(9, dtype=torch.bool), num_frames=2, tile_tokens=4)
     assert with_newlines("........|", layout=video)[3:6] == [[0, 1, 1], [1, 0, 0], [1, 0, 1]]
 
 
 def test_pictures_and_videos_side_by_side() -> None:
     """Each begins where its tokens begin; sizes that do not add up are not believed."""
     kinds = torch.tensor([False] * 5 + [True] * 9 + [False] * 10)
-    layout = Layout(kinds, 2, 4, pictures=(5, 5, 5), videos=(9,))
+    layout = Layout(kinds, 2, 4, picture_tokens=(5, 5, 5), video_tokens=(9,))
     row = "....|........|....|....|"
     assert [t for t, _, _ in with_newlines(row, layout=layout)] == [0] * 5 + [1] * 4 + [2] * 5 + [
         3
     ] * 5 + [4] * 5
-    doubtful = with_newlines(row, layout=replace(layout, pictures=(5, 4)))
+    doubtful = with_newlines(row, layout=replace(layout, picture_tokens=(5, 4)))
     assert [t for t, _, _ in doubtful] == [0] * 5 + [1] * 4 + [2] * 5 + [3] * 4 + [3] + [4] * 5
 
 
 def test_sizes_go_through_the_rows_of_a_batch() -> None:
     visual = torch.tensor([[1, 1, 1, 1, 0, 0], [0, 1, 1, 1, 1, 1]]).bool()
-    layout = Layout(pictures=(2, 2, 1, 4))
+    layout = Layout(picture_tokens=(2, 2, 1, 4))
     assert cells(visual, torch.arange(6)[None].expand(2, -1), layout)[..., 0].tolist() == [
         [0, 0, 1, 1, -1, -1],
         [-1, 0, 1, 1, 1, 1],
@@ -243,18 +245,18 @@ def test_what_a_model_and_its_inputs_tell() -> None:
     model, nobody = SimpleNamespace(config=SimpleNamespace()), torch.zeros(1, 9, dtype=torch.bool)
     visual, pixels = flat(6), torch.zeros(2, 3, 3, 4, 4)
     alone = read_layout(model, {"pixel_values_videos": pixels}, visual, nobody)
-    assert alone.video is not None
-    assert alone.video.tolist() == [True] * 6
-    assert alone.frames == 3
+    assert alone.is_video is not None
+    assert alone.is_video.tolist() == [True] * 6
+    assert alone.num_frames == 3
     features = SimpleNamespace(
         last_hidden_state=torch.zeros(6, 2, 4), pooler_output=torch.zeros(2, 3, 8)
     )
     encoded = read_layout(model, {"mm_encoder_outputs": {"video": features}}, visual, nobody)
-    assert (encoded.frames, encoded.videos, encoded.pictures) == (3, (3, 3), ())
+    assert (encoded.num_frames, encoded.video_tokens, encoded.picture_tokens) == (3, (3, 3), ())
     for beside in ({"pixel_values": pixels}, {"mm_encoder_outputs": {"image": features}}):
         both = read_layout(model, {"pixel_values_videos": pixels, **beside}, visual, nobody)
-        assert both.video is not None
-        assert not both.video.any()
+        assert both.is_video is not None
+        assert not both.is_video.any()
 
 
 def test_newlines_that_are_not_at_hand() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from draftlens.core.errors import IncompatiblePairError
-from draftlens.models.pair import MOST_PADDING, check_models, check_tokenizers
+from draftlens.models.pair import MAX_PADDING, check_models, check_tokenizers
 
 
 def model(name: str, vocab_size: int, *modalities: str) -> Any:
@@ -23,7 +23,7 @@ def tokenizer(*tokens: str) -> Any:
 
 def test_shared_ids() -> None:
     check_models(model("Big", 1100), model("Small", 1000))
-    check_models(model("Big", 1000), model("Small", 1000 + MOST_PADDING))
+    check_models(model("Big", 1000), model("Small", 1000 + MAX_PADDING))
 
 
 def test_a_blind_draft_is_refused() -> None:
@@ -52,8 +52,8 @@ def test_tokenizers_must_agree_where_both_have_an_id() -> None:
 
 
 def test_tokenizers_must_have_about_one_size() -> None:
-    many = tokenizer(*map(str, range(MOST_PADDING + 10)))
+    many = tokenizer(*map(str, range(MAX_PADDING + 10)))
     with pytest.raises(
-        IncompatiblePairError, match=f"Big and Small have {MOST_PADDING + 10} and 2 tokens"
+        IncompatiblePairError, match=f"Big and Small have {MAX_PADDING + 10} and 2 tokens"
     ):
         check_tokenizers(many, tokenizer("0", "1"), "Big", "Small")
