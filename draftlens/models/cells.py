@@ -163,26 +163,41 @@ def cells(
         layout: layout of the batch.
         newlines: which tokens end a row of a picture, bool ``[B, L]``.
     """
-    grids = torch.full((*visual.shape, 3), NO_CELL)
     axes = None
     if position_ids.ndim == 3 and position_ids.shape[0] >= 3:
         axes = position_ids[-3:].cpu()
     if newlines is None:
         newlines = torch.zeros(visual.shape, dtype=torch.bool)
     newlines = newlines.cpu()
+    grids = torch.empty((*visual.shape, 3), dtype=torch.long)
     for row, parts in enumerate(_number_parts(visual.cpu(), layout)):
-        time = 0
-        for run in _runs(parts):
-            if axes is not None and _differ(axes[:, row, run]):
-                grid = _mrope_cells(axes[:, row, run])
-            elif parts[run.start] < 0:
-                grid = _raster_cells(run.stop - run.start, layout.num_frames, layout.tile_tokens)
-            else:
-                grid = _picture_cells(newlines[row, run], layout.tile_tokens)
-            grid[:, 0] += time
-            time = int(grid[-1, 0]) + 1
-            grids[row, run] = grid
+        row_axes = None if axes is None else axes[:, row]
+        grids[row] = _row_cells(parts, row_axes, newlines[row], layout)
     return grids.to(visual.device)
+
+
+def _row_cells(parts: Tensor, axes: Tensor | None, newlines: Tensor, layout: Layout) -> Tensor:
+    """Cells of one row, int64 ``[L, 3]``.
+
+    Args:
+        parts: the picture or video of each token, int64 ``[L]`` (`_number_parts`).
+        axes: M-RoPE positions, int64 ``[3, L]``; None without M-RoPE.
+        newlines: which tokens end a row of a picture, bool ``[L]``.
+        layout: layout of the batch.
+    """
+    grid = torch.full((len(parts), 3), NO_CELL)
+    time = 0
+    for run in _runs(parts):
+        if axes is not None and _differ(axes[:, run]):
+            run_grid = _mrope_cells(axes[:, run])
+        elif parts[run.start] < 0:
+            run_grid = _raster_cells(run.stop - run.start, layout.num_frames, layout.tile_tokens)
+        else:
+            run_grid = _picture_cells(newlines[run], layout.tile_tokens)
+        run_grid[:, 0] += time
+        time = int(run_grid[-1, 0]) + 1
+        grid[run] = run_grid
+    return grid
 
 
 def _number_parts(visual: Tensor, layout: Layout) -> Tensor:

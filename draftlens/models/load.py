@@ -58,18 +58,11 @@ def load_model(name: str, role: str, device: str | None = None, dtype: str | Non
     if _is_folder(path) and not Path(path).exists():
         raise ConfigError(f"cannot load the {role} {name!r}: there is no such folder")
     try:
-        processor = AutoProcessor.from_pretrained(path)
-        model = AutoModelForImageTextToText.from_pretrained(
-            path,
-            dtype=dtype,
-            attn_implementation="sdpa",
-            device_map="auto" if device == "auto" else None,
-        )
+        model, processor = _read_checkpoint(path, device, dtype)
     except (OSError, ValueError, SafetensorError) as error:
         raise ConfigError(f"cannot load the {role} {name!r}: {_first_line(error)}") from error
     if not hasattr(processor, "apply_chat_template"):
         raise UnsupportedModelError(f"{name} has no processor with a chat template")
-    model = model.eval()
     if device != "auto":
         model = model.to(device)
     return Loaded(name, Backbone.of(model), processor)
@@ -108,6 +101,18 @@ def load_pair(
     check_tokenizers(target_tokenizer, draft_tokenizer, target, draft)
     check_models(target_model.backbone, draft_model.backbone)
     return target_model, draft_model
+
+
+def _read_checkpoint(path: str, device: str, dtype: str) -> tuple[Any, Any]:
+    """The model and the processor of a checkpoint."""
+    processor = AutoProcessor.from_pretrained(path)
+    model = AutoModelForImageTextToText.from_pretrained(
+        path,
+        dtype=dtype,
+        attn_implementation="sdpa",
+        device_map="auto" if device == "auto" else None,
+    )
+    return model.eval(), processor
 
 
 def _check_device(device: str) -> None:

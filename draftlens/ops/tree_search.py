@@ -6,7 +6,7 @@ The search needs the chances that draft tokens are correct and the times of draf
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from draftlens.core.tree import EMPTY, ROOT, Topology, from_paths
@@ -88,12 +88,8 @@ def best_tree(
     best_rate = 1 / verify_seconds(0)
     for max_depth in range(1, len(chances[0]) + 1):
         nodes = likeliest_paths(chances, max_nodes, max_depth)
-        expected_tokens = 1.0
-        depth = 0
-        for num_nodes, node in enumerate(nodes, 1):
-            expected_tokens += node.chance
-            depth = max(depth, len(node.path))
-            rate = expected_tokens / (verify_seconds(num_nodes) + depth * draft_seconds)
+        rates = _rates(nodes, verify_seconds, draft_seconds)
+        for num_nodes, rate in enumerate(rates, 1):
             if rate > best_rate:
                 best_paths = [node.path for node in nodes[:num_nodes]]
                 best_rate = rate
@@ -123,6 +119,18 @@ def tokens_per_second(
             paths[node] = (*prefix, rank)
     seconds = verify_seconds(len(topology)) + topology.depth * draft_seconds
     return sum(chance.values()) / seconds
+
+
+def _rates(
+    nodes: Sequence[RankedPath], verify_seconds: Callable[[int], float], draft_seconds: float
+) -> Iterator[float]:
+    """Expected tokens per second of the trees of the first node, the first two nodes, and so on."""
+    expected_tokens = 1.0
+    depth = 0
+    for num_nodes, node in enumerate(nodes, 1):
+        expected_tokens += node.chance
+        depth = max(depth, len(node.path))
+        yield expected_tokens / (verify_seconds(num_nodes) + depth * draft_seconds)
 
 
 def _chances_after(chances: Chances, prefix: Path) -> Sequence[float]:
