@@ -1,25 +1,24 @@
-"""Everything draftlens raises on purpose.
+"""All exceptions that draftlens raises on purpose.
 
     DraftlensError
-    ├── ConfigError            an option or name is unknown, or its value makes no sense
+    ├── ConfigError            an option or name is unknown, or its value is not valid
     ├── MediaError             a clip, image or page cannot be read; names the file and the cause
-    ├── UnsupportedModelError  a model does not fit the seam; names the model class and the cause
+    ├── UnsupportedModelError  a model lacks something that draftlens needs; names class and cause
     ├── IncompatiblePairError  target and draft cannot work together; names both
-    ├── InputError             inputs that do not belong to the model, or a batch that makes no
-    sense └── TrainingDataError      an entry of training data is wrong; names the file, the entry
-    and its line
+    ├── InputError             the inputs do not fit the model, or the batch is not valid
+    └── TrainingDataError      an entry of training data is wrong; names file, entry and line
 
-Messages are one sentence for the person who called: what is wrong, with which thing, and what would
-help.
+Each message is one sentence for the caller. It says what is wrong, names the thing that is wrong,
+and suggests a remedy where there is one.
 """
 
 
 class DraftlensError(Exception):
-    """The root: catch this to catch every refusal of the library."""
+    """Base class of all exceptions of the library."""
 
 
 class ConfigError(DraftlensError, ValueError):
-    """An option or name is unknown, or its value makes no sense."""
+    """An option or name is unknown, or its value is not valid."""
 
 
 class MediaError(DraftlensError):
@@ -27,7 +26,7 @@ class MediaError(DraftlensError):
 
 
 class UnsupportedModelError(DraftlensError):
-    """A model does not fit the seam that every family must offer."""
+    """A model lacks something that draftlens needs from every model family."""
 
 
 class IncompatiblePairError(DraftlensError):
@@ -35,8 +34,8 @@ class IncompatiblePairError(DraftlensError):
 
 
 class InputError(DraftlensError, ValueError):
-    """Inputs that do not belong to the model, or a batch that makes no sense."""
+    """The inputs do not fit the model, or the batch is not valid."""
 
 
 class TrainingDataError(DraftlensError, ValueError):
-    """An entry of training data is wrong, or a file of it cannot be read."""
+    """An entry of training data is wrong, or a file of training data cannot be read."""

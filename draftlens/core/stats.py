@@ -1,16 +1,17 @@
-"""Counters, times and the metrics made of them: every definition stands here, once.
+"""Counters and times of one call, and the metrics computed from them.
 
-A pass is one verification forward of the target, counted per row that was still running. The token
-that prefill yields belongs to no pass. A phase's time is wall-clock on the CPU; on a GPU, where the
-host runs ahead, work counts in the phase that waits for it.
+All metrics are defined in this module only. A pass is one verification forward of the target,
+counted once for each row that was still running. The token that prefill yields belongs to no pass.
+The time of a phase is wall-clock time on the CPU. On a GPU the host runs ahead of the device, so
+the time of a kernel is counted in the phase that waits for its result.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,26 +36,31 @@ DEFINITIONS = {
     "tokens_per_second": "emitted tokens / end-to-end seconds",
     "decode_tokens_per_second": "tokens after the first / decode seconds",
 }
-"""Metric to meaning, as printed under every table."""
+"""Metric names and their definitions, as printed under every table."""
 
 
 @dataclass
 class Stats:
-    """What one call did.
+    """Counters and times of one call.
 
-    Args:
-        emitted: tokens emitted, all rows, prefill's own included.
-        first: tokens of them that prefill itself yielded.
-        passes: verification passes, counted per running row.
-        drafted: guesses that were checked, per running row.
-        accepted: guesses that were right and used.
-        visual, kept: visual tokens of the draft's prompt before and after pruning; 0 where none is
-            pruned.
-        target_forwards, draft_forwards: decode forwards of each model, whole batches counted once.
-        accepted_by_depth: depth to number of passes whose accepted path was that long.
+    Attributes:
+        emitted: number of emitted tokens in all rows, including those that prefill yields.
+        first: number of emitted tokens that prefill yields.
+        passes: number of verification passes, counted per running row.
+        drafted: number of draft tokens that were verified, counted per running row.
+        accepted: number of draft tokens that were accepted and used.
+        visual: number of visual tokens in the draft's prompt before pruning; 0 without pruning.
+        kept: number of visual tokens in the draft's prompt after pruning; 0 without pruning.
+        target_forwards: number of decode forwards of the target; a batch counts once.
+        draft_forwards: number of decode forwards of the draft; a batch counts once.
+        accepted_by_depth: number of passes by the length of their accepted path.
         phases: seconds by phase (`PHASES`).
         e2e: seconds from the call to the last token, everything included.
         ttft: seconds from the call to the first token.
+        target_cache_bytes: bytes of keys and values allocated for the target by the end.
+        draft_cache_bytes: bytes of keys and values allocated for the draft by the end.
+        lanes: seconds by phase of each further lane (`Clock.lane`), by the name of the lane. Lanes
+            run at the same time as `phases`, so that all seconds together may exceed `e2e`.
     """
 
     emitted: int = 0
@@ -70,6 +76,9 @@ class Stats:
     phases: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     e2e: float = 0.0
     ttft: float = 0.0
+    target_cache_bytes: int = 0
+    draft_cache_bytes: int = 0
+    lanes: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def decode(self) -> float:
@@ -78,20 +87,24 @@ class Stats:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens emitted by verification passes / passes, the bonus token included (vLLM's meaning;
-        τ)."""
-        return (self.emitted - self.first) / self.passes if self.passes else 0.0
+        """Tokens emitted by verification passes / passes, bonus token included.
+
+        vLLM uses the same definition; papers call it τ.
+        """
+        return _ratio(self.emitted - self.first, self.passes)
 
     @property
     def mean_accepted_tokens(self) -> float:
-        """Accepted draft tokens / passes, the bonus token not included (HSD's AAL, MMSpec's
-        MAT)."""
-        return self.accepted / self.passes if self.passes else 0.0
+        """Accepted draft tokens / passes, bonus token not included.
+
+        This is AAL in HSD and MAT in MMSpec.
+        """
+        return _ratio(self.accepted, self.passes)
 
     @property
     def draft_acceptance_rate(self) -> float:
-        """Accepted / drafted tokens."""
-        return self.accepted / self.drafted if self.drafted else 0.0
+        """Accepted draft tokens / drafted tokens."""
+        return _ratio(self.accepted, self.drafted)
 
     @property
     def tpot(self) -> float:
@@ -101,56 +114,99 @@ class Stats:
     @property
     def tokens_per_second(self) -> float:
         """Emitted tokens / end-to-end seconds."""
-        return self.emitted / self.e2e if self.e2e else 0.0
+        return _ratio(self.emitted, self.e2e)
 
     @property
     def decode_tokens_per_second(self) -> float:
         """Tokens after the first / decode seconds."""
-        return (self.emitted - self.first) / self.decode if self.decode > 0 else 0.0
+        return _ratio(self.emitted - self.first, self.decode)
 
     def to_dict(self) -> dict[str, Any]:
         """Counters, times and metrics as plain JSON values."""
-        counters = {k: v for k, v in vars(self).items() if k not in ("accepted_by_depth", "phases")}
+        containers = ("accepted_by_depth", "phases", "lanes")
+        counters = {name: value for name, value in vars(self).items() if name not in containers}
         metrics = {name: getattr(self, name) for name in DEFINITIONS}
-        depths = {
-            str(depth): self.accepted_by_depth[depth] for depth in sorted(self.accepted_by_depth)
-        }
+        depths = sorted(self.accepted_by_depth)
         return {
             **counters,
             **metrics,
             "decode": self.decode,
-            "accepted_by_depth": depths,
+            "accepted_by_depth": {str(depth): self.accepted_by_depth[depth] for depth in depths},
             "phases": dict(self.phases),
+            "lanes": {name: dict(phases) for name, phases in self.lanes.items()},
         }
 
 
-class Clock:
-    """Adds up time by phase.
+class Lane:
+    """A stack of nested phases, measured one after the other.
+
+    A lane must be used by one thread at a time.
 
     Args:
-        stats: where it goes.
+        phases: seconds by phase; the lane adds to it whenever a phase ends.
     """
 
-    def __init__(self, stats: Stats) -> None:
-        self.stats, self.start = stats, time.perf_counter()
-        self._inner = 0.0  # seconds of phases inside the one that runs
+    def __init__(self, phases: dict[str, float]) -> None:
+        self.phases = phases
+        self._nested_seconds = 0.0  # time of the phases nested in the current one that have ended
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count the time inside towards `name`, but for what a phase within it counts."""
-        begin, outer, self._inner = time.perf_counter(), self._inner, 0.0
+        """Add the time spent inside to phase `name`, without the time of phases nested in it.
+
+        The time is also added when an exception ends the phase.
+        """
+        start = time.perf_counter()
+        outer_nested_seconds = self._nested_seconds
+        self._nested_seconds = 0.0
         try:
             yield
         finally:
-            spent = time.perf_counter() - begin
-            self.stats.phases[name] += spent - self._inner
-            self._inner = outer + spent
+            seconds = time.perf_counter() - start
+            self.phases[name] += seconds - self._nested_seconds
+            self._nested_seconds = outer_nested_seconds + seconds
+
+
+class Clock:
+    """Measures the times of one call, starting when the clock is created.
+
+    Args:
+        stats: receives the times.
+    """
+
+    def __init__(self, stats: Stats) -> None:
+        self.stats = stats
+        self.start = time.perf_counter()
+        self._lane = Lane(stats.phases)
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Add the time spent inside to `stats.phases[name]`, without that of nested phases.
+
+        Raises:
+            KeyError: `name` is not one of `PHASES`.
+        """
+        return self._lane.phase(name)
+
+    def lane(self, name: str) -> Lane:
+        """A lane independent of this clock's own phases, to be used from another thread.
+
+        Its seconds are added to `stats.lanes[name]`, which has no entries until a phase has ended.
+        Lanes of the same name add to the same seconds and must not run at the same time.
+        """
+        return Lane(self.stats.lanes.setdefault(name, defaultdict(float)))
 
     def mark_first(self) -> None:
-        """The first token is out."""
+        """Record that the first token has been emitted."""
         self.stats.ttft = time.perf_counter() - self.start
 
     def mark_last(self) -> None:
-        """Tokens are out and no phase is running; the latest of these calls sets the end-to-end
-        time."""
+        """Record that tokens have been emitted; the latest call sets the end-to-end time.
+
+        Call it outside of phases, so that no phase is longer than the whole.
+        """
         self.stats.e2e = time.perf_counter() - self.start
+
+
+def _ratio(value: float, divisor: float) -> float:
+    """`value / divisor`, or 0 where `divisor` is not positive."""
+    return value / divisor if divisor > 0 else 0.0

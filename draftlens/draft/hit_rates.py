@@ -1,4 +1,4 @@
-"""How often a draft's guesses are right, by depth and rank."""
+"""How often draft tokens are correct, by depth and rank."""
 
 from __future__ import annotations
 
@@ -11,80 +11,93 @@ from draftlens.core.tree import ROOT, Topology
 MAX_DEPTH = 8
 RANKS = 4
 PRIOR = (0.7, 0.1, 0.04, 0.02)
-"""Chances by rank before anything is known; they weigh as much as WEIGHT rounds."""
-WEIGHT = 4
-MOST = 1000
-"""First guesses that are remembered: beyond, all counts are halved, for tasks change."""
+"""Chances by rank before anything is measured."""
+PRIOR_WEIGHT = 4
+"""Number of trials that a prior counts for."""
+MAX_TRIALS = 1000
+"""All counts are halved beyond this number of first draft tokens, because tasks change."""
 
 Key = tuple[int, int, int]
-"""(whether the guess before was another than the first choice, depth, rank)"""
+"""(branch, depth, rank); the branch is 1 where the token before was not the draft's first choice,
+else 0."""
 
 
 class HitRates:
-    """Counts trials and hits of guesses, and evens them out to chances.
+    """Counts trials and hits of draft tokens and turns them into chances.
 
     Attributes:
-        lock: for those who share it; answers may be made side by side.
+        lock: to be held while the counts are used; several answers may share them at a time.
+        trials: verified draft tokens by (branch, depth, rank).
+        hits: correct draft tokens by (branch, depth, rank).
     """
 
     def __init__(self) -> None:
         self.lock = Lock()
-        self.trials, self.hits = Counter[Key](), Counter[Key]()
+        self.trials: Counter[Key] = Counter()
+        self.hits: Counter[Key] = Counter()
 
     def count(self, topology: Topology, path: Sequence[int]) -> None:
-        """One row's tree was checked, and this path was right.
+        """Count the result of one row's verification.
 
-        Only guesses behind right ones count, and those of the first depth where none was right.
+        Only the children of correct nodes count, and those of the root.
+
+        Args:
+            topology: the verified tree.
+            path: its correct nodes, from the first level down; empty if none is correct.
         """
-        parent, other = ROOT, 0
+        parent = ROOT
+        branch = 0
         for depth in range(min(len(path) + 1, MAX_DEPTH, topology.depth)):
             children = topology.children.get(parent, ())
-            parent = path[depth] if depth < len(path) else ROOT
+            correct = path[depth] if depth < len(path) else ROOT
             for rank, child in enumerate(children[:RANKS]):
-                self.trials[other, depth, rank] += 1
-                self.hits[other, depth, rank] += child == parent
-            other = int(parent not in children[:1])
-        if self.trials[0, 0, 0] > MOST:
-            self.trials, self.hits = _half(self.trials), _half(self.hits)
+                self.trials[branch, depth, rank] += 1
+                if child == correct:
+                    self.hits[branch, depth, rank] += 1
+            is_first_choice = correct in children[:1]
+            branch = 0 if is_first_choice else 1
+            parent = correct
+        if self.trials[0, 0, 0] > MAX_TRIALS:
+            self.trials = _halve(self.trials)
+            self.hits = _halve(self.hits)
 
     def chances(self) -> list[list[list[float]]]:
-        """Chances that guesses are right (`ops.tree_search.Chances`), evened out where little was
-        seen.
+        """Chances that draft tokens are correct (`ops.tree_search.Chances`), smoothed where there
+        are few trials.
 
-        Behind a second choice the next guess is another matter: what was hard to foresee has just
-            been settled.
+        Tokens after a second choice have a table of their own: the token that was hard to predict
+        is settled there, so the next one is often easier.
         """
-        usual = self._pooled(0, PRIOR)
-        return [
-            self._evened(other, pooled)
-            for other, pooled in enumerate((usual, self._pooled(1, usual)))
-        ]
+        after_first = self._pooled_chances(0, PRIOR)
+        after_other = self._pooled_chances(1, after_first)
+        return [self._chance_table(0, after_first), self._chance_table(1, after_other)]
 
-    def _pooled(self, other: int, prior: Sequence[float]) -> list[float]:
+    def _pooled_chances(self, branch: int, prior: Sequence[float]) -> list[float]:
         """Chances by rank, all depths together."""
         pooled = []
         for rank in range(RANKS):
-            keys = [(other, depth, rank) for depth in range(MAX_DEPTH)]
-            hits, trials = (sum(table[key] for key in keys) for table in (self.hits, self.trials))
-            pooled.append(_even(hits, trials, prior[rank]))
+            hits = sum(self.hits[branch, depth, rank] for depth in range(MAX_DEPTH))
+            trials = sum(self.trials[branch, depth, rank] for depth in range(MAX_DEPTH))
+            pooled.append(_smoothed_share(hits, trials, prior[rank]))
         return pooled
 
-    def _evened(self, other: int, pooled: Sequence[float]) -> list[list[float]]:
+    def _chance_table(self, branch: int, prior: Sequence[float]) -> list[list[float]]:
+        """Chances by depth and rank; they never rise with the rank."""
         table = []
         for depth in range(MAX_DEPTH):
             row: list[float] = []
             for rank in range(RANKS):
-                key = other, depth, rank
-                chance = _even(self.hits[key], self.trials[key], pooled[rank])
-                row.append(min([chance, *row]))  # a worse rank is never the likelier one
+                key = (branch, depth, rank)
+                chance = _smoothed_share(self.hits[key], self.trials[key], prior[rank])
+                row.append(min([chance, *row]))
             table.append(row)
         return table
 
 
-def _even(hits: int, trials: int, prior: float) -> float:
-    """A share, with a prior that weighs as much as WEIGHT trials."""
-    return (hits + WEIGHT * prior) / (trials + WEIGHT)
+def _smoothed_share(hits: int, trials: int, prior: float) -> float:
+    """The share of hits, with a prior that counts for `PRIOR_WEIGHT` trials."""
+    return (hits + PRIOR_WEIGHT * prior) / (trials + PRIOR_WEIGHT)
 
 
-def _half(table: Counter[Key]) -> Counter[Key]:
-    return Counter({key: value // 2 for key, value in table.items()})
+def _halve(counts: Counter[Key]) -> Counter[Key]:
+    return Counter({key: count // 2 for key, count in counts.items()})

@@ -1,9 +1,10 @@
-"""Where each visual token looks: its frame, row and column, found without knowing the family.
+"""The cell (frame, row and column) of each visual token, for any model family.
 
-M-RoPE positions say it outright. Otherwise a video is cut into as many equal frames as it has, and
-a picture into tiles of the size that the vision tower takes; what follows its first tile in rows
-that end with newlines is one grid. Frames and tiles are square; tokens left over (newlines) go with
-the last cell before.
+M-RoPE positions contain the cells. For other models a video is divided evenly into its frames, and
+a picture into tiles of the size that the vision tower takes. If newline tokens follow the first
+tile of a picture, what is behind that tile is one grid whose rows end with newlines. Frames and
+tiles are taken to be square. Tokens at the end that fill no frame or tile, and newlines, get the
+cell of the token before them.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-NOWHERE = -1
+NO_CELL = -1
+"""Frame, row and column of a token that is not visual."""
 
 
 @dataclass(frozen=True)
@@ -25,19 +28,23 @@ class Layout:
     """How the pictures and videos of a batch became N visual tokens, as far as it is known.
 
     Args:
-        video: which of the tokens, in order, stand for videos, bool ``[N]``; None if none do.
-        frames: frames of each video.
-        tile: tokens that the vision tower makes of one tile.
-        pictures: tokens of each picture (or of each tile), in order.
-        videos: tokens of each video, in order.
-        newline: what the model puts behind a row of a picture, ``[D]``.
+        is_video: whether each of the visual tokens represents a video, bool ``[N]``; None if none
+            does.
+        num_frames: number of frames of each video; None if unknown.
+        tile_tokens: number of visual tokens that the vision tower makes of one tile; None if
+            unknown.
+        picture_tokens: number of tokens of each picture (or of each tile), in order; empty if
+            unknown.
+        video_tokens: number of tokens of each video, in order; empty if unknown.
+        newline: embedding that the model inserts after each row of a picture, ``[D]``; None if
+            there is none.
     """
 
-    video: Tensor | None = None
-    frames: int | None = None
-    tile: int | None = None
-    pictures: tuple[int, ...] = ()
-    videos: tuple[int, ...] = ()
+    is_video: Tensor | None = None
+    num_frames: int | None = None
+    tile_tokens: int | None = None
+    picture_tokens: tuple[int, ...] = ()
+    video_tokens: tuple[int, ...] = ()
     newline: Tensor | None = None
 
 
@@ -45,162 +52,243 @@ UNKNOWN = Layout()
 
 
 def read_layout(model: Any, inputs: Mapping[str, Any], visual: Tensor, video: Tensor) -> Layout:
-    """What a model and its inputs tell of the layout.
+    """The layout of a batch as far as its model and its inputs contain it.
 
-    `generate` may have encoded the pixels already: then the features tell it.
+    `generate` may have encoded the pixels already. Then the layout is read from the features.
 
     Args:
-        model: of transformers.
-        inputs: what its forward gets.
-        visual: which tokens stand for pixels, bool ``[B, L]``.
-        video: which of them have an id that stands for videos only, bool ``[B, L]``.
+        model: a model of transformers.
+        inputs: keyword arguments of its forward.
+        visual: which tokens represent pixels, bool ``[B, L]``.
+        video: which of them have a token id that is used for videos only, bool ``[B, L]``.
     """
     encoded = inputs.get("mm_encoder_outputs") or {}
-    pictures, videos = (
-        getattr(encoded.get(kind), "pooler_output", None) for kind in ("image", "video")
-    )
-    if "image" not in encoded and "pixel_values" not in inputs:
-        video = visual  # also where videos and pictures share an id
+    has_pictures = "image" in encoded or "pixel_values" in inputs
+    if not has_pictures:
+        video = visual  # also correct where videos and pictures share a token id
     return Layout(
-        video=video[visual],
-        frames=_frames(inputs.get("pixel_values_videos"), encoded.get("video")),
-        tile=_tile(model.config),
-        pictures=_sizes(pictures),
-        videos=_sizes(videos),
-        newline=_newline(model),
+        is_video=video[visual],
+        num_frames=_num_frames(inputs.get("pixel_values_videos"), encoded.get("video")),
+        tile_tokens=_tile_tokens(model.config),
+        picture_tokens=_token_counts(encoded.get("image")),
+        video_tokens=_token_counts(encoded.get("video")),
+        newline=_newline_embedding(model),
     )
 
 
-def _frames(pixels: Any, video: Any) -> int | None:
-    """Frames of each video of a batch, where the model takes them as an axis of their own.
+def _num_frames(pixels: Any, encoded_video: Any) -> int | None:
+    """Number of frames of each video of a batch, where the model has an axis for frames.
 
-    Features of all frames went in, one row for each video came out.
+    Args:
+        pixels: pixels of the videos, if they are not encoded yet.
+        encoded_video: output of the video encoder: the features of all frames before pooling, and
+            one row for each video after it.
     """
     if isinstance(pixels, Tensor):
         return pixels.shape[1] if pixels.ndim == 5 else None
-    taken, made = (getattr(video, name, None) for name in ("last_hidden_state", "pooler_output"))
-    if isinstance(taken, Tensor) and isinstance(made, Tensor) and made.ndim == 3:
-        return len(taken) // len(made)
-    return None
-
-
-def _tile(config: Any) -> int | None:
-    """Visual tokens of one tile of a square vision tower, after a pixel shuffle if there is one."""
-    vision = getattr(config, "vision_config", None)
-    size, patch = (getattr(vision, name, None) for name in ("image_size", "patch_size"))
-    size, patch = (
-        value[0] if isinstance(value, (list, tuple)) else value for value in (size, patch)
-    )
-    if not isinstance(size, int) or not isinstance(patch, int):
+    frame_features = getattr(encoded_video, "last_hidden_state", None)
+    video_features = getattr(encoded_video, "pooler_output", None)
+    if not isinstance(frame_features, Tensor) or not isinstance(video_features, Tensor):
         return None
-    ratio, factor = getattr(config, "downsample_ratio", None), getattr(config, "scale_factor", None)
-    shuffled = ratio if ratio else 1 / factor if factor else 1.0
-    return round((size // patch * shuffled) ** 2) or None
+    if video_features.ndim != 3:
+        return None
+    return len(frame_features) // len(video_features)
 
 
-def _sizes(features: Any) -> tuple[int, ...]:
-    """Tokens of each picture or video, whose features are ``[n, D]`` each; none where they are not
-    apart."""
-    if isinstance(features, Tensor):
-        return (features.shape[1],) * len(features) if features.ndim == 3 else ()
-    return tuple(len(part) for part in features or ())
+def _tile_tokens(config: Any) -> int | None:
+    """Number of visual tokens of one tile of a square vision tower, after any pixel shuffle."""
+    vision_config = getattr(config, "vision_config", None)
+    image_size = _side(getattr(vision_config, "image_size", None))
+    patch_size = _side(getattr(vision_config, "patch_size", None))
+    if image_size is None or patch_size is None:
+        return None
+    tokens_per_side = image_size // patch_size * _shuffle_ratio(config)
+    return round(tokens_per_side**2) or None
 
 
-def _newline(model: Any) -> Tensor | None:
-    """The embedding behind each row of a picture ``[D]``, where the model has one and it is not
+def _side(size: Any) -> int | None:
+    """The side of a size that is a number or a pair (height, width); None for anything else."""
+    if isinstance(size, (list, tuple)):
+        size = size[0]
+    return size if isinstance(size, int) else None
+
+
+def _shuffle_ratio(config: Any) -> float:
+    """Factor by which a pixel shuffle scales height and width; 1 where there is none."""
+    ratio = getattr(config, "downsample_ratio", None)
+    if ratio:
+        return float(ratio)
+    factor = getattr(config, "scale_factor", None)
+    if factor:
+        return 1 / float(factor)
+    return 1.0
+
+
+def _token_counts(encoded: Any) -> tuple[int, ...]:
+    """Number of tokens of each picture or video; empty where the features are not separated.
+
+    Args:
+        encoded: output of an encoder with features ``[n, D]`` of each picture or video.
+    """
+    features = getattr(encoded, "pooler_output", None)
+    if not isinstance(features, Tensor):
+        return tuple(len(part) for part in features or ())
+    if features.ndim != 3:
+        return ()
+    return (features.shape[1],) * len(features)
+
+
+def _newline_embedding(model: Any) -> Tensor | None:
+    """The embedding after each row of a picture, ``[D]``; None if there is none or it is
     offloaded."""
-    newline = getattr(getattr(model, "base_model", model), "image_newline", None)
-    return newline if isinstance(newline, Tensor) and not newline.is_meta else None
+    base_model = getattr(model, "base_model", model)
+    newline = getattr(base_model, "image_newline", None)
+    if not isinstance(newline, Tensor) or newline.is_meta:
+        return None
+    return newline
 
 
 def cells(
     visual: Tensor, position_ids: Tensor, layout: Layout = UNKNOWN, newlines: Tensor | None = None
 ) -> Tensor:
-    """The (t, h, w) cell of every visual token, int64 ``[B, L, 3]``; NOWHERE at text.
+    """The (t, h, w) cell of every visual token, int64 ``[B, L, 3]``; `NO_CELL` at text.
 
-    `t` counts frames, pictures and tiles from the start of the row, a picture and its details one
-    by one; `h` and `w` count from the top left of each.
+    `t` counts frames, pictures and tiles from the start of the row; the overview and the details of
+    a picture count as two. `h` and `w` count from the top left of each.
 
     Args:
-        visual: which tokens stand for pixels, bool ``[B, L]``.
-        position_ids: int64 ``[B, L]``, or ``[axes, B, L]`` under M-RoPE (the last three are time,
-            height, width).
-        layout: of the batch.
+        visual: which tokens represent pixels, bool ``[B, L]``.
+        position_ids: int64 ``[B, L]``, or ``[axes, B, L]`` under M-RoPE (the last three axes are
+            time, height and width).
+        layout: layout of the batch.
         newlines: which tokens end a row of a picture, bool ``[B, L]``.
     """
-    found = torch.full((*visual.shape, 3), NOWHERE)
-    axes = (
-        position_ids[-3:].cpu() if position_ids.ndim == 3 and position_ids.shape[0] >= 3 else None
-    )
-    ends = torch.zeros(visual.shape, dtype=torch.bool) if newlines is None else newlines.cpu()
-    for row, parts in enumerate(_parts(visual.cpu(), layout)):
-        time = 0
-        for run in _runs(parts):
-            if axes is not None and bool((axes[:, row, run] != axes[0, row, run]).any()):
-                grid = torch.stack(
-                    [torch.unique(axis, return_inverse=True)[1] for axis in axes[:, row, run]], -1
-                )
-            elif parts[run.start] < 0:
-                grid = _raster(run.stop - run.start, layout.frames, layout.tile)
-            else:
-                grid = _picture(ends[row, run], layout.tile)
-            grid[:, 0] += time
-            time = int(grid[-1, 0]) + 1
-            found[row, run] = grid
-    return found.to(visual.device)
+    axes = None
+    if position_ids.ndim == 3 and position_ids.shape[0] >= 3:
+        axes = position_ids[-3:].cpu()
+    if newlines is None:
+        newlines = torch.zeros(visual.shape, dtype=torch.bool)
+    newlines = newlines.cpu()
+    grids = torch.empty((*visual.shape, 3), dtype=torch.long)
+    for row, parts in enumerate(_number_parts(visual.cpu(), layout)):
+        row_axes = None if axes is None else axes[:, row]
+        grids[row] = _row_cells(parts, row_axes, newlines[row], layout)
+    return grids.to(visual.device)
 
 
-def _parts(visual: Tensor, layout: Layout) -> Tensor:
-    """Where each token belongs, int64 ``[B, L]``: pictures count up from 1, videos down from -1,
-    text is 0."""
-    total = int(visual.sum())
-    video = torch.zeros(total, dtype=torch.bool) if layout.video is None else layout.video.cpu()
-    numbers = torch.where(video, -1, 1)
-    for kind, sizes in ((~video, layout.pictures), (video, layout.videos)):
-        if sum(sizes) == int(kind.sum()):
-            numbers[kind] *= torch.arange(1, len(sizes) + 1).repeat_interleave(
-                torch.tensor(sizes, dtype=torch.long)
-            )
+def _row_cells(parts: Tensor, axes: Tensor | None, newlines: Tensor, layout: Layout) -> Tensor:
+    """Cells of one row, int64 ``[L, 3]``.
+
+    Args:
+        parts: the picture or video of each token, int64 ``[L]`` (`_number_parts`).
+        axes: M-RoPE positions, int64 ``[3, L]``; None without M-RoPE.
+        newlines: which tokens end a row of a picture, bool ``[L]``.
+        layout: layout of the batch.
+    """
+    grid = torch.full((len(parts), 3), NO_CELL)
+    time = 0
+    for run in _runs(parts):
+        if axes is not None and _differ(axes[:, run]):
+            run_grid = _mrope_cells(axes[:, run])
+        elif parts[run.start] < 0:
+            run_grid = _raster_cells(run.stop - run.start, layout.num_frames, layout.tile_tokens)
+        else:
+            run_grid = _picture_cells(newlines[run], layout.tile_tokens)
+        run_grid[:, 0] += time
+        time = int(run_grid[-1, 0]) + 1
+        grid[run] = run_grid
+    return grid
+
+
+def _number_parts(visual: Tensor, layout: Layout) -> Tensor:
+    """The picture or video of each token, int64 ``[B, L]``.
+
+    Pictures are numbered 1, 2, ..., videos -1, -2, ...; text is 0.
+    """
+    num_visual = int(visual.sum())
+    if layout.is_video is None:
+        is_video = torch.zeros(num_visual, dtype=torch.bool)
+    else:
+        is_video = layout.is_video.cpu()
+    is_picture = ~is_video
+    numbers = torch.zeros(num_visual, dtype=torch.long)
+    numbers[is_picture] = _repeat_numbers(layout.picture_tokens, int(is_picture.sum()))
+    numbers[is_video] = -_repeat_numbers(layout.video_tokens, int(is_video.sum()))
     parts = torch.zeros(visual.shape, dtype=torch.long)
     parts[visual] = numbers
     return parts
 
 
+def _repeat_numbers(token_counts: tuple[int, ...], num_tokens: int) -> Tensor:
+    """The number of each token's part, int64 ``[num_tokens]``, counted from 1.
+
+    All tokens are one part where the counts do not add up to `num_tokens`.
+    """
+    if sum(token_counts) != num_tokens:
+        return torch.ones(num_tokens, dtype=torch.long)
+    numbers = torch.arange(1, len(token_counts) + 1)
+    return numbers.repeat_interleave(torch.tensor(token_counts, dtype=torch.long))
+
+
 def _runs(parts: Tensor) -> Iterator[slice]:
-    """Stretches of one picture or video without text between them, of one row ``[L]``."""
-    edges = torch.nn.functional.pad(parts, (1, 1)).diff().nonzero()[:, 0].tolist()
+    """The runs of consecutive tokens of one picture or video in a row ``[L]``."""
+    edges = pad(parts, (1, 1)).diff().nonzero()[:, 0].tolist()
     for start, stop in pairwise(edges):
         if parts[start]:
             yield slice(start, stop)
 
 
-def _picture(ends: Tensor, tile: int | None) -> Tensor:
-    """Cells of a picture's tokens, int64 ``[count, 3]``: a tile that shows it whole, then its
-    details row by row.
+def _differ(axes: Tensor) -> bool:
+    """Whether the M-RoPE axes ``[3, count]`` of a run are not all the same."""
+    return bool((axes != axes[0]).any())
+
+
+def _mrope_cells(axes: Tensor) -> Tensor:
+    """Cells of a run with M-RoPE axes ``[3, count]``, int64 ``[count, 3]``: positions without their
+    gaps."""
+    return torch.stack([torch.unique(axis, return_inverse=True)[1] for axis in axes], -1)
+
+
+def _picture_cells(newlines: Tensor, tile_tokens: int | None) -> Tensor:
+    """Cells of a picture's tokens, int64 ``[count, 3]``.
+
+    The first tile is an overview of the picture. What follows it is a grid of details whose rows
+    end with newlines. Without newlines behind the first tile, or with newlines in it, the layout is
+    another one and the cells are a plain raster.
 
     Args:
-        ends: which of them end a row, bool ``[count]``; they go with the cell before.
-        tile: tokens of one tile.
+        newlines: which of the tokens end a row, bool ``[count]``.
+        tile_tokens: number of tokens of one tile; None if unknown.
     """
-    count = len(ends)
-    if not tile or not ends[tile:].any() or ends[:tile].any():
-        return _raster(count, None, tile)
-    place, rest = torch.arange(count), ends[tile:]
-    row = rest.cumsum(0)
-    starts = torch.nn.functional.pad(rest.nonzero()[:, 0] + 1, (1, 0))
-    detail = torch.stack([torch.ones_like(row), row, place[: count - tile] - starts[row]], -1)
-    return torch.cat([_raster(tile, None, tile), detail])[
-        torch.where(ends, 0, place).cummax(0).values
-    ]
+    count = len(newlines)
+    if not tile_tokens or not newlines[tile_tokens:].any() or newlines[:tile_tokens].any():
+        return _raster_cells(count, None, tile_tokens)
+    index = torch.arange(count)
+    detail_newlines = newlines[tile_tokens:]
+    row = detail_newlines.cumsum(0)
+    row_starts = pad(detail_newlines.nonzero()[:, 0] + 1, (1, 0))
+    column = index[: count - tile_tokens] - row_starts[row]
+    details = torch.stack([torch.ones_like(row), row, column], -1)
+    grid = torch.cat([_raster_cells(tile_tokens, None, tile_tokens), details])
+    # A newline has the cell of the last token before it that is not a newline.
+    source = torch.where(newlines, 0, index).cummax(0).values
+    return grid[source]
 
 
-def _raster(count: int, frames: int | None, tile: int | None) -> Tensor:
-    """Cells of a run of `count` tokens in raster order, int64 ``[count, 3]``."""
-    per = (
-        count // frames if frames and frames <= count else tile if tile and tile <= count else count
-    )
-    side = isqrt(per)
-    width = side if side * side == per else per if per <= 1 else isqrt(per - 1) + 1
-    place = torch.arange(count).clamp_max(count // per * per - 1)
-    inside = place % per
-    return torch.stack([place // per, inside // width, inside % width], -1)
+def _raster_cells(count: int, num_frames: int | None, tile_tokens: int | None) -> Tensor:
+    """Cells of a run of `count` tokens in raster order, int64 ``[count, 3]``.
+
+    The run is divided into `num_frames` frames, else into tiles of `tile_tokens`, else it is one
+    picture. Each is as wide as the smallest square that holds it.
+    """
+    if num_frames and num_frames <= count:
+        frame_tokens = count // num_frames
+    elif tile_tokens and tile_tokens <= count:
+        frame_tokens = tile_tokens
+    else:
+        frame_tokens = count
+    width = isqrt(frame_tokens - 1) + 1  # the square root, rounded up
+    last = count // frame_tokens * frame_tokens - 1
+    index = torch.arange(count).clamp_max(last)  # tokens that fill no frame get the last cell
+    place = index % frame_tokens
+    return torch.stack([index // frame_tokens, place // width, place % width], -1)

@@ -1,9 +1,9 @@
-"""A prompt with some of its tokens left out: what a pruned draft reads."""
+"""Selects some of a prompt's tokens: the prompt that a draft with pruning reads."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,106 +15,164 @@ from draftlens.models.prompt import Prompt
 POSITIONS = ("original", "compact")
 
 
-def gather(prompt: Prompt, kept: Sequence[Tensor], positions: str = "original") -> Prompt:
-    """The same prompt with only these tokens: embeddings, positions and deepstack features gathered
-    together.
+@dataclass(frozen=True)
+class _Selection:
+    """Selected tokens of B rows, padded to the longest.
+
+    Attributes:
+        index: indices of the selected tokens, int64 ``[B, K]``; 0 at padding.
+        real: which entries of `index` are not padding, bool ``[B, K]``.
+        visual: which tokens of the whole prompt are visual, bool ``[B, L]``.
+    """
+
+    index: Tensor
+    real: Tensor
+    visual: Tensor
+
+
+def gather(prompt: Prompt, kept_indices: Sequence[Tensor], positions: str = "original") -> Prompt:
+    """The prompt with only the given tokens.
+
+    Embeddings, positions and all other arguments of the language model that are per token, such as
+    deepstack features, are selected together.
 
     Args:
-        prompt: B rows.
-        kept: per row the indices of the tokens that stay, int64 ``[K]``, strictly rising and below
-            the row's length. Rows may keep different numbers.
-        positions: `"original"` leaves every token at its position, so that relative distances stay
-            true; `"compact"` closes the gaps that no axis uses any more, as if the rest had never
-            been there.
+        prompt: prompt of B rows.
+        kept_indices: for each row the indices of the tokens to keep, int64 ``[K]``, strictly rising
+            and below the row's length. K may differ between rows.
+        positions: `"original"` leaves every token at its position, which preserves relative
+            distances. `"compact"` closes the gaps that are left on all axes, as if the prompt had
+            never had the other tokens.
 
     Raises:
-        ConfigError: another word for `positions`.
-        InputError: indices that do not rise or lie outside, a row without any, or another number of
-            rows.
-        UnsupportedModelError: the language model takes a further tensor that nobody knows how to
-            gather.
+        ConfigError: `positions` is not one of `POSITIONS`.
+        InputError: indices do not rise or are out of range, a row keeps no token, or the number of
+            rows differs from the prompt's.
+        UnsupportedModelError: the language model takes a further tensor of unknown shape.
     """
     if positions not in POSITIONS:
         raise ConfigError(f"unknown positions {positions!r}; known: {', '.join(POSITIONS)}")
-    if len(kept) != len(prompt.lengths):
-        raise InputError(f"{len(kept)} rows of kept tokens for a prompt of {len(prompt.lengths)}")
-    lengths = [len(row) for row in kept]
-    for row, length in zip(kept, prompt.lengths, strict=True):
-        if (
-            not len(row)
-            or int(row[0]) < 0
-            or int(row[-1]) >= length
-            or bool((row.diff() <= 0).any())
-        ):
+    _check_indices(prompt, kept_indices)
+    selection = _select(prompt, kept_indices)
+    axes = prompt.position_ids.shape[:-1]
+    pruned = Prompt(
+        embeds=_gather_tokens(prompt.embeds, selection),
+        position_ids=prompt.position_ids.gather(-1, selection.index.expand(*axes, -1)),
+        lengths=[len(indices) for indices in kept_indices],
+        next_position=prompt.next_position,
+        visual=_gather_tokens(prompt.visual, selection),
+        extra={
+            name: _gather_argument(name, value, selection) for name, value in prompt.extra.items()
+        },
+    )
+    if positions == "compact":
+        return _close_gaps(pruned)
+    return pruned
+
+
+def _check_indices(prompt: Prompt, kept_indices: Sequence[Tensor]) -> None:
+    """Raise `InputError` unless every row has valid indices."""
+    if len(kept_indices) != len(prompt.lengths):
+        raise InputError(
+            f"{len(kept_indices)} rows of kept tokens for a prompt of {len(prompt.lengths)}"
+        )
+    for indices, length in zip(kept_indices, prompt.lengths, strict=True):
+        if not _are_valid(indices, length):
             raise InputError(
                 "kept tokens must be strictly rising indices inside their row, at least one"
             )
+
+
+def _are_valid(indices: Tensor, length: int) -> bool:
+    """Whether indices ``[K]`` are strictly rising, inside a row of this length, and not empty."""
+    if not len(indices):
+        return False
+    if int(indices[0]) < 0 or int(indices[-1]) >= length:
+        return False
+    return bool((indices.diff() > 0).all())
+
+
+def _select(prompt: Prompt, kept_indices: Sequence[Tensor]) -> _Selection:
+    """Pad the indices of all rows to one table."""
     device = prompt.embeds.device
-    index = torch.zeros(len(kept), max(lengths), dtype=torch.long, device=device)
-    real = torch.zeros_like(index, dtype=torch.bool)
-    for number, row in enumerate(kept):
-        index[number, : len(row)] = row.to(device)
-        real[number, : len(row)] = True
-    moved = Prompt(
-        embeds=prompt.embeds.gather(1, index[..., None].expand(-1, -1, prompt.embeds.shape[-1])),
-        position_ids=prompt.position_ids.gather(
-            -1, index.expand(*prompt.position_ids.shape[:-1], -1)
-        ),
-        lengths=lengths,
-        next_position=prompt.next_position,
-        visual=prompt.visual.gather(1, index) & real,
-        extra={
-            name: _extra(name, value, prompt, index, real) for name, value in prompt.extra.items()
-        },
-    )
-    return _closed_up(moved) if positions == "compact" else moved
+    shape = (len(kept_indices), max(len(indices) for indices in kept_indices))
+    index = torch.zeros(shape, dtype=torch.long, device=device)
+    real = torch.zeros(shape, dtype=torch.bool, device=device)
+    for row, indices in enumerate(kept_indices):
+        index[row, : len(indices)] = indices.to(device)
+        real[row, : len(indices)] = True
+    return _Selection(index, real, prompt.visual)
 
 
-def _extra(name: str, value: Any, prompt: Prompt, index: Tensor, real: Tensor) -> Any:
-    """One further argument of the language model for the kept tokens only."""
-    if (
-        isinstance(value, (list, tuple))
-        and value
-        and all(isinstance(part, Tensor) for part in value)
-    ):
-        return [_extra(name, part, prompt, index, real) for part in value]
+def _gather_argument(name: str, value: Any, selection: _Selection) -> Any:
+    """One further argument of the language model for the selected tokens.
+
+    Tensors and sequences of tensors are selected; all other values stay as they are.
+
+    Raises:
+        UnsupportedModelError: a tensor is neither per token nor per visual token.
+    """
+    if _is_tensor_sequence(value):
+        return [_gather_argument(name, part, selection) for part in value]
     if not isinstance(value, Tensor) or value.ndim == 0:
         return value
-    shape = prompt.visual.shape
-    if value.shape[:2] == shape:
-        picked = value.gather(
-            1, index.reshape(*index.shape, *[1] * (value.ndim - 2)).expand(-1, -1, *value.shape[2:])
-        )
-        return picked & real if picked.dtype is torch.bool else picked
-    if value.shape[0] == int(
-        prompt.visual.sum()
-    ):  # one row a visual token of the whole batch, in order
-        rank = prompt.visual.flatten().cumsum(0).view(shape) - 1
-        return value[rank.gather(1, index)[prompt.visual.gather(1, index) & real]]
+    if value.shape[:2] == selection.visual.shape:
+        return _gather_tokens(value, selection)
+    if value.shape[0] == int(selection.visual.sum()):
+        return _gather_visual_tokens(value, selection)
     raise UnsupportedModelError(
         f"the language model takes {name}, which cannot be pruned with the prompt's tokens"
     )
 
 
-def _closed_up(prompt: Prompt) -> Prompt:
-    """Positions that no token uses on any axis are closed up, row by row; tokens that shared one
-    still do.
+def _is_tensor_sequence(value: Any) -> bool:
+    if not isinstance(value, (list, tuple)) or not value:
+        return False
+    return all(isinstance(part, Tensor) for part in value)
 
-    Time, height and width count together; an axis before them, which counts tokens, is closed up by
-    itself.
+
+def _gather_tokens(value: Tensor, selection: _Selection) -> Tensor:
+    """Select from a tensor per token, ``[B, L, ...]`` to ``[B, K, ...]``; masks are False at
+    padding."""
+    feature_shape = value.shape[2:]
+    shape = (*selection.index.shape, *[1] * len(feature_shape))
+    picked = value.gather(1, selection.index.reshape(shape).expand(-1, -1, *feature_shape))
+    if picked.dtype is torch.bool:
+        return picked & selection.real.reshape(shape)
+    return picked
+
+
+def _gather_visual_tokens(value: Tensor, selection: _Selection) -> Tensor:
+    """Select from a tensor with one row for each visual token of the whole batch, in order."""
+    rank = selection.visual.flatten().cumsum(0).view(selection.visual.shape) - 1
+    kept_visual = _gather_tokens(selection.visual, selection)
+    return value[rank.gather(1, selection.index)[kept_visual]]
+
+
+def _close_gaps(prompt: Prompt) -> Prompt:
+    """Renumber the positions of each row so that no position between two tokens is unused.
+
+    Tokens that share a position still do. Time, height and width are renumbered together; an axis
+    before them, which counts tokens, is renumbered by itself.
     """
-    positions, following = prompt.position_ids.clone(), prompt.next_position.clone()
-    new, after = (
-        table if table.ndim == 3 else table[None] for table in (positions, following)
-    )  # views
-    axes = len(new)
-    for group in (
-        *(slice(axis, axis + 1) for axis in range(axes - 3)),
-        slice(max(0, axes - 3), axes),
-    ):
+    position_ids = prompt.position_ids.clone()
+    next_position = prompt.next_position.clone()
+    # Views of the clones with an axis dimension: what is written to them changes the clones.
+    positions = position_ids if position_ids.ndim == 3 else position_ids[None]
+    following = next_position if next_position.ndim == 3 else next_position[None]
+    for axes in _joint_axes(len(positions)):
         for row, length in enumerate(prompt.lengths):
-            old = new[group, row, :length]
-            gap = after[group, row] - old[:, -1:]
-            new[group, row, :length] = torch.unique(old, return_inverse=True)[1]
-            after[group, row] = new[group, row, length - 1 : length] + gap
-    return replace(prompt, position_ids=positions, next_position=following)
+            old = positions[axes, row, :length]
+            new = torch.unique(old, return_inverse=True)[1]
+            gap = following[axes, row] - old[:, -1:]
+            positions[axes, row, :length] = new
+            following[axes, row] = new[:, -1:] + gap
+    return replace(prompt, position_ids=position_ids, next_position=next_position)
+
+
+def _joint_axes(num_axes: int) -> list[slice]:
+    """The axes of positions that are renumbered together: the last three, and each one before
+    them alone."""
+    first_joint = max(0, num_axes - 3)
+    groups = [slice(axis, axis + 1) for axis in range(first_joint)]
+    return [*groups, slice(first_joint, num_axes)]

@@ -1,4 +1,4 @@
-"""Names to models: the only file that touches checkpoints and devices."""
+"""Loads models by name. No other module reads checkpoints for inference or selects devices."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Loaded:
     """A model with its processor.
 
     Args:
-        name: as the user gave it.
-        backbone: the model behind the seam.
-        processor: the model's own.
+        name: the name that the caller gave.
+        backbone: the model.
+        processor: the model's processor.
     """
 
     name: str
@@ -39,75 +39,98 @@ def load_model(name: str, role: str, device: str | None = None, dtype: str | Non
     Args:
         name: a folder, a Hub id, or `embedded`.
         role: `target` or `draft`.
-        device: such as `cpu`, `cuda:0`, or `auto` to spread the model with accelerate; by default a
-            GPU if there is one.
-        dtype: one of `DTYPES`; by default float32 on the CPU and the checkpoint's own on a GPU.
+        device: a device such as `cpu` or `cuda:0`, or `auto` to spread the model with accelerate;
+            by default a GPU if there is one, else the CPU.
+        dtype: one of `DTYPES`; by default float32 on the CPU and the checkpoint's dtype elsewhere.
 
     Raises:
-        ConfigError: nothing can be loaded from `name`, or there is no such device or dtype.
-        UnsupportedModelError: the model does not fit the seam.
+        ConfigError: nothing can be loaded from `name`, or the device or dtype is unknown.
+        UnsupportedModelError: the model lacks something that draftlens needs.
     """
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = dtype or ("float32" if device == "cpu" else "auto")
+    if not device:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if not dtype:
+        dtype = "float32" if device == "cpu" else "auto"
     if dtype not in DTYPES:
         raise ConfigError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
     _check_device(device)
     path = path_of(name, role)
-    if not Path(path).exists() and (
-        Path(path).is_absolute() or path.startswith(".") or path.count("/") > 1
-    ):
+    if _is_folder(path) and not Path(path).exists():
         raise ConfigError(f"cannot load the {role} {name!r}: there is no such folder")
     try:
-        processor = AutoProcessor.from_pretrained(path)
-        model = AutoModelForImageTextToText.from_pretrained(
-            path,
-            dtype=dtype,
-            attn_implementation="sdpa",
-            device_map="auto" if device == "auto" else None,
-        )
+        model, processor = _read_checkpoint(path, device, dtype)
     except (OSError, ValueError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ConfigError(f"cannot load the {role} {name!r}: {reason}") from error
+        raise ConfigError(f"cannot load the {role} {name!r}: {_first_line(error)}") from error
     if not hasattr(processor, "apply_chat_template"):
         raise UnsupportedModelError(f"{name} has no processor with a chat template")
-    return Loaded(
-        name, Backbone.of(model.eval() if device == "auto" else model.eval().to(device)), processor
-    )
+    if device != "auto":
+        model = model.to(device)
+    return Loaded(name, Backbone.of(model), processor)
 
 
 def load_pair(
     target: str, draft: str | None, device: str | None = None, dtype: str | None = None
 ) -> tuple[Loaded, Loaded | None]:
-    """Load a target and its draft, and refuse a pair that cannot work.
+    """Load a target and its draft, and check that they can work together.
 
     Args:
-        target, draft: names as for `load_model`; `auto` takes the draft known for the target. With
-            `embedded`, which names a pair, no draft means the embedded one.
-        device, dtype: as for `load_model`.
+        target: name of the target, as for `load_model`.
+        draft: name of the draft, as for `load_model`; `auto` for the draft that is known for the
+            target. None means no draft, except for `embedded`, which names a pair.
+        device: as for `load_model`.
+        dtype: as for `load_model`.
+
+    Returns:
+        The target and the draft; None instead of the draft if there is none.
 
     Raises:
-        ConfigError: as `load_model`, or no draft is known for the target.
-        IncompatiblePairError: names both models and the cause.
+        ConfigError: as for `load_model`, or no draft is known for the target.
+        UnsupportedModelError: as for `load_model`.
+        IncompatiblePairError: the two cannot work together.
     """
     if draft == "auto" or (draft is None and target == EMBEDDED):
         draft = draft_for(target)
         if draft is None:
             raise ConfigError(f"no draft is known for {target!r}: name one")
-    big = load_model(target, "target", device, dtype)
+    target_model = load_model(target, "target", device, dtype)
     if draft is None:
-        return big, None
-    small = load_model(draft, "draft", device, dtype)
-    check_tokenizers(big.processor.tokenizer, small.processor.tokenizer, target, draft)
-    check_models(big.backbone, small.backbone)
-    return big, small
+        return target_model, None
+    draft_model = load_model(draft, "draft", device, dtype)
+    target_tokenizer = target_model.processor.tokenizer
+    draft_tokenizer = draft_model.processor.tokenizer
+    check_tokenizers(target_tokenizer, draft_tokenizer, target, draft)
+    check_models(target_model.backbone, draft_model.backbone)
+    return target_model, draft_model
+
+
+def _read_checkpoint(path: str, device: str, dtype: str) -> tuple[Any, Any]:
+    """The model and the processor of a checkpoint."""
+    processor = AutoProcessor.from_pretrained(path)
+    model = AutoModelForImageTextToText.from_pretrained(
+        path,
+        dtype=dtype,
+        attn_implementation="sdpa",
+        device_map="auto" if device == "auto" else None,
+    )
+    return model.eval(), processor
 
 
 def _check_device(device: str) -> None:
+    """Raise `ConfigError` unless tensors can be created on the device."""
     if device == "auto":
         return
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(
-            f"device {device!r} cannot be used: {str(error).splitlines()[0]}"
-        ) from error
+        raise ConfigError(f"device {device!r} cannot be used: {_first_line(error)}") from error
+
+
+def _is_folder(path: str) -> bool:
+    """Whether a path can only be a folder and not a Hub id, which has one slash at most."""
+    return Path(path).is_absolute() or path.startswith(".") or path.count("/") > 1
+
+
+def _first_line(error: Exception) -> str:
+    """The first line of an error's message; the name of its class if it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""Whether a target and a draft can work together: asked once, before anything runs."""
+"""Checks, before anything runs, that a target and a draft can work together."""
 
 from __future__ import annotations
 
@@ -7,49 +7,57 @@ from typing import Any
 from draftlens.core.errors import IncompatiblePairError
 from draftlens.models.backbone import Backbone
 
-MOST_PADDING = 1024
-"""Models of one tokenizer pad their vocabulary differently, but not by more than this."""
+MAX_PADDING = 1024
+"""Largest difference between the vocabulary sizes of models with the same tokenizer, which pad
+their vocabularies differently."""
 
 
 def check_models(target: Backbone, draft: Backbone) -> None:
-    """Refuse a draft that sees less than the target or cannot have its tokenizer.
+    """Raise unless the draft can read the target's inputs and share its tokenizer.
 
     Raises:
-        IncompatiblePairError: the draft lacks a modality of the target, or the vocabularies cannot
-            be the same.
+        IncompatiblePairError: the draft lacks the target's image or video input, or the sizes of
+            the vocabularies show that they differ.
     """
-    blind = (target.modalities & {"image", "video"}) - draft.modalities
-    if blind:
+    missing = (target.modalities & {"image", "video"}) - draft.modalities
+    if missing:
         raise IncompatiblePairError(
             f"the draft {draft.name} cannot see what the target {target.name} can: "
-            f"{', '.join(sorted(blind))}"
+            f"{', '.join(sorted(missing))}"
         )
-    if abs(target.vocab_size - draft.vocab_size) > MOST_PADDING:
+    if abs(target.vocab_size - draft.vocab_size) > MAX_PADDING:
         raise IncompatiblePairError(
             f"target {target.name} and draft {draft.name} have {target.vocab_size} and "
-            f"{draft.vocab_size} token ids, "
-            "so they cannot share a tokenizer"
+            f"{draft.vocab_size} token ids, so they cannot share a tokenizer"
         )
 
 
 def check_tokenizers(target: Any, draft: Any, target_name: str, draft_name: str) -> None:
-    """Refuse a draft whose token ids mean other text.
+    """Raise unless all token ids that both tokenizers have represent the same text.
+
+    Args:
+        target: tokenizer of the target.
+        draft: tokenizer of the draft.
+        target_name: name of the target, for the message.
+        draft_name: name of the draft, for the message.
 
     Raises:
-        IncompatiblePairError: names both models and the first id that differs.
+        IncompatiblePairError: an id differs, of which the first is named, or the sizes do.
     """
-    ours, theirs = (
-        {i: t for t, i in tokenizer.get_vocab().items()} for tokenizer in (target, draft)
-    )
-    for token_id in sorted(ours.keys() & theirs.keys()):
-        if ours[token_id] != theirs[token_id]:
+    target_tokens = _tokens_by_id(target)
+    draft_tokens = _tokens_by_id(draft)
+    for token_id in sorted(target_tokens.keys() & draft_tokens.keys()):
+        if target_tokens[token_id] != draft_tokens[token_id]:
             raise IncompatiblePairError(
                 f"the tokenizers of {target_name} and {draft_name} differ: id {token_id} is "
-                f"{ours[token_id]!r} in one "
-                f"and {theirs[token_id]!r} in the other"
+                f"{target_tokens[token_id]!r} in one and {draft_tokens[token_id]!r} in the other"
             )
-    if abs(len(ours) - len(theirs)) > MOST_PADDING:
+    if abs(len(target_tokens) - len(draft_tokens)) > MAX_PADDING:
         raise IncompatiblePairError(
-            f"the tokenizers of {target_name} and {draft_name} have {len(ours)} and "
-            f"{len(theirs)} tokens"
+            f"the tokenizers of {target_name} and {draft_name} have {len(target_tokens)} and "
+            f"{len(draft_tokens)} tokens"
         )
+
+
+def _tokens_by_id(tokenizer: Any) -> dict[int, str]:
+    return {token_id: token for token, token_id in tokenizer.get_vocab().items()}

@@ -1,48 +1,64 @@
-"""Rotary positions whose frequencies depend on how far a forward reaches."""
+"""Rotary positions whose frequencies depend on the length of the sequence."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from draftlens.core.errors import InputError
 
 
-def check_reach(model_name: str, text_config: Any, prompt: int, longest: int) -> None:
-    """Refuse a call in which a guess could change the frequencies of the tokens before it.
+@dataclass(frozen=True)
+class _Limit:
+    """Frequencies that depend on whether a forward passes a position.
 
-    transformers makes `dynamic` frequencies anew for the furthest position of each forward beyond a
-    limit, and `longrope` has one set for forwards that stay within its limit and one for those that
-    do not. A pass over guesses reaches further than one over a single token, so what stands behind
-    the limit would turn out otherwise.
+    Attributes:
+        kind: type of the rotary positions, as transformers calls it.
+        num_tokens: sequence length beyond which the frequencies differ.
+    """
+
+    kind: str
+    num_tokens: int
+
+
+def check_reach(model_name: str, text_config: Any, prompt: int, longest: int) -> None:
+    """Raise where draft tokens could change the frequencies of the tokens before them.
+
+    transformers recomputes `dynamic` frequencies for the last position of each forward beyond a
+    limit. `longrope` has one set of frequencies for forwards within its limit and one for longer
+    ones. A forward over draft tokens reaches further than one over a single token, so near the
+    limit it would compute other logits for the same token.
 
     Args:
-        model_name: for the message.
-        text_config: the configuration of the language model.
-        prompt: tokens of the longest prompt.
-        longest: tokens of the longest prompt with the longest answer to it.
+        model_name: name of the model, for the message.
+        text_config: configuration of the language model.
+        prompt: number of tokens of the longest prompt.
+        longest: number of tokens of the longest prompt and the longest possible answer together.
 
     Raises:
-        InputError: the call may pass the limit; names it.
+        InputError: the call may pass the limit.
     """
-    for kind, limit in _limits(text_config):
-        if longest > limit and not (kind == "longrope" and prompt > limit):
+    for limit in _limits(text_config):
+        # All forwards of a prompt beyond the limit use the longer set of longrope.
+        always_beyond = limit.kind == "longrope" and prompt > limit.num_tokens
+        if longest > limit.num_tokens and not always_beyond:
             raise InputError(
-                f"prompt and answer may reach {longest} tokens, and beyond {limit} a guess "
-                f"would change the {kind} "
-                f'rotary positions of {model_name}: ask for a shorter answer, or use method "plain"'
+                f"prompt and answer may reach {longest} tokens, and beyond {limit.num_tokens} a "
+                f"guess would change the {limit.kind} rotary positions of {model_name}: request a "
+                'shorter answer or use method "plain"'
             )
 
 
-def _limits(text_config: Any) -> list[tuple[str, int]]:
-    """Kind and limit of every set of such frequencies; a model may have one for each type of its
-    layers."""
+def _limits(text_config: Any) -> list[_Limit]:
+    """The limits of a model, which may have several sets of frequencies for its layer types."""
     rope = getattr(text_config, "rope_parameters", None) or {}
     nested = [part for part in rope.values() if isinstance(part, dict) and "rope_type" in part]
-    found = []
-    for part in nested or [rope]:
-        kind = part.get("rope_type", "default")
-        if kind == "longrope" and part.get("original_max_position_embeddings"):
-            found.append((kind, part["original_max_position_embeddings"]))
+    limits = []
+    for parameters in nested or [rope]:
+        kind = parameters.get("rope_type", "default")
+        original_length = parameters.get("original_max_position_embeddings")
+        if kind == "longrope" and original_length:
+            limits.append(_Limit(kind, original_length))
         elif kind == "longrope" or "dynamic" in kind:
-            found.append((kind, text_config.max_position_embeddings))
-    return found
+            limits.append(_Limit(kind, text_config.max_position_embeddings))
+    return limits

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections import Counter
 
 import pytest
 
-from draftlens.core.stats import DEFINITIONS, PHASES, Clock, Stats
+from draftlens.core.stats import DEFINITIONS, PHASES, Clock, Lane, Stats
 
 # Two rows. Prefill yields 2 tokens; 5 passes emit 12 more (7 guesses of 20, and 5 bonus tokens).
 STATS = Stats(
@@ -61,12 +62,14 @@ def test_an_answer_of_one_token_has_no_decode_rate() -> None:
 
 
 def test_to_dict_is_json() -> None:
-    told = json.loads(json.dumps(STATS.to_dict()))
-    assert told["accepted_by_depth"] == {"0": 3, "3": 1, "4": 1}
-    assert list(told["accepted_by_depth"]) == ["0", "3", "4"]
-    assert told["phases"] == dict.fromkeys(PHASES, 0.0)
-    assert told["target_forwards"] == 3
-    assert set(told) >= {
+    values = json.loads(json.dumps(STATS.to_dict()))
+    assert values["accepted_by_depth"] == {"0": 3, "3": 1, "4": 1}
+    assert list(values["accepted_by_depth"]) == ["0", "3", "4"]
+    assert values["phases"] == dict.fromkeys(PHASES, 0.0)
+    assert values["lanes"] == {}
+    assert values["target_forwards"] == 3
+    assert (values["target_cache_bytes"], values["draft_cache_bytes"]) == (0, 0)
+    assert set(values) >= {
         *DEFINITIONS,
         "emitted",
         "first",
@@ -79,11 +82,13 @@ def test_to_dict_is_json() -> None:
 
 
 def test_stats_do_not_share_their_containers() -> None:
-    one, other = Stats(), Stats()
-    one.phases["draft"] = 1.0
-    one.accepted_by_depth[2] += 1
-    assert other.phases["draft"] == 0.0
-    assert not other.accepted_by_depth
+    changed, fresh = Stats(), Stats()
+    changed.phases["draft"] = 1.0
+    changed.accepted_by_depth[2] += 1
+    changed.lanes["draft"] = {"draft": 1.0}
+    assert fresh.phases["draft"] == 0.0
+    assert not fresh.accepted_by_depth
+    assert not fresh.lanes
 
 
 def test_clock_adds_up_phases_even_when_they_fail(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,3 +153,73 @@ def test_a_phase_inside_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     with clock.phase("draft"), clock.phase("draft"):
         pass
     assert clock.stats.phases["draft"] == 8.0
+
+
+def test_an_unknown_phase_is_refused() -> None:
+    clock = Clock(Stats())
+    with pytest.raises(KeyError), clock.phase("lunch"):
+        pass
+    assert set(clock.stats.phases) == set(PHASES)
+
+
+def test_a_lane_is_counted_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A phase of a lane is not nested in a phase of the clock that runs at the same time."""
+    clock = ticking(monkeypatch, 1.0, 2.0, 3.0, 5.0, 9.0, 10.0, 11.0, 12.5)
+    lane = clock.lane("drafting")
+    assert clock.stats.lanes == {"drafting": {}}
+    # 1 to 10, 2 to 9, and 3 to 5.
+    with clock.phase("verify"), lane.phase("draft"), lane.phase("prune"):
+        pass
+    with clock.lane("drafting").phase("draft"):  # 11 to 12.5: a further lane of the same name
+        pass
+    assert clock.stats.lanes == {"drafting": {"prune": 2.0, "draft": 5.0 + 1.5}}
+    assert clock.stats.phases == dict.fromkeys(PHASES, 0.0) | {"verify": 9.0}
+    assert json.loads(json.dumps(clock.stats.to_dict()))["lanes"] == clock.stats.lanes
+
+
+def test_a_lane_adds_up_phases_even_when_they_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ticking(monkeypatch, 1.0, 2.0, 5.0, 9.0, 10.0, 12.0)
+    lane = clock.lane("drafting")
+    with pytest.raises(ZeroDivisionError), lane.phase("draft"), lane.phase("prune"):
+        _ = 1 / 0
+    with lane.phase("draft"):
+        pass
+    assert clock.stats.lanes["drafting"] == {"prune": 3.0, "draft": 8.0 - 3.0 + 2.0}
+
+
+def nest_phases(lane: Lane | Clock, barrier: threading.Barrier, times: dict[str, float]) -> None:
+    """Nest phases in step with another thread; `times` receives bounds measured here."""
+    start = time.perf_counter()
+    with lane.phase("draft"):
+        inside_start = time.perf_counter()
+        barrier.wait()
+        with lane.phase("prune"):
+            nested_start = time.perf_counter()
+            barrier.wait()
+            time.sleep(0.02)
+            times["nested"] = time.perf_counter() - nested_start
+            barrier.wait()
+        barrier.wait()
+        times["inside"] = time.perf_counter() - inside_start
+    times["whole"] = time.perf_counter() - start
+
+
+def test_lanes_of_two_threads_do_not_disturb_each_other() -> None:
+    """In both threads a phase begins and ends while a phase of the other one is running."""
+    clock, barrier = Clock(Stats()), threading.Barrier(2, timeout=30)
+    main_times: dict[str, float] = {}
+    lane_times: dict[str, float] = {}
+    lane = clock.lane("drafting")
+    thread = threading.Thread(target=nest_phases, args=(lane, barrier, lane_times))
+    thread.start()
+    nest_phases(clock, barrier, main_times)
+    thread.join()
+    for phases, times in (
+        (clock.stats.phases, main_times),
+        (clock.stats.lanes["drafting"], lane_times),
+    ):
+        assert phases["draft"] >= 0
+        assert phases["prune"] >= times["nested"] >= 0.02
+        assert times["inside"] - 1e-6 <= sum(phases.values()) <= times["whole"] + 1e-6
+    assert set(clock.stats.lanes) == {"drafting"}
+    assert set(clock.stats.lanes["drafting"]) == {"draft", "prune"}

@@ -1,5 +1,5 @@
-"""Guesses are counted by depth and rank, evened out where little was seen, and forgotten in the
-end."""
+"""Draft tokens are counted by depth and rank, smoothed where there are few trials, and forgotten
+after a while."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import random
 import pytest
 
 from draftlens.core.tree import chain, from_paths
-from draftlens.draft.hit_rates import MAX_DEPTH, MOST, PRIOR, RANKS, WEIGHT, HitRates
+from draftlens.draft.hit_rates import MAX_DEPTH, MAX_TRIALS, PRIOR, PRIOR_WEIGHT, RANKS, HitRates
 
 PAIRS = from_paths([[0], [1], [0, 0], [1, 0]])
-"""Nodes 0 and 1, then 2 behind 0 and 3 behind 1."""
+"""Nodes 0 and 1, then 2 after 0 and 3 after 1."""
 
 
 def test_counts_by_depth_and_rank() -> None:
@@ -19,7 +19,7 @@ def test_counts_by_depth_and_rank() -> None:
     tree = from_paths([[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]])
     for path in ((0, 3), (1,), ()):  # ranks 0 then 1; rank 1; nothing
         rates.count(tree, path)
-    # Behind a first choice (0) or another (1), depth, rank.
+    # After a first choice (0) or another (1), depth, rank.
     trials = {(0, 0, 0): 3, (0, 0, 1): 3, (0, 1, 0): 1, (0, 1, 1): 1, (1, 1, 0): 1}
     assert {key: n for key, n in rates.trials.items() if n} == trials
     assert {key: n for key, n in rates.hits.items() if n} == {
@@ -29,22 +29,22 @@ def test_counts_by_depth_and_rank() -> None:
     }
 
 
-def test_an_empty_tree_says_nothing() -> None:
+def test_an_empty_tree_counts_nothing() -> None:
     rates = HitRates()
     rates.count(chain(0), ())
     assert not rates.trials
 
 
-def test_before_anything_is_known_there_is_a_prior_that_weighs_a_few_rounds() -> None:
+def test_the_prior_weighs_a_few_rounds() -> None:
     rates = HitRates()
     assert rates.chances() == [[list(PRIOR)] * MAX_DEPTH] * 2
     rates.count(chain(1), ())
     expected = (
-        WEIGHT * PRIOR[0] / (WEIGHT + 1)
+        PRIOR_WEIGHT * PRIOR[0] / (PRIOR_WEIGHT + 1)
     )  # of all depths together, and once more of the first
     first, second = (row[0] for row in rates.chances()[0][:2])
     assert second == pytest.approx(expected)
-    assert first == pytest.approx(WEIGHT * expected / (WEIGHT + 1))
+    assert first == pytest.approx(PRIOR_WEIGHT * expected / (PRIOR_WEIGHT + 1))
 
 
 def test_chances_come_near_the_truth_and_never_rise_with_the_rank() -> None:
@@ -53,9 +53,9 @@ def test_chances_come_near_the_truth_and_never_rise_with_the_rank() -> None:
     for _ in range(600):
         draw = rng.random()
         rates.count(wide, next(((rank,) for rank in range(4) if draw < sum(truth[: rank + 1])), ()))
-    found = rates.chances()[0][0]
-    assert found[0] == pytest.approx(0.75, abs=0.05)
-    assert found[1] == pytest.approx(0.1, abs=0.04)
+    row_chances = rates.chances()[0][0]
+    assert row_chances[0] == pytest.approx(0.75, abs=0.05)
+    assert row_chances[1] == pytest.approx(0.1, abs=0.04)
     for table in rates.chances():
         assert [len(row) for row in table] == [RANKS] * MAX_DEPTH
         assert all(row == sorted(row, reverse=True) for row in table)
@@ -69,24 +69,23 @@ def test_a_rank_that_is_right_more_often_than_a_better_one_is_held_down() -> Non
     assert first == second < 0.1
 
 
-def test_what_follows_a_second_choice_is_counted_apart() -> None:
+def test_tokens_after_a_second_choice_are_counted_separately() -> None:
     rates = HitRates()
     for _ in range(50):
         rates.count(PAIRS, (0,))
         rates.count(PAIRS, (1, 3))
-    behind_first, behind_second = rates.chances()
-    assert behind_first[1][0] < 0.1
-    assert behind_second[1][0] > 0.9
+    after_first, after_second = rates.chances()
+    assert after_first[1][0] < 0.1
+    assert after_second[1][0] > 0.9
 
 
 def test_the_past_is_forgotten() -> None:
-    """Another task, another rate: after twice as many rounds as are remembered little of the old
-    one is left."""
+    """After a change of task and twice `MAX_TRIALS` rounds, the old rate has little influence."""
     rates = HitRates()
-    for _ in range(5 * MOST):
+    for _ in range(5 * MAX_TRIALS):
         rates.count(chain(1), (0,))
     assert rates.chances()[0][0][0] > 0.99
-    for _ in range(2 * MOST):
+    for _ in range(2 * MAX_TRIALS):
         rates.count(chain(1), ())
     assert rates.chances()[0][0][0] < 0.15
-    assert rates.trials[0, 0, 0] <= MOST
+    assert rates.trials[0, 0, 0] <= MAX_TRIALS

@@ -1,9 +1,9 @@
-"""Cells of pictures that are shown whole and in detail, against the places that the model itself
-gives the features.
+"""Cells of pictures with an overview and details are the places where the model puts their
+features.
 
 LLaVA-NeXT and LLaVA-OneVision join the tiles of a picture, cut off the padding, may shrink the
-rest, and end its rows with newlines. The features here say where they come from, and are read back
-from the prompt.
+rest, and end its rows with newlines. The features of these tests encode where they come from, and
+are read back from the prompt.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def tiled(name: str, grids: list[list[int]] = GRIDS, **config: Any) -> Family:
     """A family with other tilings of pictures to choose from."""
 
     def processor() -> Any:
-        made = BY_NAME[name].processor()
-        made.image_processor.image_grid_pinpoints = grids
-        made.vision_aspect_ratio = config.get("vision_aspect_ratio", "anyres_max_9")
-        return made
+        instance = BY_NAME[name].processor()
+        instance.image_processor.image_grid_pinpoints = grids
+        instance.vision_aspect_ratio = config.get("vision_aspect_ratio", "anyres_max_9")
+        return instance
 
     config = {**BY_NAME[name].config, "image_grid_pinpoints": grids, **config}
     return replace(BY_NAME[name], config=config, processor=processor)
@@ -48,10 +48,10 @@ def tiled(name: str, grids: list[list[int]] = GRIDS, **config: Any) -> Family:
 def ask(
     family: Family, rows: Sequence[Sequence[Size]], videos: int, between: str, order: int
 ) -> dict[str, Any]:
-    """A batch with pictures of these heights and widths in each row, behind as many videos.
+    """A batch with pictures of these heights and widths in each row, after `videos` videos.
 
     Args:
-        between: what stands between two pictures.
+        between: text between two pictures.
         order: -1 puts the videos last.
     """
     media = [
@@ -73,36 +73,36 @@ def ask(
     )
 
 
-def sign(whose: int, part: int, top: float = 0, left: float = 0) -> Tensor:
-    """What each feature of a tile or frame says ``[16, 4]``: of which picture or video it is, of
-    which part, and where.
+def sign(owner: int, part: int, top: float = 0, left: float = 0) -> Tensor:
+    """Features of a tile or frame, ``[16, 4]``: number of the picture or video, number of the part,
+    row and column.
 
     Pictures count from 0 and their details are part 1; videos count down from -1 and their parts
     are frames.
     """
     height, width = torch.meshgrid(torch.arange(4) + top, torch.arange(4) + left, indexing="ij")
     return torch.stack(
-        [torch.full((4, 4), whose), torch.full((4, 4), part), height, width], -1
+        [torch.full((4, 4), owner), torch.full((4, 4), part), height, width], -1
     ).flatten(0, 1)
 
 
 def signs(family: Family, rows: Sequence[Sequence[Size]]) -> Tensor:
     """The signs of all tiles of a batch's pictures ``[tiles, 16, 4]``."""
-    found = []
+    tiles = []
     for number, (size, together) in enumerate((size, len(row)) for row in rows for size in row):
-        found.append(sign(number, 0))
+        tiles.append(sign(number, 0))
         if (
             family.name == "llava_next" or together == 1
         ):  # the other shows several pictures without details
             high, wide = get_anyres_image_grid_shape(
                 size, family.config["image_grid_pinpoints"], SIDE
             )
-            found += [
+            tiles += [
                 sign(number, 1, 4 * above, 4 * beside)
                 for above in range(high)
                 for beside in range(wide)
             ]
-    return torch.stack(found)
+    return torch.stack(tiles)
 
 
 def signed_prompt(
@@ -112,8 +112,8 @@ def signed_prompt(
     between: str = "",
     order: int = 1,
 ) -> Prompt:
-    """A prompt whose features tell their places: the model itself joins, unpads, shrinks and packs
-    them."""
+    """A prompt whose features encode their places; the model itself joins, unpads, shrinks and
+    packs them."""
     model, pictures = family.build(), signs(family, rows)
     clips = [
         sign(-1 - number, frame) for number in range(videos * len(rows)) for frame in range(FRAMES)
@@ -133,25 +133,25 @@ def signed_prompt(
 
 
 def signed_cells(prompt: Prompt, row: int) -> Cells:
-    """The cells of one row by what its tokens say: a newline goes with the one before."""
-    said = [
+    """The cells that the tokens of one row encode; a newline has the cell of the token before."""
+    marks = [
         tuple(round(x, 2) for x in mark)
         for mark in prompt.embeds[row, prompt.visual[row], :4].tolist()
     ]
-    views = list(dict.fromkeys(mark[:2] for mark in said if mark[0] != NEWLINE))
+    views = list(dict.fromkeys(mark[:2] for mark in marks if mark[0] != NEWLINE))
     cells: Cells = []
-    for mark in said:
+    for mark in marks:
         if mark[0] == NEWLINE:
             cells.append(cells[-1])
             continue
         height, width = (
-            sorted({other[axis] for other in said if other[:2] == mark[:2]}) for axis in (2, 3)
+            sorted({other[axis] for other in marks if other[:2] == mark[:2]}) for axis in (2, 3)
         )
         cells.append((views.index(mark[:2]), height.index(mark[2]), width.index(mark[3])))
     return cells
 
 
-def found(prompt: Prompt, row: int) -> Cells:
+def visual_cells(prompt: Prompt, row: int) -> Cells:
     """Cells of one row's visual tokens, in order."""
     return [(t, h, w) for t, h, w in prompt.cells[row][prompt.visual[row]].tolist()]
 
@@ -175,36 +175,36 @@ SIZES: dict[str, list[list[Size]]] = {
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("between", ["", " and "])
 def test_any_resolution(name: str, sizes: str, between: str) -> None:
-    """Every token lies where the model put it: a picture, then its details as one grid, newlines at
-    its rows' ends."""
+    """Every token has the cell where the model put it: an overview, then the details as one grid
+    with newlines at the ends of its rows."""
     family = tiled(name)
     prompt = signed_prompt(family, SIZES[sizes], between=between)
     for row in range(len(SIZES[sizes])):
-        assert found(prompt, row) == signed_cells(prompt, row)
+        assert visual_cells(prompt, row) == signed_cells(prompt, row)
 
 
-@pytest.mark.parametrize("most", [1, 2, 4, 9])
+@pytest.mark.parametrize("max_tiles", [1, 2, 4, 9])
 @pytest.mark.parametrize("sizes", ["wide", "tall", "not a multiple", "many tiles", "several"])
-def test_details_that_are_shrunk(most: int, sizes: str) -> None:
-    """LLaVA-OneVision interpolates what would be more than so many tiles."""
+def test_details_that_are_shrunk(max_tiles: int, sizes: str) -> None:
+    """LLaVA-OneVision interpolates details of more than `max_tiles` tiles."""
     prompt, whole = (
         signed_prompt(
             tiled("llava_onevision", vision_aspect_ratio=f"anyres_max_{limit}"), SIZES[sizes]
         )
-        for limit in (most, 9)
+        for limit in (max_tiles, 9)
     )
-    assert most > 1 or sum(prompt.lengths) < sum(whole.lengths)
+    assert max_tiles > 1 or sum(prompt.lengths) < sum(whole.lengths)
     for row in range(len(SIZES[sizes])):
-        assert found(prompt, row) == signed_cells(prompt, row)
+        assert visual_cells(prompt, row) == signed_cells(prompt, row)
 
 
 @pytest.mark.parametrize("sizes", ["wide", "ragged", "several"])
 @pytest.mark.parametrize("videos", [1, 2])
 @pytest.mark.parametrize("order", [1, -1])
 def test_pictures_beside_videos(sizes: str, videos: int, order: int) -> None:
-    """Videos are cut into their frames and pictures into theirs, with nothing between them."""
+    """Videos and pictures are divided correctly with no text between them."""
     prompt = signed_prompt(tiled("llava_onevision"), SIZES[sizes], videos, order=order)
     for row in range(len(SIZES[sizes])):
-        times = [t for t, _, _ in found(prompt, row)]
+        times = [t for t, _, _ in visual_cells(prompt, row)]
         assert max(times) + 1 >= FRAMES * videos + len(SIZES[sizes][row])
-        assert found(prompt, row) == signed_cells(prompt, row)
+        assert visual_cells(prompt, row) == signed_cells(prompt, row)

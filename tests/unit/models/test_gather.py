@@ -1,4 +1,4 @@
-"""Pruned prompts: the slow twin calls the decoder itself, on inputs picked by hand, row by row."""
+"""Pruned prompts, compared with calls of the decoder on inputs that are selected row by row."""
 
 from __future__ import annotations
 
@@ -50,25 +50,25 @@ def some(prompt: Prompt, share: float, seed: int = 0) -> list[Tensor]:
 
 
 def all_logits(model: Backbone, prompt: Prompt, steps: int = 3) -> Tensor:
-    """Logits behind the prompt and behind the answers 3, 4, 5, ``[B, 1 + steps, V]``, through the
-    seam."""
+    """Logits after the prompt and after the answers 3, 4, 5, ``[B, 1 + steps, V]``, computed by the
+    backbone."""
     cache_ = model.new_cache(prompt, steps)
-    found = [model.prefill(prompt, cache_)]
+    logits = [model.prefill(prompt, cache_)]
     for step in range(steps):
         tokens = torch.full((len(prompt.lengths), 1), 3 + step)
-        at = torch.full_like(tokens, step)
+        step_index = torch.full_like(tokens, step)
         longest = max(cache_.lengths) + 1
         mask = torch.stack(
             [(torch.arange(longest) <= length)[None, None] for length in cache_.lengths]
         )
-        found.append(model.forward(tokens, prompt.positions(at), cache_, mask))
-    return torch.cat(found, 1)
+        logits.append(model.forward(tokens, prompt.positions(step_index), cache_, mask))
+    return torch.cat(logits, 1)
 
 
 @torch.no_grad()
 def twin(model: Backbone, prompt: Prompt, kept: list[Tensor], steps: int = 3) -> Tensor:
-    """The same without `gather`, without a cache and one row at a time: the decoder on what is
-    picked by hand."""
+    """The same without `gather`, without a cache and one row at a time: the decoder is called on
+    selected inputs."""
     rows = []
     for row, index in enumerate(kept):
         extra = {
@@ -140,10 +140,10 @@ def test_the_model_runs_on_it_as_on_inputs_picked_by_hand(
     slow = twin(model, prompt, kept)
     torch.testing.assert_close(all_logits(model, pruned), slow, rtol=1e-4, atol=1e-4)
     everything = twin(model, prompt, [torch.arange(length) for length in prompt.lengths])
-    assert not torch.allclose(slow, everything, atol=1e-2), "what is left out was seen"
+    assert not torch.allclose(slow, everything, atol=1e-2), "a removed token was read"
 
 
-def test_deepstack_features_are_there_to_be_pruned() -> None:
+def test_deepstack_features_are_pruned() -> None:
     qwen3 = next(family for family in FAMILIES if family.name == "qwen3_vl")
     prompt = encoded(qwen3, "mixed")
     pruned = gather(prompt, some(prompt, 0.5))
@@ -221,7 +221,7 @@ def test_an_axis_that_counts_tokens_is_closed_up_by_itself() -> None:
 
 
 def test_padding_of_shorter_rows_is_never_visual() -> None:
-    """Not even where a row begins with a visual token, which padding repeats."""
+    """Padding repeats a row's first token, which may be visual."""
     visual = torch.tensor([[True, True, False], [True, True, False]])
     extra = {"visual_pos_masks": visual, "deepstack_visual_embeds": [torch.arange(4.0)[:, None]]}
     positions = torch.arange(3).expand(2, 3)
@@ -268,7 +268,7 @@ def one_row(prompt: Prompt, row: int) -> dict[str, Any]:
     }
 
 
-def test_what_is_per_token_goes_along() -> None:
+def test_tensors_per_token_are_selected_too() -> None:
     prompt = encoded(PLAIN, "mixed")
     shape = prompt.visual.shape
     per_token = torch.arange(shape.numel()).view(shape)
@@ -290,13 +290,13 @@ def test_what_is_per_token_goes_along() -> None:
 
 
 def test_an_unknown_tensor_is_refused() -> None:
-    prompt = replace(encoded(PLAIN, "mixed"), extra={"riddle": torch.zeros(5, 2)})
-    with pytest.raises(UnsupportedModelError, match="takes riddle, which cannot be pruned"):
+    prompt = replace(encoded(PLAIN, "mixed"), extra={"mystery": torch.zeros(5, 2)})
+    with pytest.raises(UnsupportedModelError, match="takes mystery, which cannot be pruned"):
         gather(prompt, some(prompt, 0.5))
 
 
 @pytest.mark.parametrize("wrong", [[2, 1], [1, 1], [-1, 0], [0, 10_000], []])
-def test_indices_that_make_no_sense_are_refused(wrong: list[int]) -> None:
+def test_invalid_indices_are_refused(wrong: list[int]) -> None:
     prompt = encoded(PLAIN, "mixed")
     kept = [torch.tensor(wrong, dtype=torch.long), *some(prompt, 1.0)[1:]]
     with pytest.raises(InputError, match="strictly rising"):

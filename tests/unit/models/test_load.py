@@ -1,4 +1,4 @@
-"""Names to models: what is refused, and which draft belongs to which target."""
+"""Loading models by name: refusals, and the drafts known for targets."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_tokenizers_may_differ_in_padding_only() -> None:
         check_tokenizers(Words("a"), Words("a", *map(str, range(3000))), "one", "other")
 
 
-def test_bad_names_devices_and_dtypes_are_told_in_a_sentence(tmp_path: Path) -> None:
+def test_bad_names_devices_and_dtypes_are_refused_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match="cannot load the target '/no/such': there is no such folder"
     ):

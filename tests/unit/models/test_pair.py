@@ -1,4 +1,4 @@
-"""Which targets and drafts may work together."""
+"""Targets and drafts that can work together, and refusals of others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from draftlens.core.errors import IncompatiblePairError
-from draftlens.models.pair import MOST_PADDING, check_models, check_tokenizers
+from draftlens.models.pair import MAX_PADDING, check_models, check_tokenizers
 
 
 def model(name: str, vocab_size: int, *modalities: str) -> Any:
@@ -23,7 +23,7 @@ def tokenizer(*tokens: str) -> Any:
 
 def test_shared_ids() -> None:
     check_models(model("Big", 1100), model("Small", 1000))
-    check_models(model("Big", 1000), model("Small", 1000 + MOST_PADDING))
+    check_models(model("Big", 1000), model("Small", 1000 + MAX_PADDING))
 
 
 def test_a_blind_draft_is_refused() -> None:
@@ -36,7 +36,7 @@ def test_a_blind_draft_is_refused() -> None:
     check_models(model("Big", 10, "text", "audio", "image"), model("Small", 10, "text", "image"))
 
 
-def test_vocabularies_of_other_sizes_are_refused() -> None:
+def test_vocabularies_of_very_different_sizes_are_refused() -> None:
     with pytest.raises(
         IncompatiblePairError, match="target Big and draft Small have 5000 and 1000 token ids"
     ):
@@ -51,9 +51,9 @@ def test_tokenizers_must_agree_where_both_have_an_id() -> None:
         check_tokenizers(tokenizer("a", "b", "c"), tokenizer("a", "x", "y"), "Big", "Small")
 
 
-def test_tokenizers_must_have_about_one_size() -> None:
-    many = tokenizer(*map(str, range(MOST_PADDING + 10)))
+def test_tokenizers_must_have_about_the_same_size() -> None:
+    large = tokenizer(*map(str, range(MAX_PADDING + 10)))
     with pytest.raises(
-        IncompatiblePairError, match=f"Big and Small have {MOST_PADDING + 10} and 2 tokens"
+        IncompatiblePairError, match=f"Big and Small have {MAX_PADDING + 10} and 2 tokens"
     ):
-        check_tokenizers(many, tokenizer("0", "1"), "Big", "Small")
+        check_tokenizers(large, tokenizer("0", "1"), "Big", "Small")

@@ -1,4 +1,4 @@
-"""Which calls may reach positions where a guess would change the frequencies."""
+"""Calls that may reach positions where a draft token would change the frequencies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_fixed_frequencies_have_no_limit(rope: Any) -> None:
         (DYNAMIC, 101, 102, 100),
         (LONG, 30, 40, None),
         (LONG, 40, 41, 40),
-        (LONG, 41, 400, None),  # beyond from the beginning: every pass is
+        (LONG, 41, 400, None),  # the prompt is beyond the limit, so every forward is
         ({"rope_type": "longrope"}, 99, 101, 100),
         ({"full_attention": DYNAMIC, "other": {"rope_type": "default"}}, 90, 101, 100),
         ({"one": LONG, "two": DYNAMIC}, 41, 101, 100),

@@ -1,4 +1,4 @@
-"""The tree that pays most, against trying every tree."""
+"""The best tree, compared with all possible trees."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from draftlens.core.tree import EMPTY, from_paths
-from draftlens.ops.tree_search import best_tree, likeliest_paths, tokens_a_second
+from draftlens.ops.tree_search import best_tree, likeliest_paths, tokens_per_second
 
 Path = tuple[int, ...]
 Tables = list[list[list[float]]]
@@ -17,13 +17,13 @@ Tables = list[list[list[float]]]
 def chance_of(chances: Tables, path: Path) -> float:
     value = 1.0
     for depth, rank in enumerate(path):
-        behind_another = depth > 0 and path[depth - 1] > 0
-        value *= chances[int(behind_another)][depth][rank]
+        after_other = depth > 0 and path[depth - 1] > 0
+        value *= chances[int(after_other)][depth][rank]
     return value
 
 
 def random_chances(seed: int, depth: int, ranks: int) -> Tables:
-    """Chances behind a first choice and behind another, which differ."""
+    """Different chances after a first choice and after another choice."""
     rng = random.Random(seed)
     tables: Tables = []
     for _ in range(2):
@@ -43,27 +43,27 @@ def all_paths(depth: int, ranks: int) -> list[Path]:
 def test_likeliest_paths_are_the_likeliest_of_all(seed: int) -> None:
     chances = random_chances(seed, 4, 3)
     every = sorted((chance_of(chances, path) for path in all_paths(4, 3)), reverse=True)
-    for most in (0, 1, 7, 40, len(every), 500):
-        found = likeliest_paths(chances, most)
-        assert [value for value, _ in found] == pytest.approx(every[:most])
-        assert all(value == pytest.approx(chance_of(chances, path)) for value, path in found)
+    for max_nodes in (0, 1, 7, 40, len(every), 500):
+        results = likeliest_paths(chances, max_nodes)
+        assert [value for value, _ in results] == pytest.approx(every[:max_nodes])
+        assert all(value == pytest.approx(chance_of(chances, path)) for value, path in results)
         from_paths(
-            [path for _, path in found]
-        ) if found else None  # refuses a missing parent or sibling
+            [path for _, path in results]
+        ) if results else None  # refuses a missing parent or sibling
 
 
-def closed_sets(paths: list[Path], most: int) -> list[frozenset[Path]]:
-    """Every tree of at most so many nodes."""
-    found = {frozenset[Path]()}
-    for _ in range(most):
-        grown = set(found)
-        for tree in found:
+def closed_sets(paths: list[Path], max_nodes: int) -> list[frozenset[Path]]:
+    """All trees of at most `max_nodes` nodes."""
+    trees = {frozenset[Path]()}
+    for _ in range(max_nodes):
+        grown = set(trees)
+        for tree in trees:
             for path in paths:
                 needed = {path[:-1], (*path[:-1], path[-1] - 1)}
                 if path not in tree and all(n == () or n[-1] < 0 or n in tree for n in needed):
                     grown.add(tree | {path})
-        found = grown
-    return list(found)
+        trees = grown
+    return list(trees)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -78,10 +78,10 @@ def test_best_tree_beats_every_other_tree(seed: int, draft: float) -> None:
         expected = 1 + sum(chance_of(chances, path) for path in tree)
         return expected / (verify(len(tree)) + max(map(len, tree), default=0) * draft)
 
-    topology, found = best_tree(chances, verify, draft, max_nodes=5)
-    assert found == pytest.approx(max(map(rate, closed_sets(all_paths(3, 2), 5))))
+    topology, best_rate = best_tree(chances, verify, draft, max_nodes=5)
+    assert best_rate == pytest.approx(max(map(rate, closed_sets(all_paths(3, 2), 5))))
     assert len(topology) <= 5
-    assert tokens_a_second(topology, chances, verify, draft) == pytest.approx(found)
+    assert tokens_per_second(topology, chances, verify, draft) == pytest.approx(best_rate)
 
 
 def test_no_tree_where_drafting_does_not_pay() -> None:
