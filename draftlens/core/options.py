@@ -10,25 +10,32 @@ from draftlens.core.errors import ConfigError
 from draftlens.core.registry import Registry
 
 
-def make(registry: Registry, choice: Any) -> Any:
+def make(registry: Registry, choice: Any, method: str) -> Any:
     """An object from a registered name, from a mapping with `name` and options, or from itself.
 
     Args:
         registry: of dataclasses, whose fields are the options.
         choice: such as ``"dycoke"`` or ``{"name": "dycoke", "group": 4}``.
+        method: a method that all objects of this kind have.
 
     Raises:
-        ConfigError: the name or an option is unknown, or a value makes no sense.
+        ConfigError: `choice` is none of these, the name or an option is unknown, or a value makes
+            no sense.
 
     Example:
 
         >>> from draftlens.prune import PRUNERS
-        >>> make(PRUNERS, {"name": "dycoke", "group": 2})
+        >>> make(PRUNERS, {"name": "dycoke", "group": 2}, "select")
         DyCokePruner(group=2)
     """
     if isinstance(choice, str):
         return registry[choice]()
     if not isinstance(choice, Mapping):
+        if isinstance(choice, type) or not callable(getattr(choice, method, None)):
+            raise ConfigError(
+                f"a {registry.kind} is a name, a mapping of its name and options, or an object, "
+                f"not {choice!r}"
+            )
         return choice
     options = dict(choice)
     if "name" not in options:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from draftlens.core.result import Chunk
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import EMPTY, ROOT
 from draftlens.draft.base import Drafter, TargetContext
-from draftlens.draft.cached_model import without_row
+from draftlens.draft.cached_model import replace_by_last, without_row
 from draftlens.models.backbone import Backbone
 from draftlens.models.cache import KVCache
 from draftlens.models.prompt import Prepared, Prompt
@@ -29,9 +29,6 @@ from draftlens.prefill import Prefill
 from draftlens.prune import Choice
 from draftlens.sequences import Batch, Sequence, StoppingRules, sequences_of
 from draftlens.sequences.stopping import Emission
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -166,8 +163,8 @@ class Session:
         self.cache.remove(row)
         self.drafter.remove(row)
         self._next_position = without_row(self._next_position, row)
-        _replace_by_last(self.sequences, row)
-        _replace_by_last(self.prompt_lengths, row)
+        replace_by_last(self.sequences, row)
+        replace_by_last(self.prompt_lengths, row)
         self._refresh()
 
     def start(self) -> list[Chunk]:
@@ -382,13 +379,6 @@ def _emitted_part(verdict: Verdict, emissions: Seq[Emission]) -> Verdict:
             tokens[row] = tokens[row][: emission.count]
             paths[row] = paths[row][: emission.count - 1]
     return replace(verdict, paths=tuple(paths), tokens=tuple(tokens))
-
-
-def _replace_by_last(table: list[T], row: int) -> None:
-    """Remove an entry; the last entry takes its place."""
-    last = table.pop()
-    if row < len(table):
-        table[row] = last
 
 
 def _ignore(choice: Choice) -> None:

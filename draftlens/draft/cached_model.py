@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +16,8 @@ from draftlens.models.backbone import Backbone
 from draftlens.models.cache import KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.sequences import Batch
+
+T = TypeVar("T")
 
 
 class CachedModel:
@@ -29,6 +32,7 @@ class CachedModel:
 
     Attributes:
         cache: the model's own.
+        prompt_lengths: tokens of each row's prompt, as the model reads it.
         pending: per row, emitted tokens that the cache lacks; never empty.
         forwards: decode forwards so far.
     """
@@ -39,6 +43,7 @@ class CachedModel:
         self.device = backbone.device
         self.forwards = 0
         self.cache: KVCache | None = None
+        self.prompt_lengths: list[int] = []
         self.pending: list[list[int]] = []
         self._next_position: Tensor | None = None
         self._tree = EMPTY
@@ -70,6 +75,7 @@ class CachedModel:
             fill(rows)
             self.cache.join(rows)
             self._next_position = torch.cat([self._next_position, prompt.next_position], dim=-2)
+        self.prompt_lengths += prompt.lengths
         self.pending += [list(history.tokens) for history in batch.histories]
         self._start = list(self.cache.lengths)
 
@@ -79,8 +85,8 @@ class CachedModel:
         assert self._next_position is not None
         self.cache.remove(row)
         self._next_position = without_row(self._next_position, row)
-        self.pending[row] = self.pending[-1]
-        self.pending.pop()
+        replace_by_last(self.pending, row)
+        replace_by_last(self.prompt_lengths, row)
         self._start = list(self.cache.lengths)
 
     def begin_tree(self, topology: Topology) -> None:
@@ -162,6 +168,13 @@ class CachedModel:
         # Logits processors are bound to the target's ids: those that the draft lacks are there, but
         # are never likely.
         return torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
+
+
+def replace_by_last(table: list[T], row: int) -> None:
+    """Remove an entry; the last entry takes its place."""
+    last = table.pop()
+    if row < len(table):
+        table[row] = last
 
 
 def without_row(table: Tensor, row: int) -> Tensor:

@@ -12,7 +12,7 @@ from draftlens.core import tree as trees
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.tree import EMPTY, Topology
 from draftlens.draft.base import TargetContext
-from draftlens.draft.cached_model import CachedModel
+from draftlens.draft.cached_model import CachedModel, replace_by_last
 from draftlens.draft.growth import grow
 from draftlens.draft.readers import Reader
 from draftlens.draft.tuner import TreeTuner, Tuners
@@ -110,5 +110,4 @@ class ModelDrafter:
     def remove(self, row: int) -> None:
         """See `Drafter.remove`."""
         self.model.remove(row)
-        self._generators[row] = self._generators[-1]
-        self._generators.pop()
+        replace_by_last(self._generators, row)

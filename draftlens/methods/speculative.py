@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from draftlens.core.tree import Topology
 from draftlens.decode.plan import Plan, make_schedule
 from draftlens.draft import DraftModelReader, ModelDrafter
 from draftlens.methods.base import Models, name_of
@@ -54,14 +55,18 @@ class SpeculativeDecoding:
         check_drafting(self)
         resolve_parts(self)
 
+    @property
+    def topology(self) -> Topology:
+        """The tree that the draft grows; the largest one of an automatic tree."""
+        return topology_of(self.tree, self.num_speculative_tokens)
+
     def plan(self, models: Models) -> Plan:
         """See `Method.plan`."""
         draft = draft_of(models, name_of(self))
-        topology = topology_of(self.tree, self.num_speculative_tokens)
         tuners = tuners_of(self.tree, models.target, draft)
         reader = DraftModelReader(draft)
         return Plan(
-            drafter=ModelDrafter(reader, topology, models.target.vocab_size, tuners),
+            drafter=ModelDrafter(reader, self.topology, models.target.vocab_size, tuners),
             schedule=make_schedule(self.schedule),
             prefill=self.prefill,
             acceptance=self.sampling_rule,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from draftlens.core.errors import ConfigError
+from draftlens.core.tree import Topology
 from draftlens.decode.plan import Plan, make_schedule
 from draftlens.draft import DraftModelReader, ModelDrafter, Pruning, SelfReader
 from draftlens.draft.readers import Reader, check_kv
@@ -69,6 +70,11 @@ class SpecVLM:
         check_kv(self.kv, self.positions)
         resolve_parts(self, pruner=True)
 
+    @property
+    def topology(self) -> Topology:
+        """The tree that the draft grows; the largest one of an automatic tree."""
+        return topology_of(self.tree, self.num_speculative_tokens)
+
     def plan(self, models: Models) -> Plan:
         """See `Method.plan`."""
         pruning = Pruning(self.pruner, self.prune_ratio, self.positions)
@@ -80,9 +86,8 @@ class SpecVLM:
             reader = DraftModelReader(draft_of(models, name_of(self)), pruning)
         settings = (drafts_for_itself, self.kv, self.pruner, self.prune_ratio, self.positions)
         tuners = tuners_of(self.tree, models.target, reader.backbone, settings)
-        topology = topology_of(self.tree, self.num_speculative_tokens)
         return Plan(
-            drafter=ModelDrafter(reader, topology, models.target.vocab_size, tuners),
+            drafter=ModelDrafter(reader, self.topology, models.target.vocab_size, tuners),
             schedule=make_schedule(self.schedule),
             prefill=self.prefill,
             acceptance=self.sampling_rule,

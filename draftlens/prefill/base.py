@@ -52,5 +52,5 @@ def make_prefill(choice: Any) -> Prefill:
     Raises:
         ConfigError: a name or option is unknown.
     """
-    prefill: Prefill = make(PREFILLS, choice)
+    prefill: Prefill = make(PREFILLS, choice, "run")
     return prefill

@@ -100,7 +100,7 @@ def make_pruner(choice: Any) -> Pruner:
         >>> make_pruner({"name": "dycoke", "group": 2})
         DyCokePruner(group=2)
     """
-    pruner: Pruner = make(PRUNERS, choice)
+    pruner: Pruner = make(PRUNERS, choice, "select")
     return pruner
 
 

@@ -112,7 +112,9 @@ def test_a_stream_left_early_harms_nothing(engine: draftlens.Engine) -> None:
     stream = engine.stream("Describe the video.", video=WORLD[0], max_new_tokens=60)
     seen = [next(stream) for _ in range(4)]
     session = stream.session
-    assert session.cache.lengths == [session.prompt.lengths[0] + len(session.rows.tokens[0]) - 1]
+    assert session.cache.lengths == [
+        session.prompt_lengths[0] + len(session.sequences[0].tokens) - 1
+    ]
     assert stream.result.tokens[0] == whole.tokens[0][: sum(len(chunk.tokens) for chunk in seen)]
     assert (
         engine.generate("Describe the video.", video=WORLD[0], max_new_tokens=60).tokens

@@ -83,7 +83,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> RecordedTrees:
         judged(self, topology, paths, 1 + NODE[self.rounds % len(NODE)] * len(topology))
 
     def check_tree(self: Session, tree: DraftTree) -> Verdict:
-        trees.checked.append(tree.topology)
+        trees.checked.append(tree.topologies[0])
         return check(self, tree)
 
     monkeypatch.setattr(tuner, "_RECORDS", weakref.WeakKeyDictionary())
@@ -187,7 +187,7 @@ def test_rows_end_at_different_times(name: str, guesser: str, recorded: Recorded
         drafter: Any = stream.session.drafter
         for _ in stream:
             if stream.session.stats.passes and not stream.session.done:
-                waiting = zip(drafter.pending, stream.session.rows.finished, strict=True)
-                assert all(len(tokens) == 1 for tokens, ended in waiting if ended)
+                rows = zip(drafter.model.pending, stream.session.sequences, strict=True)
+                assert all(len(tokens) == 1 for tokens, row in rows if row.finished)
         assert stream.result.tokens == expected
     recorded.assert_varied()

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from draftlens.engine import session as session_module
 from scipy import stats
 from torch import Tensor
 from transformers.generation import logits_process as hf
@@ -24,14 +25,17 @@ from transformers.generation.stopping_criteria import MaxLengthCriteria
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import EAGLE_PATHS, ROOT, Topology, chain, from_paths
+from draftlens.decode import session as session_module
 from draftlens.decode.serial import decode
 from draftlens.decode.session import Session
-from draftlens.draft import NoDraft, SmallModelDrafter
+from draftlens.draft import DraftModelReader, ModelDrafter, NoDraft
 from draftlens.draft.base import draw_children
 from draftlens.models import KVCache, Prepared, Prompt
 from draftlens.ops import verify
-from draftlens.ops.sampling import SamplingRule
+from draftlens.ops.sampling import SamplingRule, row_seeds
 from draftlens.ops.verify import match, reject
+from draftlens.prefill import FullPrefill
+from draftlens.sequences import Batch, StoppingRules, sequences_of
 
 VOCAB, ROWS, LENGTH = 6, 2000, 5
 LIKELY, IMPOSSIBLE = 1e-3, 1e-9
@@ -78,7 +82,7 @@ def test_match_equals_the_slow_walk(kind: str) -> None:
         }[kind]()
         ranking = torch.randn(4, len(topology) + 1, 3)
         tokens = torch.randint(0, 3, (4, len(topology)))
-        verdict = match(DraftTree(topology, tokens), ranking)
+        verdict = match(DraftTree.uniform(topology, tokens), ranking)
         for row in range(4):
             path, emitted = slow_walk(
                 topology, ranking[row].argmax(-1).tolist(), tokens[row].tolist()
@@ -96,14 +100,22 @@ def test_match_equals_the_slow_walk(kind: str) -> None:
 def draw(q: Tensor, most: int, rule: SamplingRule, seed: int) -> DraftTree:
     """`most` siblings drawn from q ``[V]`` in each of ROWS rows."""
     scores = q.log().expand(ROWS, 1, -1)
-    numbers, steps = torch.arange(ROWS), torch.zeros(ROWS, 1, dtype=torch.long)
-    tokens = draw_children(rule, scores, most, numbers, steps, torch.Generator().manual_seed(seed))
-    return DraftTree(Topology((ROOT,) * most), tokens[:, 0], q.expand(ROWS, 1, -1))
+    steps = torch.zeros(ROWS, 1, dtype=torch.long)
+    generators = [torch.Generator().manual_seed(seed)] * ROWS
+    tokens = draw_children(batch_of(rule), scores, most, steps, generators)
+    return DraftTree.uniform(Topology((ROOT,) * most), tokens[:, 0], q.expand(ROWS, 1, -1))
+
+
+def batch_of(rule: SamplingRule) -> Batch:
+    """ROWS rows that have said nothing."""
+    stopping = StoppingRules([], PROMPT.shape[1], ROWS)
+    rows = sequences_of(PROMPT, rule, stopping, row_seeds(COUPLED_SEED, ROWS))
+    return Batch(tuple(row.history for row in rows))
 
 
 def judge(p: Tensor, tree: DraftTree, seed: int) -> Verdict:
-    scores = p.log().expand(ROWS, len(tree.topology) + 1, -1)
-    return reject(tree, scores, torch.Generator().manual_seed(seed))
+    scores = p.log().expand(ROWS, tree.num_nodes + 1, -1)
+    return reject(tree, scores, [torch.Generator().manual_seed(seed)] * ROWS)
 
 
 DISTRIBUTIONS = {
@@ -114,7 +126,8 @@ DISTRIBUTIONS = {
     "certain": ([0.3, 0.2, 0.2, 0.1, 0.1, 0.1], [0.0, 0.0, 0.0, 0.0, 0.0, 1.0]),
     "smaller": ([0.3, 0.2, 0.2, 0.1, 0.1, 0.1], [0.1, 0.4, 0.4, 0.1]),
 }
-REJECTION = SamplingRule(do_sample=True, rule="rejection")
+REJECTION = SamplingRule(do_sample=True, acceptance="rejection")
+COUPLED_SEED = 4
 
 
 @pytest.mark.parametrize("most", [1, 2, 4])
@@ -142,11 +155,11 @@ def test_siblings_are_drawn_one_after_the_other_without_replacement() -> None:
 def test_coupled_draft_with_the_target_distribution_guesses_what_the_target_takes(
     most: int,
 ) -> None:
-    rule = SamplingRule(do_sample=True, seed=4)
+    rule = SamplingRule(do_sample=True)
     p = torch.tensor(DISTRIBUTIONS["far"][0], dtype=torch.float64)
     tree = draw(p, most, rule, seed=0)
     steps = torch.zeros(ROWS, 1, dtype=torch.long)
-    choice = rule.ranking(p.log().expand(ROWS, 1, -1), torch.arange(ROWS), steps)
+    choice = batch_of(rule).ranking(p.log().expand(ROWS, 1, -1), steps)
     assert torch.equal(tree.tokens[:, 0], choice.argmax(-1)[:, 0])
 
 
@@ -188,8 +201,8 @@ class TableModel:
     def __init__(self, table: Tensor) -> None:
         self.table = table
 
-    def prepare(self, inputs: Prepared, **_: Any) -> Prepared:
-        return inputs
+    def prepare_prompt(self, inputs: Any) -> Prepared:
+        return Prepared(inputs["input_ids"], (), (), None, {})
 
     def encode(self, prepared: Prepared) -> Prompt:
         ids = prepared.input_ids
@@ -198,6 +211,9 @@ class TableModel:
         return Prompt(
             ids, positions, [length] * rows, torch.full((rows, 1), length), ids > VOCAB, {}
         )
+
+    def hidden_states(self, layers: Sequence[int]) -> Any:
+        return nullcontext({})
 
     def new_cache(self, prompt: Prompt, room: int) -> KVCache:
         return KVCache(1, len(prompt.lengths), max(prompt.lengths) + room)
@@ -248,23 +264,32 @@ DRAFTS = {
 }
 
 
-def speak(topology: Topology, draft: Tensor, rule: SamplingRule, rows: int = ROWS) -> Session:
+def speak(
+    topology: Topology, draft: Tensor, rule: SamplingRule, seed: int = 0, rows: int = ROWS
+) -> Session:
     """A finished session: LENGTH tokens in each row."""
-    prepared = Prepared(
-        PROMPT[:rows], rule.processors, (MaxLengthCriteria(PROMPT.shape[1] + LENGTH),), None, {}
-    )
-    small = SmallModelDrafter(TableModel(draft), prepared, topology, VOCAB)  # type: ignore[arg-type]
-    drafter = small if topology else NoDraft()
-    session = Session(TableModel(TARGET), prepared, drafter, rule, Clock(Stats()))  # type: ignore[arg-type]
+    criteria = (MaxLengthCriteria(PROMPT.shape[1] + LENGTH),)
+    config = SimpleNamespace(do_sample=rule.do_sample)
+    prepared = Prepared(PROMPT[:rows], rule.processors, criteria, config, {})
+    reader = DraftModelReader(TableModel(draft))  # type: ignore[arg-type]
+    drafter = ModelDrafter(reader, topology, VOCAB) if topology else NoDraft()
+    target: Any = TableModel(TARGET)
+    session = Session(target, drafter, FullPrefill(), Clock(Stats()), rule.acceptance)
+    session.add(prepared, row_seeds(seed, rows), {"input_ids": PROMPT[:rows]})
     for _ in decode(session):
         pass
     return session
 
 
+def answers(session: Session) -> list[list[int]]:
+    """The tokens of all rows."""
+    return [sequence.tokens for sequence in session.sequences]
+
+
 def fit(session: Session) -> float:
     """p-value of the answers' tokens 1, 2, 3: the joint of the first three that verification
     emits."""
-    rule = session.rows.rule
+    rule = session.sequences[0].sampling
     p = (
         rule.process(TARGET.reshape(LENGTH, VOCAB * VOCAB, VOCAB), list)
         .double()
@@ -272,7 +297,7 @@ def fit(session: Session) -> float:
         .view_as(TARGET)
     )
     expected = torch.einsum("a,ab,abc,bcd->bcd", p[0, 0, 0], p[1, 0], p[2], p[3]).flatten()
-    tokens = torch.tensor(session.rows.tokens)
+    tokens = torch.tensor(answers(session))
     assert tokens.shape == (ROWS, LENGTH)
     return p_value(tokens[:, 1] * VOCAB**2 + tokens[:, 2] * VOCAB + tokens[:, 3], expected)
 
@@ -285,7 +310,7 @@ TOPOLOGIES = {"chain": chain(3), "tree": TREE}
 @pytest.mark.parametrize("shape", TOPOLOGIES)
 def test_rejection_keeps_the_target_distribution(shape: str, draft: str, processors: Any) -> None:
     session = speak(
-        TOPOLOGIES[shape], DRAFTS[draft], SamplingRule(processors, True, "rejection", seed=11)
+        TOPOLOGIES[shape], DRAFTS[draft], SamplingRule(processors, True, "rejection"), seed=11
     )
     assert fit(session) > LIKELY
     assert session.stats.accepted > 0
@@ -297,13 +322,13 @@ def test_rejection_keeps_the_target_distribution(shape: str, draft: str, process
 def test_coupled_is_token_identical_to_plain_decoding_and_keeps_the_distribution(
     processors: Any,
 ) -> None:
-    rule = SamplingRule(processors, True, "coupled", seed=12)
-    plain = speak(Topology(()), TARGET, rule)
+    rule = SamplingRule(processors, True, "coupled")
+    plain = speak(Topology(()), TARGET, rule, seed=12)
     assert fit(plain) > LIKELY
     for topology in TOPOLOGIES.values():
         for draft in DRAFTS.values():
-            session = speak(topology, draft, rule)
-            assert session.rows.tokens == plain.rows.tokens
+            session = speak(topology, draft, rule, seed=12)
+            assert answers(session) == answers(plain)
             assert session.stats.target_forwards <= plain.stats.target_forwards
             assert session.stats.accepted > 0
 
@@ -312,17 +337,17 @@ def test_greedy_is_token_identical_to_plain_decoding() -> None:
     plain = speak(Topology(()), TARGET, SamplingRule(), rows=3)
     for topology in TOPOLOGIES.values():
         for draft in DRAFTS.values():
-            assert speak(topology, draft, SamplingRule(), rows=3).rows.tokens == plain.rows.tokens
+            assert answers(speak(topology, draft, SamplingRule(), rows=3)) == answers(plain)
 
 
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
 @pytest.mark.parametrize("seed", [-1, -(2**63), 2**63, 2**64 - 1, 2**100])
 def test_any_seed_works_and_repeats(rule: str, seed: int) -> None:
     twice = [
-        speak(TREE, DRAFTS["near"], SamplingRule((), True, rule, seed), rows=20).rows.tokens
+        answers(speak(TREE, DRAFTS["near"], SamplingRule((), True, rule), seed, rows=20))
         for _ in range(2)
     ]
-    other = speak(TREE, DRAFTS["near"], SamplingRule((), True, rule, seed ^ 1), rows=20).rows.tokens
+    other = answers(speak(TREE, DRAFTS["near"], SamplingRule((), True, rule), seed ^ 1, rows=20))
     assert twice[0] == twice[1] != other
 
 
@@ -361,7 +386,7 @@ def test_the_fit_notices_wrong_rejection(
 ) -> None:
     monkeypatch.setattr(verify, "_try_children", wrong)
     assert (
-        fit(speak(TREE, DRAFTS["far"], SamplingRule((), True, "rejection", seed=11))) < IMPOSSIBLE
+        fit(speak(TREE, DRAFTS["far"], SamplingRule((), True, "rejection"), seed=11)) < IMPOSSIBLE
     )
 
 
@@ -369,9 +394,9 @@ def test_the_fit_notices_a_draft_that_does_not_draw(monkeypatch: pytest.MonkeyPa
     def best(*args: Any) -> Tensor:
         return args[1].topk(args[2]).indices
 
-    monkeypatch.setattr("draftlens.draft.small_model.draw_children", best)
+    monkeypatch.setattr("draftlens.draft.growth.draw_children", best)
     assert (
-        fit(speak(TREE, DRAFTS["near"], SamplingRule((), True, "rejection", seed=11))) < IMPOSSIBLE
+        fit(speak(TREE, DRAFTS["near"], SamplingRule((), True, "rejection"), seed=11)) < IMPOSSIBLE
     )
 
 
@@ -380,13 +405,13 @@ def test_the_fit_notices_noise_that_is_used_twice(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(
         SamplingRule, "ranking", lambda self, s, rows, steps: right(self, s, rows, steps * 0)
     )
-    assert fit(speak(TREE, DRAFTS["far"], SamplingRule((), True, "coupled", seed=12))) < IMPOSSIBLE
+    assert fit(speak(TREE, DRAFTS["far"], SamplingRule((), True, "coupled"), seed=12)) < IMPOSSIBLE
 
 
 def test_the_fit_notices_guesses_that_are_taken_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     def first_child(tree: DraftTree, ranking: Tensor) -> Verdict:
         rows = match(tree, ranking)
-        if not tree.topology:
+        if not tree.num_nodes:
             return rows
         tokens = [
             (int(guess), *row[1:2])
@@ -396,5 +421,5 @@ def test_the_fit_notices_guesses_that_are_taken_unseen(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(session_module, "match", first_child)
     assert (
-        fit(speak(chain(1), DRAFTS["far"], SamplingRule((), True, "coupled", seed=12))) < IMPOSSIBLE
+        fit(speak(chain(1), DRAFTS["far"], SamplingRule((), True, "coupled"), seed=12)) < IMPOSSIBLE
     )

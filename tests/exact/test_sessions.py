@@ -25,15 +25,17 @@ def check_caches(session: Session) -> None:
     """What each running row holds is its prompt and all that it said but the last token."""
     drafter: Any = session.drafter
     for row, (said, finished) in enumerate(
-        zip(session.rows.tokens, session.rows.finished, strict=True)
+        (sequence.tokens, sequence.finished) for sequence in session.sequences
     ):
         if finished:
             continue
-        assert session.cache.lengths[row] == session.prompt.lengths[row] + len(said) - 1
-        if not hasattr(drafter, "cache"):  # nothing has been drafted yet
+        assert session.cache.lengths[row] == session.prompt_lengths[row] + len(said) - 1
+        if drafter.model.cache is None:  # nothing has been drafted yet
             continue
-        pending = drafter.pending[row] if drafter.pending else said[-1:]
-        assert drafter.cache.lengths[row] == drafter.prompt.lengths[row] + len(said) - len(pending)
+        pending = drafter.model.pending[row]
+        assert drafter.model.cache.lengths[row] == drafter.model.prompt_lengths[row] + len(
+            said
+        ) - len(pending)
         assert said[len(said) - len(pending) :] == list(pending)
 
 
@@ -107,7 +109,7 @@ def test_the_memory_of_the_cache(family: Family, method: str, rows: tuple[int, .
     tokens = len(rows) * (int(given["attention_mask"].sum(1).max()) + NEW + nodes)
     per_token = 2 * text.num_hidden_layers * text.num_key_value_heads * (64 // 4) * 4
     assert stream.session.cache.nbytes == pytest.approx(tokens * per_token, rel=0.05)
-    assert stream.session.drafter.cache.nbytes <= 1.05 * tokens * per_token
+    assert stream.session.drafter.model.cache.nbytes <= 1.05 * tokens * per_token
 
 
 @pytest.fixture

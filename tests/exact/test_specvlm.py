@@ -33,7 +33,7 @@ from transformers import DynamicCache
 
 import draftlens
 from draftlens import ConfigError, UnsupportedModelError
-from draftlens.attention import Probe
+from draftlens.attention import AttentionProbe
 from draftlens.decode.session import Session
 from draftlens.draft.pruned import Pruning
 from draftlens.methods import from_dict
@@ -328,14 +328,18 @@ def test_no_picture_is_left(family: Family, kv: str) -> None:
         next(stream)
         stream.session.begin()
         drafter: Any = stream.session.drafter
-        assert not drafter.prompt.visual.any()
+        assert stream.session.stats.kept == 0
         text = [
             int(n)
             for n in given["attention_mask"].sum(1) - torch.tensor(visual_tokens(family, "image"))
         ]
-        assert drafter.prompt.lengths == drafter.cache.lengths == text
+        assert drafter.model.prompt_lengths == drafter.model.cache.lengths == text
         caches.append(
-            [layer.keys[row, :, :n] for layer in drafter.cache.layers for row, n in enumerate(text)]
+            [
+                layer.keys[row, :, :n]
+                for layer in drafter.model.cache.layers
+                for row, n in enumerate(text)
+            ]
         )
     same = all(torch.equal(one, other) for one, other in zip(*caches, strict=True))
     assert same is (kv == "prefill")
@@ -357,8 +361,8 @@ def test_drafting_for_itself_copies_no_weights(family: Family, kv: str) -> None:
     stream.run()
     drafter: Any = stream.session.drafter
     assert weights() == before
-    assert drafter.backbone is stream.session.target
-    assert drafter.backbone.model is model
+    assert drafter.model.backbone is stream.session.target
+    assert drafter.model.backbone.model is model
 
 
 @every_family
@@ -379,12 +383,12 @@ def test_forwards_of_a_model_that_drafts_for_itself(family: Family, kv: str) -> 
     stats, session = stream.session.stats, stream.session
     drafter: Any = session.drafter
     vision = [
-        max(session.prompt.lengths)
+        max(session.prompt_lengths)
     ]  # `Backbone.encode` stops a forward where the language model would begin
     prefills = [
         *vision,
-        max(session.prompt.lengths),
-        *([max(drafter.prompt.lengths)] if kv == "prefill" else []),
+        max(session.prompt_lengths),
+        *([max(drafter.model.prompt_lengths)] if kv == "prefill" else []),
     ]
     assert widths[: len(prefills)] == prefills
     assert len(widths) == len(prefills) + stats.target_forwards + stats.draft_forwards
@@ -406,7 +410,7 @@ def test_the_drafts_keys(
     )
     session.begin()
     drafter: Any = session.drafter
-    backbone = drafter.backbone
+    backbone = drafter.model.backbone
     for row, places in enumerate(kept[0]):
         given = inputs(family, family.richest, (row,))
         prompt = backbone.encode(backbone.prepare(given, max_new_tokens=1))
@@ -418,7 +422,7 @@ def test_the_drafts_keys(
             past_key_values=made,
             **extra(prompt, 0),
         )
-        for ours, theirs in zip(drafter.cache.layers, made.layers, strict=True):
+        for ours, theirs in zip(drafter.model.cache.layers, made.layers, strict=True):
             assert torch.allclose(
                 ours.keys[row, :, : len(places)], theirs.keys[0][:, places], atol=1e-4
             )
@@ -458,14 +462,16 @@ def test_gathered_keys_are_the_targets(
     session.begin()
     drafter: Any = session.drafter
     many = len(session.cache.layers)
-    assert len(drafter.cache.layers) == many > 1
+    assert len(drafter.model.cache.layers) == many > 1
     choices = kept[1:] if kv == "sparse" else kept * many
     assert (choices[0] != choices[1]) is (kv == "sparse")
-    for ours, theirs, rows in zip(drafter.cache.layers, session.cache.layers, choices, strict=True):
+    for ours, theirs, rows in zip(
+        drafter.model.cache.layers, session.cache.layers, choices, strict=True
+    ):
         for row, places in enumerate(rows):
             assert torch.equal(ours.keys[row, :, : len(places)], theirs.keys[row][:, places])
             assert torch.equal(ours.values[row, :, : len(places)], theirs.values[row][:, places])
-    assert drafter.cache.lengths == [len(places) for places in kept[0]]
+    assert drafter.model.cache.lengths == [len(places) for places in kept[0]]
 
 
 @every_family
@@ -480,7 +486,10 @@ def test_the_drafts_cache_is_smaller(family: Family) -> None:
             visual_tokens(family, "image"),
             strict=True,
         )
-        assert drafter.cache.capacity <= max(length - visual for length, visual in counts) + NEW + 6
+        assert (
+            drafter.model.cache.capacity
+            <= max(length - visual for length, visual in counts) + NEW + 6
+        )
 
 
 @pytest.mark.parametrize(("family", "kind"), ALL_KINDS, ids=str)
@@ -489,7 +498,7 @@ def test_the_probe_changes_nothing(family: Family, kind: str) -> None:
     backbone = Backbone.of(target(family))
     prompt = backbone.encode(backbone.prepare(inputs(family, kind), max_new_tokens=1))
     made = []
-    for probe in (None, Probe(prompt.visual, prompt.lengths)):
+    for probe in (None, AttentionProbe(prompt.visual, prompt.lengths)):
         cache = backbone.new_cache(prompt, 3)
         logits = backbone.prefill(prompt, cache, probe)
         made.append(
@@ -590,10 +599,10 @@ def test_a_consumer_that_stops(family: Family) -> None:
             next(stream)
         drafter: Any = stream.session.drafter
         for row, said in enumerate(stream.session.rows.tokens):
-            pending = drafter.pending[row] if drafter.pending else said[-1:]
-            assert drafter.cache.lengths[row] == drafter.prompt.lengths[row] + len(said) - len(
-                pending
-            )
+            pending = drafter.model.pending[row] if drafter.model.pending else said[-1:]
+            assert drafter.model.cache.lengths[row] == drafter.model.prompt_lengths[row] + len(
+                said
+            ) - len(pending)
         assert stream.run().tokens == reference(family, family.richest)
 
 
@@ -669,7 +678,7 @@ def test_who_drafts() -> None:
             max_new_tokens=3,
         )
         drafter: Any = stream.session.drafter
-        assert drafter.backbone.model is expected
+        assert drafter.model.backbone.model is expected
     with pytest.raises(ConfigError, match="'specvlm' with draft 'model' needs a draft model"):
         draftlens.stream(
             target(family), given, method={"method": "specvlm", "draft": "model"}, max_new_tokens=3

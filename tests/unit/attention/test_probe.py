@@ -18,9 +18,11 @@ from torch.utils._pytree import tree_leaves
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from draftlens.attention import Probe, probe, probing
+from draftlens.attention import AttentionProbe, dispatch, dispatching, probe
 from draftlens.core.errors import UnsupportedModelError
+from draftlens.core.readings import ATTENTION
 from draftlens.models import Backbone, Prompt
+from draftlens.prefill import FullPrefill
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 
@@ -39,9 +41,9 @@ def encoded(family: Family, given: dict[str, Any]) -> tuple[Backbone, Prompt]:
 
 
 def probed(backbone: Backbone, prompt: Prompt) -> Tensor:
-    reading = Probe(prompt.visual, prompt.lengths)
-    backbone.prefill(prompt, backbone.new_cache(prompt, 1), reading)
-    return reading.result()
+    output = FullPrefill().run(backbone, prompt, backbone.new_cache(prompt, 1), ATTENTION)
+    assert output.readings.attention is not None
+    return output.readings.attention
 
 
 @torch.no_grad()
@@ -149,11 +151,11 @@ def summed(heads: int, shared: int, scaling: float) -> Tensor:
 
 
 def read(heads: int, shared: int, scaling: float) -> Tensor:
-    reading = Probe(VISUAL, LENGTHS)
+    reading = AttentionProbe(VISUAL, LENGTHS)
     assert [row.tolist() for row in reading.readers] == READERS
     for query, key in layers(heads, shared):
         reading.add(query, key, scaling)
-    assert reading.layers == 3
+    assert len(reading.by_layer) == 3
     return reading.result()
 
 
@@ -216,7 +218,7 @@ def test_no_map_of_all_tokens_by_all_tokens(
     length, heads, width = 600, 8, 4
     visual = torch.zeros(1, length, dtype=torch.bool)
     visual[:, 2 : length - readers] = True
-    reading = Probe(visual, [length])
+    reading = AttentionProbe(visual, [length])
     query, key = torch.randn(1, heads, length, width), torch.randn(1, 4, length, width)
     with Allocations() as seen:
         reading.add(query, key, 0.5)
@@ -231,14 +233,14 @@ def test_a_language_model_is_as_it_was() -> None:
     backbone, prompt = encoded(family, inputs(family, "image"))
     config = backbone.decoder.config
     assert config._attn_implementation == "sdpa"
-    with probing(backbone.decoder):
-        assert config._attn_implementation == probe.NAME
+    with dispatching(backbone.decoder):
+        assert config._attn_implementation == dispatch.NAME
     assert config._attn_implementation == "sdpa"
-    with pytest.raises(ZeroDivisionError), probing(backbone.decoder):
+    with pytest.raises(ZeroDivisionError), dispatching(backbone.decoder):
         _ = 1 / 0
     assert config._attn_implementation == "sdpa"
 
-    class Broken(Probe):
+    class Broken(AttentionProbe):
         def add(self, query: Tensor, key: Tensor, scaling: float) -> None:
             raise FloatingPointError
 
@@ -266,7 +268,7 @@ def test_a_model_that_hands_nothing_on_is_refused(deaf: slice) -> None:
     backbone, prompt = encoded(family, inputs(family, "image"))
 
     def forget(module: Any, args: Any, kwargs: Any) -> Any:
-        return args, {name: value for name, value in kwargs.items() if name != "probe"}
+        return args, {name: value for name, value in kwargs.items() if name != dispatch.ARGUMENT}
 
     hooks = [
         layer.register_forward_pre_hook(forget, with_kwargs=True)
@@ -289,13 +291,13 @@ def test_without_a_probe_nothing_is_read() -> None:
     family = FAMILIES[0]
     backbone, prompt = encoded(family, inputs(family, "image"))
     plain = backbone.prefill(prompt, backbone.new_cache(prompt, 1))
-    with probing(backbone.decoder):
+    with dispatching(backbone.decoder):
         assert torch.equal(backbone.prefill(prompt, backbone.new_cache(prompt, 1)), plain)
 
 
 def test_half_precision_is_summed_in_float32() -> None:
     """Sixteen bits of queries and keys, thirty-two of scores."""
-    exact, rough = Probe(VISUAL, LENGTHS), Probe(VISUAL, LENGTHS)
+    exact, rough = AttentionProbe(VISUAL, LENGTHS), AttentionProbe(VISUAL, LENGTHS)
     for query, key in layers(4, 2):
         exact.add(query, key, 0.3)
         rough.add(query.bfloat16(), key.bfloat16(), 0.3)
@@ -307,7 +309,7 @@ def test_half_precision_is_summed_in_float32() -> None:
 def test_large_queries_and_keys(dtype: torch.dtype) -> None:
     """Their unscaled products pass the largest float16; the scaled ones are no larger than
     usual."""
-    exact, rough = Probe(VISUAL, LENGTHS), Probe(VISUAL, LENGTHS)
+    exact, rough = AttentionProbe(VISUAL, LENGTHS), AttentionProbe(VISUAL, LENGTHS)
     for query, key in layers(4, 2):
         query, key = (300 * query).to(dtype), (300 * key).to(dtype)
         rough.add(query, key, 1e-5)
@@ -318,10 +320,10 @@ def test_large_queries_and_keys(dtype: torch.dtype) -> None:
 
 def test_layer_by_layer() -> None:
     """Each layer's own reading is the one it would give alone; together they are the whole."""
-    whole = Probe(VISUAL, LENGTHS)
+    whole = AttentionProbe(VISUAL, LENGTHS)
     for query, key in layers(4, 2):
         whole.add(query, key, 0.5)
-        alone = Probe(VISUAL, LENGTHS)
+        alone = AttentionProbe(VISUAL, LENGTHS)
         alone.add(query, key, 0.5)
         assert torch.equal(whole.by_layer[-1], alone.result())
     assert len(whole.by_layer) == 3
@@ -336,11 +338,13 @@ def test_a_layer_that_names_no_scaling(scaling: float | None) -> None:
     class Layer:
         is_causal, num_key_value_groups = True, 2
 
-    expected, reading = Probe(VISUAL, LENGTHS), Probe(VISUAL, LENGTHS)
+    expected, reading = AttentionProbe(VISUAL, LENGTHS), AttentionProbe(VISUAL, LENGTHS)
     (query, key), *_ = layers(4, 2)
     expected.add(query, key, 8**-0.5 if scaling is None else scaling)
-    attend = AttentionInterface()[probe.NAME]
-    made, _ = attend(Layer(), query, key, key, None, scaling=scaling, probe=reading)
+    attend = AttentionInterface()[dispatch.NAME]
+    made, _ = attend(
+        Layer(), query, key, key, None, scaling=scaling, **{dispatch.ARGUMENT: reading}
+    )
     assert torch.equal(reading.result(), expected.result())
     assert torch.equal(
         made, sdpa_attention_forward(Layer(), query, key, key, None, scaling=scaling)[0]

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import torch
+from batches import batch_of, sequences
 
 from draftlens.core.proposal import Verdict
 from draftlens.core.tree import EMPTY
-from draftlens.draft import NoDraft, Rows
-from draftlens.draft.base import Seen, draw_children
+from draftlens.draft import NoDraft, TargetContext
+from draftlens.draft.base import draw_children
 from draftlens.models.cache import KVCache
 from draftlens.models.prompt import Prompt
-from draftlens.ops.sampling import SamplingRule
+from draftlens.ops.sampling import SamplingRule, row_seeds
 
-NUMBERS, STEPS = torch.arange(2), torch.tensor([[0, 0, 0], [4, 4, 4]])
+STEPS = torch.tensor([[0, 0, 0], [4, 4, 4]])
 SCORES = torch.randn(2, 3, 9, generator=torch.Generator().manual_seed(0))
 
 
-def nothing_seen() -> Seen:
+def nothing_seen() -> TargetContext:
     """For drafters that look at nothing of the target."""
     prompt = Prompt(
         torch.zeros(3, 4),
@@ -28,23 +27,23 @@ def nothing_seen() -> Seen:
         torch.zeros(3, 4),
         {},
     )
-    return Seen(
-        prompt, KVCache(1, 3, 4), None, lambda name: nullcontext(), lambda visual, kept: None
-    )
+    return TargetContext(prompt, KVCache(1, 3, 4), room=5)
 
 
 def children(
-    rule: SamplingRule, most: int, generator: torch.Generator | None = None
+    rule: SamplingRule, most: int, generator: torch.Generator | None = None, seed: int = 0
 ) -> torch.Tensor:
-    return draw_children(rule, SCORES, most, NUMBERS, STEPS, generator or torch.Generator())
+    batch = batch_of(sequences(torch.zeros(2, 4, dtype=torch.long), [[0], [0]], rule, seed))
+    return draw_children(batch, SCORES, most, STEPS, [generator or torch.Generator()] * 2)
 
 
 def test_no_draft_proposes_the_empty_tree() -> None:
-    rows, drafter = Rows(torch.zeros(3, 4, dtype=torch.long), SamplingRule()), NoDraft()
-    drafter.begin(rows, 5, nothing_seen())
-    tree = drafter.propose(rows, 7)
-    drafter.update(Verdict(((),) * 3, ((1,),) * 3), rows)
-    assert (tree.topology, drafter.topology, drafter.forwards) == (EMPTY, EMPTY, 0)
+    batch = batch_of(sequences(torch.zeros(3, 4, dtype=torch.long), [[], [], []]))
+    drafter = NoDraft()
+    drafter.begin(batch, drafter.encode({}), nothing_seen())
+    tree = drafter.propose(batch, 7)
+    drafter.update(Verdict(((),) * 3, ((1,),) * 3), batch)
+    assert (tree.topologies, drafter.max_nodes, drafter.forwards) == ((EMPTY,) * 3, 0, 0)
     assert tree.tokens.shape == (3, 0)
     assert tree.tokens.dtype == torch.int64
 
@@ -55,10 +54,11 @@ def test_greedy_children_are_the_likeliest() -> None:
 
 
 def test_coupled_children_are_the_likeliest_under_the_target_noise() -> None:
-    rule = SamplingRule(do_sample=True, seed=3)
-    ranking = rule.ranking(SCORES, NUMBERS, STEPS)
-    assert torch.equal(children(rule, 4), ranking.argsort(-1, descending=True)[..., :4])
-    assert torch.equal(children(rule, 1), ranking.argmax(-1, keepdim=True))
+    rule = SamplingRule(do_sample=True)
+    ranking = rule.ranking(SCORES, torch.tensor(row_seeds(3, 2)), STEPS)
+    likeliest = ranking.argsort(-1, descending=True)
+    assert torch.equal(children(rule, 4, seed=3), likeliest[..., :4])
+    assert torch.equal(children(rule, 1, seed=3), ranking.argmax(-1, keepdim=True))
 
 
 def test_only_rejection_draws_of_its_own() -> None:
@@ -74,4 +74,4 @@ def test_only_rejection_draws_of_its_own() -> None:
         assert all(len(set(node)) == 3 for row in guesses.tolist() for node in row)
 
 
-REJECTION = SamplingRule(do_sample=True, rule="rejection")
+REJECTION = SamplingRule(do_sample=True, acceptance="rejection")

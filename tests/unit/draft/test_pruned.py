@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from draftlens.core.errors import ConfigError, UnsupportedModelError
-from draftlens.draft import pruned
-from draftlens.draft.base import Seen
+from draftlens.core.readings import ATTENTION, Readings, ReadingSpec
+from draftlens.draft import TargetContext, pruned
 from draftlens.draft.pruned import Pruning
 from draftlens.models import KVCache, Prompt
 from draftlens.models.cells import Layout
@@ -55,9 +55,15 @@ class Notes:
         self.counts.append((visual, kept))
 
 
-def seen(target: Prompt, scores: Tensor | None, notes: Notes | None = None) -> Seen:
+def seen(target: Prompt, scores: Tensor | None, notes: Notes | None = None) -> TargetContext:
     notes = notes or Notes()
-    return Seen(target, KVCache(1, len(target.lengths), 1), scores, notes.phase, notes.pruned)
+    return TargetContext(
+        target,
+        KVCache(1, len(target.lengths), 1),
+        readings=Readings(attention=scores),
+        phase=notes.phase,
+        count_pruned=notes.pruned,
+    )
 
 
 def numbered(target: Prompt) -> Tensor:
@@ -72,7 +78,7 @@ def numbered(target: Prompt) -> Tensor:
 class Listener:
     """Keeps the first tokens and remembers what it was shown."""
 
-    needs_scores: ClassVar[bool] = True
+    readings: ClassVar[ReadingSpec] = ATTENTION
 
     def __init__(self) -> None:
         self.shown: list[Visual] = []
@@ -238,7 +244,7 @@ def test_cells_look_for_their_nearest_in_parts(monkeypatch: pytest.MonkeyPatch) 
     """No part makes a difference."""
     target, draft = prompt(32, frames=2), prompt(50, frames=2)
     (whole,) = shown(draft, target, numbered(target))
-    monkeypatch.setattr(pruned, "AT_ONCE", 7)
+    monkeypatch.setattr(pruned, "CELLS_PER_SEARCH", 7)
     (parts,) = shown(draft, target, numbered(target))
     assert whole.scores is not None
     assert parts.scores is not None
@@ -272,7 +278,7 @@ def test_text_is_always_kept(ratio: float, pruner: str) -> None:
     """Rising indices below each row's length: all words, no padding, and as many visual tokens as
     counted."""
     both = prompt(10, 0, 28)
-    rows = Pruning(make_pruner(pruner, {}), ratio).keep(both, seen(both, numbered(both) + 1))
+    rows = Pruning(make_pruner(pruner), ratio).keep(both, seen(both, numbered(both) + 1))
     for row, (kept, count) in enumerate(zip(rows, (10, 0, 28), strict=True)):
         visual = both.visual[row]
         words = [index for index in range(both.lengths[row]) if not visual[index]]
@@ -287,7 +293,7 @@ def test_the_chosen_ones_are_kept() -> None:
     scores = torch.zeros(both.visual.shape)
     scores[0, [FIRST + 1, FIRST + 4]] = 1
     scores[1, [FIRST, FIRST + 5]] = 1
-    first, second = Pruning(make_pruner("attention", {}), 2 / 3).keep(both, seen(both, scores))
+    first, second = Pruning(make_pruner("attention"), 2 / 3).keep(both, seen(both, scores))
     assert first.tolist() == [0, 2, 5, 7, 8]
     assert second.tolist() == [0, 1, 6, 7, 8]
 
@@ -295,8 +301,9 @@ def test_the_chosen_ones_are_kept() -> None:
 @pytest.mark.parametrize("positions", ["original", "compact"])
 def test_the_smaller_prompt_and_what_is_counted(positions: str) -> None:
     both, notes = prompt(6, 3), Notes()
-    pruner: Pruner = make_pruner("window", {"window": "end"})
-    smaller, kept = Pruning(pruner, 0.5, positions).apply(both, seen(both, None, notes))
+    pruner: Pruner = make_pruner({"name": "window", "window": "end"})
+    after = Pruning(pruner, 0.5, positions).apply(both, seen(both, None, notes))
+    smaller, kept = after.prompt, after.kept
     assert [row.tolist() for row in kept] == [[0, 4, 5, 6, 7, 8], [0, 3, 4, 5]]
     assert smaller.lengths == [6, 4]
     for row, places in enumerate(kept):
@@ -312,4 +319,4 @@ def test_the_smaller_prompt_and_what_is_counted(positions: str) -> None:
 def test_scores_that_were_not_read() -> None:
     both = prompt(6)
     with pytest.raises(ConfigError, match="needs the target's attention, and none was read"):
-        Pruning(make_pruner("specvlm", {}), 0.5).apply(both, seen(both, None))
+        Pruning(make_pruner("specvlm"), 0.5).apply(both, seen(both, None))

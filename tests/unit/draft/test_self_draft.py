@@ -9,8 +9,7 @@ import pytest
 
 from draftlens import SpecVLM
 from draftlens.core.errors import ConfigError
-from draftlens.core.tree import chain
-from draftlens.draft import SelfDrafter
+from draftlens.draft import SelfReader
 from draftlens.draft.pruned import Pruning
 from draftlens.prune.spatial import GridPruner
 
@@ -19,7 +18,7 @@ GATHERED = 'gathered keys carry the positions they were made at: positions must 
 
 def by_hand(kv: str, positions: str) -> Any:
     target: Any = SimpleNamespace(vocab_size=100)
-    return SelfDrafter(target, chain(2), Pruning(GridPruner(), 0.5, positions), kv)
+    return SelfReader(target, Pruning(GridPruner(), 0.5, positions), kv)
 
 
 def by_config(kv: str, positions: str) -> Any:

@@ -8,30 +8,36 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from draftlens import PlainDecoding, SpeculativeDecoding, SpecVLM, from_dict
+from draftlens import PlainDecoding, SpeculativeDecoding, SpecVLM
 from draftlens.core.errors import ConfigError, IncompatiblePairError
 from draftlens.core.tree import chain, from_paths
-from draftlens.draft import NoDraft, SmallModelDrafter
-from draftlens.methods import METHODS, TREES, Method, resolve
+from draftlens.draft import DraftModelReader, ModelDrafter, NoDraft, SelfReader
+from draftlens.methods import METHODS, Method, Models, from_dict, resolve, to_dict, with_option
+from draftlens.methods.parts import TREES
 from draftlens.prune.attention import SpecVLMPruner
 from draftlens.prune.spatial import RandomPruner, WindowPruner
 
+RUNTIME = {"schedule": "serial", "prefill": {"name": "full"}}
 KEYS = {
-    "plain": {},
-    "speculative": {"num_speculative_tokens": 5, "tree": None, "sampling_rule": "coupled"},
+    "plain": RUNTIME,
+    "speculative": {
+        "num_speculative_tokens": 5,
+        "tree": None,
+        "sampling_rule": "coupled",
+        **RUNTIME,
+    },
     "specvlm": {
         "num_speculative_tokens": 5,
         "tree": "eagle",
         "sampling_rule": "coupled",
         "prune_ratio": 0.9,
-        "pruner": "specvlm",
-        "attention_mass": 0.4,
+        "pruner": {"name": "specvlm", "attention_mass": 0.4},
         "positions": "original",
         "draft": "auto",
         "kv": "prefill",
-        "window": "front",
-        "seed": 0,
+        **RUNTIME,
     },
 }
 """Method to its keys and defaults: people's configuration files depend on these."""
@@ -40,8 +46,8 @@ KEYS = {
 def test_the_flag_set_is_frozen() -> None:
     assert list(METHODS) == sorted(KEYS)
     for name, keys in KEYS.items():
-        assert dataclasses.asdict(from_dict({"method": name})) == keys
-        assert METHODS[name].name == name
+        assert to_dict(from_dict({"method": name})) == {"method": name, **keys}
+        assert METHODS.name_of(METHODS[name]) == name
 
 
 @pytest.mark.parametrize(
@@ -52,10 +58,11 @@ def test_the_flag_set_is_frozen() -> None:
         SpeculativeDecoding(num_speculative_tokens=2, sampling_rule="rejection"),
         SpeculativeDecoding(tree="eagle"),
         SpeculativeDecoding(tree=[[0], [1], [0, 0]]),
+        SpecVLM(pruner={"name": "dycoke", "group": 2}, prune_ratio=0.5),
     ],
 )
 def test_json_round_trip(method: Method) -> None:
-    text = json.dumps({"method": method.name, **dataclasses.asdict(method)})
+    text = json.dumps(to_dict(method))
     assert from_dict(json.loads(text)) == method
     assert hash(from_dict(json.loads(text))) == hash(method)
 
@@ -82,11 +89,14 @@ def test_topologies() -> None:
         ({"method": "magic"}, "unknown method 'magic'; known: plain, speculative"),
         (
             {"method": "speculative", "gamma": 3, "alpha": 1},
-            "method 'speculative' does not know 'alpha', 'gamma'; known: "
+            "method 'speculative' has no option 'alpha', 'gamma'; known: "
             "num_speculative_tokens, tree, sampling_rule",
         ),
-        ({"name": "x"}, "method 'speculative' does not know 'name'; known: num_speculative_tokens"),
-        ({"method": "plain", "tree": None}, "method 'plain' does not know 'tree'; known: none"),
+        ({"name": "x"}, "method 'speculative' has no option 'name'; known: num_speculative_tokens"),
+        (
+            {"method": "plain", "tree": None},
+            "method 'plain' has no option 'tree'; known: schedule, prefill",
+        ),
         (
             {"num_speculative_tokens": 0},
             "num_speculative_tokens must be a whole number of at least 1, not 0",
@@ -127,23 +137,48 @@ def test_senseless_options_are_refused(options: dict[str, Any], message: str) ->
         ({"draft": "me"}, "unknown draft 'me'; known: auto, model, self"),
         ({"kv": "steal"}, "unknown kv 'steal'; known: prefill, gather"),
         (
-            {"pruner": "specvlm", "attention_mass": 2},
+            {"pruner": {"name": "specvlm", "attention_mass": 2}},
             "attention_mass is a share between 0 and 1, not 2",
         ),
-        ({"pruner": "window", "window": "top"}, "window is front, middle or end, not 'top'"),
-        ({"attention_mass": "0.4"}, "attention_mass is a share between 0 and 1, not '0.4'"),
-        ({"attention_mass": None}, "attention_mass is a share between 0 and 1, not None"),
-        ({"pruner": "random", "seed": 1.5}, "seed is a whole number from 0, not 1.5"),
-        ({"pruner": "random", "seed": -1}, "seed is a whole number from 0, not -1"),
-        ({"pruner": "random", "seed": None}, "seed is a whole number from 0, not None"),
-        ({"pruner": ["random"]}, "unknown pruner ['random']; known: all"),
+        (
+            {"pruner": {"name": "window", "window": "top"}},
+            "window is front, middle or end, not 'top'",
+        ),
+        (
+            {"pruner": {"name": "specvlm", "attention_mass": "0.4"}},
+            "attention_mass is a share between 0 and 1, not '0.4'",
+        ),
+        (
+            {"pruner": {"name": "specvlm", "attention_mass": None}},
+            "attention_mass is a share between 0 and 1, not None",
+        ),
+        ({"pruner": {"name": "random", "seed": 1.5}}, "seed is a whole number from 0, not 1.5"),
+        ({"pruner": {"name": "random", "seed": -1}}, "seed is a whole number from 0, not -1"),
+        ({"pruner": {"name": "random", "seed": None}}, "seed is a whole number from 0, not None"),
+        ({"pruner": {"name": ["random"]}}, "unknown pruner ['random']; known: all"),
+        (
+            {"pruner": ["random"]},
+            "a pruner is a name, a mapping of its name and options, or an object, not ['random']",
+        ),
+        ({"pruner": {"seed": 3}}, "the options of a pruner need its name: {'seed': 3}"),
+        (
+            {"pruner": {"name": "random", "window": "end"}},
+            "pruner 'random' has no option 'window'; known: seed",
+        ),
+        (
+            {"prefill": 3},
+            "a prefill is a name, a mapping of its name and options, or an object, not 3",
+        ),
+        ({"prefill": "half"}, "unknown prefill 'half'; known: full"),
+        ({"schedule": "parallel"}, "unknown schedule 'parallel'; known: serial"),
+        ({"schedule": None}, "schedule must be one of serial, not None"),
         (
             {"gamma": 3},
-            "method 'specvlm' does not know 'gamma'; known: num_speculative_tokens, tree",
+            "method 'specvlm' has no option 'gamma'; known: num_speculative_tokens, tree",
         ),
         ({"tree": "oak"}, "unknown tree 'oak'"),
         ({"kv": "gather", "positions": "compact"}, "positions must be"),
-        ({"tree": "auto", "sampling_rule": "rejection"}, "goes by the clock"),
+        ({"tree": "auto", "sampling_rule": "rejection"}, "depends on measured times"),
     ],
 )
 def test_senseless_pruning_is_refused(options: dict[str, Any], message: str) -> None:
@@ -153,20 +188,23 @@ def test_senseless_pruning_is_refused(options: dict[str, Any], message: str) -> 
 
 
 def test_the_options_of_a_pruner() -> None:
-    """Each gets those that it knows."""
+    """They are nested in the method's."""
     for fields, expected in (
-        ({"pruner": "window", "window": "end"}, WindowPruner("end")),
-        ({"pruner": "random", "seed": 5}, RandomPruner(5)),
-        ({"attention_mass": 0.7}, SpecVLMPruner(0.7)),
+        ({"pruner": {"name": "window", "window": "end"}}, WindowPruner("end")),
+        ({"pruner": {"name": "random", "seed": 5}}, RandomPruner(5)),
+        ({"pruner": RandomPruner(5)}, RandomPruner(5)),
+        ({"pruner": {"name": "specvlm", "attention_mass": 0.7}}, SpecVLMPruner(0.7)),
         ({}, SpecVLMPruner(0.4)),
     ):
-        pruning = SpecVLM(prune_ratio=0.3, positions="compact", **fields).pruning  # type: ignore[arg-type]
+        method = SpecVLM(prune_ratio=0.3, positions="compact", **fields)  # type: ignore[arg-type]
+        pruning = method.plan(Models(model("Big"))).pruning
+        assert pruning is not None
         assert (pruning.pruner, pruning.ratio, pruning.positions) == (expected, 0.3, "compact")
 
 
 def test_gathered_keys_stay_where_they_were() -> None:
     with pytest.raises(ConfigError, match=r'gathered keys .*: positions must be "original"'):
-        SpecVLM(draft="self", kv="gather", positions="compact").drafter(model("Big"), None, {})
+        SpecVLM(draft="self", kv="gather", positions="compact").plan(Models(model("Big")))
 
 
 def test_from_dict_leaves_its_argument_alone() -> None:
@@ -192,17 +230,69 @@ def test_resolve() -> None:
 
 
 def model(name: str, vocab_size: int = 100, *modalities: str) -> Any:
-    return SimpleNamespace(name=name, vocab_size=vocab_size, modalities=frozenset(modalities))
+    return SimpleNamespace(
+        name=name,
+        vocab_size=vocab_size,
+        modalities=frozenset(modalities),
+        device=torch.device("cpu"),
+    )
 
 
 def test_drafters() -> None:
-    assert isinstance(PlainDecoding().drafter(model("Big"), None, {}), NoDraft)
-    drafter = SpeculativeDecoding(tree="eagle").drafter(
-        model("Big", 120), model("Small", 100), {"input_ids": 1}
-    )
-    assert isinstance(drafter, SmallModelDrafter)
-    assert (len(drafter.topology), drafter.inputs, drafter.vocab) == (25, {"input_ids": 1}, 120)
+    plan = PlainDecoding().plan(Models(model("Big")))
+    assert isinstance(plan.drafter, NoDraft)
+    assert not plan.uses_draft
+    small = model("Small", 100)
+    plan = SpeculativeDecoding(tree="eagle").plan(Models(model("Big", 120), small))
+    drafter = plan.drafter
+    assert plan.uses_draft
+    assert isinstance(drafter, ModelDrafter)
+    assert (len(drafter.topology), drafter.model.vocab_size) == (25, 120)
+    assert drafter.reader.backbone is small
     with pytest.raises(ConfigError, match="method 'speculative' needs a draft model"):
-        SpeculativeDecoding().drafter(model("Big"), None, {})
+        SpeculativeDecoding().plan(Models(model("Big")))
     with pytest.raises(IncompatiblePairError, match="Small cannot see"):
-        SpeculativeDecoding().drafter(model("Big", 100, "image"), model("Small"), {})
+        SpeculativeDecoding().plan(Models(model("Big", 100, "image"), model("Small")))
+
+
+@pytest.mark.parametrize(
+    ("draft", "has_draft", "reader"),
+    [
+        ("auto", True, DraftModelReader),
+        ("auto", False, SelfReader),
+        ("model", True, DraftModelReader),
+        ("self", True, SelfReader),
+        ("self", False, SelfReader),
+    ],
+)
+def test_the_model_that_drafts(draft: str, has_draft: bool, reader: type) -> None:
+    models = Models(model("Big"), model("Small") if has_draft else None)
+    plan = SpecVLM(draft=draft).plan(models)
+    assert isinstance(plan.drafter, ModelDrafter)
+    assert type(plan.drafter.reader) is reader
+    assert plan.uses_draft is (reader is DraftModelReader)
+    assert bool(plan.drafter.readings)
+
+
+def test_a_method_that_needs_a_draft_model() -> None:
+    with pytest.raises(ConfigError, match="method 'specvlm' needs a draft model"):
+        SpecVLM(draft="model").plan(Models(model("Big")))
+
+
+def test_a_plan_serves_one_session() -> None:
+    """Drafters keep state."""
+    method, models = SpeculativeDecoding(), Models(model("Big"), model("Small"))
+    assert method.plan(models).drafter is not method.plan(models).drafter
+
+
+def test_one_other_option() -> None:
+    method = SpecVLM(pruner={"name": "random", "seed": 3})
+    assert with_option(method, "prune_ratio", 0.5) == SpecVLM(
+        pruner=RandomPruner(3), prune_ratio=0.5
+    )
+    assert with_option(method, "pruner.seed", 5) == SpecVLM(pruner=RandomPruner(5))
+    for path in ("seed", "pruner.window", "pruner.seed.more", "kv.seed"):
+        with pytest.raises(ConfigError, match=f"method 'specvlm' has no option '{path}'"):
+            with_option(method, path, 1)
+    with pytest.raises(ConfigError, match="seed is a whole number from 0, not -1"):
+        with_option(method, "pruner.seed", -1)

@@ -5,17 +5,27 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from batches import batch_of, sequences
 from scipy import stats
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
 from draftlens.core.errors import ConfigError
 from draftlens.core.tree import ROOT, Topology, chain, from_paths
-from draftlens.draft import Rows
 from draftlens.ops import sampling
-from draftlens.ops.sampling import SamplingRule, check_processors, generator_of, gumbel
+from draftlens.ops.sampling import (
+    NodeHistories,
+    SamplingRule,
+    as_seed,
+    check_processors,
+    generator_of,
+    gumbel,
+    row_seeds,
+)
+from draftlens.sequences import Batch
 
 VOCAB, PROMPT = 12, 6
 TREE = from_paths([[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 0, 1]])
@@ -42,18 +52,28 @@ class InPlace(hf.LogitsProcessor):
         return scores.scatter_(1, input_ids, -3.0)
 
 
-def rows_of(count: int, seed: int = 0) -> Rows:
+def rows_of(count: int, seed: int = 0) -> Batch:
     """Rows of one prompt length whose answers have different lengths."""
     generator = torch.Generator().manual_seed(seed)
-    rows = Rows(torch.randint(0, VOCAB, (count, PROMPT), generator=generator), SamplingRule())
-    for row in range(count):
-        rows.tokens[row] = torch.randint(0, VOCAB, (2 * row + 1,), generator=generator).tolist()
-    return rows
+    prompt = torch.randint(0, VOCAB, (count, PROMPT), generator=generator)
+    answers = [
+        torch.randint(0, VOCAB, (2 * row + 1,), generator=generator).tolist()
+        for row in range(count)
+    ]
+    return batch_of(sequences(prompt, answers))
 
 
-def mixes(rows: Rows) -> dict[str, list[Any]]:
+def histories(
+    batch: Batch, topology: Topology, tokens: Tensor, nodes: tuple[int, ...]
+) -> list[NodeHistories]:
+    """Histories at the same nodes of the same tree in every row."""
+    count = len(batch)
+    return list(batch.node_histories(range(count), [topology] * count, tokens, [nodes] * count))
+
+
+def mixes(rows: Batch) -> dict[str, list[Any]]:
     """Processors in the order in which `generate` prepares them, and in worse ones."""
-    eos, prompt = [3, 4], rows.prompt_ids
+    eos, prompt = [3, 4], torch.stack([history.prompt_ids for history in rows.histories])
     padding = torch.arange(len(rows))
     return {
         "free": [hf.TemperatureLogitsWarper(0.6), hf.TopKLogitsWarper(5), hf.TopPLogitsWarper(0.8)],
@@ -104,7 +124,7 @@ def line(topology: Topology, node: int) -> list[int]:
 
 
 def slow_process(
-    processors: list[Any], logits: Tensor, rows: Rows, topology: Topology, tokens: Tensor
+    processors: list[Any], logits: Tensor, rows: Batch, topology: Topology, tokens: Tensor
 ) -> Tensor:
     """As `generate` would: all rows at once, here copies of the one whose node it is, with the full
     history."""
@@ -112,7 +132,7 @@ def slow_process(
     for row in range(len(rows)):
         for node in range(ROOT, len(topology)):
             guesses = [int(tokens[row, ancestor]) for ancestor in line(topology, node)]
-            ids = rows.history(row, guesses).repeat(len(rows), 1)
+            ids = rows.histories[row].ids(guesses).repeat(len(rows), 1)
             here = logits[row, node + 1].repeat(len(rows), 1)
             for processor in processors:
                 here = processor(ids, here)
@@ -134,7 +154,7 @@ def test_process_equals_asking_node_by_node(mix: str, topology: Topology, count:
     )
     before, nodes = logits.clone(), (ROOT, *range(len(topology)))
     scores = SamplingRule(tuple(processors)).process(
-        logits, lambda: rows.histories(topology, tokens, nodes)
+        logits, lambda: histories(rows, topology, tokens, nodes)
     )
     assert torch.equal(scores, slow_process(processors, logits, rows, topology, tokens))
     assert torch.equal(logits, before)
@@ -155,7 +175,7 @@ def test_prefix_constraint_sees_the_one_row_at_every_node() -> None:
     processors = [hf.PrefixConstrainedLogitsProcessor(allowed, 1)]
     nodes = (ROOT, *range(len(TREE)))
     scores = SamplingRule(tuple(processors)).process(
-        logits, lambda: rows.histories(TREE, tokens, nodes)
+        logits, lambda: histories(rows, TREE, tokens, nodes)
     )
     assert torch.equal(scores, slow_process(processors, logits, rows, TREE, tokens))
     assert seen == {0}
@@ -168,11 +188,11 @@ def test_scores_are_float32_and_untouched_without_processors() -> None:
 
 
 def test_histories_are_not_read_for_nothing() -> None:
-    def histories() -> Any:
+    def no_histories() -> Any:
         raise AssertionError("asked")
 
     SamplingRule((hf.TemperatureLogitsWarper(0.5), hf.TopKLogitsWarper(2))).process(
-        torch.randn(1, 2, 9), histories
+        torch.randn(1, 2, 9), no_histories
     )
 
 
@@ -189,13 +209,15 @@ def test_prefix_constraint_tells_the_rows_of_a_batch_apart() -> None:
     processor = hf.PrefixConstrainedLogitsProcessor(lambda batch_id, ids: [batch_id + 1], 1)
     check_processors([processor])
     nodes = (ROOT, *range(len(TREE)))
-    scores = SamplingRule((processor,)).process(logits, lambda: rows.histories(TREE, tokens, nodes))
+    scores = SamplingRule((processor,)).process(
+        logits, lambda: histories(rows, TREE, tokens, nodes)
+    )
     assert torch.equal(scores.argmax(-1), torch.tensor([[1], [2], [3]]).expand(-1, len(TREE) + 1))
 
 
 def test_rejects_only_when_sampling() -> None:
-    assert SamplingRule(do_sample=True, rule="rejection").rejects
-    assert not SamplingRule(do_sample=False, rule="rejection").rejects
+    assert SamplingRule(do_sample=True, acceptance="rejection").rejects
+    assert not SamplingRule(do_sample=False, acceptance="rejection").rejects
     assert not SamplingRule(do_sample=True).rejects
 
 
@@ -204,7 +226,8 @@ def test_rejects_only_when_sampling() -> None:
 
 
 def noise(seed: int, rows: int, steps: int, vocab: int) -> Tensor:
-    return gumbel(seed, torch.arange(rows)[:, None], torch.arange(steps).expand(rows, -1), vocab)
+    seeds = torch.tensor(row_seeds(seed, rows))[:, None]
+    return gumbel(seeds, torch.arange(steps).expand(rows, -1), vocab)
 
 
 def test_greedy_ranking_is_the_scores() -> None:
@@ -215,8 +238,8 @@ def test_greedy_ranking_is_the_scores() -> None:
 
 def test_ranking_draws_from_the_softmax() -> None:
     scores = torch.tensor([1.0, 0.0, -torch.inf, 2.0, -1.0])
-    rows, steps = torch.arange(4), torch.arange(2500).expand(4, -1)
-    ranking = SamplingRule(do_sample=True, seed=6).ranking(scores.expand(4, 2500, -1), rows, steps)
+    seeds, steps = torch.tensor(row_seeds(6, 4)), torch.arange(2500).expand(4, -1)
+    ranking = SamplingRule(do_sample=True).ranking(scores.expand(4, 2500, -1), seeds, steps)
     seen = torch.bincount(ranking.argmax(-1).flatten(), minlength=5).double()
     likely = scores > -torch.inf
     assert seen[~likely] == 0
@@ -255,7 +278,8 @@ def test_noise_is_independent_across_rows_steps_and_ids() -> None:
 
 def test_noise_depends_on_the_key_alone() -> None:
     whole = noise(5, 3, 7, 50)
-    assert torch.equal(gumbel(5, torch.tensor([2]), torch.tensor([4]), 50)[0], whole[2, 4])
+    last = torch.tensor(row_seeds(5, 3)[2:])
+    assert torch.equal(gumbel(last, torch.tensor([4]), 50)[0], whole[2, 4])
     assert torch.equal(
         noise(5, 3, 7, 20), whole[..., :20]
     )  # ids that two vocabularies share share their noise
@@ -277,3 +301,29 @@ def test_generators_take_any_seed(seed: int) -> None:
     draws = [torch.rand(4, generator=generator_of(s)) for s in (seed, seed, seed ^ 1)]
     assert torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[0], draws[2])
+
+
+@pytest.mark.parametrize("seed", [0, 7, -3, np.int64(7), np.uint8(200), torch.tensor(5)])
+def test_whole_numbers_are_seeds(seed: Any) -> None:
+    assert as_seed(seed) == int(seed)
+    assert type(as_seed(seed)) is int
+
+
+@pytest.mark.parametrize("seed", [1.0, "1", None, np.float64(2), [3]])
+def test_other_values_are_no_seeds(seed: Any) -> None:
+    with pytest.raises(ConfigError, match="seed must be a whole number, not "):
+        as_seed(seed)
+
+
+@pytest.mark.parametrize("seed", [0, 5, 2**63 - 1])
+def test_the_first_row_has_the_seed_itself(seed: int) -> None:
+    seeds = row_seeds(seed, 200)
+    assert seeds[0] == seed
+    assert len(set(seeds)) == 200
+    assert all(0 <= each < 2**63 for each in seeds)
+    assert row_seeds(seed, 3) == seeds[:3]
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 2**200 + 5])
+def test_row_seeds_are_the_low_63_bits(seed: int) -> None:
+    assert row_seeds(seed, 4) == row_seeds(seed % 2**63, 4)

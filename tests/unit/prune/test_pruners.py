@@ -76,13 +76,13 @@ def test_exactly_as_many_as_asked_for(name: str, raster: str, lined: bool) -> No
     count = len(visual)
     for keep in {0, min(1, count), count // 3, count // 2, max(0, count - 1), count}:
         for options in variants(name):
-            pruner = make_pruner(name, options)
+            pruner = make_pruner({"name": name, **options})
             kept = pruner.select(visual, keep)
             assert kept.dtype == torch.int64
             assert kept.shape == (keep,)
             assert all(0 <= index < count for index in kept.tolist())
             assert all(one < other for one, other in pairwise(kept.tolist()))
-            assert torch.equal(make_pruner(name, options).select(visual, keep), kept)
+            assert torch.equal(make_pruner({"name": name, **options}).select(visual, keep), kept)
 
 
 def variants(name: str) -> list[dict[str, Any]]:
@@ -99,7 +99,7 @@ def variants(name: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", [name for name in PRUNERS if name not in ("none", "all")])
 def test_every_number_of_every_small_raster(name: str) -> None:
     """All heights, widths and numbers of frames up to three, all budgets."""
-    pruner = make_pruner(name, {})
+    pruner = make_pruner(name)
     for frames in range(1, 4):
         for high in range(1, 4):
             for wide in range(1, 4):
@@ -115,8 +115,8 @@ def test_none_prunes_nothing_and_all_prunes_everything(raster: str) -> None:
     """Whatever the ratio."""
     visual = film(RASTERS[raster])
     for keep in {0, len(visual) // 2, len(visual)}:
-        assert make_pruner("none", {}).select(visual, keep).tolist() == list(range(len(visual)))
-        assert make_pruner("all", {}).select(visual, keep).tolist() == []
+        assert make_pruner("none").select(visual, keep).tolist() == list(range(len(visual)))
+        assert make_pruner("all").select(visual, keep).tolist() == []
 
 
 @pytest.mark.parametrize("percent", range(0, 101, 5))
@@ -144,27 +144,33 @@ def test_of_equal_scores_the_first() -> None:
 
 
 def test_names_and_options() -> None:
-    assert make_pruner("window", {"window": "end", "seed": 3, "attention_mass": 7}) == WindowPruner(
-        "end"
-    )
-    assert make_pruner("random", {"seed": 3}) == RandomPruner(3)
-    assert make_pruner("specvlm", {"attention_mass": 0.7, "window": "?"}) == SpecVLMPruner(0.7)
+    assert make_pruner({"name": "window", "window": "end"}) == WindowPruner("end")
+    assert make_pruner({"name": "random", "seed": 3}) == RandomPruner(3)
+    assert make_pruner({"name": "specvlm", "attention_mass": 0.7}) == SpecVLMPruner(0.7)
+    pruner = RandomPruner(4)
+    assert make_pruner(pruner) is pruner
+    with pytest.raises(
+        ConfigError, match="pruner 'window' has no option 'attention_mass', 'seed'; known: window"
+    ):
+        make_pruner({"name": "window", "window": "end", "seed": 3, "attention_mass": 7})
+    with pytest.raises(ConfigError, match="pruner 'uniform' has no option 'seed'; known: none"):
+        make_pruner({"name": "uniform", "seed": 3})
     for name in PRUNERS:
-        assert make_pruner(name, {}).needs_scores is (name in ("specvlm", "attention"))
+        assert bool(make_pruner(name).readings) is (name in ("specvlm", "attention"))
     with pytest.raises(
         ConfigError,
         match="unknown pruner 'best'; known: all, attention, dycoke, fastvid, frames, grid",
     ):
-        make_pruner("best", {})
+        make_pruner("best")
     with pytest.raises(ConfigError, match="window is front, middle or end, not 'top'"):
-        make_pruner("window", {"window": "top"})
+        make_pruner({"name": "window", "window": "top"})
     for mass in (-0.1, 1.1, float("nan")):
         with pytest.raises(
             ConfigError, match=f"attention_mass is a share between 0 and 1, not {mass}"
         ):
-            make_pruner("specvlm", {"attention_mass": mass})
+            make_pruner({"name": "specvlm", "attention_mass": mass})
     with pytest.raises(ConfigError, match="group must be at least 1 frame, not 0"):
-        make_pruner("dycoke", {"group": 0})
+        make_pruner({"name": "dycoke", "group": 0})
 
 
 @pytest.mark.parametrize("name", ["specvlm", "attention"])
@@ -173,7 +179,7 @@ def test_attention_that_was_not_read(name: str) -> None:
     with pytest.raises(
         ConfigError, match="this pruner needs the target's attention, and none was read"
     ):
-        make_pruner(name, {}).select(visual, 1)
+        make_pruner(name).select(visual, 1)
 
 
 def stage_one(scores: list[float], mass: float) -> list[int]:
@@ -415,4 +421,4 @@ def test_tokens_are_compared_with_the_frame_before() -> None:
 def test_half_precision_features(name: str) -> None:
     visual = scenes(3, 3)
     half = Visual(visual.cells, visual.features.bfloat16())
-    assert len(make_pruner(name, {}).select(half, 13)) == 13
+    assert len(make_pruner(name).select(half, 13)) == 13

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import random
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from batches import batch_of, sequences
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
-from draftlens.core.proposal import Verdict
+from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.tree import EAGLE_PATHS, EMPTY, ROOT, Topology, chain, cut, from_paths
-from draftlens.draft import Rows, SmallModelDrafter, small_model
-from draftlens.draft.base import Seen
-from draftlens.draft.small_model import levels
+from draftlens.draft import DraftModelReader, ModelDrafter, TargetContext, model_drafter
+from draftlens.draft.growth import levels
 from draftlens.models import KVCache, Prompt
 from draftlens.ops.sampling import SamplingRule
+from draftlens.sequences import Sequence
 
 FORKED = from_paths([[0], [1], [0, 0], [0, 1], [1, 0], [0, 1, 0]])
 EAGLE = from_paths(EAGLE_PATHS)
@@ -77,7 +77,7 @@ class Scripted:
     def __init__(self, vocab_size: int = 10) -> None:
         self.vocab_size, self.seen = vocab_size, list[tuple[list[list[int]], list[list[int]]]]()
 
-    def prepare(self, inputs: Any, **_: Any) -> Any:
+    def prepare_prompt(self, inputs: Any) -> Any:
         return inputs
 
     def encode(self, prepared: Any) -> Prompt:
@@ -104,10 +104,10 @@ class Scripted:
 
 def begun(
     topology: Topology, rule: SamplingRule | None = None, vocab: int = 10, **more: Any
-) -> tuple[SmallModelDrafter, Rows]:
+) -> tuple[ModelDrafter, list[Sequence]]:
     """Two rows with a prompt of three tokens and one token said."""
-    rows = Rows(torch.tensor([[0, 0, 1], [0, 0, 5]]), rule or SamplingRule())
-    rows.tokens = [[2], [6]]
+    prompt_ids = torch.tensor([[0, 0, 1], [0, 0, 5]])
+    rows = sequences(prompt_ids, [[2], [6]], rule)
     prompt = Prompt(
         torch.zeros(2, 3),
         torch.arange(3)[None],
@@ -116,33 +116,41 @@ def begun(
         torch.zeros(2, 3),
         {},
     )
-    seen = Seen(
-        prompt, KVCache(1, 2, 3), None, lambda name: nullcontext(), lambda visual, kept: None
-    )
     model: Any = Scripted()
-    drafter = SmallModelDrafter(model, {"input_ids": rows.prompt_ids}, topology, vocab, **more)
-    drafter.begin(rows, 20, seen)
+    drafter = ModelDrafter(DraftModelReader(model), topology, vocab, **more)
+    encoded = drafter.encode({"input_ids": prompt_ids})
+    drafter.begin(batch_of(rows), encoded, TargetContext(prompt, KVCache(1, 2, 3), room=20))
     return drafter, rows
 
 
-def held(drafter: SmallModelDrafter, row: int) -> list[int]:
+def cache_of(drafter: ModelDrafter) -> KVCache:
+    assert drafter.model.cache is not None
+    return drafter.model.cache
+
+
+def held(drafter: ModelDrafter, row: int) -> list[int]:
     """Tokens in the draft's cache."""
-    return drafter.cache.layers[0].keys[row, 0, : drafter.cache.lengths[row], 0].tolist()  # type: ignore[no-any-return]
+    cache = cache_of(drafter)
+    return cache.layers[0].keys[row, 0, : cache.lengths[row], 0].tolist()  # type: ignore[no-any-return]
 
 
-def tell(drafter: SmallModelDrafter, rows: Rows, verdict: Verdict) -> None:
-    for row, tokens in enumerate(verdict.tokens):
-        if not rows.finished[row]:
-            rows.tokens[row].extend(tokens)
-    drafter.update(verdict, rows)
+def propose(drafter: ModelDrafter, rows: list[Sequence], budget: int) -> DraftTree:
+    return drafter.propose(batch_of(rows), budget)
+
+
+def tell(drafter: ModelDrafter, rows: list[Sequence], verdict: Verdict) -> None:
+    for row, tokens in zip(rows, verdict.tokens, strict=True):
+        if not row.finished:
+            row.tokens.extend(tokens)
+    drafter.update(verdict, batch_of(rows))
 
 
 def test_a_chain_is_drafted_token_by_token_and_a_tree_level_by_level() -> None:
     drafter, rows = begun(chain(3))
-    assert drafter.propose(rows, 3).tokens.tolist() == [[3, 4, 5], [7, 8, 9]]
+    assert propose(drafter, rows, 3).tokens.tolist() == [[3, 4, 5], [7, 8, 9]]
     assert drafter.forwards == 3
     drafter, rows = begun(FORKED)
-    tree = drafter.propose(rows, 9)
+    tree = propose(drafter, rows, 9)
     assert tree.tokens[0].tolist() == [3, 4, 4, 5, 5, 6]
     assert tree.probs is None
     assert drafter.forwards == 3
@@ -151,21 +159,21 @@ def test_a_chain_is_drafted_token_by_token_and_a_tree_level_by_level() -> None:
 @pytest.mark.parametrize("budget", [0, 1, 2, 3, 9])
 def test_a_budget_cuts_the_tree(budget: int) -> None:
     drafter, rows = begun(FORKED)
-    tree = drafter.propose(rows, budget)
-    assert tree.topology == cut(FORKED, budget)
-    assert tree.tokens.shape == (2, len(tree.topology))
+    tree = propose(drafter, rows, budget)
+    assert tree.topologies == (cut(FORKED, budget),) * 2
+    assert tree.tokens.shape == (2, len(tree.topologies[0]))
     assert drafter.forwards == min(budget, 3)
 
 
 def test_accepted_tokens_are_not_forwarded_twice() -> None:
     drafter, rows = begun(chain(3))
-    drafter.propose(rows, 3)
+    propose(drafter, rows, 3)
     tell(drafter, rows, Verdict(((0, 1, 2), ()), ((3, 4, 5, 0), (1,))))
     assert held(drafter, 0) == [0, 0, 1, 2, 3, 4]
     assert held(drafter, 1) == [0, 0, 5, 6]
-    small: Any = drafter.backbone
+    small: Any = drafter.reader.backbone
     small.seen.clear()
-    assert drafter.propose(rows, 1).tokens.tolist() == [[1], [2]]
+    assert propose(drafter, rows, 1).tokens.tolist() == [[1], [2]]
     # The last guess was never forwarded; row 1 has one token to catch up on and repeats it as
     # padding.
     assert small.seen == [([[5, 0], [1, 1]], [[6, 7], [4, 5]])]
@@ -175,37 +183,37 @@ def test_accepted_tokens_are_not_forwarded_twice() -> None:
 
 def test_a_tree_keeps_its_accepted_path() -> None:
     drafter, rows = begun(FORKED)
-    drafter.propose(rows, 3)
+    propose(drafter, rows, 3)
     tell(drafter, rows, Verdict(((0, 3, 5), (1, 4)), ((3, 5, 6, 9), (8, 9, 0))))
     assert held(drafter, 0) == [0, 0, 1, 2, 3, 5]
     assert held(drafter, 1) == [0, 0, 5, 6, 8]
-    assert drafter.pending == [[6, 9], [9, 0]]
+    assert drafter.model.pending == [[6, 9], [9, 0]]
 
 
 def test_a_round_without_guesses_is_caught_up_on() -> None:
     drafter, rows = begun(chain(2))
     for token in (1, 2):
-        drafter.propose(rows, 0)
+        propose(drafter, rows, 0)
         tell(drafter, rows, Verdict(((), ()), ((token,), (token + 1,))))
     assert drafter.forwards == 0
-    assert drafter.propose(rows, 1).tokens.tolist() == [[3], [4]]
+    assert propose(drafter, rows, 1).tokens.tolist() == [[3], [4]]
     assert held(drafter, 0) == [0, 0, 1, 2, 1, 2]
 
 
 def test_a_finished_row_does_not_grow() -> None:
     drafter, rows = begun(chain(2))
     for _ in range(8):
-        drafter.propose(rows, 2)
-        rows.finished[1] = True
+        propose(drafter, rows, 2)
+        rows[1].finished = True
         tell(drafter, rows, Verdict(((0, 1), ()), ((0, 0, 0), (0,))))
-        assert drafter.cache.lengths[1] == 3
-    assert drafter.cache.lengths[0] == 3 + 1 + 8 * 3 - 2
+        assert cache_of(drafter).lengths[1] == 3
+    assert cache_of(drafter).lengths[0] == 3 + 1 + 8 * 3 - 2
 
 
 def test_rejection_needs_probabilities_of_all_inner_nodes() -> None:
-    rule = SamplingRule((hf.TopKLogitsWarper(2),), do_sample=True, rule="rejection")
+    rule = SamplingRule((hf.TopKLogitsWarper(2),), do_sample=True, acceptance="rejection")
     drafter, rows = begun(FORKED, rule)
-    tree = drafter.propose(rows, 3)
+    tree = propose(drafter, rows, 3)
     assert tree.probs is not None
     assert tree.probs.shape == (2, len(FORKED.inner), 10)
     best = torch.tensor([1.0, 0.0]).double().softmax(-1)
@@ -226,8 +234,8 @@ def test_the_draft_speaks_the_vocabulary_of_the_target(vocab: int) -> None:
         torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, vocab)
     )  # the target's prefill comes first
     drafter, rows = begun(chain(2), SamplingRule((bad_words,)), vocab)
-    assert drafter.propose(rows, 2).tokens.tolist()[0] == [4, 5]
-    assert drafter.propose(rows, 2).tokens.max() < min(vocab, 10)
+    assert propose(drafter, rows, 2).tokens.tolist()[0] == [4, 5]
+    assert propose(drafter, rows, 2).tokens.max() < min(vocab, 10)
 
 
 def test_a_tuner_is_told_what_drafting_and_checking_took(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,14 +254,14 @@ def test_a_tuner_is_told_what_drafting_and_checking_took(monkeypatch: pytest.Mon
         judged=lambda *given: told.append(given),
     )
     monkeypatch.setattr(Scripted, "forward", slow)
-    monkeypatch.setattr(small_model, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(model_drafter, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     drafter, rows = begun(chain(9), tuners=lambda *shape: asked.append(shape) or tuner)
     assert asked == [(2, 3)]
     for budget, depth in ((9, 3), (2, 2), (0, 0)):
         told.clear()
-        drafter.propose(rows, budget)
+        propose(drafter, rows, budget)
         now[0] += 50  # the target checks
-        rows.finished[1] = budget == 2
+        rows[1].finished = budget == 2
         path = (0,) if depth else ()
         tell(drafter, rows, Verdict((path, path), ((3,) * (len(path) + 1),) * 2))
         running = [path] if budget == 2 else [path, path]

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from draftlens.call import text_of
 from draftlens.core.result import Chunk
+from draftlens.streaming import with_text
 
 TEXT = "a é € 😀 日本 �b"
 
@@ -28,7 +28,7 @@ def chunks_of(data: bytes, sizes: list[int], row: int = 0) -> list[Chunk]:
 def test_characters_split_over_tokens_and_chunks_come_whole(seed: int) -> None:
     rng, data = random.Random(seed), TEXT.encode()
     given = chunks_of(data, [rng.randint(1, 4) for _ in range(len(data))])
-    told = list(text_of(iter(given), decode))
+    told = list(with_text(iter(given), decode))
     assert "".join(chunk.text for chunk in told) == TEXT
     for count in range(1, len(told)):
         assert TEXT.startswith("".join(chunk.text for chunk in told[:count]))
@@ -38,7 +38,7 @@ def test_characters_split_over_tokens_and_chunks_come_whole(seed: int) -> None:
 
 
 def test_text_comes_as_soon_as_it_is_whole() -> None:
-    told = text_of(iter(chunks_of("x€y".encode(), [1, 1, 1, 1, 1])), decode)
+    told = with_text(iter(chunks_of("x€y".encode(), [1, 1, 1, 1, 1])), decode)
     assert [chunk.text for chunk in told] == ["x", "", "", "€", "y"]
 
 
@@ -49,7 +49,7 @@ def test_rows_do_not_mix() -> None:
             chunks_of(one, [1] * len(one)), chunks_of(other, [1] * len(other), row=1)
         )
     )
-    told = list(text_of((chunk for chunk in mixed if chunk), decode))
+    told = list(with_text((chunk for chunk in mixed if chunk), decode))
     assert "".join(chunk.text for chunk in told if chunk.row == 0) == "é😀a"
     assert "".join(chunk.text for chunk in told if chunk.row == 1) == "日b€"
 
@@ -59,7 +59,7 @@ def test_an_answer_that_ends_inside_a_character_loses_nothing(end: str) -> None:
     data = ("a" + end).encode()
     data = data if end == "�" else data[:-1]
     told = list(
-        text_of(iter([*chunks_of(b"b", [1], row=1), *chunks_of(data, [1] * len(data))]), decode)
+        with_text(iter([*chunks_of(b"b", [1], row=1), *chunks_of(data, [1] * len(data))]), decode)
     )
     assert "".join(chunk.text for chunk in told if chunk.row == 0) == decode(list(data)) == "a�"
     assert (told[-1].tokens, told[-1].from_draft, told[-1].row) == ((), (), 0)
@@ -86,7 +86,7 @@ def test_spaces_that_a_tokenizer_drops_at_a_texts_start_are_not_lost_between_chu
         Chunk((4,), (False,)),
         Chunk((2,), (False,)),
     ]
-    assert [chunk.text for chunk in text_of(iter(chunks), decode_ids)] == [
+    assert [chunk.text for chunk in with_text(iter(chunks), decode_ids)] == [
         "one",
         " twofold",
         " three",
@@ -104,7 +104,7 @@ def test_each_token_is_decoded_a_bounded_number_of_times() -> None:
         return "x" * len(ids)
 
     texts = [
-        chunk.text for chunk in text_of(iter([Chunk((7, 7), (True, False))] * 500), decode_ids)
+        chunk.text for chunk in with_text(iter([Chunk((7, 7), (True, False))] * 500), decode_ids)
     ]
     assert texts == ["xx"] * 500
     assert decoded <= 3 * 1000

@@ -1,0 +1,165 @@
+"""Two checkouts of draftlens side by side: is the new one as fast as the old one?
+
+    git worktree add ../old COMMIT
+    python benchmarks/versions.py ../old --out benchmarks/results/versions
+
+One process per checkout loads the embedded pair. The processes answer in turn, so that machine
+noise hits both alike, and the order changes from repeat to repeat. Tokens must be equal. The ratio
+of a configuration is the median over all pairs of runs of old seconds / new seconds: above 1 the
+new checkout is faster. Writes OUT.json and OUT.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+CONFIGURATIONS: dict[str, Any] = {
+    "plain": "plain",
+    "chain of 5": {"num_speculative_tokens": 5},
+    "EAGLE's tree": {"tree": "eagle"},
+}
+CLIPS = ("shapes.mp4", "drift.mp4")
+
+PREDICTION = """Written before the first run: a round gains two immutable batch views and loses one
+lock and one list of tensors, microseconds each beside passes of milliseconds, so all three ratios
+lie between 0.99 and 1.01."""
+
+WORKER = """
+import json, sys, time
+import torch, transformers
+import draftlens
+torch.set_num_threads(1)
+transformers.utils.logging.disable_progress_bar()
+engine = draftlens.load(device="cpu")
+inputs = {}
+print(json.dumps("ready"), flush=True)
+for line in sys.stdin:
+    clip, method = json.loads(line)
+    if clip not in inputs:
+        inputs[clip] = engine.read("Describe the video.", video=clip)
+    start = time.perf_counter()
+    result = engine.answer(inputs[clip], method=method).run()
+    seconds = time.perf_counter() - start
+    answer = {"seconds": seconds, "decode": result.stats.decode, "tokens": result.tokens}
+    print(json.dumps(answer), flush=True)
+"""
+
+
+class Worker:
+    """A process that answers with one checkout.
+
+    Args:
+        checkout: its folder.
+    """
+
+    def __init__(self, checkout: Path) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WORKER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            text=True,
+        )
+        assert self._read() == "ready"
+
+    def answer(self, clip: str, method: Any) -> dict[str, Any]:
+        """Seconds and tokens of one answer."""
+        assert self.process.stdin is not None
+        print(json.dumps([clip, method]), file=self.process.stdin, flush=True)
+        answer: dict[str, Any] = self._read()
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+    def _read(self) -> Any:
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("old", type=Path)
+    parser.add_argument("--new", type=Path, default=Path(__file__).resolve().parents[1])
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/versions"))
+    args = parser.parse_args()
+    workers = {"old": Worker(args.old.resolve()), "new": Worker(args.new.resolve())}
+    clips = [str(args.new.resolve() / "draftlens" / "embedded" / "clips" / clip) for clip in CLIPS]
+    ratios = measure(workers, clips, args.repeats)
+    for worker in workers.values():
+        worker.close()
+    commits = {"old": commit_of(args.old), "new": commit_of(args.new)}
+    report = {"commits": commits, "repeats": args.repeats, "ratios": ratios}
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.with_suffix(".json").write_text(json.dumps(report) + "\n")
+    args.out.with_suffix(".md").write_text(markdown(report))
+    print(markdown(report))
+
+
+def measure(
+    workers: dict[str, Worker], clips: list[str], repeats: int
+) -> dict[str, dict[str, list[float]]]:
+    """Ratios old / new of every configuration, end to end and of decoding alone."""
+    ratios: dict[str, dict[str, list[float]]] = {
+        name: {"seconds": [], "decode": []} for name in CONFIGURATIONS
+    }
+    for repeat in range(repeats + 1):
+        for clip in clips:
+            for name, method in CONFIGURATIONS.items():
+                order = ("old", "new") if repeat % 2 else ("new", "old")
+                answers = {version: workers[version].answer(clip, method) for version in order}
+                assert answers["old"]["tokens"] == answers["new"]["tokens"], (clip, name)
+                if repeat:  # the first round warms up
+                    for key, values in ratios[name].items():
+                        values.append(answers["old"][key] / answers["new"][key])
+    return ratios
+
+
+def commit_of(checkout: Path) -> str:
+    """The short commit of a checkout."""
+    command = ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """The report as text."""
+    commits = report["commits"]
+    lines = [
+        "# Old commit against new",
+        "",
+        f"Seconds of {commits['old']} / seconds of {commits['new']}: median (quartiles) of "
+        f"{report['repeats']} repeats of {len(CLIPS)} clips, one thread each. Above 1 the new "
+        "commit is faster. All tokens are equal.",
+        "",
+        "| | end to end | decode |",
+        "|---|---:|---:|",
+    ]
+    for name, ratios in report["ratios"].items():
+        cells = [spread(ratios[key]) for key in ("seconds", "decode")]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += ["", "Prediction. " + " ".join(PREDICTION.split()), ""]
+    return "\n".join(lines)
+
+
+def spread(values: list[float]) -> str:
+    """Median and quartiles."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
+
+
+if __name__ == "__main__":
+    main()
