@@ -52,8 +52,7 @@ def refused(source: Any, *words: str, **options: Any) -> str:
     return message
 
 
-# -- sound images
-# --------------------------------------------------------------------------------------------------
+# -- sound images --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -243,8 +242,7 @@ def test_pillows_own_settings_come_back(tmp_path: Path, monkeypatch: pytest.Monk
     assert (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES) == (100, True)
 
 
-# -- refusals
-# ------------------------------------------------------------------------------------------------------
+# -- refusals ------------------------------------------------------------------------
 
 
 def test_nothing_there(tmp_path: Path) -> None:

@@ -20,7 +20,12 @@ from PIL import Image
 
 from draftlens.core.errors import ConfigError, DraftlensError, MediaError
 from draftlens.media import Limits, Video, load_video
-from draftlens.media.sampling import by_decoding, by_seeking, measure, midpoints
+from draftlens.media.sampling import (
+    frames_by_decoding,
+    frames_by_seeking,
+    measure_extent,
+    midpoints,
+)
 from draftlens.media.source import Source, Unseekable, open_source
 from draftlens.media.video import _load_by_decoding, _load_by_seeking
 
@@ -77,8 +82,7 @@ def middles(total: int, count: int) -> list[int]:
     return [(2 * i + 1) * total // (2 * count) for i in range(count)]
 
 
-# -- which frames
-# --------------------------------------------------------------------------------------------------
+# -- which frames --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [1, 2, 8, 29])
@@ -172,8 +176,7 @@ def test_clips_that_cannot_be_sought(film: Film, numbers: Numbers, name: str) ->
     assert (video.total_frames, video.duration) == (50, pytest.approx(2.0, abs=1e-2 + off / 25))
 
 
-# -- seeking against decoding everything
-# ---------------------------------------------------------------------------
+# -- seeking against decoding everything ---------------------------------------------
 
 TWINS: dict[str, dict[str, Any]] = {
     "constant.mp4": {"options": GOP},
@@ -208,7 +211,7 @@ TWINS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", TWINS)
 def test_seeking_equals_decoding(film: Film, name: str) -> None:
     clip = str(film(name, **TWINS[name]))
-    extent = measure(clip, Limits())
+    extent = measure_extent(clip, Limits())
     with open_source(clip, Limits()) as source:
         every = [(shown.tick, shown.frame.to_ndarray(format="rgb24")) for shown in source.frames()]
     wanted = [
@@ -223,12 +226,12 @@ def test_seeking_equals_decoding(film: Film, name: str) -> None:
         with open_source(clip, Limits()) as source:
             slow = [
                 (shown.tick, shown.frame.to_ndarray(format="rgb24"))
-                for shown in by_decoding(source, ticks)
+                for shown in frames_by_decoding(source, ticks)
             ]
         with open_source(clip, Limits()) as source, open_source(clip, Limits()) as scout:
             fast = [
                 (s.tick, s.frame.to_ndarray(format="rgb24"))
-                for s in by_seeking(source, scout, ticks)
+                for s in frames_by_seeking(source, scout, ticks)
             ]
         assert [tick for tick, _ in slow] == [
             max(t for t, _ in every if t <= tick) for tick in ticks
@@ -295,8 +298,7 @@ def test_close_frames_are_reached_without_going_back(film: Film, decoded: list[i
     assert len(decoded) <= 150
 
 
-# -- pixels
-# --------------------------------------------------------------------------------------------------------
+# -- pixels --------------------------------------------------------------------------
 
 
 TURNS: dict[str, tuple[tuple[int, int, int, int], Callable[[np.ndarray], np.ndarray]]] = {
@@ -388,8 +390,7 @@ def test_a_stream_that_turns_up_midway(film: Film, numbers: Numbers, tmp_path: P
     assert video.total_frames == 120
 
 
-# -- around the frames
-# ---------------------------------------------------------------------------------------------
+# -- around the frames ---------------------------------------------------------------
 
 
 def test_metadata_is_what_processors_want(film: Film) -> None:
@@ -459,8 +460,7 @@ def test_odd_names_are_only_names(
     assert video.path == name
 
 
-# -- refusals
-# ------------------------------------------------------------------------------------------------------
+# -- refusals ------------------------------------------------------------------------
 
 
 def refused(path: str | Path, *words: str, **options: Any) -> str:
@@ -635,12 +635,12 @@ def test_sound_that_runs_on_is_no_truncation(film: Film, numbers: Numbers, name:
 def test_sound_that_runs_on_hides_no_truncation(film: Film) -> None:
     """Where the header states the video's own duration, sound that reaches the end is no excuse."""
     with open_source(str(film("clip.mp4")), Limits()) as source:
-        header = replace(source.header, stated_s=Fraction(10))
+        header = replace(source.header, stated_duration=Fraction(10))
     middle = round(5 / header.tick)
-    assert header.of_video
+    assert header.is_video_duration
     assert not header.is_complete(middle, latest=Fraction(10))
-    assert replace(header, of_video=False).is_complete(middle, latest=Fraction(10))
-    assert not replace(header, of_video=False).is_complete(middle, latest=Fraction(5))
+    assert replace(header, is_video_duration=False).is_complete(middle, latest=Fraction(10))
+    assert not replace(header, is_video_duration=False).is_complete(middle, latest=Fraction(5))
 
 
 def test_a_few_lost_frames_at_the_end_are_no_truncation(film: Film) -> None:
@@ -675,8 +675,7 @@ def test_everything_is_refused_with_the_same_root(tmp_path: Path) -> None:
         load_video(tmp_path / "missing.mp4")
 
 
-# -- filmed clips
-# --------------------------------------------------------------------------------------------------
+# -- filmed clips --------------------------------------------------------------------
 
 
 def filmed(name: str) -> Path:
