@@ -39,7 +39,7 @@ class FakeProcessor:
 
 
 class TextOnlyProcessor(FakeProcessor):
-    """Its template prints text alfirst."""
+    """Its chat template omits media."""
 
     def apply_chat_template(
         self, messages: list[dict[str, Any]], add_generation_prompt: bool, tokenize: bool
@@ -99,7 +99,7 @@ def test_other_forms_are_refused(messages: list[Any], sentence: str) -> None:
 
 def test_a_missing_file_names_itself() -> None:
     with pytest.raises(MediaError, match=r"gone\.png"):
-        read(ask("What?", images="gfirst.png"), num_frames=4)
+        read(ask("What?", images="gone.png"), num_frames=4)
 
 
 def test_one_chat_is_not_padded_and_a_batch_is() -> None:
