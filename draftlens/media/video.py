@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -192,9 +192,8 @@ def _load_by_seeking(path: str, num_frames: int, limits: Limits, report: Progres
         clip = _Clip(header, header.start, duration, total)
         frames = frames_by_seeking(source, scout, midpoints(clip.start, end, num_frames))
         selection = _collect(header, _check_ascending(frames), num_frames, report)
-    timestamps = clip.timestamps(selection.ticks)
-    indices = tuple(_nearest_indices(timestamps, clip.fps, total))
-    return Video(path, selection.frames, timestamps, indices, clip.fps, total, float(clip.duration))
+    indices = _nearest_indices(clip.timestamps(selection.ticks), clip.fps, total)
+    return _to_video(clip, selection, indices)
 
 
 def _load_by_decoding(path: str, num_frames: int, limits: Limits, report: Progress) -> Video:
@@ -209,14 +208,18 @@ def _load_by_decoding(path: str, num_frames: int, limits: Limits, report: Progre
             ticks = midpoints(extent.start, extent.end, num_frames)
             frames = frames_by_decoding(source, ticks)
         selection = _collect(header, frames, num_frames, report)
+    return _to_video(clip, selection, selection.indices)
+
+
+def _to_video(clip: _Clip, selection: _Selection, indices: Sequence[int]) -> Video:
     return Video(
-        path,
-        selection.frames,
-        clip.timestamps(selection.ticks),
-        selection.indices,
-        clip.fps,
-        clip.total_frames,
-        float(clip.duration),
+        path=clip.header.path,
+        frames=selection.frames,
+        timestamps=clip.timestamps(selection.ticks),
+        frame_indices=tuple(indices),
+        fps=clip.fps,
+        total_frames=clip.total_frames,
+        duration=float(clip.duration),
     )
 
 

@@ -6,6 +6,8 @@ Shapes: T frames; S is the side of a frame in pixels; b is the side of the box a
 pixels.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -47,6 +49,24 @@ SPOT_DEPTH = 0.85  # how much lighter spots are
 Floats = NDArray[np.float32]
 
 
+@dataclass(frozen=True)
+class _Boxes:
+    """Boxes around a thing, one for each frame.
+
+    Attributes:
+        corners: int ``[T, 2]``, column and row of the frame at which a box begins, which may be
+            outside the frame.
+        x: ``[T, 1, b]``, pixels to the right of the thing's centre.
+        y: ``[T, b, 1]``, pixels below the thing's centre.
+        radius: ``[T, 1, 1]``, radius of the thing in pixels.
+    """
+
+    corners: NDArray[np.int_]
+    x: Floats
+    y: Floats
+    radius: Floats
+
+
 def frame_times(num_frames: int) -> list[float]:
     """The midpoints of ``num_frames`` equal parts of the clip, each in 0..1.
 
@@ -75,9 +95,7 @@ def render_at(scene: Scene, times: list[float], size: int) -> NDArray[np.uint8]:
         if visible.size:
             first = int(visible[0])
             stop = int(visible[-1]) + 1
-            length = shot.end - shot.start
-            shot_times = [(time - shot.start) / length for time in times[first:stop]]
-            _paint_shot(frames[first:stop], shot, shot_times)
+            _paint_shot(frames[first:stop], shot, _shot_times(shot, times[first:stop]))
     for text in scene.texts:
         _paint_text(frames, text, _visible_frames(clock, text.start, text.end))
     return (frames + 0.5).astype(np.uint8)
@@ -87,6 +105,11 @@ def _visible_frames(clock: NDArray[np.float64], start: float, end: float) -> NDA
     """Indices of the times from `start` to before `end`; the end of the clip is included."""
     before_end = (clock < end) | (end >= 1)
     return np.flatnonzero((clock >= start) & before_end)
+
+
+def _shot_times(shot: Shot, times: list[float]) -> list[float]:
+    length = shot.end - shot.start
+    return [(time - shot.start) / length for time in times]
 
 
 def _paint_shot(frames: Floats, shot: Shot, times: list[float]) -> None:
@@ -116,19 +139,33 @@ def _paint_thing(frames: Floats, thing: Thing, shot: Shot, times: list[float]) -
 
     Only a box around the thing is computed, for all frames at once.
     """
-    size = frames.shape[1]
+    boxes = _boxes(thing, shot, times, frames.shape[1])
+    coverage = _coverage(_distance(thing.shape, boxes.x, boxes.y, boxes.radius))[..., None]
+    x = boxes.x / boxes.radius
+    y = boxes.y / boxes.radius
+    colours = _textured(thing, x, y, 1.5 / boxes.radius)
+    for frame, corner, cover, colour in zip(frames, boxes.corners, coverage, colours, strict=True):
+        left, top = (int(position) for position in corner)
+        _blend(frame, left, top, cover, colour)
+
+
+def _boxes(thing: Thing, shot: Shot, times: list[float], size: int) -> _Boxes:
+    """Boxes around a thing at these shot times, in frames of `size` pixels a side."""
     poses = np.asarray([pose(thing, shot, time) for time in times], dtype=np.float32) * size
+    centres = poses[:, :2]
     max_radius = SPREAD[1] if thing.changes_size else RADIUS[thing.size]
     reach = 1.1 * max_radius * size + 2
-    corners = np.floor(poses[:, :2] - reach).astype(int)  # [T, (x, y)], perhaps outside the frame
+    corners = np.floor(centres - reach).astype(int)
     steps = np.arange(int(2 * reach) + 2, dtype=np.float32) + 0.5
-    x = (corners[:, :1] + steps - poses[:, :1])[:, None, :]
-    y = (corners[:, 1:] + steps - poses[:, 1:2])[:, :, None]
-    radius = poses[:, 2, None, None]
-    coverage = np.clip(0.5 - _distance(thing.shape, x, y, radius), 0, 1)[..., None]
-    colours = _textured(thing, x / radius, y / radius, 1.5 / radius)
-    for frame, (left, top), cover, colour in zip(frames, corners, coverage, colours, strict=True):
-        _blend(frame, int(left), int(top), cover, colour)
+    x = corners[:, :1] + steps - centres[:, :1]  # [T, b]
+    y = corners[:, 1:] + steps - centres[:, 1:]  # [T, b]
+    return _Boxes(corners, x[:, None, :], y[:, :, None], poses[:, 2, None, None])
+
+
+def _coverage(distance: Floats) -> Floats:
+    """The share of each pixel inside an outline, from its distance to it in pixels."""
+    coverage: Floats = np.clip(0.5 - distance, 0, 1)
+    return coverage
 
 
 def _blend(frame: Floats, left: int, top: int, coverage: Floats, colour: Floats) -> None:
@@ -167,17 +204,33 @@ def _textured(thing: Thing, x: Floats, y: Floats, edge: Floats) -> Floats:
     """
     paint = np.asarray(PAINT[thing.colour], dtype=np.float32)
     plain = np.broadcast_to(paint, (*np.broadcast(x, y).shape, 3))
-    if thing.texture == "plain":
-        return plain
-    if thing.texture == "striped":  # dark upright stripes
-        wave = np.abs((x / STRIPE_PERIOD) % 1 - 0.5) * STRIPE_PERIOD - STRIPE_PERIOD / 4
-        share = np.clip(0.5 - wave / edge, 0, 1) + 0 * y
-        return np.asarray(plain * (1 - STRIPE_DEPTH * share[..., None]), dtype=np.float32)
-    # Light spots on a grid.
-    to_centre = np.hypot((x / SPOT_PERIOD) % 1 - 0.5, (y / SPOT_PERIOD) % 1 - 0.5)
-    spot = to_centre * SPOT_PERIOD - SPOT_RADIUS
-    share = np.clip(0.5 - spot / edge, 0, 1)[..., None]
-    return np.asarray(plain + SPOT_DEPTH * share * (255 - plain), dtype=np.float32)
+    if thing.texture == "striped":
+        return _darken_stripes(plain, _coverage(_stripe_distance(x) / edge))
+    if thing.texture == "spotted":
+        return _lighten_spots(plain, _coverage(_spot_distance(x, y) / edge))
+    return plain
+
+
+def _stripe_distance(x: Floats) -> Floats:
+    """The distance to the nearest upright stripe in radii, negative inside."""
+    distance: Floats = np.abs((x / STRIPE_PERIOD) % 1 - 0.5) * STRIPE_PERIOD - STRIPE_PERIOD / 4
+    return distance
+
+
+def _spot_distance(x: Floats, y: Floats) -> Floats:
+    """The distance to the nearest spot of a grid in radii, negative inside."""
+    column = (x / SPOT_PERIOD) % 1 - 0.5
+    row = (y / SPOT_PERIOD) % 1 - 0.5
+    distance: Floats = np.hypot(column, row) * SPOT_PERIOD - SPOT_RADIUS
+    return distance
+
+
+def _darken_stripes(plain: Floats, stripes: Floats) -> Floats:
+    return np.asarray(plain * (1 - STRIPE_DEPTH * stripes[..., None]), dtype=np.float32)
+
+
+def _lighten_spots(plain: Floats, spots: Floats) -> Floats:
+    return np.asarray(plain + SPOT_DEPTH * spots[..., None] * (255 - plain), dtype=np.float32)
 
 
 def _distance(shape: str, x: Floats, y: Floats, radius: Floats) -> Floats:
@@ -192,21 +245,33 @@ def _distance(shape: str, x: Floats, y: Floats, radius: Floats) -> Floats:
     Returns:
         ``[T, b, b]``.
     """
-    if shape == "circle":
-        return np.asarray(np.sqrt(x * x + y * y) - radius)
-    if shape == "ring":
-        return np.asarray(np.abs(np.sqrt(x * x + y * y) - 0.7 * radius) - 0.3 * radius)
+    if shape in ("circle", "ring"):
+        return _round_distance(shape, np.sqrt(x * x + y * y), radius)
     abs_x = np.abs(x)
-    abs_y = np.abs(y)
+    distance: Floats
     if shape == "square":
-        return np.asarray(np.maximum(abs_x, abs_y) - 0.86 * radius)
-    if shape == "cross":
-        across = np.maximum(abs_x - radius, abs_y - 0.35 * radius)
-        upright = np.maximum(abs_x - 0.35 * radius, abs_y - radius)
-        return np.asarray(np.minimum(across, upright))
-    # The centre of mass of a triangle is below the middle of its box.
-    low = y - 0.3 * radius
-    return np.asarray(np.maximum(low, 0.866 * abs_x - 0.5 * low) - 0.62 * radius)
+        distance = np.maximum(abs_x, np.abs(y)) - 0.86 * radius
+    elif shape == "cross":
+        distance = _cross_distance(abs_x, np.abs(y), radius)
+    else:
+        # The centre of mass of a triangle is below the middle of its box.
+        low = y - 0.3 * radius
+        distance = np.maximum(low, 0.866 * abs_x - 0.5 * low) - 0.62 * radius
+    return distance
+
+
+def _round_distance(shape: str, to_centre: Floats, radius: Floats) -> Floats:
+    distance = to_centre - radius
+    if shape == "ring":
+        distance = np.abs(to_centre - 0.7 * radius) - 0.3 * radius
+    return distance
+
+
+def _cross_distance(abs_x: Floats, abs_y: Floats, radius: Floats) -> Floats:
+    across = np.maximum(abs_x - radius, abs_y - 0.35 * radius)
+    upright = np.maximum(abs_x - 0.35 * radius, abs_y - radius)
+    distance: Floats = np.minimum(across, upright)
+    return distance
 
 
 def _paint_text(frames: Floats, text: Text, visible: NDArray[np.intp]) -> None:
