@@ -39,7 +39,7 @@ class Header:
     Attributes:
         path: the file, for messages.
         tick: seconds per tick.
-        start: tick of the stream's start; None when the header does not say.
+        start: tick of the stream's start; None when the header does not state it.
         rate: frames per second, on average; None when the header gives none.
         step: ticks that a frame lasts if it carries no duration.
         num_frames: number of frames; 0 when the header does not count them.

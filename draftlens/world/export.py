@@ -1,8 +1,8 @@
 """Writes the world as files to train and evaluate other models on.
 
 The formats are LLaVA's JSON and a folder for Hugging Face ``datasets``. The dialogues are those of
-``samples.py``, and seeds from HELD_OUT on make the test split. A folder appears only when all of it
-is written, so that an interrupted export cannot be mistaken for a complete one.
+``samples.py``, and seeds from HELD_OUT on make the test split. A folder appears only when it
+is complete, so that an interrupted export cannot be mistaken for a complete one.
 """
 
 import json

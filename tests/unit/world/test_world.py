@@ -178,7 +178,7 @@ def test_captions_state_exactly_the_facts_of_their_scene(base: int) -> None:
 
 
 def wrong_words(word: str) -> Iterator[str]:
-    """Words of no meaning, and others that could stand where this one stands."""
+    """A word without meaning, and other words that are possible at the same position."""
     yield "xyz"
     for values in VALUES:
         if word in values:
@@ -225,8 +225,8 @@ def words_of(marked_text: str) -> list[tuple[str, bool]]:
     return words
 
 
-# Decided too, but without a mark: where texts begin and end, and words before a mark ("stands
-# [still]", "moves to the [left]" beside "moves [upwards]").
+# These words also depend on the scene, but are not marked: the first and last words of texts, and
+# words before a mark ("stands [still]", "moves to the [left]" as opposed to "moves [upwards]").
 NOT_MARKED = {"stands", "to", "There", "First", "Then", "The", "end"}
 
 

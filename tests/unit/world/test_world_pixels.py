@@ -114,9 +114,9 @@ def painted_points(scene: Scene, time: float, size: int) -> Iterator[tuple[int, 
     for thing, x, y, radius in things:
         top = y - 0.7 * radius if thing.shape == "ring" else y  # a ring's middle is empty
         near = [
-            other
-            for other, ox, oy, r in things
-            if other is not thing and math.hypot(ox - x, oy - top) < r + 0.04
+            neighbour
+            for neighbour, ox, oy, r in things
+            if neighbour is not thing and math.hypot(ox - x, oy - top) < r + 0.04
         ]
         if not near and 0.02 < x < 0.98 and (text is None or top < 0.79):
             yield int(top * size), int(x * size), thing.colour
@@ -145,10 +145,10 @@ def test_things_of_pictures_have_their_colour_where_they_are() -> None:
 def test_entering_things_are_outside_before_and_inside_after(
     side: str, when: str, before: float, after: float
 ) -> None:
-    where = {"place": f"top {side}", "centre": (0.25 if side == "left" else 0.75, 0.25)}
+    fields = {"place": f"top {side}", "centre": (0.25 if side == "left" else 0.75, 0.25)}
     for motion, empty, full in (("enter", before, after), ("leave", after, before)):
-        moving = make_scene(make_shot(make_thing(motion, when=when, **where)))
-        staying = make_scene(make_shot(make_thing(**where)))
+        moving = make_scene(make_shot(make_thing(motion, when=when, **fields)))
+        staying = make_scene(make_shot(make_thing(**fields)))
         assert (render_at(moving, [empty], 64) == PAINT["black"]).all()
         assert np.array_equal(render_at(moving, [full], 64), render_at(staying, [0.5], 64))
 
@@ -181,12 +181,13 @@ def test_a_panning_camera_shifts_everything_by_the_same_way(
     )
     first, last = render_at(make_scene(shot), [0.25, 0.75], 200).astype(int)
     step = 26  # of 200 pixels: half of the whole way
-    kept, shifted = (
-        (first[:, : 200 - step], last[:, step:])
-        if sign > 0
-        else (first[:, step:], last[:, : 200 - step])
-    )
-    assert np.abs(kept - shifted).max() <= 1
+    if sign < 0:
+        before = first[:, step:]
+        after = last[:, : 200 - step]
+    else:
+        before = first[:, : 200 - step]
+        after = last[:, step:]
+    assert np.abs(before - after).max() <= 1
     assert differing(first, last) > 2000
 
 
@@ -227,20 +228,16 @@ def test_texts_fit_their_strip_and_are_unlike_each_other(font: str) -> None:
         assert cover.max() > 0.9
         assert not cover[:, 0].any()
         assert not cover[:, -1].any()
-        gaps = sorted(
-            float(np.abs(cover - other).sum()) for name, other in masks.items() if name != value
-        )
-        assert gaps[0] > 4
+        gaps = [float(np.abs(cover - masks[name]).sum()) for name in masks if name != value]
+        assert min(gaps) > 4
 
 
 def strip_cover(strip: np.ndarray, text: s.Text) -> np.ndarray:
     """How much ink lies on each pixel of a strip, read from its green channel."""
-    ink, paper = (
-        (10, 252 if text.carrier == "card" else 250)
-        if text.kind == "secret"
-        else (INK[text.colour][1], 0)
-    )
-    paper = 226 if text.carrier == "card" else paper
+    ink = 10 if text.kind == "secret" else INK[text.colour][1]
+    paper = 250 if text.kind == "secret" else 0
+    if text.carrier == "card":
+        paper = 226
     return (strip[..., 1].astype(float) - paper) / (ink - paper)
 
 
@@ -319,13 +316,12 @@ def test_all_that_is_said_shows_in_eight_frames(seed: int) -> None:
             if thing.motion not in ("stay", "bump"):
                 still = with_thing(scene, at, which, motion="stay", when="")
                 assert differing(render(still, 8, 64), frames) > 10 * CLEAR
-        other = (
-            replace(shot, camera="still")
-            if shot.camera != "still"
-            else replace(shot, background="black")
-        )
-        if other != shot:
-            shots = (*scene.shots[:at], other, *scene.shots[at + 1 :])
+        if shot.camera != "still":
+            changed = replace(shot, camera="still")
+        else:
+            changed = replace(shot, background="black")
+        if changed != shot:
+            shots = (*scene.shots[:at], changed, *scene.shots[at + 1 :])
             assert differing(render(replace(scene, shots=shots), 8, 64), frames) > 10 * CLEAR
 
 
