@@ -22,7 +22,7 @@ from draftlens.core import tree as trees
 from draftlens.evaluate.asking import conversation
 from draftlens.measure.stock import run_stock
 from draftlens.models.backbone import Backbone
-from draftlens.world import HELD_OUT, Turn, sample_scene, told_caption
+from draftlens.world import HELD_OUT, Turn, marked_caption, sample_scene
 from draftlens.world.samples import Sample
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ def quiet(threads: int) -> None:
 def clip(seed: int) -> Sample:
     """A held-out clip whose caption is asked for."""
     shown = sample_scene(HELD_OUT + seed)
-    return Sample("clip", (shown,), (Turn(PROMPT, told_caption(shown), "caption"),))
+    return Sample("clip", (shown,), (Turn(PROMPT, marked_caption(shown), "caption"),))
 
 
 def given(engine: Engine, sample: Sample, frames: int) -> Inputs:

@@ -90,7 +90,7 @@ def agreement(
             continue
         right += 1
         for hit, kind in zip(
-            row, token_kinds(sample.turns[-1].told, answer.tokens, decode)[1:], strict=True
+            row, token_kinds(sample.turns[-1].marked_answer, answer.tokens, decode)[1:], strict=True
         ):
             if kind is not None:
                 (seen if kind else connecting).append(hit)

@@ -17,13 +17,13 @@ from draftlens.world import (
     Turn,
     differences,
     follow_ups,
+    marked_caption,
+    marked_still_caption,
     questions,
     sample_pair,
     sample_scene,
     sample_still,
     small_talk,
-    told_caption,
-    told_still,
 )
 from draftlens.world.samples import Sample
 
@@ -60,13 +60,16 @@ def captions(kind: str, number: int, seed: int) -> list[Sample]:
     if kind == "clip":
         scenes = [sample_scene(s) for s in range(_span(seed), _span(seed) + number)]
         return [
-            Sample(kind, (s,), (Turn(VIDEO_PROMPTS[0], told_caption(s), "caption"),))
+            Sample(kind, (s,), (Turn(VIDEO_PROMPTS[0], marked_caption(s), "caption"),))
             for s in scenes
         ]
     scenes = [
         sample_still(s) for s in range(_span(seed) + PICTURES, _span(seed) + PICTURES + number)
     ]
-    return [Sample(kind, (s,), (Turn(IMAGE_PROMPTS[0], told_still(s), "caption"),)) for s in scenes]
+    return [
+        Sample(kind, (s,), (Turn(IMAGE_PROMPTS[0], marked_still_caption(s), "caption"),))
+        for s in scenes
+    ]
 
 
 def asked(family: str, number: int, seed: int) -> list[Sample]:

@@ -1,5 +1,4 @@
-"""Files -> frames and pictures. Every refusal of bad input lives here, as a `MediaError` of one
-sentence."""
+"""Reading clips and images from files. Unusable input raises a `MediaError` of one sentence."""
 
 from draftlens.media.image import load_image
 from draftlens.media.limits import Limits

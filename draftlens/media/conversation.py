@@ -1,5 +1,4 @@
-"""From a prompt with clips and images, or chat messages, to what the model's own processor makes of
-them."""
+"""From a prompt with clips and images, or chat messages, to the inputs of a model."""
 
 from __future__ import annotations
 
@@ -13,10 +12,13 @@ from draftlens.media import Limits, Video, load_image, load_video
 
 Message = Mapping[str, Any]
 
+# Types of processor attributes that are settings, as opposed to parts.
+_SETTING_TYPES = (str, int, float, tuple, list, type(None))
+
 
 @dataclass
 class Conversation:
-    """Chat messages with their media taken out, as processors want them.
+    """Chat messages, with their media in separate lists as processors expect them.
 
     Args:
         messages: chat-template messages whose media items carry no data.
@@ -35,12 +37,17 @@ def ask(prompt: str, video: Any = None, images: Any = None) -> list[dict[str, An
     Args:
         prompt: the question or instruction.
         video: path of a clip.
-        images: one image or several: paths, PIL images or arrays.
+        images: one image or a list of images: paths, PIL images or arrays.
     """
-    several = images if isinstance(images, (list, tuple)) else [] if images is None else [images]
-    content: list[dict[str, Any]] = [] if video is None else [{"type": "video", "video": video}]
-    content += [{"type": "image", "image": image} for image in several]
-    return [{"role": "user", "content": [*content, {"type": "text", "text": prompt}]}]
+    content: list[dict[str, Any]] = []
+    if video is not None:
+        content.append({"type": "video", "video": video})
+    if isinstance(images, (list, tuple)):
+        content += [{"type": "image", "image": image} for image in images]
+    elif images is not None:
+        content.append({"type": "image", "image": images})
+    content.append({"type": "text", "text": prompt})
+    return [{"role": "user", "content": content}]
 
 
 def read(
@@ -52,12 +59,12 @@ def read(
     """Load the media of chat messages.
 
     Args:
-        messages: `role` and `content`, a string or a list of items ``{"type": "text" | "image" |
-            "video", ...}`` whose media stand under `image`, `video`, `path` or `url` (a local
-            path).
+        messages: dicts with `role` and `content`. The content is a string or a list of items
+            ``{"type": "text" | "image" | "video", ...}``. The value of a media item is under
+            `image`, `video`, `path` or `url` (a local path).
         num_frames: frames to sample from each clip.
-        limits: what is refused as absurd.
-        on_frame: told (frames read, frames wanted) while a clip is read.
+        limits: bounds on the size of media.
+        on_frame: called with (frames read, frames to read) while a clip is read.
 
     Raises:
         InputError: a message or item has another form.
@@ -65,136 +72,181 @@ def read(
     """
     limits = limits or Limits()
     conversation = Conversation()
-
-    def load_clip(source: Any) -> Video:
-        return load_video(source, num_frames=num_frames, limits=limits, on_progress=on_frame)
-
-    def load_picture(source: Any) -> Any:
-        return load_image(source, limits=limits)
-
-    loaders = {
-        "video": (load_clip, conversation.videos),
-        "image": (load_picture, conversation.images),
-    }
     for message in messages:
-        if not isinstance(message, Mapping) or "role" not in message or "content" not in message:
-            raise InputError("a message is a dict with role and content")
-        content = message["content"]
-        items = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        if not isinstance(items, Sequence) or not all(isinstance(item, Mapping) for item in items):
-            raise InputError(
-                f"the content of a message is a string or a list of items, not {content!r:.80}"
-            )
-        kept = [_take(item, loaders) for item in items]
-        conversation.messages.append({"role": message["role"], "content": kept})
+        content: list[dict[str, Any]] = []
+        for item in _items(message):
+            kind = str(item.get("type"))
+            if kind == "text":
+                content.append({"type": "text", "text": _text(item)})
+                continue
+            source = _media_source(item, kind)
+            if kind == "video":
+                video = load_video(
+                    source, num_frames=num_frames, limits=limits, on_progress=on_frame
+                )
+                conversation.videos.append(video)
+            else:
+                conversation.images.append(load_image(source, limits=limits))
+            content.append({"type": kind})
+        conversation.messages.append({"role": message["role"], "content": content})
     return conversation
 
 
-def _take(
-    item: Message, loaders: Mapping[str, tuple[Callable[[Any], Any], list[Any]]]
-) -> dict[str, Any]:
-    """Load an item's media into its list; what is left of the item goes to the chat template."""
-    kind = str(item.get("type"))
-    if kind == "text":
-        if not isinstance(item.get("text"), str):
-            raise InputError("an item of type text needs a string under 'text'")
-        return {"type": "text", "text": item["text"]}
-    if kind not in loaders:
+def _items(message: Message) -> Sequence[Message]:
+    """The items of a message.
+
+    Raises:
+        InputError: the message is not a dict with a role and content, or the content is neither a
+            string nor a list of dicts.
+    """
+    if not isinstance(message, Mapping) or "role" not in message or "content" not in message:
+        raise InputError("a message is a dict with role and content")
+    content = message["content"]
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    is_list = isinstance(content, Sequence)
+    if not is_list or not all(isinstance(item, Mapping) for item in content):
+        raise InputError(
+            f"the content of a message is a string or a list of items, not {content!r:.80}"
+        )
+    items: Sequence[Message] = content
+    return items
+
+
+def _text(item: Message) -> str:
+    text = item.get("text")
+    if not isinstance(text, str):
+        raise InputError("an item of type text needs a string under 'text'")
+    return text
+
+
+def _media_source(item: Message, kind: str) -> Any:
+    """The path, image or array of a media item.
+
+    Raises:
+        InputError: the kind is unknown, the item has no source, or a video is not a path.
+    """
+    if kind not in ("image", "video"):
         raise InputError(f"an item of a message is text, image or video, not {kind!r}")
-    source = next((item[key] for key in (kind, "path", "url") if item.get(key) is not None), None)
-    if source is None:
+    for key in (kind, "path", "url"):
+        source = item.get(key)
+        if source is not None:
+            break
+    else:
         raise InputError(f"an item of type {kind} needs {kind!r} or 'path'")
     if kind == "video" and not isinstance(source, (str, PathLike)):
         raise InputError(f"a video is the path of a file, not {type(source).__name__}")
-    load, loaded = loaders[kind]
-    loaded.append(load(source))
-    return {"type": kind}
+    return source
 
 
 def process(processor: Any, conversations: Sequence[Conversation]) -> dict[str, Any]:
-    """What the processor makes of a batch of conversations, as `generate` takes it.
+    """Run a processor on a batch of conversations.
+
+    Returns:
+        Inputs for `generate`, as tensors by name.
 
     Raises:
-        InputError: the processor cannot show what the messages hold.
+        InputError: the processor or its chat template does not accept the media, or the processor
+            refuses the input.
     """
-    texts = [_prompt(processor, conversation.messages) for conversation in conversations]
+    texts = [_apply_template(processor, chat.messages) for chat in conversations]
     for conversation, text in zip(conversations, texts, strict=True):
-        _check_shown(processor, conversation, text)
-    videos = [video for c in conversations for video in c.videos]
-    options: dict[str, Any] = {"padding": True} if len(texts) > 1 else {}
-    if any(c.images for c in conversations):
-        # A list per chat also for one chat: LLaVA-OneVision takes a flat list for as many chats of
-        # one image each.
-        options["images"] = [c.images for c in conversations]
-    if videos:
-        # Frames are sampled already, by timestamp; the processor learns when each was shown.
-        options["videos"] = [video.frames for video in videos]
-        options["video_metadata"] = [video.metadata for video in videos]
-        options["do_sample_frames"] = False
+        _check_media(processor, conversation, text)
+    options = _processor_options(conversations)
     try:
         return dict(processor(text=texts, return_tensors="pt", **options))
     except (TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{type(processor).__name__} refused the input: {error}") from error
 
 
-def _prompt(processor: Any, messages: list[dict[str, Any]]) -> str:
+def _processor_options(conversations: Sequence[Conversation]) -> dict[str, Any]:
+    """The arguments of a processor beside the texts."""
+    options: dict[str, Any] = {}
+    if len(conversations) > 1:
+        options["padding"] = True
+    if any(chat.images for chat in conversations):
+        # A list per chat, even for a single chat: LLaVA-OneVision treats a flat list as a batch of
+        # chats with one image each.
+        options["images"] = [chat.images for chat in conversations]
+    videos = [video for chat in conversations for video in chat.videos]
+    if videos:
+        # The frames are sampled already; the metadata gives the processor their timestamps.
+        options["videos"] = [video.frames for video in videos]
+        options["video_metadata"] = [video.metadata for video in videos]
+        options["do_sample_frames"] = False
+    return options
+
+
+def _apply_template(processor: Any, messages: list[dict[str, Any]]) -> str:
     text: str = processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     return text
 
 
-def _check_shown(processor: Any, conversation: Conversation, text: str) -> None:
-    """Refuse media that processor or chat template would drop: a model that sees nothing answers
-    all the same."""
+def _check_media(processor: Any, conversation: Conversation, text: str) -> None:
+    """Refuse media that the processor or the chat template would drop.
+
+    A model that receives no picture still answers, so the loss would go unnoticed.
+
+    Args:
+        processor: the processor of the model.
+        conversation: the chat.
+        text: the chat after the chat template is applied.
+    """
+    if conversation.images:
+        _check_kind(processor, conversation.messages, text, "image", "")
+    if conversation.videos:
+        hint = ": show its frames as images"
+        _check_kind(processor, conversation.messages, text, "video", hint)
+
+
+def _check_kind(
+    processor: Any, messages: list[dict[str, Any]], text: str, kind: str, hint: str
+) -> None:
+    """Refuse media of one kind that the processor or the chat template would drop."""
     name = type(processor).__name__
-    for kind, media in (("image", conversation.images), ("video", conversation.videos)):
-        if not media:
-            continue
-        if (
-            getattr(processor, f"{kind}_token", None) is None
-            and getattr(processor, f"{kind}_processor", None) is None
-        ):
-            more = ": show its frames as images" if kind == "video" else ""
-            raise InputError(f"{name} takes no {kind}{more}")
-        # What stands for media differs from template to template; that something does can be seen
-        # without knowing it.
-        if (
-            _prompt(processor, [_without(kind, message) for message in conversation.messages])
-            == text
-        ):
-            raise InputError(f"the chat template of {name} leaves out every {kind}")
+    has_token = getattr(processor, f"{kind}_token", None) is not None
+    has_part = getattr(processor, f"{kind}_processor", None) is not None
+    if not has_token and not has_part:
+        raise InputError(f"{name} takes no {kind}{hint}")
+    # The placeholder of a picture differs between templates. If the text is the same without the
+    # pictures, the template has no placeholder for them.
+    without_media = [_replace_media(kind, message) for message in messages]
+    if _apply_template(processor, without_media) == text:
+        raise InputError(f"the chat template of {name} leaves out every {kind}")
 
 
-def _without(kind: str, message: dict[str, Any]) -> dict[str, Any]:
-    nothing = {"type": "text", "text": ""}
+def _replace_media(kind: str, message: dict[str, Any]) -> dict[str, Any]:
+    """The message with an empty text in place of each item of this kind."""
+    empty = {"type": "text", "text": ""}
+    content = [empty if item["type"] == kind else item for item in message["content"]]
+    return {**message, "content": content}
+
+
+def same_processing(first: Any, second: Any) -> bool:
+    """Whether two processors give the same outputs, so that inputs need processing only once."""
+    if type(first) is not type(second) or first.chat_template != second.chat_template:
+        return False
+    if _settings(first) != _settings(second):
+        return False
+    return all(
+        _part_settings(first, part) == _part_settings(second, part)
+        for part in ("image_processor", "video_processor")
+    )
+
+
+def _settings(processor: Any) -> dict[str, Any]:
+    """The processor's own settings.
+
+    Some of them determine how many tokens represent a picture, such as LLaVA's `patch_size`.
+    """
     return {
-        **message,
-        "content": [nothing if item["type"] == kind else item for item in message["content"]],
+        name: value for name, value in vars(processor).items() if isinstance(value, _SETTING_TYPES)
     }
 
 
-def same_processing(one: Any, other: Any) -> bool:
-    """Whether two processors make the same of the same input, so that it needs to be processed only
-    once."""
-    if (
-        type(one) is not type(other)
-        or one.chat_template != other.chat_template
-        or _own(one) != _own(other)
-    ):
-        return False
-    return all(
-        _settings(one, name) == _settings(other, name)
-        for name in ("image_processor", "video_processor")
-    )
-
-
-def _own(processor: Any) -> dict[str, Any]:
-    """Its plain settings: some say how many tokens stand for a picture, such as LLaVA's
-    `patch_size`."""
-    plain = (str, int, float, tuple, list, type(None))
-    return {name: value for name, value in vars(processor).items() if isinstance(value, plain)}
-
-
-def _settings(processor: Any, part: str) -> Any:
-    return (
-        getattr(processor, part).to_dict() if getattr(processor, part, None) is not None else None
-    )
+def _part_settings(processor: Any, name: str) -> Any:
+    """The settings of the image or video processor; None if there is none."""
+    part = getattr(processor, name, None)
+    if part is None:
+        return None
+    return part.to_dict()

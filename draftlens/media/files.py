@@ -1,4 +1,4 @@
-"""Is there a readable file at all: the refusals that clips and images share."""
+"""Checks on media files that need no decoder, shared by clips and images."""
 
 from __future__ import annotations
 
@@ -7,34 +7,50 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-from draftlens.media.limits import Limits, in_bytes, refusal, too_much
+from draftlens.media.limits import Limits, format_bytes, over_limit, refusal
+
+IS_VIDEO = "it is a video"
+_IS_HEIC = "it is a HEIC photo (save it as JPEG or PNG)"
+_IS_PDF = "it is a PDF document"
+_IS_TEXT = "it is text"
+
+# Major brands of photographs that are stored in the container format of MP4.
+_HEIC_BRANDS = frozenset({b"heic", b"heix", b"mif1"})
+_AVIF_BRANDS = frozenset({b"avif", b"avis"})
+
+# Control characters that text never contains. Terminal recordings contain \b and escape codes.
+_NON_TEXT_BYTES = bytes(set(range(32)) - set(b"\t\n\r\f\b\x1b"))
+
+# The kinds of box that a QuickTime file can begin with. The index is in the `moov` box.
+_FIRST_BOXES = frozenset({b"ftyp", b"mdat", b"wide", b"free", b"skip", b"moov"})
+
+_HEAD_BYTES = 4096
 
 
 def check_file(source: str | Path, limits: Limits) -> str:
-    """The path as text, once it is known to name a readable file of a sensible size.
+    """Check that a path names a readable file of an acceptable size.
+
+    Returns:
+        The path as text.
 
     Raises:
-        MediaError: missing, a folder, a device or pipe, empty, larger than `limits.max_bytes`, or
-            not permitted.
+        MediaError: the file is missing, empty, larger than `limits.max_bytes` or not permitted, or
+            it is a folder, a device or a pipe.
     """
     path = os.fspath(source)
     try:
-        status = os.stat(path)
-        _check_status(path, status, limits)
-        with open(
-            path, "rb"
-        ):  # the only honest test of permission: os.access knows neither ACLs nor effective users
+        _check_status(path, os.stat(path), limits)
+        # Opening is the only reliable test of permission: os.access considers neither ACLs nor
+        # effective users.
+        with open(path, "rb"):
             pass
     except FileNotFoundError:
         hint = "; it looks like an address: download it first" if "://" in path else ""
         raise refusal(path, f"there is no such file{hint}") from None
     except PermissionError:
         raise refusal(path, "permission was denied") from None
-    except (
-        OSError,
-        ValueError,
-    ) as error:  # ValueError: a NUL or an unencodable character in the name
-        raise refusal(path, f"the system cannot open it ({_reason(error)})") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL or unencodable character in the name
+        raise refusal(path, _open_failure(error)) from error
     return path
 
 
@@ -46,88 +62,97 @@ def _check_status(path: str, status: os.stat_result, limits: Limits) -> None:
     if status.st_size == 0:
         raise refusal(path, "it is empty (0 bytes)")
     if status.st_size > limits.max_bytes:
-        raise too_much(
-            path, f"it is {in_bytes(status.st_size)}", in_bytes(limits.max_bytes), "max_bytes"
-        )
+        figure = f"it is {format_bytes(status.st_size)}"
+        raise over_limit(path, figure, format_bytes(limits.max_bytes), "max_bytes")
 
 
-def _reason(error: OSError | ValueError) -> str:
-    return (isinstance(error, OSError) and error.strerror) or str(error)
+def _open_failure(error: OSError | ValueError) -> str:
+    """The cause of a refusal after the system failed to open a file."""
+    reason = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        reason = error.strerror
+    return f"the system cannot open it ({reason})"
 
 
-_NEVER_IN_TEXT = bytes(
-    set(range(32)) - set(b"\t\n\r\f\b\x1b")
-)  # \b and escape codes occur in terminal recordings
-A_VIDEO = "it is a video"
-_HEIC = "it is a HEIC photo (save it as JPEG or PNG)"
-_BRANDS = {
-    b"heic": _HEIC,
-    b"heix": _HEIC,
-    b"mif1": _HEIC,
-    b"avif": None,
-    b"avis": None,
-}  # photos in MP4's clothes
+def guess_content(path: str) -> str | None:
+    """Describe a file that no decoder recognises, as the cause of a refusal.
 
-
-def what_instead(path: str) -> str | None:
-    """What a file that no decoder recognised seems to be, as the cause of a refusal; None when it
-    cannot be told."""
+    Returns:
+        A clause such as "it is a PDF document", or None if the content is unknown.
+    """
     try:
-        with open(path, "rb") as file:
-            head = file.read(4096)
+        head = _read_head(path)
     except OSError as error:
-        return f"the system cannot open it ({_reason(error)})"
+        return _open_failure(error)
     if head.startswith(b"%PDF"):
-        return "it is a PDF document"
+        return _IS_PDF
     if head[4:8] == b"ftyp":
-        return _BRANDS.get(head[8:12], A_VIDEO)
-    if head[:4] == b"\x1aE\xdf\xa3" or (head[:4] == b"RIFF" and head[8:12] == b"AVI "):
-        return A_VIDEO
-    return "it is text" if is_text(path) else None
+        return _describe_brand(head[8:12])
+    is_matroska = head[:4] == b"\x1aE\xdf\xa3"
+    is_avi = head[:4] == b"RIFF" and head[8:12] == b"AVI "
+    if is_matroska or is_avi:
+        return IS_VIDEO
+    if is_text(path):
+        return _IS_TEXT
+    return None
+
+
+def _describe_brand(brand: bytes) -> str | None:
+    """Describe a file of the MP4 family by its major brand; None for AVIF photographs."""
+    if brand in _HEIC_BRANDS:
+        return _IS_HEIC
+    if brand in _AVIF_BRANDS:
+        return None
+    return IS_VIDEO
 
 
 def is_text(path: str) -> bool:
-    """Whether a readable file begins with UTF-8 text; the last character read may be cut in two."""
-    with open(path, "rb") as file:
-        head = file.read(4096)
-    if head.translate(None, _NEVER_IN_TEXT) != head:
+    """Whether a readable file begins with UTF-8 text."""
+    head = _read_head(path)
+    if head.translate(None, _NON_TEXT_BYTES) != head:
         return False
     try:
         head.decode("utf-8")
     except UnicodeDecodeError as error:
-        return error.start >= len(head) - 3
+        return error.start >= len(head) - 3  # the end of `head` may split a character
     return True
 
 
-# A QuickTime file begins with one of these boxes; one that begins with `moov` carries its index in
-# front.
-_FIRST_BOXES = {b"ftyp", b"mdat", b"wide", b"free", b"skip", b"moov"}
+def _read_head(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(_HEAD_BYTES)
 
 
 def lacks_mp4_index(path: str) -> bool:
-    """Whether the file is an MP4 or MOV whose `moov` box is absent or cut off: what a broken
-    download looks like."""
+    """Whether the file is an MP4 or MOV whose `moov` box is absent or cut off.
+
+    Interrupted downloads leave such files.
+    """
     try:
         size = os.path.getsize(path)
         with open(path, "rb") as file:
-            return file.read(8)[4:] in _FIRST_BOXES and not _has_whole_box(file, size, b"moov")
+            is_quicktime = file.read(8)[4:] in _FIRST_BOXES
+            return is_quicktime and not _has_whole_box(file, size, b"moov")
     except OSError:
         return False
 
 
-def _has_whole_box(file: BinaryIO, size: int, wanted: bytes) -> bool:
-    """Walk the top-level boxes: 4 bytes of length, 4 of kind, and for a length of 1 the real one in
-    8 more bytes."""
-    at = 0
-    while at + 8 <= size:
-        file.seek(at)
+def _has_whole_box(file: BinaryIO, size: int, kind: bytes) -> bool:
+    """Whether a box of this kind lies at the top level of a QuickTime file and is complete.
+
+    A box begins with 4 bytes of length and 4 bytes of kind. A length of 1 means that the real
+    length follows in 8 more bytes, and a length of 0 that the box reaches to the end of the file.
+    """
+    position = 0
+    while position + 8 <= size:
+        file.seek(position)
         head = file.read(16)
         length = int.from_bytes(head[:4], "big")
         if length == 1:
             length = int.from_bytes(head[8:16], "big")
-        if head[4:8] == wanted:
-            return at + length <= size
-        if length < 8:  # 0 means "to the end of the file"
+        if head[4:8] == kind:
+            return position + length <= size
+        if length < 8:
             return False
-        at += length
+        position += length
     return False

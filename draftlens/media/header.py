@@ -1,4 +1,4 @@
-"""Opening a clip, and what its header promises: the refusals that need no decoding live here."""
+"""Opens clips and reads their headers; raises the refusals that need no decoding."""
 
 from __future__ import annotations
 
@@ -12,44 +12,43 @@ from av.stream import Disposition
 from av.video.stream import VideoStream
 
 from draftlens.core.errors import MediaError
-from draftlens.media.files import A_VIDEO, is_text, lacks_mp4_index, what_instead
-from draftlens.media.limits import Limits, check_pixels, refusal, too_much
+from draftlens.media.files import IS_VIDEO, guess_content, is_text, lacks_mp4_index
+from draftlens.media.limits import Limits, check_pixels, over_limit, refusal
 
-# Formats whose index and timestamps can be trusted for seeking; every other one is decoded from its
-# start.
-_SEEKABLE = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
+# Formats whose index and timestamps can be trusted for seeking. Every other format is decoded from
+# the start.
+_SEEKABLE_FORMATS = frozenset({"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"})
 # Formats whose header states the duration, so that a shorter file is a truncated one. MPEG streams
 # and raw ones do not: what FFmpeg reports for those is measured on the file as it is, or guessed
 # from the bit rate.
-_STATES_DURATION = _SEEKABLE | {"avi", "flv", "asf"}
-_STILL_BRANDS = {"avif", "heic", "heix", "mif1"}
-_TEXT_CODECS = {
-    "ansi",
-    "bintext",
-    "xbin",
-    "idf",
-}  # FFmpeg can film a text scrolling by, and takes some for songs
+_FORMATS_WITH_DURATION = _SEEKABLE_FORMATS | {"avi", "flv", "asf"}
+_IMAGE_BRANDS = frozenset({"avif", "heic", "heix", "mif1"})
+# Codecs with which FFmpeg renders text as scrolling video. Some of them also match music files.
+_TEXT_CODECS = frozenset({"ansi", "bintext", "xbin", "idf"})
+
+_DEFAULT_RATE = Fraction(25)
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a clip says about itself before anything is decoded.
+    """The header of a clip, read before anything is decoded.
 
-    Times are ticks, the stream's own integer clock, so that two ways of reaching a frame can be
+    Times are ticks of the stream's integer clock, so that two ways of reaching a frame can be
     compared exactly. A tick is absolute: the stream's first frame need not be at 0.
 
     Attributes:
         path: the file, for messages.
         tick: seconds per tick.
-        start: tick of the stream's start; None when the header does not say.
+        start: tick of the stream's start; None when the header does not state it.
         rate: frames per second, on average; None when the header gives none.
-        step: ticks that a frame lasts where it does not say so itself.
-        counted: number of frames; 0 when the header does not count them.
-        stated_s: duration in seconds; None when the header states none that can be trusted.
-        of_video: whether `stated_s` is the video stream's own, and not that of the longest stream.
+        step: ticks that a frame lasts if it carries no duration.
+        num_frames: number of frames; 0 when the header does not count them.
+        stated_duration: seconds; None when the header states no duration that can be trusted.
+        is_video_duration: whether `stated_duration` is that of the video stream, rather than that
+            of the longest stream.
         seekable: whether seeking is worth trying.
         width, height: size of a frame before it is turned upright, in pixels; 0 when unknown.
-        limits: the bounds that the clip must keep.
+        limits: the bounds on the size of the clip.
     """
 
     path: str
@@ -57,51 +56,70 @@ class Header:
     start: int | None
     rate: Fraction | None
     step: int
-    counted: int
-    stated_s: Fraction | None
-    of_video: bool
+    num_frames: int
+    stated_duration: Fraction | None
+    is_video_duration: bool
     seekable: bool
     width: int
     height: int
     limits: Limits
 
-    def seconds(self, at: int) -> Fraction:
-        """Seconds from the stream's start to tick `at`."""
-        return (at - (self.start or 0)) * self.tick
+    def seconds(self, tick: int) -> Fraction:
+        """Seconds from the stream's start to `tick`."""
+        return (tick - (self.start or 0)) * self.tick
 
     def check_length(self, seconds: float, frames: int) -> None:
-        """Raise `MediaError` when `seconds` or the number of `frames` passes the limits."""
-        bounds = self.limits
-        if seconds > bounds.max_duration_s:
-            limit = f"{bounds.max_duration_s:.1f} s"
-            raise too_much(self.path, f"it lasts {seconds:.1f} s or more", limit, "max_duration_s")
-        if frames > bounds.max_frames:
-            raise too_much(
-                self.path, f"it has {frames} frames or more", f"{bounds.max_frames}", "max_frames"
-            )
+        """Raise `MediaError` when `seconds` or the number of `frames` exceeds the limits."""
+        max_seconds = self.limits.max_duration_s
+        max_frames = self.limits.max_frames
+        if seconds > max_seconds:
+            figure = f"it lasts {seconds:.1f} s or more"
+            raise over_limit(self.path, figure, f"{max_seconds:.1f} s", "max_duration_s")
+        if frames > max_frames:
+            figure = f"it has {frames} frames or more"
+            raise over_limit(self.path, figure, str(max_frames), "max_frames")
 
     def is_complete(self, end: int, latest: Fraction = Fraction(0)) -> bool:
-        """Whether frames that end at tick `end` are all that the header stated; True where it
-        stated nothing.
+        """Whether frames that end at tick `end` reach the stated duration.
 
-        `latest` is the second at which the last packet of any stream ends: where the header gives
-        only the longest stream's duration, sound may run on behind the pictures.
+        Args:
+            end: tick at which the last readable frame ends.
+            latest: second at which the last packet of any stream ends. It counts where the header
+                gives only the longest stream's duration, because sound may continue after the
+                pictures.
+
+        Returns:
+            True if they do, or if the header states no duration.
         """
-        if self.stated_s is None:
+        if self.stated_duration is None:
             return True
-        # Some writers count from 0 and some from the first frame: let a late start count as
-        # readable.
-        reached = max(self.seconds(end), end * self.tick, Fraction(0) if self.of_video else latest)
+        # Some writers count from 0 and some from the first frame. Both readings are accepted.
+        reached = max(self.seconds(end), end * self.tick)
+        if not self.is_video_duration:
+            reached = max(reached, latest)
         # Rounding, and a last frame or two that an encoder dropped, are no reason to refuse.
-        return reached >= self.stated_s - max(Fraction(1, 2), 3 * self.step * self.tick)
+        tolerance = max(Fraction(1, 2), 3 * self.step * self.tick)
+        return reached >= self.stated_duration - tolerance
 
-    def cut_off(self, end: int) -> MediaError:
-        """The error to raise when nothing can be read from tick `end` on, although the clip goes
-        on."""
+    def truncation_error(self, end: int) -> MediaError:
+        """The error for a clip that cannot be read after tick `end` although it goes on."""
         figure = f"{float(self.seconds(end)):.1f} s"
-        if self.stated_s is not None:
-            figure += f" of {float(self.stated_s):.1f} s"
+        if self.stated_duration is not None:
+            figure += f" of {float(self.stated_duration):.1f} s"
         return refusal(self.path, f"it is truncated or damaged: only {figure} could be read")
+
+
+@dataclass(frozen=True)
+class _Duration:
+    """A duration that a header states.
+
+    Attributes:
+        seconds: None when the header states no duration.
+        is_video: whether it is that of the video stream, rather than that of the longest stream.
+    """
+
+    seconds: Fraction | None
+    is_video: bool
 
 
 def open_container(path: str) -> InputContainer:
@@ -111,55 +129,78 @@ def open_container(path: str) -> InputContainer:
         MediaError: it is text, a document, a truncated MP4, or anything else that FFmpeg does not
             recognise.
     """
+    # The whitelist keeps a playlist from fetching the files that it lists. With "file:", a name
+    # such as "concat:a|b" is only a name.
     try:
-        # The whitelist keeps a playlist from fetching what it names; "file:" keeps a name such as
-        # "concat:a|b" a name.
         return av.open(
             f"file:{path}",
             metadata_errors="replace",
             container_options={"protocol_whitelist": "file"},
         )
     except av.FFmpegError as error:
-        if lacks_mp4_index(path):
-            cause = (
-                "it is truncated: its index (the moov atom, often at the end of an MP4) is missing"
-            )
-        elif (instead := what_instead(path)) and instead != A_VIDEO:
-            cause = f"{instead}, not a video"
-        else:
-            cause = (
-                f"it is not a video that FFmpeg knows, or its start is damaged ({error.strerror})"
-            )
-        raise refusal(path, cause) from error
+        raise refusal(path, _open_failure(path, error)) from error
+
+
+def _open_failure(path: str, error: av.FFmpegError) -> str:
+    """Why FFmpeg failed to open a file."""
+    if lacks_mp4_index(path):
+        return "it is truncated: its index (the moov atom, often at the end of an MP4) is missing"
+    content = guess_content(path)
+    if content is not None and content != IS_VIDEO:
+        return f"{content}, not a video"
+    return f"it is not a video that FFmpeg can read, or its start is damaged ({error.strerror})"
 
 
 def pick_stream(path: str, container: InputContainer) -> VideoStream:
-    """The video stream to show: the default one, else the first; the cover picture of a song is
-    none.
+    """The video stream to read: the default one, else the first.
+
+    The cover picture of a song does not count as a video stream.
 
     Raises:
-        MediaError: an image, text, sound only, no stream at all, or a codec without a decoder.
+        MediaError: the file is an image or text, has no video stream, or its codec has no decoder.
     """
-    name = container.format.name
-    if (
-        name.endswith("_pipe")
-        or name == "image2"
-        or container.metadata.get("major_brand") in _STILL_BRANDS
-    ):
+    if _is_image(container):
         raise refusal(path, "it is an image, not a video; use `ask` for images")
-    streams = [s for s in container.streams.video if not s.disposition & Disposition.attached_pic]
-    stream = max(
-        streams, key=lambda s: bool(s.disposition & Disposition.default), default=None
-    )  # the first of equals
-    if stream is not None and stream.codec_context is None:
-        raise refusal(path, "this build of FFmpeg has no decoder for its video stream")
-    if (stream is None or stream.codec_context.name in _TEXT_CODECS) and is_text(path):
-        raise refusal(path, "it is text, not a video")
+    stream = _first_video_stream(container)
     if stream is None:
-        kinds = sorted({s.type for s in container.streams if s.type != "video"})
-        found = "sound" if kinds == ["audio"] else " and ".join(kinds)
-        raise refusal(path, "it holds no video stream" + (f", only {found}" if found else ""))
+        if is_text(path):
+            raise refusal(path, "it is text, not a video")
+        raise refusal(path, _no_video_stream(container))
+    if stream.codec_context is None:
+        raise refusal(path, "this build of FFmpeg has no decoder for its video stream")
+    if stream.codec_context.name in _TEXT_CODECS and is_text(path):
+        raise refusal(path, "it is text, not a video")
     return stream
+
+
+def _is_image(container: InputContainer) -> bool:
+    name = container.format.name
+    if name == "image2" or name.endswith("_pipe"):
+        return True
+    return container.metadata.get("major_brand") in _IMAGE_BRANDS
+
+
+def _first_video_stream(container: InputContainer) -> VideoStream | None:
+    """The first default video stream, else the first one that is not a cover picture."""
+    streams = [
+        stream
+        for stream in container.streams.video
+        if not stream.disposition & Disposition.attached_pic
+    ]
+    for stream in streams:
+        if stream.disposition & Disposition.default:
+            return stream
+    return streams[0] if streams else None
+
+
+def _no_video_stream(container: InputContainer) -> str:
+    """The cause of the refusal of a file without a video stream."""
+    kinds = sorted({stream.type for stream in container.streams if stream.type != "video"})
+    if kinds == ["audio"]:
+        return "it holds no video stream, only sound"
+    if kinds:
+        return f"it holds no video stream, only {' and '.join(kinds)}"
+    return "it holds no video stream"
 
 
 def read_header(
@@ -168,49 +209,54 @@ def read_header(
     """The header of an opened clip, checked against `limits`.
 
     Raises:
-        MediaError: frames too large, or the stated duration or number of frames over its limit.
+        MediaError: the frames are too large, or the stated duration or number of frames exceeds
+            its limit.
     """
-    name = container.format.name
     tick = stream.time_base or Fraction(1, av.time_base)
-    stated_s, of_video = (
-        _stated_duration(container, stream, tick) if name in _STATES_DURATION else (None, False)
-    )
+    frame_rate = stream.guessed_rate or stream.average_rate or _DEFAULT_RATE
+    duration = _stated_duration(container, stream, tick)
     header = Header(
         path=path,
         tick=tick,
         start=stream.start_time,
         rate=stream.average_rate or stream.guessed_rate or None,
-        step=max(1, round(1 / ((stream.guessed_rate or stream.average_rate or 25) * tick))),
-        counted=stream.frames,
-        stated_s=stated_s,
-        of_video=of_video,
-        seekable=name in _SEEKABLE and stream.start_time is not None and stated_s is not None,
+        step=max(1, round(1 / (frame_rate * tick))),
+        num_frames=stream.frames,
+        stated_duration=duration.seconds,
+        is_video_duration=duration.is_video,
+        seekable=(
+            container.format.name in _SEEKABLE_FORMATS
+            and stream.start_time is not None
+            and duration.seconds is not None
+        ),
         width=stream.codec_context.width,
         height=stream.codec_context.height,
         limits=limits,
     )
     check_pixels(path, header.width, header.height, limits)
-    header.check_length(float(stated_s or 0), header.counted)
+    header.check_length(float(duration.seconds or 0), header.num_frames)
     return header
 
 
-def _stated_duration(
-    container: InputContainer, stream: VideoStream, tick: Fraction
-) -> tuple[Fraction | None, bool]:
-    """(seconds, whether they are the video stream's own)."""
-    if container.format.name == "avi" and stream.frames and stream.average_rate:
-        return (
-            stream.frames / stream.average_rate,
-            True,
-        )  # FFmpeg shortens the duration of an AVI that was cut off
+def _stated_duration(container: InputContainer, stream: VideoStream, tick: Fraction) -> _Duration:
+    """The duration that the header states."""
+    name = container.format.name
+    if name not in _FORMATS_WITH_DURATION:
+        return _Duration(None, is_video=False)
+    # FFmpeg shortens the duration of an AVI that was cut off, but not its number of frames.
+    if name == "avi" and stream.frames and stream.average_rate:
+        return _Duration(stream.frames / stream.average_rate, is_video=True)
     if stream.duration:
-        return stream.duration * tick, True
-    if tagged := _clock_time(stream.metadata.get("DURATION", "")):
-        return tagged, True
-    return (Fraction(container.duration, av.time_base) if container.duration else None), False
+        return _Duration(stream.duration * tick, is_video=True)
+    tagged = _clock_seconds(stream.metadata.get("DURATION", ""))
+    if tagged:
+        return _Duration(tagged, is_video=True)
+    if container.duration:
+        return _Duration(Fraction(container.duration, av.time_base), is_video=False)
+    return _Duration(None, is_video=False)
 
 
-def _clock_time(text: str) -> Fraction | None:
+def _clock_seconds(text: str) -> Fraction | None:
     """'00:01:02.500000000' as seconds; None for anything else."""
     match = re.fullmatch(r"(\d{1,6}):(\d\d):(\d\d(?:\.\d{1,12})?)", text, re.ASCII)
     if match is None:

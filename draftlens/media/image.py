@@ -1,4 +1,4 @@
-"""A picture from disk or memory -> an upright RGB image."""
+"""Reads an image from a file, Pillow or an array as an upright RGB image."""
 
 from __future__ import annotations
 
@@ -14,17 +14,34 @@ import numpy as np
 from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 
 from draftlens.core.errors import MediaError
-from draftlens.media.files import check_file, what_instead
-from draftlens.media.limits import Limits, check_pixels, refusal, too_much
+from draftlens.media.files import check_file, guess_content
+from draftlens.media.limits import Limits, check_pixels, over_limit, refusal
 
-# Picture formats only: Pillow also answers to PostScript (which starts a program) and to the first
-# bytes of MPEG films.
-_FORMATS = [
-    *("AVIF", "BMP", "DIB", "GIF", "ICNS", "ICO", "JPEG", "JPEG2000", "MPO", "PCX"),
-    *("PNG", "PPM", "PSD", "QOI", "SGI", "TIFF", "WEBP"),
-]
-_WITH_ALPHA = {"LA", "La", "PA", "RGBA", "RGBa"}  # Pillow 11's own has_transparency_data forgets PA
-_TURNS = {
+# Only formats of still images. Pillow also accepts PostScript, for which it starts another program,
+# and the first bytes of MPEG films.
+_FORMATS = (
+    "AVIF",
+    "BMP",
+    "DIB",
+    "GIF",
+    "ICNS",
+    "ICO",
+    "JPEG",
+    "JPEG2000",
+    "MPO",
+    "PCX",
+    "PNG",
+    "PPM",
+    "PSD",
+    "QOI",
+    "SGI",
+    "TIFF",
+    "WEBP",
+)
+# `has_transparency_data` of Pillow 11 omits PA.
+_ALPHA_MODES = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
+# The transposition that makes an image of this EXIF orientation upright.
+_TRANSPOSITIONS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -32,10 +49,9 @@ _TURNS = {
     6: Image.Transpose.ROTATE_270,
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
-}  # EXIF orientation -> what makes it upright
-_PILLOW = (
-    threading.Lock()
-)  # Pillow's limits and Python's warning filters are global: one decoder at a time
+}
+# Pillow's limits and Python's warning filters are global, so one image is decoded at a time.
+_PILLOW_LOCK = threading.Lock()
 
 
 def load_image(
@@ -43,21 +59,20 @@ def load_image(
     *,
     limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> Image.Image:
-    """Read a picture as an upright RGB image of its own; what was passed in is left as it is.
+    """Read an image as a new, upright RGB image; the source is not modified.
 
-    The EXIF orientation is applied, transparency is laid on white, and 16-bit grey is scaled to 8.
-    Of an animated file the first frame is read; of an image that is already open, the frame at
-    which it stands.
+    The EXIF orientation is applied, transparency is blended with white, and 16-bit grey is scaled
+    to 8 bits. Of an animated file the first frame is read; of an open image, its current frame.
 
     Args:
         source: a file, a Pillow image, or an array of uint8 or uint16 [H, W], [H, W, 1] (grey), [H,
             W, 3] (RGB) or [H, W, 4] (RGBA).
-        limits: what is refused as too large, before any pixel is decoded.
+        limits: bounds on the size, checked before any pixel is decoded.
 
     Raises:
         MediaError: the file is missing, unreadable, empty, truncated, damaged, not an image, or
-            over one of `limits`, or an image or array of a kind that has no plain meaning as a
-            picture.
+            over one of `limits`, or the image or array has a mode, dtype, shape or values that do
+            not define a picture.
     """
     if isinstance(source, np.ndarray):
         return _from_array(source, limits)
@@ -67,123 +82,154 @@ def load_image(
             check_pixels(name, *source.size, limits)
             return _to_rgb(source, name)
     path = check_file(source, limits)
-    with _decoding(path, limits), Image.open(path, formats=_known_formats()) as image:
+    with _decoding(path, limits), Image.open(path, formats=_available_formats()) as image:
         check_pixels(path, *image.size, limits)
         return _to_rgb(image, path)
 
 
-def _known_formats() -> list[str]:
-    Image.init()  # Image.open fails with a KeyError on a format that this build of Pillow does not have
+def _available_formats() -> list[str]:
+    """The formats that this build of Pillow supports; `Image.open` fails on any other one."""
+    Image.init()
     return [name for name in _FORMATS if name in Image.OPEN]
 
 
 @contextmanager
 def _decoding(name: str, limits: Limits) -> Iterator[None]:
-    """Run Pillow under `limits`, silently, and turn whatever it raises into one `MediaError`."""
-    with _PILLOW, warnings.catch_warnings():
+    """Run Pillow under `limits` and without warnings, and turn its exceptions into `MediaError`."""
+    with _PILLOW_LOCK, warnings.catch_warnings(), _pillow_settings(limits.max_pixels):
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        before = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
-        # Pillow checks this on opening and again for pictures nested in others, each before it
-        # decodes.
-        Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = limits.max_pixels, False
         try:
             yield
         except (MemoryError, MediaError):
             raise
-        except (
-            Exception
-        ) as error:  # on hostile files Pillow's plugins let any kind of exception through
+        except Exception as error:  # Pillow's plugins raise exceptions of any kind on damaged files
             raise _explain(name, error, limits) from error
-        finally:
-            Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = before
+
+
+@contextmanager
+def _pillow_settings(max_pixels: int) -> Iterator[None]:
+    """Set Pillow's global settings, and restore them when the block ends.
+
+    Pillow compares the number of pixels with its limit on opening, and again for nested images,
+    each time before it decodes.
+    """
+    previous_max_pixels = Image.MAX_IMAGE_PIXELS
+    previous_load_truncated = ImageFile.LOAD_TRUNCATED_IMAGES
+    Image.MAX_IMAGE_PIXELS = max_pixels
+    ImageFile.LOAD_TRUNCATED_IMAGES = False
+    try:
+        yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = previous_max_pixels
+        ImageFile.LOAD_TRUNCATED_IMAGES = previous_load_truncated
 
 
 def _explain(name: str, error: Exception, limits: Limits) -> MediaError:
+    """The refusal for an exception that Pillow raised."""
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
         pixels = re.search(r"\d+", str(error))
         figure = f"it has {pixels.group()} pixels" if pixels else "it has too many pixels"
-        return too_much(name, figure, f"{limits.max_pixels}", "max_pixels")
+        return over_limit(name, figure, str(limits.max_pixels), "max_pixels")
     if isinstance(error, UnidentifiedImageError):
-        instead = what_instead(name)
-        return refusal(
-            name,
-            f"{instead}, not an image"
-            if instead
-            else "it is no image that Pillow knows, or its start is damaged",
-        )
+        content = guess_content(name)
+        if content is not None:
+            return refusal(name, f"{content}, not an image")
+        return refusal(name, "it is no image that Pillow can read, or its start is damaged")
     return refusal(name, f"it is truncated or damaged ({error})")
 
 
 def _to_rgb(image: Image.Image, name: str) -> Image.Image:
+    """A new image: RGB, upright, with transparency on white."""
     image.load()
-    turn = _TURNS.get(_orientation(image))
-    picture = _eight_bit(image, name)
+    transposition = _TRANSPOSITIONS.get(_orientation(image))
+    picture = _to_eight_bits(image, name)
     try:
-        if picture.mode in _WITH_ALPHA or "transparency" in picture.info:
-            straight = (
-                picture.convert("LA") if picture.mode == "La" else picture
-            )  # La turns into nothing else
-            white = Image.new("RGBA", picture.size, "white")
-            picture = Image.alpha_composite(white, straight.convert("RGBA"))
+        if picture.mode in _ALPHA_MODES or "transparency" in picture.info:
+            picture = _on_white(picture)
         picture = picture.convert("RGB")
     except ValueError as error:
         raise refusal(name, f"its mode {picture.mode} cannot be shown as RGB") from error
-    if turn is not None:
-        picture = picture.transpose(turn)
-    picture.info.clear()  # the EXIF block in it would have the next reader turn the picture again
+    if transposition is not None:
+        picture = picture.transpose(transposition)
+    # With the EXIF block in it, the image would be turned again when it is read again.
+    picture.info.clear()
     return picture
 
 
+def _on_white(picture: Image.Image) -> Image.Image:
+    if picture.mode == "La":
+        picture = picture.convert("LA")  # the only mode to which Pillow converts La
+    white = Image.new("RGBA", picture.size, "white")
+    return Image.alpha_composite(white, picture.convert("RGBA"))
+
+
 def _orientation(image: Image.Image) -> int:
+    """The EXIF orientation, 1 to 8; 1 (upright) if there is none or the EXIF block is damaged."""
     try:
         return int(image.getexif().get(ExifTags.Base.Orientation, 1))
     except MemoryError:
         raise
-    except Exception:  # a broken EXIF block is no reason to refuse sound pixels
+    except Exception:
         return 1
 
 
-def _eight_bit(image: Image.Image, name: str) -> Image.Image:
-    """Deep grey as 8-bit grey: Pillow's own conversion cuts off every value above 255.
+def _to_eight_bits(image: Image.Image, name: str) -> Image.Image:
+    """Scale deep grey to 8 bits. Pillow's own conversion clips every value above 255.
 
-    Mode I holds 16 bits, as PNG files long came, or the 8 bits that convert("I") leaves; mode F 0
-    to 1 or 0 to 255.
+    Mode I holds 16 bits, as in older readings of PNG files, or the 8 bits that convert("I") leaves.
+    Mode F holds 0 to 1 or 0 to 255.
     """
     if image.mode.startswith("I;16"):
-        return Image.fromarray(_halve(np.asarray(image)))
-    if image.mode not in ("I", "F"):
-        return image
+        return Image.fromarray(_halve_depth(np.asarray(image)))
+    if image.mode == "I":
+        return _scale_grey(image, name, 255, 65535)
+    if image.mode == "F":
+        return _scale_grey(image, name, 1, 255)
+    return image
+
+
+def _scale_grey(image: Image.Image, name: str, narrow: int, wide: int) -> Image.Image:
+    """Scale values of 0 to `narrow`, or else of 0 to `wide`, to 0 to 255."""
     values = np.asarray(image).astype(np.float64)
-    least, most = float(values.min()), float(values.max())
-    narrow, wide = (255, 65535) if image.mode == "I" else (1, 255)
-    if not (least >= 0 and most <= wide):  # also catches nan
-        meant = f"0 to {narrow} or 0 to {wide} would be brightness"
-        raise refusal(
-            name, f"its pixels hold values from {least:g} to {most:g}, where only {meant}"
+    minimum = float(values.min())
+    maximum = float(values.max())
+    if not (minimum >= 0 and maximum <= wide):  # also catches nan
+        cause = (
+            f"its pixels hold values from {minimum:g} to {maximum:g}, "
+            f"where only 0 to {narrow} or 0 to {wide} would be brightness"
         )
-    full = wide if most > narrow or image.format == "PNG" else narrow
-    return Image.fromarray(np.rint(values * (255 / full)).astype(np.uint8))
+        raise refusal(name, cause)
+    uses_wide_range = maximum > narrow or image.format == "PNG"
+    white = wide if uses_wide_range else narrow
+    return Image.fromarray(np.rint(values * (255 / white)).astype(np.uint8))
 
 
-def _halve(values: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _halve_depth(values: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """uint16 of any shape and byte order -> the nearest uint8 of the same brightness."""
     return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
 
 
 def _from_array(array: np.ndarray[Any, Any], limits: Limits) -> Image.Image:
     name = "the array"
-    channels = array.shape[2] if array.ndim == 3 else 1
-    if array.ndim not in (2, 3) or channels not in (1, 3, 4) or array.size == 0:
-        raise refusal(
-            name, f"its shape is {list(array.shape)}, but [H, W] or [H, W, 1 or 3 or 4] is wanted"
-        )
-    if (array.dtype.kind, array.dtype.itemsize) not in (("u", 1), ("u", 2)):  # in either byte order
-        raise refusal(name, f"its dtype is {array.dtype}, but uint8 or uint16 is wanted")
+    _check_array(array, name)
     height, width = array.shape[:2]
     check_pixels(name, width, height, limits)
-    pixels = _halve(array) if array.dtype != np.uint8 else array
-    if channels == 1:
+    pixels = array if array.dtype == np.uint8 else _halve_depth(array)
+    if pixels.shape[2:] == (1,):
         pixels = pixels.reshape(height, width)
     with _decoding(name, limits):
         return _to_rgb(Image.fromarray(np.ascontiguousarray(pixels)), name)
+
+
+def _check_array(array: np.ndarray[Any, Any], name: str) -> None:
+    """Raise `MediaError` if the shape or dtype of an array is not that of a picture."""
+    is_grey = array.ndim == 2
+    has_channels = array.ndim == 3 and array.shape[2] in (1, 3, 4)
+    if array.size == 0 or not (is_grey or has_channels):
+        raise refusal(
+            name, f"its shape is {list(array.shape)}, but [H, W] or [H, W, 1 or 3 or 4] is wanted"
+        )
+    # Both byte orders are accepted.
+    if array.dtype.kind != "u" or array.dtype.itemsize > 2:
+        raise refusal(name, f"its dtype is {array.dtype}, but uint8 or uint16 is wanted")

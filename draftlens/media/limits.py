@@ -1,4 +1,4 @@
-"""How large a clip or image may be before it is refused, and the one way a refusal is worded."""
+"""Bounds on the size of clips and images, and the wording of refusals."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from draftlens.core.errors import ConfigError, MediaError
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on what a file may ask of this machine, checked before pixels are decoded wherever the
-    header allows it.
+    """Bounds on the size of a clip or an image.
 
-    The defaults let through whatever people film and photograph, and stop what is a mistake or an
-    attack.
+    They are checked before pixels are decoded wherever the header allows it. The defaults accept
+    ordinary films and photographs, and refuse mistakes and attacks.
 
     Attributes:
         max_bytes: size of the file on disk, in bytes.
@@ -44,36 +43,40 @@ class Limits:
 
 
 def refusal(name: str, cause: str) -> MediaError:
-    """The error to raise about one file or picture: a single sentence with its name and the
-    cause."""
+    """The error for one file or image: a single sentence with its name and the cause."""
     return MediaError(f"cannot read {name}: {cause}")
 
 
-def too_much(name: str, figure: str, limit: str, option: str) -> MediaError:
-    """The error to raise when `figure` passes `limit`, both with their unit; `option` is a field of
-    `Limits`."""
-    return refusal(
-        name, f"{figure}, over the limit of {limit}; pass Limits({option}=...) to allow more"
-    )
+def over_limit(name: str, figure: str, limit: str, option: str) -> MediaError:
+    """The error for a `figure` that exceeds a `limit`.
+
+    Args:
+        name: the file or image.
+        figure: the size that is too large, as a clause with its unit.
+        limit: the bound, with its unit.
+        option: the field of `Limits` that raises the bound.
+    """
+    cause = f"{figure}, over the limit of {limit}; pass Limits({option}=...) to allow more"
+    return refusal(name, cause)
 
 
 def check_pixels(name: str, width: int, height: int, limits: Limits) -> None:
-    """Refuse a picture of `width` x `height` pixels that passes `limits.max_pixels`."""
+    """Raise `MediaError` if `width` x `height` pixels exceed `limits.max_pixels`."""
     if width * height > limits.max_pixels:
-        raise too_much(
-            name,
-            f"it has {width}x{height} = {width * height} pixels",
-            f"{limits.max_pixels}",
-            "max_pixels",
-        )
+        figure = f"it has {width}x{height} = {width * height} pixels"
+        raise over_limit(name, figure, str(limits.max_pixels), "max_pixels")
 
 
-def in_bytes(count: int) -> str:
-    """`count` bytes in the largest binary unit that keeps the figure at 1 or more: 1536 -> '1.5
-    KiB'."""
+def format_bytes(count: int) -> str:
+    """`count` bytes in the largest binary unit that keeps the figure at 1 or more.
+
+    For example, 1536 gives "1.5 KiB".
+    """
+    if count < 1024:
+        return f"{count} bytes"
     size = float(count)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{count} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
+    for unit in ("KiB", "MiB", "GiB"):
         size /= 1024
-    return f"{size:.1f} TiB"
+        if size < 1024:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1024:.1f} TiB"

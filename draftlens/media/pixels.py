@@ -1,7 +1,8 @@
-"""Decoded pictures -> RGB arrays that stand upright."""
+"""Converts decoded frames to upright RGB arrays."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, cast
 
 import av
@@ -10,70 +11,99 @@ import numpy as np
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]  # [H, W, 3]
 
 
-class Canvas:
-    """Turns decoded frames into RGB arrays that all have the size of the first one, as a model's
-    batch needs.
+@dataclass(frozen=True)
+class DisplayMatrix:
+    """How a frame is to be rotated and mirrored for display.
 
-    Rare clips change their size or orientation midway; their later frames are scaled to the first
-    one's size.
+    A point (x, y) of the frame is displayed at x' = a x + c y, y' = b x + d y, with y pointing
+    down.
+    """
+
+    a: int
+    b: int
+    c: int
+    d: int
+
+    @property
+    def swaps_axes(self) -> bool:
+        """Whether the matrix is closer to a quarter turn than to none or a half turn.
+
+        A quarter turn exchanges width and height.
+        """
+        return abs(self.b) + abs(self.c) > abs(self.a) + abs(self.d)
+
+
+_IDENTITY = DisplayMatrix(1, 0, 0, 1)
+
+
+class Canvas:
+    """Converts the frames of a clip to RGB arrays that all have the size of the first frame.
+
+    A few clips change their size or orientation midway. Their later frames are scaled to the size
+    of the first one, because a model's batch needs frames of one size.
     """
 
     def __init__(self) -> None:
-        self._shape: tuple[int, int] | None = None  # (height, width) after turning
+        self._size: tuple[int, int] | None = None  # (height, width), upright
 
     def draw(self, frame: av.VideoFrame) -> Pixels:
-        """uint8 [H, W, 3]: turned upright as the clip's display matrix says, transparency laid on
-        white."""
+        """Convert a frame to an upright array, with transparency on white.
+
+        Returns:
+            uint8 [H, W, 3], RGB.
+        """
         matrix = display_matrix(frame)
-        turned = swaps_axes(matrix)
-        if self._shape is None:
-            self._shape = (frame.width, frame.height) if turned else (frame.height, frame.width)
-        width, height = self._shape if turned else self._shape[::-1]
+        if self._size is None:
+            self._size = _turn_size((frame.height, frame.width), matrix)
+        height, width = _turn_size(self._size, matrix)
         has_alpha = any(component.is_alpha for component in frame.format.components)
-        pixels = cast(
-            Pixels,
-            frame.to_ndarray(format="rgba" if has_alpha else "rgb24", width=width, height=height),
-        )
-        return upright(on_white(pixels) if has_alpha else pixels, matrix)
+        pixel_format = "rgba" if has_alpha else "rgb24"
+        array = frame.to_ndarray(format=pixel_format, width=width, height=height)
+        pixels = cast(Pixels, array)
+        if has_alpha:
+            pixels = on_white(pixels)
+        return upright(pixels, matrix)
 
 
 def on_white(rgba: Pixels) -> Pixels:
-    """uint8 [H, W, 4] -> uint8 [H, W, 3]: what one sees with a white sheet behind it."""
+    """Blend uint8 [H, W, 4] with a white background, giving uint8 [H, W, 3]."""
     alpha = rgba[..., 3:].astype(np.uint32)
     color = rgba[..., :3].astype(np.uint32)
     return ((color * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8)
 
 
-Matrix = tuple[
-    int, int, int, int
-]  # a, b, c, d of x' = a x + c y, y' = b x + d y, with y growing downwards
-_UPRIGHT: Matrix = (1, 0, 0, 1)
+def display_matrix(frame: av.VideoFrame) -> DisplayMatrix:
+    """The display matrix of a frame; the identity if the frame has none.
 
-
-def display_matrix(frame: av.VideoFrame) -> Matrix:
-    """How the frame is meant to be turned and mirrored; phones film sideways and leave the turning
-    to the player.
-
-    `frame.rotation` would give the angle alone; mirrored clips (front cameras) need the matrix.
+    Phones film sideways and leave the rotation to the player. `frame.rotation` gives the angle
+    alone; clips that are mirrored too (front cameras) need the matrix.
     """
     raw = cast("dict[str, Any]", frame.side_data).get("DISPLAYMATRIX")
     if raw is None:
-        return _UPRIGHT
+        return _IDENTITY
     matrix = np.frombuffer(raw, dtype=np.int32)
-    return int(matrix[0]), int(matrix[1]), int(matrix[3]), int(matrix[4])
+    return DisplayMatrix(int(matrix[0]), int(matrix[1]), int(matrix[3]), int(matrix[4]))
 
 
-def swaps_axes(matrix: Matrix) -> bool:
-    """Whether the matrix is nearer to a quarter turn (width becomes height) than to none or a half
-    one."""
-    a, b, c, d = matrix
-    return abs(b) + abs(c) > abs(a) + abs(d)
-
-
-def upright(pixels: Pixels, matrix: Matrix) -> Pixels:
+def upright(pixels: Pixels, matrix: DisplayMatrix) -> Pixels:
     """Apply the nearest of the eight quarter turns and mirrorings to uint8 [H, W, 3]."""
-    a, b, c, d = matrix
-    if swaps_axes(matrix):
+    x_direction = matrix.a
+    y_direction = matrix.d
+    if matrix.swaps_axes:
         pixels = pixels.transpose(1, 0, 2)
-        a, d = c, b  # across the diagonal, x' follows y by c, and y' follows x by b
-    return pixels[:: -1 if d < 0 else 1, :: -1 if a < 0 else 1]
+        # After the transposition, x' depends on y through c, and y' on x through b.
+        x_direction = matrix.c
+        y_direction = matrix.b
+    if y_direction < 0:
+        pixels = pixels[::-1]
+    if x_direction < 0:
+        pixels = pixels[:, ::-1]
+    return pixels
+
+
+def _turn_size(size: tuple[int, int], matrix: DisplayMatrix) -> tuple[int, int]:
+    """(height, width) after the matrix is applied, or before it, given the size after it."""
+    height, width = size
+    if matrix.swaps_axes:
+        return width, height
+    return height, width

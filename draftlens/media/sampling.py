@@ -1,113 +1,151 @@
-"""Which frames to take, and two ways to reach them that must give the same ones: seeking, and
-decoding everything."""
+"""Two ways to reach the frames shown at given times: seeking, and decoding the whole clip.
+
+Both give the same frames.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
+from draftlens.media.header import Header
 from draftlens.media.limits import Limits, refusal
-from draftlens.media.source import Source, Stamped, Unseekable, open_source
-
-
-def midpoints(start: int, end: int, count: int) -> list[int]:
-    """The middles of `count` equal parts of the time from tick `start` to tick `end`, rounded down
-    to ticks."""
-    return [start + (2 * i + 1) * (end - start) // (2 * count) for i in range(count)]
-
-
-class Cursor:
-    """Walks forward over frames in order of time and never back."""
-
-    def __init__(self, frames: Iterable[Stamped]) -> None:
-        self._frames = iter(frames)
-        self._held: Stamped | None = None
-        self._next = next(self._frames, None)
-
-    @property
-    def reached(self) -> int:
-        """Tick of the latest frame decoded so far, which a later call can still return."""
-        latest = self._next or self._held
-        return latest.tick if latest else 0
-
-    def at(self, tick: int) -> Stamped | None:
-        """The frame on show at `tick`: the last one at or before it, else the first of all; None
-        without frames."""
-        while self._next is not None and (self._held is None or self._next.tick <= tick):
-            self._held, self._next = self._next, next(self._frames, None)
-        return self._held
-
-
-def by_decoding(source: Source, ticks: Sequence[int]) -> Iterator[Stamped]:
-    """The frame on show at each of the ascending `ticks`, decoding the whole of a freshly opened
-    source.
-
-    The slow twin of `by_seeking`: right for every format, and what the other is tested against.
-
-    Raises:
-        MediaError: no frame can be decoded, or the clip is truncated or damaged.
-    """
-    cursor = Cursor(source.frames())
-    for tick in ticks:
-        shown = cursor.at(tick)
-        if shown is None:
-            raise refusal(source.header.path, "not one frame of it can be decoded")
-        yield shown
-
-
-def by_seeking(source: Source, scout: Source, ticks: Sequence[int]) -> Iterator[Stamped]:
-    """The frame on show at each of the ascending `ticks`, decoding only from the keyframe before
-    each.
-
-    `scout` is the same clip opened a second time: it looks where the next keyframe is while
-    `source` keeps its place, so that frames between two ticks are decoded on when no keyframe lies
-    between them, and skipped when one does.
-
-    Raises:
-        MediaError: a packet on the way is damaged.
-        Unseekable: seeking does not lead to the frames it should.
-    """
-    cursor: Cursor | None = None
-    for tick in ticks:
-        key = scout.keyframe_before(tick)
-        if cursor is None or key > cursor.reached:
-            cursor = Cursor(source.frames(key))
-        shown = cursor.at(tick)
-        if shown is None or not key <= shown.tick <= tick:  # the keyframe itself was not shown
-            raise Unseekable
-        yield shown
+from draftlens.media.source import Source, TimedFrame, Unseekable, open_source
 
 
 @dataclass(frozen=True)
 class Extent:
-    """Where a clip begins and ends, in ticks, and how many frames it has."""
+    """The extent of a clip.
+
+    Attributes:
+        start: tick at which the clip begins.
+        end: tick at which its last frame ends.
+        count: number of frames.
+    """
 
     start: int
     end: int
     count: int
 
 
-def measure(path: str, limits: Limits) -> Extent:
-    """Decode all of a clip to learn its extent.
+def midpoints(start: int, end: int, count: int) -> list[int]:
+    """Ticks in the middle of `count` equal parts of the time from `start` to `end`, rounded
+    down."""
+    return [start + (2 * i + 1) * (end - start) // (2 * count) for i in range(count)]
+
+
+class Cursor:
+    """Walks forward through frames in order of time."""
+
+    def __init__(self, frames: Iterable[TimedFrame]) -> None:
+        self._frames = iter(frames)
+        self._current: TimedFrame | None = None
+        self._upcoming = next(self._frames, None)
+
+    @property
+    def reached(self) -> int:
+        """Tick of the latest frame decoded so far, which a later call can still return."""
+        latest = self._upcoming or self._current
+        if latest is None:
+            return 0
+        return latest.tick
+
+    def at(self, tick: int) -> TimedFrame | None:
+        """The frame shown at `tick`: the last one at or before it, else the first frame.
+
+        Returns None if there are no frames.
+        """
+        while self._upcoming is not None:
+            if self._current is not None and self._upcoming.tick > tick:
+                break
+            self._current = self._upcoming
+            self._upcoming = next(self._frames, None)
+        return self._current
+
+
+def frames_by_decoding(source: Source, ticks: Sequence[int]) -> Iterator[TimedFrame]:
+    """The frame shown at each of the ascending `ticks`, found by decoding the whole clip.
+
+    This is the slow reference for `frames_by_seeking`. It works for every format.
+
+    Args:
+        source: a source that has not been read from.
+        ticks: ascending times.
+
+    Raises:
+        MediaError: no frame can be decoded, or the clip is truncated or damaged.
+    """
+    cursor = Cursor(source.frames())
+    for tick in ticks:
+        frame = cursor.at(tick)
+        if frame is None:
+            raise refusal(source.header.path, "not one frame of it can be decoded")
+        yield frame
+
+
+def frames_by_seeking(source: Source, scout: Source, ticks: Sequence[int]) -> Iterator[TimedFrame]:
+    """The frame shown at each of the ascending `ticks`, decoded from the keyframe before it.
+
+    Frames between two ticks are decoded when no keyframe lies between them, and skipped when one
+    does.
+
+    Args:
+        source: the clip to decode.
+        scout: the same clip, opened a second time. It locates the next keyframe while `source`
+            keeps its position.
+        ticks: ascending times.
+
+    Raises:
+        MediaError: a packet on the way is damaged.
+        Unseekable: seeking does not lead to the expected frames.
+    """
+    cursor: Cursor | None = None
+    for tick in ticks:
+        keyframe = scout.keyframe_before(tick)
+        if cursor is None or keyframe > cursor.reached:
+            cursor = Cursor(source.frames(keyframe))
+        frame = cursor.at(tick)
+        # A frame before the keyframe means that the keyframe itself was not shown.
+        if frame is None or not keyframe <= frame.tick <= tick:
+            raise Unseekable
+        yield frame
+
+
+def measure_extent(path: str, limits: Limits) -> Extent:
+    """Decode the whole of a clip to measure its extent.
 
     Raises:
         MediaError: no frame can be decoded, the clip is truncated or damaged, or it is longer than
             `limits` allow.
     """
+    first: TimedFrame | None = None
+    last: TimedFrame | None = None
     with open_source(path, limits) as source:
         header = source.header
-        first = last = None
-        for last in source.frames():
-            first = first or last
-            header.check_length(float((last.tick - first.tick) * header.tick), last.index + 1)
+        for frame in source.frames():
+            if first is None:
+                first = frame
+            last = frame
+            header.check_length(float((frame.tick - first.tick) * header.tick), frame.index + 1)
     if first is None or last is None:
-        if header.stated_s is not None:
-            raise header.cut_off(header.start or 0)
+        if header.stated_duration is not None:
+            raise header.truncation_error(header.start or 0)
         raise refusal(path, "it has no frames, or not one of them can be decoded")
-    if not header.is_complete(last.end):
-        with open_source(path, limits) as source:
-            latest = source.last_packets()[1]
-        if not header.is_complete(last.end, latest):
-            raise header.cut_off(last.end)
+    _check_complete(header, last.end)
     start = first.tick if header.start is None else min(header.start, first.tick)
     return Extent(start, last.end, last.index + 1)
+
+
+def _check_complete(header: Header, end: int) -> None:
+    """Raise `MediaError` if the clip should go on after tick `end`."""
+    if header.is_complete(end):
+        return
+    latest = _latest_second(header)
+    if not header.is_complete(end, latest):
+        raise header.truncation_error(end)
+
+
+def _latest_second(header: Header) -> Fraction:
+    with open_source(header.path, header.limits) as source:
+        return source.read_packet_ends().latest_second

@@ -1,5 +1,4 @@
-"""An opened clip: its frames in order of time, where its keyframes are, and where it really
-ends."""
+"""Reads an opened clip: its frames in order of time, its keyframes, and where it ends."""
 
 from __future__ import annotations
 
@@ -16,23 +15,26 @@ from av.video.stream import VideoStream
 from draftlens.media.header import Header, open_container, pick_stream, read_header
 from draftlens.media.limits import Limits, refusal
 
-# What FFmpeg raises where data is damaged or stops; anything else (no memory, a failing disk) is
-# another matter.
+# FFmpeg's errors for data that is damaged or stops. Other errors (no memory, a failing disk) say
+# nothing about the clip.
 _DAMAGE = (av.error.InvalidDataError, av.error.EOFError)
 
+# How far back to look for a keyframe, in seconds.
+_SEEK_BACK = (0, 1, 4, 16, 64)
 
-class Unseekable(Exception):  # noqa: N818 - a signal between two functions, never an error that a caller sees
+
+class Unseekable(Exception):  # noqa: N818 - a signal between functions, not an error for callers
     """Seeking cannot be trusted on this clip: decode all of it instead."""
 
 
 @dataclass(frozen=True)
-class Stamped:
-    """A decoded frame and its place in time.
+class TimedFrame:
+    """A decoded frame and its position in time.
 
     Attributes:
-        index: position in order of time, counted from where the walk began.
-        tick: when the frame appears.
-        end: when it is due to go.
+        index: position in order of time, counted from where the iteration began.
+        tick: time at which the frame appears.
+        end: time at which the next frame is due.
         frame: the picture, not yet converted.
     """
 
@@ -42,13 +44,26 @@ class Stamped:
     frame: av.VideoFrame
 
 
+@dataclass(frozen=True)
+class PacketEnds:
+    """Where the packets of a clip end.
+
+    Attributes:
+        video_tick: tick at which the last intact video packet ends; None without such a packet.
+        latest_second: second at which the last packet of any stream ends.
+    """
+
+    video_tick: int | None
+    latest_second: Fraction
+
+
 @contextmanager
 def open_source(path: str, limits: Limits) -> Iterator[Source]:
-    """Open a clip, check its header, and close it again whatever happens.
+    """Open a clip and check its header; the clip is closed when the block ends.
 
     Raises:
-        MediaError: not a video, damaged beyond opening, over a limit, or FFmpeg fails on it while
-            it is open.
+        MediaError: the file is not a video, is damaged beyond opening or exceeds a limit, or FFmpeg
+            fails on it while it is open.
     """
     try:
         with open_container(path) as container:
@@ -59,108 +74,69 @@ def open_source(path: str, limits: Limits) -> Iterator[Source]:
 
 
 class Source:
-    """A clip that is open for reading; made by `open_source`."""
+    """A clip that is open for reading. `open_source` creates it.
+
+    Attributes:
+        header: the header of the clip.
+    """
 
     def __init__(self, container: InputContainer, stream: VideoStream, header: Header) -> None:
-        self._container, self._stream, self.header = container, stream, header
+        self.header = header
+        self._container = container
+        self._stream = stream
 
-    def frames(self, key: int | None = None) -> Iterator[Stamped]:
-        """Frames in order of time: from the start of a freshly opened source, or from the keyframe
-        at tick `key`.
+    def frames(self, keyframe: int | None = None) -> Iterator[TimedFrame]:
+        """Frames in order of time.
 
-        Pictures that FFmpeg marks as corrupt, because they build on frames before the first
-        keyframe, are left out.
+        Pictures that FFmpeg marks as corrupt, because they depend on frames before the first
+        keyframe, are omitted.
+
+        Args:
+            keyframe: tick of the keyframe to begin with. By default the iteration begins at the
+                current reading position, which is the start of a source that was just opened.
 
         Raises:
             MediaError: a packet is damaged before the clip is over.
-            Unseekable: the keyframe cannot be found again, or frames behind it carry no ordered
-                timestamps.
+            Unseekable: the keyframe is not where it should be, or the frames after it carry no
+                ordered timestamps.
         """
-        last: Stamped | None = None
-        for packet in self._packets(key):
+        last: TimedFrame | None = None
+        for packet in self._packets(keyframe):
             try:
                 pictures = self._stream.decode(packet)
-                damaged = packet is not None and packet.is_corrupt
             except _DAMAGE:
-                pictures, damaged = [], True
-            if damaged:
+                self._check_tail(last)
+                return
+            if packet is not None and packet.is_corrupt:
                 self._check_tail(last)
                 return
             for picture in pictures:
                 if not picture.is_corrupt:
-                    last = self._stamp(picture, last, strict=key is not None)
+                    last = self._stamp(picture, last, strict=keyframe is not None)
                     yield last
 
-    def _demux(self) -> Iterator[Packet[VideoStream] | None]:
-        """The stream's packets from here on, and last None, at which a decoder gives what it still
-        holds back."""
-        try:
-            for packet in self._container.demux(self._stream):
-                if packet.size:  # an empty one would tell the decoder that no more will come
-                    yield packet
-        except IndexError:
-            pass  # behind the last packet, PyAV stumbles over streams that turned up midway
-        yield None
-
-    def _packets(self, key: int | None) -> Iterator[Packet[VideoStream] | None]:
-        packets = self._demux()
-        if key is not None:
-            self._seek(key)
-            first = next(
-                (
-                    p
-                    for p in packets
-                    if p is None or (p.is_keyframe and (p.pts is None or p.pts >= key))
-                ),
-                None,
-            )
-            if first is None or first.pts != key:
-                raise Unseekable
-            yield first
-        yield from packets
-
-    def _check_tail(self, last: Stamped | None) -> None:
-        """Data behind `last` is damaged: refuse the clip unless its last moments are all that is
-        lost."""
-        end = last.end if last else self.header.start or 0
-        if self.header.stated_s is None or not self.header.is_complete(end):
-            raise self.header.cut_off(end)
-
-    def _stamp(self, picture: av.VideoFrame, last: Stamped | None, *, strict: bool) -> Stamped:
-        tick = picture.pts
-        if tick is None or (last is not None and tick <= last.tick):
-            if strict:
-                raise Unseekable
-            tick = last.end if last else self.header.start or 0
-        # PyAV before 15 does not know how long a frame lasts.
-        end = tick + (getattr(picture, "duration", 0) or self.header.step)
-        return Stamped(last.index + 1 if last else 0, tick, end, picture)
-
     def keyframe_before(self, tick: int) -> int:
-        """Tick of the keyframe from which decoding must begin to reach `tick`; moves the reading
-        position.
+        """Tick of the keyframe at which decoding must begin to reach `tick`.
+
+        This moves the reading position.
 
         Raises:
-            Unseekable: none was found.
+            Unseekable: no such keyframe is found.
         """
-        # Indexes go by decoding time, which runs ahead of presentation: step back until the
+        # Indexes use decoding time, which is ahead of presentation time: step back until the
         # keyframe is early enough.
-        for seconds in (0, 1, 4, 16, 64):
-            self._seek(max(tick - round(seconds / self.header.tick), self.header.start or 0))
-            keyframe = next((p for p in self._demux() if p is None or p.is_keyframe), None)
-            if keyframe is not None and keyframe.pts is not None and keyframe.pts <= tick:
-                return keyframe.pts
+        start = self.header.start or 0
+        for seconds in _SEEK_BACK:
+            self._seek(max(tick - round(seconds / self.header.tick), start))
+            keyframe = self._next_keyframe_tick()
+            if keyframe is not None and keyframe <= tick:
+                return keyframe
         raise Unseekable
 
-    def _seek(self, tick: int) -> None:
-        try:
-            self._container.seek(tick, stream=self._stream)
-        except av.FFmpegError as error:
-            raise Unseekable from error
-
     def find_end(self) -> int:
-        """Tick at which the last readable frame ends, without decoding: reads from the last
-        keyframe to the end.
+        """Tick at which the last readable frame ends.
+
+        Nothing is decoded: packets are read from the last keyframe to the end.
 
         Raises:
             MediaError: frames are missing before the end that the header states.
@@ -168,34 +144,102 @@ class Source:
         """
         header = self.header
         start = header.start or 0
-        self._seek(start + round((header.stated_s or 0) / header.tick))
-        end, latest = self.last_packets()
-        if end is None:  # the clip is cut off before that point: see how far it goes
+        self._seek(start + round((header.stated_duration or 0) / header.tick))
+        ends = self.read_packet_ends()
+        if ends.video_tick is None:  # the clip is cut off before that position
             self._seek(start)
-            end, latest = self.last_packets()
-        if not header.is_complete(start if end is None else end, latest):
-            raise header.cut_off(start if end is None else end)
-        if end is None:
+            ends = self.read_packet_ends()
+        readable_end = start if ends.video_tick is None else ends.video_tick
+        if not header.is_complete(readable_end, ends.latest_second):
+            raise header.truncation_error(readable_end)
+        if ends.video_tick is None:
             raise Unseekable
-        return end
+        return ends.video_tick
 
-    def last_packets(self) -> tuple[int | None, Fraction]:
-        """Read on to the end without decoding.
-
-        Returns:
-            (tick at which the last intact video packet ends, second at which the last packet of any
-            stream ends)
-        """
-        shown, end, latest = None, None, Fraction(0)
+    def read_packet_ends(self) -> PacketEnds:
+        """Read the remaining packets of all streams, without decoding."""
+        latest_start: int | None = None
+        video_end: int | None = None
+        latest_second = Fraction(0)
         try:
             for packet in self._container.demux():
                 if packet.pts is None or packet.is_corrupt or packet.is_discard:
                     continue
-                own = packet.stream.index == self._stream.index
-                stop = packet.pts + (packet.duration or (self.header.step if own else 0))
-                latest = max(latest, stop * packet.time_base)
-                if own and (shown is None or packet.pts > shown):
-                    shown, end = packet.pts, stop
+                is_video = packet.stream.index == self._stream.index
+                default_duration = self.header.step if is_video else 0
+                end = packet.pts + (packet.duration or default_duration)
+                latest_second = max(latest_second, end * packet.time_base)
+                if is_video and (latest_start is None or packet.pts > latest_start):
+                    latest_start = packet.pts
+                    video_end = end
         except (*_DAMAGE, IndexError):
-            pass  # what lies behind a damaged packet counts as unreadable; for IndexError see _demux
-        return end, latest
+            pass  # data after a damaged packet counts as unreadable; for IndexError see _demux
+        return PacketEnds(video_end, latest_second)
+
+    def _seek(self, tick: int) -> None:
+        try:
+            self._container.seek(tick, stream=self._stream)
+        except av.FFmpegError as error:
+            raise Unseekable from error
+
+    def _demux(self) -> Iterator[Packet[VideoStream] | None]:
+        """The stream's remaining packets, then None, which makes a decoder return its last
+        frames."""
+        try:
+            for packet in self._container.demux(self._stream):
+                if packet.size:  # a decoder takes an empty packet as the end of the stream
+                    yield packet
+        except IndexError:
+            pass  # PyAV fails after the last packet if a stream appeared midway
+        yield None
+
+    def _packets(self, keyframe: int | None) -> Iterator[Packet[VideoStream] | None]:
+        """Packets from the keyframe at this tick on, or from the current reading position."""
+        if keyframe is None:
+            yield from self._demux()
+            return
+        self._seek(keyframe)
+        packets = self._demux()
+        first = next(packets)
+        while first is not None and not _is_keyframe_from(first, keyframe):
+            first = next(packets)
+        if first is None or first.pts != keyframe:
+            raise Unseekable
+        yield first
+        yield from packets
+
+    def _next_keyframe_tick(self) -> int | None:
+        """Tick of the next keyframe; None if there is none or it has no timestamp."""
+        for packet in self._demux():
+            if packet is not None and packet.is_keyframe:
+                return packet.pts
+        return None
+
+    def _check_tail(self, last: TimedFrame | None) -> None:
+        """Refuse a clip that is damaged after `last`, unless only its last moments are lost."""
+        end = last.end if last else self.header.start or 0
+        if self.header.stated_duration is None or not self.header.is_complete(end):
+            raise self.header.truncation_error(end)
+
+    def _stamp(
+        self, picture: av.VideoFrame, last: TimedFrame | None, *, strict: bool
+    ) -> TimedFrame:
+        """Place a picture in time after `last`; its timestamp is estimated if it is unusable.
+
+        Raises:
+            Unseekable: `strict` is set and the timestamp is missing or not ascending.
+        """
+        tick = picture.pts
+        if tick is None or (last is not None and tick <= last.tick):
+            if strict:
+                raise Unseekable
+            tick = last.end if last else self.header.start or 0
+        # Frames have no duration before PyAV 15.
+        duration = getattr(picture, "duration", 0) or self.header.step
+        index = last.index + 1 if last else 0
+        return TimedFrame(index, tick, tick + duration, picture)
+
+
+def _is_keyframe_from(packet: Packet[VideoStream], tick: int) -> bool:
+    """Whether a packet is a keyframe at or after `tick`, or one without a timestamp."""
+    return packet.is_keyframe and (packet.pts is None or packet.pts >= tick)

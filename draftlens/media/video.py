@@ -1,8 +1,8 @@
-"""A clip on disk -> a few RGB frames, spread evenly over its time."""
+"""Reads a few RGB frames of a clip, spread evenly over its time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -13,15 +13,23 @@ import numpy as np
 from draftlens.core.errors import ConfigError
 from draftlens.media.files import check_file
 from draftlens.media.header import Header
-from draftlens.media.limits import Limits, in_bytes, too_much
+from draftlens.media.limits import Limits, format_bytes, over_limit
 from draftlens.media.pixels import Canvas, Pixels
-from draftlens.media.sampling import by_decoding, by_seeking, measure, midpoints
-from draftlens.media.source import Stamped, Unseekable, open_source
+from draftlens.media.sampling import (
+    frames_by_decoding,
+    frames_by_seeking,
+    measure_extent,
+    midpoints,
+)
+from draftlens.media.source import TimedFrame, Unseekable, open_source
 
 if TYPE_CHECKING:
     from transformers.video_utils import VideoMetadata
 
-Progress = Callable[[int, int], None]  # (frames kept so far, frames to keep)
+Progress = Callable[[int, int], None]  # (frames read so far, frames to read)
+
+# Two rates, or two numbers of frames, agree if they differ by at most this share.
+_TOLERANCE = Fraction(1, 20)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,16 +61,14 @@ class Video:
 
     @property
     def metadata(self) -> VideoMetadata:
-        """What a transformers video processor wants beside the frames when called with
-        do_sample_frames=False.
+        """The metadata that a transformers video processor needs with do_sample_frames=False.
 
-        Processors recover a frame's time as index / fps, so the indices given here are timestamp
-        times fps: the same as `frame_indices` at a constant frame rate, and the ones that tell the
-            right time at a variable one.
+        Processors compute a frame's time as index / fps, so the indices given here are timestamp
+        times fps. At a constant frame rate they equal `frame_indices`; at a variable frame rate
+        they give the right time.
         """
-        from transformers.video_utils import (
-            VideoMetadata,  # takes seconds to import, and only processors need it
-        )
+        # This import takes seconds, and only processors need it.
+        from transformers.video_utils import VideoMetadata
 
         _, height, width, _ = self.frames.shape
         return VideoMetadata(
@@ -76,6 +82,56 @@ class Video:
         )
 
 
+@dataclass(frozen=True)
+class _Clip:
+    """The extent of a clip.
+
+    Attributes:
+        header: its header.
+        start: tick at which it begins.
+        duration: seconds.
+        total_frames: number of frames.
+    """
+
+    header: Header
+    start: int
+    duration: Fraction
+    total_frames: int
+
+    @property
+    def fps(self) -> float:
+        """Frames per second: the header's rate, unless the number of frames contradicts it.
+
+        The quotient alone would be slightly wrong where timestamps are rounded: 30 frames per
+        second give 30.015 in Matroska.
+        """
+        measured = self.total_frames / self.duration
+        rate = self.header.rate
+        if rate is not None and abs(rate - measured) <= measured * _TOLERANCE:
+            return float(rate)
+        return float(measured)
+
+    def timestamps(self, ticks: Iterable[int]) -> tuple[float, ...]:
+        """Seconds from the start; 0 for a frame that appears before the stated start."""
+        tick_seconds = self.header.tick
+        return tuple(max(0.0, float((tick - self.start) * tick_seconds)) for tick in ticks)
+
+
+@dataclass(frozen=True)
+class _Selection:
+    """Frames that were read from a clip.
+
+    Attributes:
+        frames: uint8 [T, H, W, 3], RGB.
+        ticks: T times at which the frames appear.
+        indices: T positions, counted from where decoding began.
+    """
+
+    frames: Pixels
+    ticks: tuple[int, ...]
+    indices: tuple[int, ...]
+
+
 def load_video(
     path: str | Path,
     *,
@@ -85,21 +141,22 @@ def load_video(
 ) -> Video:
     """Read `num_frames` frames, spread evenly over the time of a clip.
 
-    The clip's duration is cut into `num_frames` equal parts, and each part gives the frame on show
-    at its middle: the last frame at or before that moment. At a variable frame rate a frame shown
-    for longer than a part comes back more than once. A clip with no more than `num_frames` frames
-    gives each of its frames once.
+    The clip's duration is divided into `num_frames` equal parts. Each part gives the frame that is
+    shown at its middle: the last frame at or before that time. At a variable frame rate, a frame
+    that is shown for longer than a part is returned more than once. A clip with no more than
+    `num_frames` frames gives each of its frames once.
 
     MP4, MOV, Matroska and WebM clips are read by seeking. Other formats, clips without a stated
-    duration and very short clips are decoded from start to end twice, first to learn their length:
-    the same frames, only slower.
+    duration and very short clips are decoded from start to end twice, the first time to measure
+    their length. This gives the same frames, but takes longer.
 
     Args:
         path: the file.
-        num_frames: how many frames to keep, 1 or more.
-        limits: what is refused as too large.
-        on_progress: called with (frames kept so far, frames to keep), first with 0 kept; what it
-            raises passes through. It starts again from 0 when a clip turns out not to be seekable.
+        num_frames: how many frames to read, 1 or more.
+        limits: bounds on the size of the clip.
+        on_progress: called with (frames read so far, frames to read), first with 0 frames read.
+            Exceptions that it raises are passed on. The count starts again from 0 when a clip turns
+            out not to be seekable.
 
     Raises:
         ConfigError: `num_frames` is less than 1.
@@ -109,11 +166,15 @@ def load_video(
     if num_frames < 1:
         raise ConfigError(f"num_frames is {num_frames}, but at least 1 frame must be read")
     name = check_file(path, limits)
-    report = on_progress or (lambda done, total: None)
+    report = on_progress or _ignore_progress
     try:
         return _load_by_seeking(name, num_frames, limits, report)
     except Unseekable:
         return _load_by_decoding(name, num_frames, limits, report)
+
+
+def _ignore_progress(done: int, total: int) -> None:
+    """The progress callback where the caller gives none."""
 
 
 def _load_by_seeking(path: str, num_frames: int, limits: Limits, report: Progress) -> Video:
@@ -123,98 +184,102 @@ def _load_by_seeking(path: str, num_frames: int, limits: Limits, report: Progres
             raise Unseekable
         end = scout.find_end()
         duration = header.seconds(end)
-        total = round(duration * (header.rate or 0))
-        if (
-            abs(header.counted - total) <= total / 20
-        ):  # it counts the frames that an edit list cuts out, too
-            total = header.counted
-        if (
-            duration <= 0 or total <= 2 * num_frames
-        ):  # too close to wanting every frame to rely on an estimate
+        total = _estimate_total(header, duration)
+        # With so few frames, nearly all of them are needed, and the estimate may be too high.
+        if duration <= 0 or total <= 2 * num_frames:
             raise Unseekable
         header.check_length(float(duration), total)
-        picks = by_seeking(source, scout, midpoints(header.start, end, num_frames))
-        frames, stamps = _collect(header, _without_repeats(picks), num_frames, report)
-    fps = _average_rate(header, total, duration)
-    times = _timestamps(header, header.start, stamps)
-    return Video(
-        path, frames, times, tuple(_nearest_indices(times, fps, total)), fps, total, float(duration)
-    )
+        clip = _Clip(header, header.start, duration, total)
+        frames = frames_by_seeking(source, scout, midpoints(clip.start, end, num_frames))
+        selection = _collect(header, _check_ascending(frames), num_frames, report)
+    indices = _nearest_indices(clip.timestamps(selection.ticks), clip.fps, total)
+    return _to_video(clip, selection, indices)
 
 
 def _load_by_decoding(path: str, num_frames: int, limits: Limits, report: Progress) -> Video:
-    extent = measure(path, limits)
+    extent = measure_extent(path, limits)
+    num_frames = min(num_frames, extent.count)
     with open_source(path, limits) as source:
         header = source.header
-        everything = extent.count <= num_frames
-        kept = extent.count if everything else num_frames
-        picks = (
-            source.frames()
-            if everything
-            else by_decoding(source, midpoints(extent.start, extent.end, kept))
-        )
-        frames, stamps = _collect(header, picks, kept, report)
-    duration = (extent.end - extent.start) * header.tick
-    fps = _average_rate(header, extent.count, duration)
-    times = _timestamps(header, extent.start, stamps)
+        duration = (extent.end - extent.start) * header.tick
+        clip = _Clip(header, extent.start, duration, extent.count)
+        frames: Iterable[TimedFrame] = source.frames()
+        if num_frames < extent.count:
+            ticks = midpoints(extent.start, extent.end, num_frames)
+            frames = frames_by_decoding(source, ticks)
+        selection = _collect(header, frames, num_frames, report)
+    return _to_video(clip, selection, selection.indices)
+
+
+def _to_video(clip: _Clip, selection: _Selection, indices: Sequence[int]) -> Video:
     return Video(
-        path, frames, times, tuple(s.index for s in stamps), fps, extent.count, float(duration)
+        path=clip.header.path,
+        frames=selection.frames,
+        timestamps=clip.timestamps(selection.ticks),
+        frame_indices=tuple(indices),
+        fps=clip.fps,
+        total_frames=clip.total_frames,
+        duration=float(clip.duration),
     )
 
 
-def _without_repeats(picks: Iterable[Stamped]) -> Iterable[Stamped]:
-    """`picks` as they are, giving up when one frame comes twice: there may be fewer frames than the
-    header implies."""
-    last = None
-    for shown in picks:
-        if shown.tick == last:
+def _estimate_total(header: Header, duration: Fraction) -> int:
+    """The header's number of frames, if the frame rate confirms it, else duration times rate.
+
+    The header also counts frames that an edit list removes.
+    """
+    total = round(duration * (header.rate or 0))
+    if abs(header.num_frames - total) <= total * _TOLERANCE:
+        return header.num_frames
+    return total
+
+
+def _check_ascending(frames: Iterable[TimedFrame]) -> Iterable[TimedFrame]:
+    """Pass the frames on unchanged.
+
+    Raises:
+        Unseekable: a frame comes twice, so there may be fewer frames than the header implies.
+    """
+    last_tick = None
+    for frame in frames:
+        if frame.tick == last_tick:
             raise Unseekable
-        last = shown.tick
-        yield shown
+        last_tick = frame.tick
+        yield frame
 
 
 def _collect(
-    header: Header, picks: Iterable[Stamped], count: int, report: Progress
-) -> tuple[Pixels, list[Stamped]]:
-    """Convert each of `count` picked frames as it comes, so that only the RGB ones are held."""
-    size = count * header.height * header.width * 3
-    if size > header.limits.max_output_bytes:
-        figure = f"{count} frames of {header.width}x{header.height} pixels need {in_bytes(size)}"
-        raise too_much(
-            header.path, figure, in_bytes(header.limits.max_output_bytes), "max_output_bytes"
-        )
+    header: Header, frames: Iterable[TimedFrame], count: int, report: Progress
+) -> _Selection:
+    """Convert `count` frames one by one, so that only their RGB arrays are kept in memory."""
+    _check_output(header, count)
     report(0, count)
     canvas = Canvas()
-    frames: Pixels | None = None
-    stamps: list[Stamped] = []
-    for shown in picks:
-        pixels = canvas.draw(shown.frame)
-        if frames is None:
-            frames = np.empty((count, *pixels.shape), dtype=np.uint8)
-        frames[len(stamps)] = pixels
-        stamps.append(shown)
-        report(len(stamps), count)
-    assert frames is not None
-    assert len(stamps) == count
-    return frames, stamps
+    output: Pixels | None = None
+    ticks: list[int] = []
+    indices: list[int] = []
+    for position, timed in enumerate(frames):
+        pixels = canvas.draw(timed.frame)
+        if output is None:
+            output = np.empty((count, *pixels.shape), dtype=np.uint8)
+        output[position] = pixels
+        ticks.append(timed.tick)
+        indices.append(timed.index)
+        report(position + 1, count)
+    assert output is not None
+    assert len(ticks) == count
+    return _Selection(output, tuple(ticks), tuple(indices))
 
 
-def _timestamps(header: Header, start: int, stamps: Iterable[Stamped]) -> tuple[float, ...]:
-    """Seconds from `start`; never negative, although a stream may show a frame before its stated
-    start."""
-    return tuple(max(0.0, float((stamp.tick - start) * header.tick)) for stamp in stamps)
-
-
-def _average_rate(header: Header, total: int, duration: Fraction) -> float:
-    """The header's frame rate, unless the number of frames belies it, as where the rate varies.
-
-    The division alone would be a little off where timestamps are rounded: 30 per second reads as
-    30.015 in Matroska.
-    """
-    measured = total / duration
-    if header.rate is not None and abs(header.rate - measured) <= measured / 20:
-        return float(header.rate)
-    return float(measured)
+def _check_output(header: Header, count: int) -> None:
+    """Raise `MediaError` if `count` RGB frames exceed `max_output_bytes`."""
+    size = count * header.height * header.width * 3
+    limit = header.limits.max_output_bytes
+    if size > limit:
+        figure = (
+            f"{count} frames of {header.width}x{header.height} pixels need {format_bytes(size)}"
+        )
+        raise over_limit(header.path, figure, format_bytes(limit), "max_output_bytes")
 
 
 def _nearest_indices(timestamps: Iterable[float], fps: float, total: int) -> list[int]:

@@ -1,7 +1,16 @@
-"""A procedural world of moving shapes and words: scenes from seeds, their pixels, and what is right
-to say of them."""
+"""A procedural world of moving shapes and words.
 
-from draftlens.world.caption import caption, seen_spans, still_caption, told_caption, told_still
+Scenes are sampled from seeds. Each scene has pixels, a caption and dialogues, and of every question
+exactly one answer is right.
+"""
+
+from draftlens.world.caption import (
+    caption,
+    marked_caption,
+    marked_still_caption,
+    seen_spans,
+    still_caption,
+)
 from draftlens.world.dialogue import (
     IMAGE_PROMPTS,
     VIDEO_PROMPTS,
@@ -40,6 +49,8 @@ __all__ = [
     "facts",
     "follow_ups",
     "frame_times",
+    "marked_caption",
+    "marked_still_caption",
     "novelties",
     "questions",
     "read_facts",
@@ -55,6 +66,4 @@ __all__ = [
     "small_talk",
     "still_caption",
     "still_facts",
-    "told_caption",
-    "told_still",
 ]

@@ -1,112 +1,149 @@
-"""What is said about a scene: a function of what can be seen in it, so that a right answer is one
-answer."""
+"""Captions of scenes.
+
+A caption is a function of what is visible in the scene, so that exactly one caption is right.
+"""
 
 import re
 
-from draftlens.world import wording as w
+from draftlens.world import wording
 from draftlens.world.scene import Scene, Shot, Text, Thing
 
 
 def caption(scene: Scene) -> str:
     """The one right answer to "Describe the video."."""
-    return w.unmark(told_caption(scene))
+    return wording.unmark(marked_caption(scene))
 
 
 def still_caption(scene: Scene) -> str:
     """The one right answer to "Describe the image."."""
-    return w.unmark(told_still(scene))
+    return wording.unmark(marked_still_caption(scene))
 
 
-def seen_spans(told: str) -> list[tuple[int, int]]:
-    """Where the unmarked text says what had to be seen: half-open ranges of characters."""
+def marked_caption(scene: Scene) -> str:
+    """The caption of a clip, with brackets around what must be seen."""
+    sentences = [wording.ONE_SHOT if len(scene.shots) == 1 else wording.TWO_SHOTS]
+    for ordinal, shot in zip(wording.ORDINALS, scene.shots, strict=False):
+        sentences += _shot_sentences(shot, ordinal)
+    sentences += _text_sentences(scene.texts)
+    return " ".join(sentences)
+
+
+def marked_still_caption(scene: Scene) -> str:
+    """The caption of a picture, with brackets around what must be seen."""
+    (shot,) = scene.shots
+    opening = wording.fill(
+        wording.STILL,
+        count=wording.AMOUNTS[len(shot.things)],
+        pattern=shot.pattern,
+        background=shot.background,
+    )
+    things = [_still_thing_sentence(thing) for thing in shot.things]
+    texts = [_still_text_sentence(text) for text in scene.texts]
+    return " ".join([opening, *things, *texts])
+
+
+def seen_spans(marked: str) -> list[tuple[int, int]]:
+    """Where the unmarked text states what must be seen.
+
+    Args:
+        marked: a text with brackets around what must be seen.
+
+    Returns:
+        Half-open ranges of characters of the unmarked text.
+    """
     spans = []
-    for number, match in enumerate(re.finditer(r"\[([^\]]*)\]", told)):
-        start = (
-            match.start() - 2 * number
-        )  # each mark before it is two brackets that unmarking takes away
+    for number, match in enumerate(re.finditer(r"\[([^\]]*)\]", marked)):
+        # Each earlier pair of brackets is missing in the unmarked text.
+        start = match.start() - 2 * number
         spans.append((start, start + len(match[1])))
     return spans
 
 
-def told_caption(scene: Scene) -> str:
-    """The caption with marks around what had to be seen."""
-    said = [w.ONE_SHOT if len(scene.shots) == 1 else w.TWO_SHOTS]
-    for ordinal, shot in zip(w.ORDINALS, scene.shots, strict=False):
-        said += _shot(shot, ordinal)
-    return " ".join([*said, *_texts(scene.texts)])
+def action_phrase(thing: Thing) -> str:
+    """A verb phrase for the motion of a thing, with brackets: "[moves] to the [left]"."""
+    key = f"{thing.motion} {thing.when}".strip()
+    return wording.ACTIONS[key].format(side=thing.side)
 
 
-def told_still(scene: Scene) -> str:
-    """The caption of a picture with marks around what had to be seen."""
-    (shot,) = scene.shots
-    count = w.AMOUNTS[len(shot.things)]
-    said = [w.tell(w.STILL, count=count, pattern=shot.pattern, background=shot.background)]
-    said += [_still_thing(thing) for thing in shot.things]
-    return " ".join([*said, *(_still_text(text) for text in scene.texts)])
-
-
-def does(thing: Thing) -> str:
-    """What the thing does, as a verb phrase, with marks."""
-    return w.DOES[f"{thing.motion} {thing.when}".strip()].format(side=thing.side)
-
-
-def look(thing: Thing) -> str:
-    """The thing with its article, with marks: "a [striped] [red] [circle]"."""
+def noun_phrase(thing: Thing) -> str:
+    """A noun phrase for the look of a thing, with brackets: "a [striped] [red] [circle]"."""
     return f"a [{thing.texture}] [{thing.colour}] [{thing.shape}]"
 
 
-def text_kind(text: Text) -> str:
-    """How a text is called: "word", "number" or "secret word"."""
-    return "secret word" if text.kind == "secret" else text.kind
-
-
 def shown_value(text: Text) -> str:
-    """A text as it stands on the screen."""
+    """A text as it appears on the screen."""
     return text.value.upper()
 
 
-def _shot(shot: Shot, ordinal: str) -> list[str]:
-    count = w.AMOUNTS[len(shot.things)]
-    opening = w.tell(
-        w.SHOT,
+def _shot_sentences(shot: Shot, ordinal: str) -> list[str]:
+    opening = wording.fill(
+        wording.SHOT,
         ordinal=ordinal,
-        count=count,
+        count=wording.AMOUNTS[len(shot.things)],
         pattern=shot.pattern,
         background=shot.background,
-        camera=w.CAMERA[shot.camera],
+        camera=wording.CAMERA_ACTIONS[shot.camera],
     )
-    left = sum(thing.motion != "leave" for thing in shot.things)
-    closing = w.ALL_LEFT if left == len(shot.things) else w.tell(w.SOME_LEFT, left=w.AMOUNTS[left])
-    return [opening, *(_thing(thing) for thing in shot.things), closing]
+    things = [_thing_sentence(thing) for thing in shot.things]
+    return [opening, *things, _closing_sentence(shot)]
 
 
-def _thing(thing: Thing) -> str:
-    template = w.CHANGES if thing.changes_size else w.LARGE if thing.size == "large" else w.SMALL
-    return w.tell(template, **_looks(thing), does=does(thing))
+def _closing_sentence(shot: Shot) -> str:
+    """The sentence on how many things are left at the end of a shot."""
+    remaining = sum(thing.motion != "leave" for thing in shot.things)
+    if remaining == len(shot.things):
+        return wording.ALL_LEFT
+    return wording.fill(wording.SOME_LEFT, left=wording.AMOUNTS[remaining])
 
 
-def _still_thing(thing: Thing) -> str:
-    return w.tell(w.STILL_LARGE if thing.size == "large" else w.STILL_SMALL, **_looks(thing))
+def _thing_sentence(thing: Thing) -> str:
+    if thing.changes_size:
+        template = wording.CHANGES
+    elif thing.size == "large":
+        template = wording.LARGE
+    else:
+        template = wording.SMALL
+    return wording.fill(template, **_look_fields(thing), does=action_phrase(thing))
 
 
-def _looks(thing: Thing) -> dict[str, str]:
-    return {name: getattr(thing, name) for name in ("place", "size", "texture", "colour", "shape")}
+def _still_thing_sentence(thing: Thing) -> str:
+    template = wording.STILL_LARGE if thing.size == "large" else wording.STILL_SMALL
+    return wording.fill(template, **_look_fields(thing))
 
 
-def _texts(texts: tuple[Text, ...]) -> list[str]:
+def _look_fields(thing: Thing) -> dict[str, str]:
+    return {
+        "place": thing.place,
+        "size": thing.size,
+        "texture": thing.texture,
+        "colour": thing.colour,
+        "shape": thing.shape,
+    }
+
+
+def _text_sentences(texts: tuple[Text, ...]) -> list[str]:
     if not texts:
-        return [w.NO_TEXT]
-    return [_text(text, w.TURNS[min(i, 1)]) for i, text in enumerate(texts)]
+        return [wording.NO_TEXT]
+    first_turn, later_turn = wording.TURNS
+    first = _text_sentence(texts[0], first_turn)
+    return [first, *(_text_sentence(text, later_turn) for text in texts[1:])]
 
 
-def _text(text: Text, turn: str) -> str:
-    kind, value = text_kind(text), shown_value(text)
+def _text_sentence(text: Text, turn: str) -> str:
+    value = shown_value(text)
     if text.kind == "secret":
-        return w.tell(w.SECRET_TEXT, turn=turn, kind=kind, word=value, carrier=text.carrier)
-    template = w.WORD_TEXT if text.kind == "word" else w.NUMBER_TEXT
-    return w.tell(template, turn=turn, kind=kind, ink=text.colour, **{text.kind: value})
+        return wording.fill(
+            wording.SECRET_TEXT, turn=turn, kind="secret word", word=value, carrier=text.carrier
+        )
+    if text.kind == "word":
+        return wording.fill(wording.WORD_TEXT, turn=turn, kind="word", ink=text.colour, word=value)
+    return wording.fill(
+        wording.NUMBER_TEXT, turn=turn, kind="number", ink=text.colour, number=value
+    )
 
 
-def _still_text(text: Text) -> str:
-    template = w.STILL_WORD if text.kind == "word" else w.STILL_NUMBER
-    return w.tell(template, kind=text.kind, ink=text.colour, **{text.kind: shown_value(text)})
+def _still_text_sentence(text: Text) -> str:
+    value = shown_value(text)
+    if text.kind == "word":
+        return wording.fill(wording.STILL_WORD, kind="word", ink=text.colour, word=value)
+    return wording.fill(wording.STILL_NUMBER, kind="number", ink=text.colour, number=value)

@@ -1,8 +1,7 @@
-"""Questions with one right answer each: about clips, pictures, pairs of pictures, and about nothing
-to be seen.
+"""Questions with one right answer each: about clips, pictures and pairs, and small talk.
 
-Families are VNBench's where they fit: retrieval (find the needle), ordering (what came when),
-counting.
+The families of questions are those of VNBench where they apply: retrieval (find the needle),
+ordering (the order of events) and counting.
 """
 
 from dataclasses import dataclass
@@ -10,9 +9,15 @@ from itertools import pairwise
 
 import numpy as np
 
-from draftlens.world import wording as w
-from draftlens.world.caption import does, look, shown_value, told_caption, told_still
-from draftlens.world.scene import PLACES, WORDS, Scene, Shot, Thing
+from draftlens.world import wording
+from draftlens.world.caption import (
+    action_phrase,
+    marked_caption,
+    marked_still_caption,
+    noun_phrase,
+    shown_value,
+)
+from draftlens.world.scene import PLACES, WORDS, Scene, Shot, Text, Thing
 
 VIDEO_PROMPTS = (
     "Describe the video.",
@@ -21,210 +26,252 @@ VIDEO_PROMPTS = (
 )
 IMAGE_PROMPTS = ("Describe the image.", "What is in the picture?", "Describe this image in detail.")
 
+_CORNERS = (("triangle", "three"), ("square", "four"), ("circle", "no"))
+_OPPOSITES = (
+    ("left", "right"),
+    ("right", "left"),
+    ("top", "bottom"),
+    ("small", "large"),
+    ("early", "late"),
+    ("first", "last"),
+)
+
 
 @dataclass(frozen=True)
 class Turn:
-    """One question and its right answer; ``told`` is the answer with marks around what had to be
-    seen."""
+    """One question and its right answer.
+
+    Attributes:
+        question: the question.
+        marked_answer: the answer, with brackets around what must be seen.
+        family: the family of the question, such as "retrieval".
+    """
 
     question: str
-    told: str
+    marked_answer: str
     family: str
 
     @property
     def answer(self) -> str:
-        return w.unmark(self.told)
+        """The answer without brackets."""
+        return wording.unmark(self.marked_answer)
 
 
 def describe(scene: Scene, rng: np.random.Generator, still: bool) -> Turn:
-    """A request for the whole caption, in one of its wordings; the first wording comes half of the
-    time."""
+    """A request for the caption, in one of its wordings.
+
+    The first wording is used half of the time.
+    """
     prompts = IMAGE_PROMPTS if still else VIDEO_PROMPTS
-    pick = 0 if rng.random() < 0.5 else int(rng.integers(1, len(prompts)))
-    return Turn(prompts[pick], told_still(scene) if still else told_caption(scene), "caption")
+    index = 0
+    if rng.random() >= 0.5:
+        index = int(rng.integers(1, len(prompts)))
+    answer = marked_still_caption(scene) if still else marked_caption(scene)
+    return Turn(prompts[index], answer, "caption")
 
 
 def questions(scene: Scene, still: bool) -> list[Turn]:
-    """Every question about a scene that has one right answer and stands by itself."""
-    ordering = [] if still else _ordering(scene)
-    return [*_retrieval(scene), *_counting(scene, still), *ordering, *_attributes(scene, still)]
+    """Every question about a scene that has one right answer and needs no earlier turn."""
+    turns = [*_retrieval(scene), *_counting(scene, still)]
+    if not still:
+        turns += _ordering(scene)
+    turns += _attributes(scene, still)
+    return turns
 
 
 def follow_ups(scene: Scene, still: bool) -> list[tuple[Turn, Turn]]:
-    """Pairs of turns of which the second cannot be answered without the first one's answer."""
+    """Pairs of turns, of which the second cannot be answered without the first one's answer."""
     pairs = []
-    for shot, where in zip(scene.shots, _wheres(scene), strict=True):
+    for shot, suffix in zip(scene.shots, _shot_suffixes(scene), strict=True):
         for thing in shot.things:
-            first = Turn(
-                f"What is at the {thing.place}{where}?", f"{look(thing).capitalize()}.", "attribute"
+            if thing.changes_size:
+                continue
+            first = _attribute(
+                f"What is at the {thing.place}{suffix}?", f"{noun_phrase(thing).capitalize()}."
             )
-            asked = (
-                "Is it small or large?" if still or thing.changes_size else "And what does it do?"
-            )
-            if not (thing.changes_size and asked.startswith("Is")):
-                told = f"It is [{thing.size}]." if asked.startswith("Is") else f"It {does(thing)}."
-                pairs.append((first, Turn(asked, told, "follow-up")))
+            pairs.append((first, _follow_up(thing, still)))
     return pairs
 
 
 def differences(first: Scene, second: Scene) -> list[Turn]:
-    """What is asked about two pictures that differ in one thing: the difference, and the edit that
-    makes it."""
+    """Questions about two pictures that differ in one thing.
+
+    One asks for the difference, the other for the edit that makes the second picture of the first.
+    """
     before = {thing.place: thing for thing in first.shots[0].things}
     after = {thing.place: thing for thing in second.shots[0].things}
     place = next(place for place in PLACES if before.get(place) != after.get(place))
-    old, new = before[place], after.get(place)
-    which = f"the {look(old)[2:]} at the [{place}]"
-    change, edit = "is [gone]", f"[Remove] {which}"
-    if new is not None:
-        change, edit = f"is now {look(new)}", f"[Turn] {which} into {look(new)}"
+    old = before[place]
+    new = after.get(place)
+    description = f"{noun_phrase(old).removeprefix('a ')} at the [{place}]"
+    if new is None:
+        difference = f"The {description} is [gone]."
+        edit = f"[Remove] the {description}."
+    else:
+        difference = f"The {description} is now {noun_phrase(new)}."
+        edit = f"[Turn] the {description} into {noun_phrase(new)}."
     return [
-        Turn("What is different in the second image?", f"T{which[1:]} {change}.", "difference"),
-        Turn("How was the first image edited?", f"{edit}.", "edit"),
+        Turn("What is different in the second image?", difference, "difference"),
+        Turn("How was the first image edited?", edit, "edit"),
     ]
 
 
 def small_talk(rng: np.random.Generator) -> Turn:
     """A question that needs no picture."""
     kind = int(rng.integers(4))
-    a, b = (int(n) for n in rng.integers(0, 4, size=2))
+    first, second = (int(n) for n in rng.integers(0, 4, size=2))
     if kind == 0:
-        return Turn(
-            f"How much is {w.AMOUNTS[a]} and {w.AMOUNTS[b]}?",
-            f"It is {w.AMOUNTS[a + b]}.",
-            "text only",
-        )
+        return _addition(first, second)
     if kind == 1:
-        shape, sides = (("triangle", "three"), ("square", "four"), ("circle", "no"))[
-            int(rng.integers(3))
-        ]
-        return Turn(
-            f"How many corners has a {shape}?", f"A {shape} has {sides} corners.", "text only"
-        )
+        return _corners(rng)
     if kind == 2:
-        pairs = {
-            "left": "right",
-            "right": "left",
-            "top": "bottom",
-            "small": "large",
-            "early": "late",
-            "first": "last",
-        }
-        word = list(pairs)[int(rng.integers(len(pairs)))]
-        return Turn(f"What is the opposite of {word}?", f"It is {pairs[word]}.", "text only")
+        return _opposite(rng)
+    return _capitals(rng)
+
+
+def _addition(first: int, second: int) -> Turn:
+    question = f"How much is {wording.AMOUNTS[first]} and {wording.AMOUNTS[second]}?"
+    return Turn(question, f"It is {wording.AMOUNTS[first + second]}.", "text only")
+
+
+def _corners(rng: np.random.Generator) -> Turn:
+    shape, corners = _CORNERS[int(rng.integers(len(_CORNERS)))]
+    answer = f"A {shape} has {corners} corners."
+    return Turn(f"How many corners has a {shape}?", answer, "text only")
+
+
+def _opposite(rng: np.random.Generator) -> Turn:
+    word, opposite = _OPPOSITES[int(rng.integers(len(_OPPOSITES)))]
+    return Turn(f"What is the opposite of {word}?", f"It is {opposite}.", "text only")
+
+
+def _capitals(rng: np.random.Generator) -> Turn:
     word = WORDS[int(rng.integers(len(WORDS)))]
     return Turn(f"Write {word} in capital letters.", f"{word.upper()}.", "text only")
 
 
-def _wheres(scene: Scene) -> list[str]:
-    """How questions point at each shot: not at all where there is one."""
-    return [""] if len(scene.shots) == 1 else [f" in the {ordinal} shot" for ordinal in w.ORDINALS]
+def _follow_up(thing: Thing, still: bool) -> Turn:
+    if still:
+        return Turn("Is it small or large?", f"It is [{thing.size}].", "follow-up")
+    return Turn("And what does it do?", f"It {action_phrase(thing)}.", "follow-up")
+
+
+def _shot_suffixes(scene: Scene) -> list[str]:
+    """For each shot, the words that refer to it at the end of a question.
+
+    They are empty in a scene with one shot.
+    """
+    if len(scene.shots) == 1:
+        return [""]
+    return [f" in the {ordinal} shot" for ordinal in wording.ORDINALS]
 
 
 def _retrieval(scene: Scene) -> list[Turn]:
     turns = []
     if scene.secret:
-        value = shown_value(scene.secret)
-        turns.append(
-            Turn("What is the secret word?", f"The secret word is [{value}].", "retrieval")
-        )
+        answer = f"The secret word is [{shown_value(scene.secret)}]."
+        turns.append(Turn("What is the secret word?", answer, "retrieval"))
     for kind in ("word", "number"):
-        shown = [text for text in scene.texts if text.kind == kind]
-        if len(shown) == 1:
-            value = shown_value(shown[0])
-            turns.append(
-                Turn(
-                    f"Which {kind} is shown in colour?", f"It is the {kind} [{value}].", "retrieval"
-                )
-            )
-            turns.append(
-                Turn(
-                    f"In which colour is the {kind} shown?",
-                    f"In [{shown[0].colour}] letters.",
-                    "retrieval",
-                )
-            )
+        texts = [text for text in scene.texts if text.kind == kind]
+        if len(texts) == 1:
+            turns += _text_retrieval(texts[0])
     return turns
 
 
+def _text_retrieval(text: Text) -> list[Turn]:
+    """Questions about the only word, or the only number, in colour."""
+    value = f"It is the {text.kind} [{shown_value(text)}]."
+    colour = f"In [{text.colour}] letters."
+    return [
+        Turn(f"Which {text.kind} is shown in colour?", value, "retrieval"),
+        Turn(f"In which colour is the {text.kind} shown?", colour, "retrieval"),
+    ]
+
+
 def _ordering(scene: Scene) -> list[Turn]:
-    shown = [shown_value(text) for text in scene.texts]
     turns = []
-    if len(shown) > 1:
-        listed = ", ".join(f"[{value}]" for value in shown)
-        turns.append(Turn("In which order are the texts shown?", f"{listed}.", "ordering"))
+    values = [shown_value(text) for text in scene.texts]
+    if len(values) > 1:
+        listing = ", ".join(f"[{value}]" for value in values)
+        turns += [
+            _order("In which order are the texts shown?", f"{listing}."),
+            _order("Which text is shown first?", f"[{values[0]}] is shown first."),
+            _order("Which text is shown last?", f"[{values[-1]}] is shown last."),
+        ]
+    for before, after in pairwise(values):
         turns.append(
-            Turn("Which text is shown first?", f"[{shown[0]}] is shown first.", "ordering")
-        )
-        turns.append(Turn("Which text is shown last?", f"[{shown[-1]}] is shown last.", "ordering"))
-    for before, after in pairwise(shown):
-        turns.append(
-            Turn(
-                f"Which text comes after {before}?", f"[{after}] comes after {before}.", "ordering"
-            )
+            _order(f"Which text comes after {before}?", f"[{after}] comes after {before}.")
         )
     if len(scene.shots) > 1:
         first, second = (shot.background for shot in scene.shots)
-        told = f"First it is [{first}], then it is [{second}]."
-        turns.append(Turn("Which background comes first and which second?", told, "ordering"))
+        turns.append(
+            _order(
+                "Which background comes first and which second?",
+                f"First it is [{first}], then it is [{second}].",
+            )
+        )
     return turns
 
 
 def _counting(scene: Scene, still: bool) -> list[Turn]:
     turns = []
-    for shot, where in zip(scene.shots, _wheres(scene), strict=True):
-        count = w.AMOUNTS[len(shot.things)]
-        turns.append(
-            Turn(f"How many shapes are there{where}?", f"There are [{count}] shapes.", "counting")
-        )
+    for shot, suffix in zip(scene.shots, _shot_suffixes(scene), strict=True):
+        answer = f"There are [{wording.AMOUNTS[len(shot.things)]}] shapes."
+        turns.append(Turn(f"How many shapes are there{suffix}?", answer, "counting"))
     if still:
         return turns
     amounts = {
         "How many texts are shown?": len(scene.texts),
         "How many shots has the video?": len(scene.shots),
-        "How many shapes enter the picture?": _doing(scene, "enter"),
-        "How many shapes leave the picture?": _doing(scene, "leave"),
+        "How many shapes enter the picture?": _count_motion(scene, "enter"),
+        "How many shapes leave the picture?": _count_motion(scene, "leave"),
     }
     for question, amount in amounts.items():
-        turns.append(Turn(question, f"The answer is [{w.AMOUNTS[amount]}].", "counting"))
+        answer = f"The answer is [{wording.AMOUNTS[amount]}]."
+        turns.append(Turn(question, answer, "counting"))
     return turns
 
 
-def _doing(scene: Scene, motion: str) -> int:
+def _count_motion(scene: Scene, motion: str) -> int:
     return sum(thing.motion == motion for shot in scene.shots for thing in shot.things)
 
 
 def _attributes(scene: Scene, still: bool) -> list[Turn]:
     turns = []
-    for shot, where in zip(scene.shots, _wheres(scene), strict=True):
-        told = f"It is a [{shot.pattern}] [{shot.background}] background."
-        turns.append(Turn(f"Which background is there{where}?", told, "attribute"))
-        at = {thing.place: thing for thing in shot.things}
+    for shot, suffix in zip(scene.shots, _shot_suffixes(scene), strict=True):
+        answer = f"It is a [{shot.pattern}] [{shot.background}] background."
+        turns.append(_attribute(f"Which background is there{suffix}?", answer))
+        things_by_place = {thing.place: thing for thing in shot.things}
         for place in PLACES:
-            told = f"{look(at[place]).capitalize()}." if place in at else "There is [nothing]."
-            turns.append(Turn(f"What is at the {place}{where}?", told, "attribute"))
+            answer = "There is [nothing]."
+            if place in things_by_place:
+                answer = f"{noun_phrase(things_by_place[place]).capitalize()}."
+            turns.append(_attribute(f"What is at the {place}{suffix}?", answer))
         for thing in shot.things:
-            turns += _about(thing, shot, where, still)
+            turns += _thing_attributes(thing, shot, suffix, still)
     return turns
 
 
-def _about(thing: Thing, shot: Shot, where: str, still: bool) -> list[Turn]:
-    shape = Turn(
-        f"What shape is {thing.colour}{where}?",
-        f"The [{thing.shape}] is {thing.colour}.",
-        "attribute",
-    )
-    place = Turn(
-        f"Where is the {thing.colour} shape{where}?", f"It is at the [{thing.place}].", "attribute"
-    )
-    turns = [place, shape]
-    if sum(other.shape == thing.shape for other in shot.things) == 1:
-        told = f"The {thing.shape} is [{thing.colour}]."
-        turns.append(Turn(f"What colour is the {thing.shape}{where}?", told, "attribute"))
+def _thing_attributes(thing: Thing, shot: Shot, suffix: str, still: bool) -> list[Turn]:
+    colour = thing.colour
+    shape = thing.shape
+    turns = [
+        _attribute(f"Where is the {colour} shape{suffix}?", f"It is at the [{thing.place}]."),
+        _attribute(f"What shape is {colour}{suffix}?", f"The [{shape}] is {colour}."),
+    ]
+    same_shape = [candidate for candidate in shot.things if candidate.shape == shape]
+    if len(same_shape) == 1:
+        question = f"What colour is the {shape}{suffix}?"
+        turns.append(_attribute(question, f"The {shape} is [{colour}]."))
     if not still:
-        turns.append(
-            Turn(
-                f"What does the {thing.colour} shape do{where}?", f"It {does(thing)}.", "attribute"
-            )
-        )
+        question = f"What does the {colour} shape do{suffix}?"
+        turns.append(_attribute(question, f"It {action_phrase(thing)}."))
     return turns
+
+
+def _order(question: str, answer: str) -> Turn:
+    return Turn(question, answer, "ordering")
+
+
+def _attribute(question: str, answer: str) -> Turn:
+    return Turn(question, answer, "attribute")

@@ -1,7 +1,6 @@
-"""Samples on their way into files: what is shown, what is said about it, and a record of what is
-right.
+"""Samples as entries of an export: media, dialogue, and a record of the facts.
 
-Shapes: T frames, S pixels a side.
+Shapes: S is the side of frames and pictures, in pixels.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,11 +24,16 @@ Progress = Callable[[int, int], None]  # (samples written, samples to write)
 
 
 @dataclass(frozen=True)
-class Look:
-    """Frames of a clip, frames a second, and pixels a side of frames and pictures.
+class MediaFormat:
+    """The format of exported media.
+
+    Attributes:
+        frames: number of frames of a clip.
+        rate: frames per second.
+        side: width and height of frames and pictures, in pixels.
 
     Raises:
-        ConfigError: no clip can be made of these numbers.
+        ConfigError: a number is too small, or the side is odd.
     """
 
     frames: int
@@ -49,9 +53,14 @@ class Look:
 
 @dataclass(frozen=True)
 class Entry:
-    """One sample of which the clip is written already and the pictures ``[S, S, 3]`` are not.
+    """One sample in an export.
 
-    ``video`` is a path from the folder on.
+    Attributes:
+        seed: the seed of the sample.
+        sample: scenes and dialogue.
+        video: path of the clip, which is already written, relative to the folder; None without a
+            clip.
+        pictures: uint8 ``[S, S, 3]`` each, not yet written.
     """
 
     seed: int
@@ -61,45 +70,48 @@ class Entry:
 
     @property
     def name(self) -> str:
+        """A name that is unique in the export."""
         return f"{self.sample.kind}-{self.seed}"
 
     @property
     def split(self) -> str:
-        return SPLITS[self.seed >= HELD_OUT]
+        """The split of the seed, of `SPLITS`."""
+        return "test" if self.seed >= HELD_OUT else "train"
 
     @property
     def conversations(self) -> list[dict[str, str]]:
-        """LLaVA's turns; placeholders for what is shown stand before the first question."""
-        shown = "<video>\n" if self.video else "<image>\n" * len(self.pictures)
-        said = []
+        """The turns in LLaVA's format; placeholders for media precede the first question."""
+        placeholders = "<video>\n" if self.video else "<image>\n" * len(self.pictures)
+        messages = []
         for turn in self.sample.turns:
-            said += [
-                {"from": "human", "value": shown + turn.question},
-                {"from": "gpt", "value": turn.answer},
-            ]
-            shown = ""
-        return said
+            messages.append({"from": "human", "value": turn.question})
+            messages.append({"from": "gpt", "value": turn.answer})
+        messages[0]["value"] = placeholders + messages[0]["value"]
+        return messages
 
     @property
     def record(self) -> dict[str, Any]:
-        """Where the entry comes from, the family of each question, and the facts of what is
-        shown."""
-        families = [turn.family for turn in self.sample.turns]
-        known = {"families": families, "facts": _known(self.sample)}
-        return {"kind": self.sample.kind, "seed": self.seed, "split": self.split, **known}
+        """The origin of the sample, the family of each question, and the facts of the scenes."""
+        return {
+            "kind": self.sample.kind,
+            "seed": self.seed,
+            "split": self.split,
+            "families": [turn.family for turn in self.sample.turns],
+            "facts": _sample_facts(self.sample),
+        }
 
 
 def seeds_of(
     counts: Mapping[str, int], split: str = "both", held_out: float = 0.1, start: int = 0
 ) -> dict[str, list[int]]:
-    """Seeds for so many samples of each kind.
+    """Seeds for a number of samples of each kind.
 
     Args:
-        counts: samples by kind, of ``samples.KINDS``.
-        split: ``train`` or ``test`` for one of them; ``both`` for so many of training and a share
-            of them held out.
-        held_out: that share.
-        start: how many seeds of each split to leave out.
+        counts: number of samples by kind, of ``samples.KINDS``.
+        split: ``train`` or ``test`` for samples of this split; ``both`` for this number of training
+            samples, and test samples in proportion.
+        held_out: with ``both``, the number of test samples for each training sample.
+        start: how many seeds of each split to skip.
 
     Raises:
         ConfigError: the split is unknown.
@@ -108,62 +120,81 @@ def seeds_of(
         raise ConfigError(f"the split must be train, test or both, not {split!r}")
     seeds = {}
     for kind, count in counts.items():
-        train = 0 if split == "test" else count
-        test = {"train": 0, "test": count, "both": ceil(count * held_out)}[split]
-        seeds[kind] = [
-            *range(start, start + train),
-            *range(HELD_OUT + start, HELD_OUT + start + test),
-        ]
+        num_train = 0 if split == "test" else count
+        num_test = 0
+        if split == "test":
+            num_test = count
+        elif split == "both":
+            num_test = ceil(count * held_out)
+        train = range(start, start + num_train)
+        test = range(HELD_OUT + start, HELD_OUT + start + num_test)
+        seeds[kind] = [*train, *test]
     return seeds
 
 
-def entries(folder: Path, seeds: Seeds, look: Look, on_sample: Progress | None) -> Iterator[Entry]:
-    """Every sample, kind by kind, with its clip written under ``folder``.
+def entries(
+    folder: Path, seeds: Seeds, media_format: MediaFormat, on_sample: Progress | None
+) -> Iterator[Entry]:
+    """Every sample, kind by kind; each clip is written under ``folder``.
 
     Raises:
-        ConfigError: a kind is unknown; seeds are negative, come twice or are none at all; or
-            matplotlib is missing.
+        ConfigError: a kind is unknown; seeds are negative, repeated or missing; or matplotlib is
+            not installed.
     """
-    wanted = _wanted(seeds)
-    for done, (kind, seed) in enumerate(wanted, 1):
-        sample, video = draw(kind, seed), None
-        pictures: tuple[Frames, ...] = ()
-        if kind == "clip":
-            video = f"videos/{kind}-{seed}.mp4"
-            (folder / "videos").mkdir(exist_ok=True)
-            write_clip(folder / video, render(sample.scenes[0], look.frames, look.side), look.rate)
-        else:
-            pictures = tuple(render_still(scene, look.side) for scene in sample.scenes)
-        yield Entry(seed, sample, video, pictures)
+    _check_fonts()
+    keys = _sample_keys(seeds)
+    for done, (kind, seed) in enumerate(keys, 1):
+        yield _entry(folder, kind, seed, media_format)
         if on_sample:
-            on_sample(done, len(wanted))
+            on_sample(done, len(keys))
 
 
-def _wanted(seeds: Seeds) -> list[tuple[str, int]]:
+def _entry(folder: Path, kind: str, seed: int, media_format: MediaFormat) -> Entry:
+    sample = draw(kind, seed)
+    if kind != "clip":
+        pictures = tuple(render_still(scene, media_format.side) for scene in sample.scenes)
+        return Entry(seed, sample, None, pictures)
+    video = f"videos/{kind}-{seed}.mp4"
+    (folder / "videos").mkdir(exist_ok=True)
+    frames = render(sample.scenes[0], media_format.frames, media_format.side)
+    write_clip(folder / video, frames, media_format.rate)
+    return Entry(seed, sample, video, ())
+
+
+def _check_fonts() -> None:
     if find_spec("matplotlib") is None:
         raise ConfigError(
             'the words of the world need the fonts of matplotlib; pip install "draftlens[train]"'
         )
+
+
+def _sample_keys(seeds: Seeds) -> list[tuple[str, int]]:
+    """(kind, seed) of each sample, in the order of `KINDS`.
+
+    Raises:
+        ConfigError: a kind is unknown, or seeds are negative, repeated or missing.
+    """
     unknown = sorted(set(seeds) - set(KINDS))
     if unknown:
         raise ConfigError(
             f"the world has no samples of kind {unknown[0]!r}; it has {', '.join(KINDS)}"
         )
-    wanted = [(kind, seed) for kind in KINDS for seed in seeds.get(kind, ())]
-    if not wanted:
+    keys = [(kind, seed) for kind in KINDS for seed in seeds.get(kind, ())]
+    if not keys:
         raise ConfigError("there is nothing to write: no kind of sample has a seed")
-    if len(set(wanted)) < len(wanted) or any(seed < 0 for _, seed in wanted):
+    if len(set(keys)) < len(keys) or any(seed < 0 for _, seed in keys):
         raise ConfigError("the seeds of each kind must all differ, and none may be negative")
-    return wanted
+    return keys
 
 
-def _known(sample: Sample) -> Facts:
-    """What is right to say of all that the sample shows; of two pictures, names begin with which of
-    them it is."""
+def _sample_facts(sample: Sample) -> Facts:
+    """The facts of all scenes. For a pair, each name begins with "first" or "second"."""
     if sample.kind == "clip":
         return facts(sample.scenes[0])
-    prefixes = ("first ", "second ") if sample.kind == "pair" else ("",) * len(sample.scenes)
-    told = zip(prefixes, sample.scenes, strict=True)
-    return {
-        prefix + name: value for prefix, scene in told for name, value in still_facts(scene).items()
-    }
+    if sample.kind == "picture":
+        return still_facts(sample.scenes[0])
+    result: Facts = {}
+    for prefix, scene in zip(("first", "second"), sample.scenes, strict=False):
+        for name, value in still_facts(scene).items():
+            result[f"{prefix} {name}"] = value
+    return result

@@ -1,9 +1,8 @@
-"""The world as files to train and measure other models on: LLaVA's JSON, or a folder for Hugging
-Face ``datasets``.
+"""Writes the world as files to train and evaluate other models on.
 
-What is said is a sample's dialogue (``samples.py``); seeds from HELD_OUT on make the test split. A
-folder appears when all of it is written, so an interrupted export leaves nothing that a reader
-could take for a whole one.
+The formats are LLaVA's JSON and a folder for Hugging Face ``datasets``. The dialogues are those of
+``samples.py``, and seeds from HELD_OUT on make the test split. A folder appears only when it
+is complete, so that an interrupted export cannot be mistaken for a complete one.
 """
 
 import json
@@ -14,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from draftlens.core.errors import ConfigError
-from draftlens.world.entries import SPLITS, Entry, Look, Progress, Seeds, entries, seeds_of
-from draftlens.world.files import RATE, png, whole_folder
+from draftlens.world.entries import SPLITS, Entry, MediaFormat, Progress, Seeds, entries, seeds_of
+from draftlens.world.files import RATE, atomic_folder, png
 
 __all__ = ["export_datasets", "export_llava", "seeds_of"]
 
@@ -30,10 +29,11 @@ configs:
 
 # draftlens's procedural world
 
-Clips and pictures of moving shapes and words, with dialogues of which every answer is the one right answer.
-`datasets.load_dataset(FOLDER)` reads this folder; `video` is a path from the folder on.
-{counts}. The test split shows combinations (of a colour with a shape, a motion or a word) that the training split
-never shows. Made by `draftlens world`; docs/world.md of draftlens explains the columns.
+Clips and pictures of moving shapes and words, with dialogues in which every answer is the only
+right answer. `datasets.load_dataset(FOLDER)` reads this folder; `video` is a path relative to it.
+{counts}. The test split shows combinations (of a colour with a shape, a motion or a word) that the
+training split never shows. Made by `draftlens world`; docs/world.md of draftlens explains the
+columns.
 """
 
 
@@ -46,33 +46,33 @@ def export_llava(
     side: int = 256,
     on_sample: Progress | None = None,
 ) -> dict[str, int]:
-    """Writes ``train.json`` and ``test.json`` in LLaVA's format, the media beside them.
+    """Write ``train.json`` and ``test.json`` in LLaVA's format, and the media beside them.
 
     Args:
-        folder: a new or an empty one.
-        seeds: by kind, of ``samples.KINDS``; :func:`seeds_of` makes them.
-        frames: of a clip; in fewer than eight, not all that is said can be seen.
-        rate: frames a second.
-        side: pixels a side of frames and pictures; even.
-        on_sample: called after each sample.
+        folder: a new or an empty folder.
+        seeds: seeds by kind, of ``samples.KINDS``; :func:`seeds_of` creates them.
+        frames: number of frames of a clip. With fewer than eight, some of the answers cannot be
+            seen.
+        rate: frames per second.
+        side: width and height of frames and pictures, in pixels; even.
+        on_sample: called with (samples written, samples to write) after each sample.
 
     Returns:
-        How many entries each split has; a split without any has no file.
+        The number of entries of each split. A split without entries has no file.
 
     Raises:
-        ConfigError: the folder is not empty, a kind or a size makes no sense, or seeds are negative
-            or come twice.
+        ConfigError: the folder is not empty, a kind or a size is not supported, or seeds are
+            negative or repeated.
     """
-    look = Look(frames, rate, side)
+    media_format = MediaFormat(frames, rate, side)
     rows: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
-    with whole_folder(folder) as content:
-        for entry in entries(content, seeds, look, on_sample):
-            rows[entry.split].append(_llava(content, entry))
+    with atomic_folder(folder) as content:
+        for entry in entries(content, seeds, media_format, on_sample):
+            rows[entry.split].append(_write_llava(content, entry))
         for split in SPLITS:
             if rows[split]:
-                (content / f"{split}.json").write_text(
-                    json.dumps(rows[split], indent=1) + "\n", encoding="utf-8"
-                )
+                text = json.dumps(rows[split], indent=1) + "\n"
+                (content / f"{split}.json").write_text(text, encoding="utf-8")
     return {split: len(rows[split]) for split in SPLITS}
 
 
@@ -85,101 +85,127 @@ def export_datasets(
     side: int = 256,
     on_sample: Progress | None = None,
 ) -> dict[str, int]:
-    """Writes what ``datasets.load_dataset(str(folder))`` reads: pictures inside Parquet files,
-    clips as paths.
+    """Write a folder for ``datasets.load_dataset(str(folder))``.
 
-    Arguments and result are those of :func:`export_llava`.
+    Pictures are inside Parquet files, and clips are paths. The arguments and the result are those
+    of :func:`export_llava`.
 
     Raises:
-        ConfigError: as there; or ``datasets`` is not installed.
+        ConfigError: as for :func:`export_llava`; or ``datasets`` is not installed.
     """
-    look, library = Look(frames, rate, side), _datasets()
-    with whole_folder(folder) as content:
+    media_format = MediaFormat(frames, rate, side)
+    library = _import_datasets()
+    with atomic_folder(folder) as content:
         (content / "data").mkdir()
-        shards = {split: _Shards(library, content / "data", split) for split in SPLITS}
-        for entry in entries(content, seeds, look, on_sample):
-            shards[entry.split].add(_row(entry))
-        counts = {split: shards[split].close() for split in SPLITS}
-        files = [
-            f"  - split: {split}\n    path: data/{split}-*.parquet"
-            for split in SPLITS
-            if counts[split]
-        ]
-        said = ", ".join(f"{counts[split]} entries to {split}" for split in SPLITS)
-        card = _CARD.format(files="\n".join(files), counts=said)
-        (content / "README.md").write_text(card, encoding="utf-8")
+        writers = {split: _ShardWriter(library, content / "data", split) for split in SPLITS}
+        for entry in entries(content, seeds, media_format, on_sample):
+            writers[entry.split].add(_row(entry))
+        counts = {split: writers[split].close() for split in SPLITS}
+        (content / "README.md").write_text(_card(counts), encoding="utf-8")
     return counts
 
 
-def _llava(folder: Path, entry: Entry) -> dict[str, Any]:
-    """One element of LLaVA's list; writes the entry's pictures."""
-    which = ("-first", "-second") if len(entry.pictures) == 2 else ("",) * len(entry.pictures)
-    paths = [f"images/{entry.name}{suffix}.png" for suffix in which]
-    for path, picture in zip(paths, entry.pictures, strict=True):
-        (folder / "images").mkdir(exist_ok=True)
-        (folder / path).write_bytes(png(picture))
-    media: dict[str, Any] = {"image": paths[0] if len(paths) == 1 else paths} if paths else {}
+def _card(counts: dict[str, int]) -> str:
+    """The data set card for this number of entries of each split."""
+    files = [
+        f"  - split: {split}\n    path: data/{split}-*.parquet"
+        for split, count in counts.items()
+        if count
+    ]
+    sizes = [f"{count} entries to {split}" for split, count in counts.items()]
+    return _CARD.format(files="\n".join(files), counts=", ".join(sizes))
+
+
+def _write_llava(folder: Path, entry: Entry) -> dict[str, Any]:
+    """Write the pictures of an entry and return its element of LLaVA's list."""
+    row: dict[str, Any] = {"id": entry.name}
     if entry.video:
-        media = {"video": entry.video}
-    return {"id": entry.name, **media, "conversations": entry.conversations, "record": entry.record}
+        row["video"] = entry.video
+    paths = _write_pictures(folder, entry)
+    if len(paths) == 1:
+        row["image"] = paths[0]
+    elif paths:
+        row["image"] = paths
+    row["conversations"] = entry.conversations
+    row["record"] = entry.record
+    return row
+
+
+def _write_pictures(folder: Path, entry: Entry) -> list[str]:
+    """Write the pictures of an entry and return their paths relative to the folder."""
+    suffixes = ("-first", "-second") if len(entry.pictures) == 2 else ("",)
+    paths = []
+    for suffix, picture in zip(suffixes, entry.pictures, strict=False):
+        (folder / "images").mkdir(exist_ok=True)
+        path = f"images/{entry.name}{suffix}.png"
+        (folder / path).write_bytes(png(picture))
+        paths.append(path)
+    return paths
 
 
 def _row(entry: Entry) -> dict[str, Any]:
-    """One row of a data set; its facts are a list, because columns cannot have a name for each."""
+    """One row of a data set.
+
+    Facts are a list of names and values, because a column for each name is not possible.
+    """
     record = entry.record
-    known = [{"name": name, "value": value} for name, value in record.pop("facts").items()]
-    images = [{"bytes": png(picture), "path": None} for picture in entry.pictures]
-    shown = {"images": images, "video": entry.video}
+    facts = record.pop("facts")
     return {
         "id": entry.name,
-        **shown,
+        "images": [{"bytes": png(picture), "path": None} for picture in entry.pictures],
+        "video": entry.video,
         "conversations": entry.conversations,
         **record,
-        "facts": known,
+        "facts": [{"name": name, "value": value} for name, value in facts.items()],
     }
 
 
-class _Shards:
-    """Parquet files of one split, SHARD rows each, numbered when their number is known."""
+class _ShardWriter:
+    """Writes the Parquet files of one split, with SHARD rows each.
+
+    The names of the files contain their number, so they are renamed at the end.
+    """
 
     def __init__(self, library: Any, folder: Path, split: str) -> None:
-        self.library, self.folder, self.split = library, folder, split
-        self.rows: list[dict[str, Any]] = []
-        self.files: list[Path] = []
-        self.count = 0
+        self._library = library
+        self._folder = folder
+        self._split = split
+        self._rows: list[dict[str, Any]] = []
+        self._files: list[Path] = []
+        self._count = 0
 
     def add(self, row: dict[str, Any]) -> None:
-        self.rows.append(row)
-        self.count += 1
-        if len(self.rows) == SHARD:
+        self._rows.append(row)
+        self._count += 1
+        if len(self._rows) == SHARD:
             self._write()
 
     def close(self) -> int:
-        """Writes what is left and gives the files their names; returns the number of rows."""
-        if self.rows:
+        """Write the last rows and rename the files; returns the number of rows."""
+        if self._rows:
             self._write()
-        for number, file in enumerate(self.files):
-            file.rename(self.folder / f"{self.split}-{number:05}-of-{len(self.files):05}.parquet")
-        return self.count
+        for number, file in enumerate(self._files):
+            name = f"{self._split}-{number:05}-of-{len(self._files):05}.parquet"
+            file.rename(self._folder / name)
+        return self._count
 
     def _write(self) -> None:
-        file = self.folder / f"{self.split}-{len(self.files)}.parquet"
-        with _without_bars(self.library):
-            self.library.Dataset.from_list(self.rows, features=_columns(self.library)).to_parquet(
-                str(file)
-            )
-        self.files.append(file)
-        self.rows = []
+        file = self._folder / f"{self._split}-{len(self._files)}.parquet"
+        with _without_progress_bars(self._library):
+            dataset = self._library.Dataset.from_list(self._rows, features=_columns(self._library))
+            dataset.to_parquet(str(file))
+        self._files.append(file)
+        self._rows = []
 
 
 @contextmanager
-def _without_bars(library: Any) -> Iterator[None]:
-    shown = not library.are_progress_bars_disabled()
+def _without_progress_bars(library: Any) -> Iterator[None]:
+    were_enabled = not library.are_progress_bars_disabled()
     library.disable_progress_bars()
     try:
         yield
     finally:
-        if shown:
+        if were_enabled:
             library.enable_progress_bars()
 
 
@@ -200,7 +226,7 @@ def _columns(library: Any) -> Any:
     )
 
 
-def _datasets() -> Any:
+def _import_datasets() -> Any:
     try:
         return import_module("datasets")
     except ModuleNotFoundError as error:

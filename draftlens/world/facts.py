@@ -1,78 +1,156 @@
-"""Facts, from a text about a scene: comparing those of an answer with those of the truth says how
-much is right.
+"""Facts that a text states about a scene, to measure how much of an answer is right.
 
 A fact is a name and a value, both words. Names begin with where the fact holds: "first shot
-background", "first shot top left colour", "second text ink"; pictures have "picture background" and
-so on.
+background", "first shot top left colour", "second text ink". Names of facts about pictures begin
+with "picture": "picture background".
 """
 
 import re
+from typing import NamedTuple
 
-from draftlens.world import wording as w
+from draftlens.world import wording
 from draftlens.world.caption import caption, still_caption
 from draftlens.world.scene import Scene
 
 Facts = dict[str, str]
 
-_THINGS = tuple(w.reader(t) for t in (w.CHANGES, w.LARGE, w.SMALL, w.STILL_LARGE, w.STILL_SMALL))
-_TEXTS = tuple(w.reader(t) for t in (w.WORD_TEXT, w.NUMBER_TEXT, w.SECRET_TEXT))
-_STILL_TEXTS = tuple(w.reader(t) for t in (w.STILL_WORD, w.STILL_NUMBER))
-_SHOT, _STILL, _LEFT = (w.reader(t) for t in (w.SHOT, w.STILL, w.SOME_LEFT))
-_COUNTING = ("zeroth", "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+_SHOT_PATTERNS = (
+    wording.sentence_pattern(wording.SHOT),
+    wording.sentence_pattern(wording.STILL),
+)
+_REMAINING_PATTERNS = (wording.sentence_pattern(wording.SOME_LEFT),)
+_THING_PATTERNS = (
+    wording.sentence_pattern(wording.CHANGES),
+    wording.sentence_pattern(wording.LARGE),
+    wording.sentence_pattern(wording.SMALL),
+    wording.sentence_pattern(wording.STILL_LARGE),
+    wording.sentence_pattern(wording.STILL_SMALL),
+)
+_TEXT_PATTERNS = (
+    wording.sentence_pattern(wording.WORD_TEXT),
+    wording.sentence_pattern(wording.NUMBER_TEXT),
+    wording.sentence_pattern(wording.SECRET_TEXT),
+    wording.sentence_pattern(wording.STILL_WORD),
+    wording.sentence_pattern(wording.STILL_NUMBER),
+)
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+
+
+class FactCount(NamedTuple):
+    """The number of facts that a text states.
+
+    Attributes:
+        right: facts of the truth that the text states rightly.
+        total: facts of the truth, and facts that the text invents.
+    """
+
+    right: int
+    total: int
 
 
 def facts(scene: Scene) -> Facts:
-    """Everything that a right answer to "Describe the video." says of a scene."""
+    """Every fact in the right answer to "Describe the video."."""
     return read_facts(caption(scene))
 
 
 def still_facts(scene: Scene) -> Facts:
-    """Everything that a right answer to "Describe the image." says of a scene."""
+    """Every fact in the right answer to "Describe the image."."""
     return read_facts(still_caption(scene))
 
 
 def read_facts(text: str) -> Facts:
-    """The facts that a text states; sentences that are not of the world's form state none."""
-    found: Facts = {}
-    where, texts = "", 0
+    """The facts that a text states.
+
+    Sentences that do not have the form of the world's own sentences state no facts.
+    """
+    reader = _FactReader()
     for sentence in re.findall(r"[^.]+\.", text):
-        sentence = sentence.strip()
-        if sentence in (w.unmark(w.ONE_SHOT), w.unmark(w.TWO_SHOTS)):
-            found["shots"] = "two" if "two" in sentence else "one"
-        elif sentence == w.unmark(w.NO_TEXT):
-            found["text"] = "none"
-        elif sentence == w.unmark(w.ALL_LEFT):
-            found[f"{where} left"] = found.get(f"{where} count", "")
-        elif said := _match((_SHOT, _STILL), sentence):
-            where = f"{said.pop('ordinal')} shot" if "ordinal" in said else "picture"
-            found.update({f"{where} {name}": value for name, value in said.items()})
-        elif said := _match((_LEFT,), sentence):
-            found[f"{where} left"] = said["left"]
-        elif said := _match(_THINGS, sentence):
-            place = said.pop("place")
-            found.update({f"{where} {place} {name}": value for name, value in said.items()})
-        elif said := _match((*_TEXTS, *_STILL_TEXTS), sentence):
-            said.pop("turn", None)
-            texts = min(texts + 1, len(_COUNTING) - 1)
-            found.update({f"{_COUNTING[texts]} text {name}": value for name, value in said.items()})
-    return found
+        reader.read(sentence.strip())
+    return reader.facts
+
+
+def right_facts(text: str, truth: Facts) -> FactCount:
+    """Count the facts that a text states rightly.
+
+    A fact that the text invents (a thing in an empty quarter, for example) counts as one more wrong
+    fact.
+
+    Returns:
+        The number of right facts, and the number of all facts that can be right or wrong.
+    """
+    stated = read_facts(text)
+    right = sum(stated.get(name) == value for name, value in truth.items())
+    return FactCount(right, len(truth.keys() | stated.keys()))
+
+
+class _FactReader:
+    """Reads the sentences of a caption in order.
+
+    Attributes:
+        facts: the facts of the sentences that have been read.
+    """
+
+    def __init__(self) -> None:
+        self.facts: Facts = {}
+        self._section = ""  # "first shot", "second shot" or "picture"
+        self._num_texts = 0
+
+    def read(self, sentence: str) -> None:
+        """Add the facts of one sentence."""
+        if self._read_fixed(sentence):
+            return
+        fields = _match(_SHOT_PATTERNS, sentence)
+        if fields is not None:
+            self._open_section(fields)
+            return
+        fields = _match(_REMAINING_PATTERNS, sentence)
+        if fields is not None:
+            self._add(self._section, fields)
+            return
+        fields = _match(_THING_PATTERNS, sentence)
+        if fields is not None:
+            place = fields.pop("place")
+            self._add(f"{self._section} {place}", fields)
+            return
+        fields = _match(_TEXT_PATTERNS, sentence)
+        if fields is not None:
+            self._add_text(fields)
+
+    def _read_fixed(self, sentence: str) -> bool:
+        """Add the facts of a sentence without fields; returns whether the sentence is one."""
+        if sentence == wording.unmark(wording.ONE_SHOT):
+            self.facts["shots"] = "one"
+        elif sentence == wording.unmark(wording.TWO_SHOTS):
+            self.facts["shots"] = "two"
+        elif sentence == wording.unmark(wording.NO_TEXT):
+            self.facts["text"] = "none"
+        elif sentence == wording.unmark(wording.ALL_LEFT):
+            count = self.facts.get(f"{self._section} count", "")
+            self.facts[f"{self._section} left"] = count
+        else:
+            return False
+        return True
+
+    def _open_section(self, fields: Facts) -> None:
+        ordinal = fields.pop("ordinal", None)
+        self._section = "picture" if ordinal is None else f"{ordinal} shot"
+        self._add(self._section, fields)
+
+    def _add_text(self, fields: Facts) -> None:
+        fields.pop("turn", None)
+        ordinal = _ORDINALS[min(self._num_texts, len(_ORDINALS) - 1)]
+        self._num_texts += 1
+        self._add(f"{ordinal} text", fields)
+
+    def _add(self, prefix: str, fields: Facts) -> None:
+        for name, value in fields.items():
+            self.facts[f"{prefix} {name}"] = value
 
 
 def _match(patterns: tuple[re.Pattern[str], ...], sentence: str) -> Facts | None:
+    """The fields of a sentence by the first pattern that fits; None if no pattern fits."""
     for pattern in patterns:
-        if match := pattern.fullmatch(sentence):
-            return {name: value for name, value in match.groupdict().items() if value}
+        match = pattern.fullmatch(sentence)
+        if match is not None:
+            return match.groupdict()
     return None
-
-
-def right_facts(text: str, truth: Facts) -> tuple[int, int]:
-    """How many facts of the truth the text states rightly, and how many facts there are to get
-    right or wrong.
-
-    A fact that the text invents (a thing in an empty quarter, say) counts as one more that is
-    wrong.
-    """
-    said = read_facts(text)
-    return sum(said.get(name) == value for name, value in truth.items()), len(
-        truth.keys() | said.keys()
-    )

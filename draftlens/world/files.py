@@ -1,5 +1,5 @@
-"""Media files of the world: clips as H.264 in mp4, pictures as PNG; and folders that appear only
-when whole."""
+"""Media files of the world (clips as H.264 in MP4, pictures as PNG) and folders that are written
+completely or not at all."""
 
 import os
 from collections.abc import Iterator
@@ -17,14 +17,20 @@ from PIL import Image
 
 from draftlens.core.errors import ConfigError
 
-RATE = 24  # frames a second
+RATE = 24  # frames per second
 Frames = NDArray[np.uint8]
 
 
 def write_clip(path: Path, frames: Frames, rate: int = RATE, crf: int = 18) -> None:
-    """H.264 in mp4 from ``[T, H, W, 3]`` uint8 RGB frames; height and width must be even."""
-    # The same bytes every time: x264's macroblock tree gives others from run to run, for small
-    # frames.
+    """Write frames as H.264 in MP4.
+
+    Args:
+        path: the file.
+        frames: uint8 ``[T, H, W, 3]``, RGB; height and width must be even.
+        rate: frames per second.
+        crf: constant rate factor of x264; less is better.
+    """
+    # With its macroblock tree, x264 writes different bytes in each run for small frames.
     options = {"crf": str(crf), "preset": "slow", "x264-params": "mbtree=0"}
     with av.open(str(path), "w", options={"movflags": "faststart"}) as file:
         stream: Any = file.add_stream("libx264", rate=Fraction(rate), options=options)
@@ -37,32 +43,37 @@ def write_clip(path: Path, frames: Frames, rate: int = RATE, crf: int = 18) -> N
 
 
 def png(picture: Frames) -> bytes:
-    """A picture ``[H, W, 3]`` uint8 RGB as a PNG file, the same bytes every time."""
+    """Encode a picture as PNG; equal pictures give equal bytes.
+
+    Args:
+        picture: uint8 ``[H, W, 3]``, RGB.
+    """
     file = BytesIO()
     Image.fromarray(picture).save(file, "PNG", optimize=True)
     return file.getvalue()
 
 
 @contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
-    """A hidden folder to write into, which takes the name ``folder`` when the block ends well and
-    goes if it does not.
+def atomic_folder(folder: Path) -> Iterator[Path]:
+    """A hidden folder to write into.
+
+    It takes the name ``folder`` when the block ends, and is removed if the block raises.
 
     Raises:
-        ConfigError: the folder is there and not empty.
+        ConfigError: ``folder`` exists and is not empty.
     """
-    folder = folder.resolve()  # of "." the name matters too
+    folder = folder.resolve()  # "." has no name of its own
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is there already; remove it or choose another folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as hidden:
-        content = (
-            Path(hidden) / folder.name
-        )  # one level deeper: temporary folders are for their owner's eyes alone
+        # One level deeper, because only the owner may read a temporary folder itself.
+        content = Path(hidden) / folder.name
         content.mkdir()
         yield content
         if not folder.exists():
             os.replace(content, folder)
             return
-        for part in content.iterdir():  # an empty folder stays: somebody may be in it
+        # An empty folder is filled rather than replaced: it may be a process's working directory.
+        for part in content.iterdir():
             os.replace(part, folder / part.name)

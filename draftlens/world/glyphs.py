@@ -1,5 +1,4 @@
-"""Words and numbers as masks, in the fonts that matplotlib carries: the same ones on every
-machine."""
+"""Words and numbers as masks, in the fonts of matplotlib, which are equal on all machines."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -8,28 +7,37 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-_FILES = {
+_FONT_FILES = {
     "sans": "DejaVuSans-Bold.ttf",
     "serif": "DejaVuSerif-Bold.ttf",
     "mono": "DejaVuSansMono-Bold.ttf",
 }
+_CAPITAL_HEIGHT = 0.73  # height of capitals as a share of the font size
 
 
 @lru_cache(maxsize=8192)
 def mask(text: str, font: str, width: int, height: int) -> NDArray[np.float32]:
-    """Cover ``[height, width]`` float32 in 0..1 of the text in capitals, centred, as high as the
-    box allows.
+    """The coverage of each pixel by a text in capitals, centred in a box.
+
+    Args:
+        text: a word or number.
+        font: "sans", "serif" or "mono".
+        width: width of the box in pixels.
+        height: height of the box in pixels, which is also the font size.
+
+    Returns:
+        float32 ``[height, width]`` in 0..1.
 
     Raises:
-        ModuleNotFoundError: matplotlib is missing; ``pip install "draftlens[train]"`` brings it.
+        ModuleNotFoundError: matplotlib is missing; ``pip install "draftlens[train]"`` installs it.
     """
     import matplotlib
 
-    file = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / _FILES[font]
+    file = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / _FONT_FILES[font]
     picture = Image.new("L", (width, height))
-    # Capitals are 0.73 of a font's size high; the box's rest is margin.
-    sized = ImageFont.truetype(str(file), height, layout_engine=ImageFont.Layout.BASIC)
-    middle = (width / 2, height / 2 + 0.73 * height / 2)
-    ImageDraw.Draw(picture).text(middle, text.upper(), fill=255, font=sized, anchor="ms")
-    cover: NDArray[np.float32] = np.asarray(picture, dtype=np.float32) / np.float32(255)
-    return cover
+    truetype = ImageFont.truetype(str(file), height, layout_engine=ImageFont.Layout.BASIC)
+    baseline_middle = (width / 2, height / 2 + _CAPITAL_HEIGHT * height / 2)
+    draw = ImageDraw.Draw(picture)
+    draw.text(baseline_middle, text.upper(), fill=255, font=truetype, anchor="ms")
+    coverage: NDArray[np.float32] = np.asarray(picture, dtype=np.float32) / np.float32(255)
+    return coverage

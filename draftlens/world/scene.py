@@ -1,7 +1,7 @@
-"""What a clip shows, as plain data: shots of things on backgrounds, and the texts laid over them.
+"""The content of a clip as plain data: shots of things on backgrounds, and texts laid over them.
 
 Positions and sizes are in picture units: 0 is the left or top edge, 1 the right or bottom one. Clip
-time runs from 0 (first instant) to 1 (last); within a shot, shot time does the same.
+time runs from 0 (first instant) to 1 (last). Shot time does the same within a shot.
 """
 
 from dataclasses import dataclass
@@ -10,47 +10,39 @@ COLOURS = ("red", "green", "blue", "yellow", "purple", "orange")
 SHAPES = ("circle", "square", "triangle", "ring", "cross")
 TEXTURES = ("plain", "striped", "spotted")
 SIZES = ("small", "large")
-PLACES = (
-    "top left",
-    "top right",
-    "bottom left",
-    "bottom right",
-)  # reading order: the order of every caption
+# In reading order, which is the order of every caption.
+PLACES = ("top left", "top right", "bottom left", "bottom right")
 MOTIONS = ("stay", "left", "right", "up", "down", "grow", "shrink", "enter", "leave", "bump")
-TIMES = ("early", "late")  # when something enters or leaves, within its shot
+TIMES = ("early", "late")  # when a thing enters or leaves, within its shot
 BACKGROUNDS = ("black", "navy", "grey", "white")
 PATTERNS = ("plain", "checked", "lined")
 CAMERAS = ("still", "left", "right")
 
 WORDS = (
-    *(
-        "plum",
-        "king",
-        "rain",
-        "ship",
-        "moon",
-        "fork",
-        "leaf",
-        "door",
-        "bird",
-        "snow",
-        "lamp",
-        "tree",
-    ),
-    *(
-        "gold",
-        "milk",
-        "star",
-        "rose",
-        "wolf",
-        "salt",
-        "bell",
-        "coin",
-        "drum",
-        "fish",
-        "hill",
-        "kite",
-    ),
+    "plum",
+    "king",
+    "rain",
+    "ship",
+    "moon",
+    "fork",
+    "leaf",
+    "door",
+    "bird",
+    "snow",
+    "lamp",
+    "tree",
+    "gold",
+    "milk",
+    "star",
+    "rose",
+    "wolf",
+    "salt",
+    "bell",
+    "coin",
+    "drum",
+    "fish",
+    "hill",
+    "kite",
 )
 NUMBERS = tuple(str(n) for n in range(10, 100))
 TEXT_COLOURS = ("white", "yellow", "green", "pink")
@@ -59,8 +51,18 @@ FONTS = ("sans", "serif", "mono")
 
 @dataclass(frozen=True)
 class Thing:
-    """One shape: where it lives (a quarter of the picture and its centre there), how it looks, what
-    it does."""
+    """One shape.
+
+    Attributes:
+        place: the quarter of the picture in which it lies, of `PLACES`.
+        colour: of `COLOURS`.
+        shape: of `SHAPES`.
+        texture: of `TEXTURES`.
+        size: of `SIZES`.
+        motion: of `MOTIONS`.
+        when: of `TIMES` for the motions "enter" and "leave", empty otherwise.
+        centre: x and y of its centre at rest, in picture units.
+    """
 
     place: str
     colour: str
@@ -68,26 +70,34 @@ class Thing:
     texture: str
     size: str
     motion: str
-    when: str  # of TIMES for "enter" and "leave", empty otherwise
+    when: str
     centre: tuple[float, float]
 
     @property
     def side(self) -> str:
-        """The outer side of its quarter, through which it enters or leaves."""
+        """The outer side of its quarter, "left" or "right", at which it enters or leaves."""
         return self.place.split()[1]
 
     @property
     def changes_size(self) -> bool:
+        """Whether it grows or shrinks."""
         return self.motion in ("grow", "shrink")
 
 
 @dataclass(frozen=True)
 class Text:
-    """A word or number on the screen from ``start`` to ``end`` in clip time.
+    """A word or number on the screen.
 
-    ``kind`` is "word" or "number" (coloured letters on a black strip) or "secret": a needle to be
-    found, black letters on a white strip laid over the frames (``carrier`` "strip", VNBench's
-    edited needle) or on a card that stands in for them ("card", its inserted needle).
+    Attributes:
+        kind: "word" or "number" for coloured letters on a black strip; "secret" for a needle to
+            find, in black letters on white.
+        value: the word or number, in lower case.
+        colour: colour of the letters, of `TEXT_COLOURS`; "black" for a secret.
+        carrier: "strip" for a strip over the frames (VNBench's edited needle), or "card" for a card
+            that replaces the frames (VNBench's inserted needle).
+        font: of `FONTS`.
+        start: clip time at which it appears.
+        end: clip time at which it disappears.
     """
 
     kind: str
@@ -101,7 +111,16 @@ class Text:
 
 @dataclass(frozen=True)
 class Shot:
-    """Things in reading order on a background, from ``start`` to ``end`` in clip time."""
+    """Things on a background.
+
+    Attributes:
+        background: of `BACKGROUNDS`.
+        pattern: of `PATTERNS`.
+        camera: of `CAMERAS`.
+        things: in reading order.
+        start: clip time at which the shot begins.
+        end: clip time at which it ends.
+    """
 
     background: str
     pattern: str
@@ -113,7 +132,13 @@ class Shot:
 
 @dataclass(frozen=True)
 class Scene:
-    """A clip, or a picture (one shot in which nothing moves); ``seed`` says where it came from."""
+    """A clip, or a picture (one shot in which nothing moves).
+
+    Attributes:
+        seed: the seed from which the scene was sampled.
+        shots: one or two shots.
+        texts: in order of time.
+    """
 
     seed: int
     shots: tuple[Shot, ...]
@@ -121,5 +146,8 @@ class Scene:
 
     @property
     def secret(self) -> Text | None:
-        """The needle, if there is one."""
-        return next((text for text in self.texts if text.kind == "secret"), None)
+        """The secret word, or None if the scene has none."""
+        for text in self.texts:
+            if text.kind == "secret":
+                return text
+        return None

@@ -1,9 +1,8 @@
-"""The sentences of the world, each written once: as templates that are filled to tell and turned
-round to read.
+"""The sentences of the world, as templates that captions fill and fact readers match.
 
-In a told text, square brackets mark what had to be seen ("a [red] circle"); :func:`unmark` takes
-them away again. Which wording is used is decided by visible things (the size of a thing, say):
-captions vary, and yet nothing in them is left to chance.
+In a marked text, square brackets enclose the words that must be seen to be known ("a [red]
+circle"). :func:`unmark` removes the brackets. The choice between several wordings depends on
+visible properties, such as the size of a thing. Captions thus vary without any randomness.
 """
 
 import re
@@ -27,7 +26,10 @@ ORDINALS = ("first", "second")
 
 ONE_SHOT = "The video has [one] shot and no cut."
 TWO_SHOTS = "The video has [two] shots and one cut."
-SHOT = "The {ordinal} shot shows {count} shapes on a {pattern} {background} background, and the camera {camera}."
+SHOT = (
+    "The {ordinal} shot shows {count} shapes on a {pattern} {background} background, "
+    "and the camera {camera}."
+)
 STILL = "The picture shows {count} shapes on a {pattern} {background} background."
 CHANGES = "[A] {texture} {colour} {shape} at the {place} {does}."
 LARGE = "[At] the {place}, a {size} {texture} {colour} {shape} {does}."
@@ -43,7 +45,8 @@ SECRET_TEXT = "{turn} comes the {kind} {word} on a {carrier}."
 STILL_WORD = "The {kind} {word} is written below them in {ink} letters."
 STILL_NUMBER = "The {kind} {number} is written below them in {ink} letters."
 
-DOES = {
+# The verb phrase for each motion and time.
+ACTIONS = {
     "stay": "[stays] where it is",
     "left": "[moves] to the [left]",
     "right": "[moves] to the [right]",
@@ -57,49 +60,60 @@ DOES = {
     "leave late": "[leaves] [late] through the {side} side",
     "bump": "[bumps] into its neighbour and bounces back",
 }
-CAMERA = {
+CAMERA_ACTIONS = {
     "still": "stands [still]",
     "left": "[pans] to the [left]",
     "right": "[pans] to the [right]",
 }
 
 TURNS = ("First", "Then")
-KINDS = ("word", "number", "secret word")
+TEXT_KINDS = ("word", "number", "secret word")
 CARRIERS = ("strip", "card")
 
-
-def unmark(told: str) -> str:
-    """A told text as it is said: without the marks around what had to be seen."""
-    return told.replace("[", "").replace("]", "")
+# Fields whose values are not visible or carry marks of their own.
+_UNMARKED_FIELDS = frozenset({"ordinal", "turn", "does", "camera"})
 
 
-def tell(template: str, **values: str) -> str:
-    """The template with its fields filled; values are marked as seen unless they bring marks or
-    need none."""
-    plain = {"ordinal", "turn", "does", "camera"}
-    return template.format(
-        **{name: value if name in plain else f"[{value}]" for name, value in values.items()}
-    )
+def unmark(marked: str) -> str:
+    """The text without the brackets around what must be seen."""
+    return marked.replace("[", "").replace("]", "")
 
 
-_DONE = tuple(
-    unmark(does).format(side=side) for does in DOES.values() for side in ("left", "right")
-)
-_VALUES: dict[str, tuple[str, ...]] = {
+def fill(template: str, **values: str) -> str:
+    """Fill the fields of a template, with brackets around the values that must be seen."""
+    fields = {}
+    for name, value in values.items():
+        fields[name] = value if name in _UNMARKED_FIELDS else f"[{value}]"
+    return template.format(**fields)
+
+
+def _plain_actions() -> tuple[str, ...]:
+    """The verb phrases for things, without brackets, each once."""
+    phrases = []
+    for action in ACTIONS.values():
+        for side in ("left", "right"):
+            phrase = unmark(action).format(side=side)
+            if phrase not in phrases:
+                phrases.append(phrase)
+    return tuple(phrases)
+
+
+# The values that each field can have in an unmarked text.
+_FIELD_VALUES: dict[str, tuple[str, ...]] = {
     "ordinal": ORDINALS,
     "count": AMOUNTS,
     "left": AMOUNTS,
     "pattern": PATTERNS,
     "background": BACKGROUNDS,
-    "camera": tuple(unmark(camera) for camera in CAMERA.values()),
+    "camera": tuple(unmark(action) for action in CAMERA_ACTIONS.values()),
     "texture": TEXTURES,
     "colour": COLOURS,
     "shape": SHAPES,
     "size": SIZES,
     "place": PLACES,
-    "does": tuple(dict.fromkeys(_DONE)),
+    "does": _plain_actions(),
     "turn": TURNS,
-    "kind": KINDS,
+    "kind": TEXT_KINDS,
     "word": tuple(word.upper() for word in WORDS),
     "number": NUMBERS,
     "ink": TEXT_COLOURS,
@@ -108,11 +122,10 @@ _VALUES: dict[str, tuple[str, ...]] = {
 }
 
 
-def reader(template: str) -> re.Pattern[str]:
-    """The template turned round: a pattern that finds the fields' values in a said sentence."""
+def sentence_pattern(template: str) -> re.Pattern[str]:
+    """A pattern for the unmarked sentences of a template, with a named group for each field."""
     pattern = re.escape(unmark(template))
-    for name, values in _VALUES.items():
-        pattern = pattern.replace(
-            rf"\{{{name}\}}", f"(?P<{name}>{'|'.join(re.escape(value) for value in values)})"
-        )
+    for name, values in _FIELD_VALUES.items():
+        alternatives = "|".join(re.escape(value) for value in values)
+        pattern = pattern.replace(rf"\{{{name}\}}", f"(?P<{name}>{alternatives})")
     return re.compile(pattern)

@@ -136,7 +136,9 @@ def _plan(mix: Mix, seed: int, pool: int) -> list[tuple[list[Sample], int]]:
         samples = [draw(kind, at + i) for i in range(count * mix.batch)]
         at += len(samples)
         samples.sort(
-            key=lambda sample: sum(len(turn.told) + len(turn.question) for turn in sample.turns)
+            key=lambda sample: sum(
+                len(turn.marked_answer) + len(turn.question) for turn in sample.turns
+            )
         )
         for start in range(0, len(samples), mix.batch):
             frames = int(rng.choice(mix.frames, p=mix.share))

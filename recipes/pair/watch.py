@@ -23,7 +23,7 @@ from torch import nn
 
 from draftlens.world import frame_times
 from draftlens.world.scene import CAMERAS, PLACES, Scene
-from draftlens.world.wording import DOES
+from draftlens.world.wording import ACTIONS
 from recipes.pair.data import Batch, Mix, collate, plans
 from recipes.pair.jobs import telling_job
 from recipes.pair.loop import Job, Phase
@@ -31,7 +31,7 @@ from recipes.pair.models import FRAME_TOKENS
 from recipes.pair.sight import by_quarter
 from recipes.pair.tokenizer import VIDEO
 
-DEEDS = tuple(DOES)
+DEEDS = tuple(ACTIONS)
 WEIGHT = 0.3  # of watching beside telling
 HIDDEN = -100  # frames that are not asked
 SIZES = {"deeds": len(DEEDS) + 1, "camera": len(CAMERAS), "texts": 5, "shot": 2}

@@ -33,7 +33,7 @@ from draftlens.methods import SpeculativeDecoding
 from draftlens.models.backbone import Backbone
 from draftlens.models.load import Loaded
 from draftlens.models.prompt import Prompt
-from draftlens.world import seen_spans, told_caption
+from draftlens.world import marked_caption, seen_spans
 from draftlens.world.samples import Sample
 from draftlens.world.wording import unmark
 
@@ -284,7 +284,7 @@ def spelled(text: str) -> tuple[list[int], Any]:
 
 
 def test_tokens_that_tell_what_was_seen() -> None:
-    told = told_caption(captions("clip", 1, 0)[0].scenes[0])
+    told = marked_caption(captions("clip", 1, 0)[0].scenes[0])
     text = unmark(told)
     ids, decode = spelled(text)
     kinds = token_kinds(told, ids, decode)
@@ -330,7 +330,7 @@ def test_agreement_of_known_ranks() -> None:
 
 
 def _with(sample: Sample, told: str) -> Sample:
-    return replace(sample, turns=(replace(sample.turns[0], told=told),))
+    return replace(sample, turns=(replace(sample.turns[0], marked_answer=told),))
 
 
 class Recorder(Asker):

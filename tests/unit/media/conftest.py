@@ -1,5 +1,5 @@
-"""Clips made to order: 64x48, and every frame carries its own number, so that a test sees which
-frame came back."""
+"""Clips of 64x48 pixels in which every frame displays its number, so that a test can identify the
+frames that were read."""
 
 from __future__ import annotations
 
@@ -72,8 +72,9 @@ def make_clip(
 
 
 def turn_clip(path: Path, matrix: Sequence[int]) -> Path:
-    """A copy of the same packets that asks players to turn them: x264 does not encode twice to the
-    same pixels.
+    """A copy of the same packets with a display matrix.
+
+    Encoding a second time would not give the same pixels.
 
     `matrix` is a, b, c, d of x' = a x + c y, y' = b x + d y, with y growing downwards.
     """
@@ -119,8 +120,8 @@ def numbers() -> Callable[[np.ndarray], list[int]]:
 
 @pytest.fixture
 def as_stranger() -> Any:
-    """Run the test as a user who owns nothing, where the tests run as root (whom no permission
-    stops)."""
+    """Run the test as an unprivileged user where the tests run as root, which may read every
+    file."""
     import os
 
     if not hasattr(os, "geteuid"):

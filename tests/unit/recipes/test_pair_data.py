@@ -38,7 +38,7 @@ from recipes.pair.data import (
 )
 from recipes.pair.models import FRAME_TOKENS, SIDE
 from recipes.pair.tokenizer import IMAGE, VIDEO, build_tokenizer
-from tests.unit.world.twin import shot_at, text_at, whereabouts
+from tests.unit.world.reference import expected_pose, shot_at, text_at
 
 SMALL = Mix((1, 3), (0.5, 0.5), batch=2)
 SEEDS = [*range(30), *range(HELD_OUT, HELD_OUT + 15)]
@@ -157,7 +157,7 @@ def expected_label(scene: Scene, time: float) -> dict[str, Any]:
         "carrier": 0,
     }
     for thing in () if card else shot.things:
-        x, y, radius = whereabouts(thing, shot, within)
+        x, y, radius = expected_pose(thing, shot, within)
         if max(-x, x - 1) < 0.3 * radius:
             quarter = PLACES.index(thing.place)
             label["colour"][quarter] = COLOURS.index(thing.colour)

@@ -1,5 +1,4 @@
-"""The world as files: what is written is what is rendered and said, whole or not at all, the same
-every time."""
+"""The world as files: they hold what is rendered, are complete or absent, and are reproducible."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from draftlens.core.errors import ConfigError
 from draftlens.train.data import read_data
 from draftlens.world import HELD_OUT, export, facts, render, render_still, sample_scene, still_facts
 from draftlens.world.export import export_datasets, export_llava, seeds_of
-from draftlens.world.files import png, whole_folder, write_clip
+from draftlens.world.files import atomic_folder, png, write_clip
 from draftlens.world.samples import draw
 
 SEEDS = {
@@ -61,8 +60,8 @@ def test_every_seed_is_an_entry_of_its_split(llava: Path) -> None:
         names = [entry["id"] for entry in json.loads((llava / f"{split}.json").read_text())]
         assert names == [
             f"{kind}-{seed}"
-            for kind, of in SEEDS.items()
-            for seed in of
+            for kind, seeds in SEEDS.items()
+            for seed in seeds
             if (seed >= HELD_OUT) == held_out
         ]
 
@@ -71,14 +70,14 @@ def test_conversations_are_the_samples_dialogues(llava: Path) -> None:
     for kind, seeds in SEEDS.items():
         for seed in seeds:
             entry, turns = entries(llava)[f"{kind}-{seed}"], draw(kind, seed).turns
-            shown = {
+            placeholders = {
                 "clip": "<video>\n",
                 "picture": "<image>\n",
                 "pair": "<image>\n<image>\n",
                 "talk": "",
             }[kind]
-            said = [turn["value"] for turn in entry["conversations"]]
-            assert said == [shown + turns[0].question, turns[0].answer] + [
+            values = [turn["value"] for turn in entry["conversations"]]
+            assert values == [placeholders + turns[0].question, turns[0].answer] + [
                 text for turn in turns[1:] for text in (turn.question, turn.answer)
             ]
             assert {turn["from"] for turn in entry["conversations"][::2]} == {"human"}
@@ -88,15 +87,17 @@ def test_conversations_are_the_samples_dialogues(llava: Path) -> None:
 
 
 def test_records_hold_the_facts(llava: Path) -> None:
-    known = entries(llava)
-    assert known["clip-3"]["record"]["facts"] == facts(sample_scene(3))
-    assert known["picture-1"]["record"]["facts"] == still_facts(draw("picture", 1).scenes[0])
+    entries_by_name = entries(llava)
+    assert entries_by_name["clip-3"]["record"]["facts"] == facts(sample_scene(3))
+    assert entries_by_name["picture-1"]["record"]["facts"] == still_facts(
+        draw("picture", 1).scenes[0]
+    )
     first, second = (still_facts(scene) for scene in draw("pair", 2).scenes)
-    told = {f"first {name}": value for name, value in first.items()}
-    assert known["pair-2"]["record"]["facts"] == told | {
+    expected = {f"first {name}": value for name, value in first.items()}
+    assert entries_by_name["pair-2"]["record"]["facts"] == expected | {
         f"second {name}": value for name, value in second.items()
     }
-    assert known["talk-5"]["record"]["facts"] == {}
+    assert entries_by_name["talk-5"]["record"]["facts"] == {}
 
 
 def test_media_show_the_scenes(llava: Path) -> None:
@@ -150,11 +151,11 @@ def test_training_of_drafts_reads_it(llava: Path, split: str) -> None:
 def test_datasets_read_the_folder(parquet: Path, llava: Path, tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     loaded = datasets.load_dataset(str(parquet), cache_dir=str(tmp_path))
-    known = entries(llava)
+    entries_by_name = entries(llava)
     assert {name: len(rows) for name, rows in loaded.items()} == {"train": 5, "test": 3}
     for split, rows in loaded.items():
         for row in rows:
-            entry = known.pop(row["id"])
+            entry = entries_by_name.pop(row["id"])
             assert row["conversations"] == entry["conversations"]
             assert (row["split"], row["video"]) == (split, entry.get("video"))
             assert {fact["name"]: fact["value"] for fact in row["facts"]} == entry["record"][
@@ -168,7 +169,7 @@ def test_datasets_read_the_folder(parquet: Path, llava: Path, tmp_path: Path) ->
                 not row["video"]
                 or (parquet / row["video"]).read_bytes() == (llava / row["video"]).read_bytes()
             )
-    assert not known
+    assert not entries_by_name
 
 
 def test_large_splits_are_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +194,7 @@ def test_an_interrupted_export_leaves_nothing(write: Any, tmp_path: Path) -> Non
 
 
 def test_a_killed_export_leaves_no_folder_of_that_name(tmp_path: Path) -> None:
-    with whole_folder(tmp_path / "out") as content:
+    with atomic_folder(tmp_path / "out") as content:
         (content / "train.json").write_text("half")
         assert content.parent.name.startswith(".out-")
         assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""The world: the same from every seed, split as it says, and told rightly."""
+"""The world: equal scenes from equal seeds, disjoint splits, and captions that state the facts."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from draftlens.world import (
     HELD_OUT,
     caption,
     facts,
+    marked_caption,
+    marked_still_caption,
     novelties,
     read_facts,
     render,
@@ -26,44 +28,41 @@ from draftlens.world import (
     seen_spans,
     still_caption,
     still_facts,
-    told_caption,
-    told_still,
 )
 from draftlens.world import scene as s
-from tests.unit.world.twin import is_novel, known, known_still, one, scene_of, shot_of
+from tests.unit.world.reference import (
+    expected_facts,
+    expected_still_facts,
+    is_novel,
+    make_scene,
+    make_shot,
+    make_thing,
+)
 
 BOTH_SPLITS = [*range(150), *range(HELD_OUT, HELD_OUT + 150)]
-VALUES = (
-    *(
-        s.COLOURS,
-        s.SHAPES,
-        s.TEXTURES,
-        s.SIZES,
-        s.PLACES,
-        s.TIMES,
-        s.BACKGROUNDS,
-        s.PATTERNS,
-        s.TEXT_COLOURS,
-    ),
-    *(
-        tuple(word.upper() for word in s.WORDS),
-        s.NUMBERS,
-        ("none", "one", "two", "three", "four", "five", "six"),
-    ),
-    *(
-        ("left", "right"),
-        ("strip", "card"),
-        ("word", "number", "secret word"),
-        ("All", "At"),
-        ("A", "There", "At"),
-    ),
-    *(
-        ("stays", "moves"),
-        ("grows", "shrinks"),
-        ("enters", "leaves"),
-        ("upwards", "downwards"),
-        ("still", "moving"),
-    ),
+VALUES: tuple[tuple[str, ...], ...] = (
+    s.COLOURS,
+    s.SHAPES,
+    s.TEXTURES,
+    s.SIZES,
+    s.PLACES,
+    s.TIMES,
+    s.BACKGROUNDS,
+    s.PATTERNS,
+    s.TEXT_COLOURS,
+    tuple(word.upper() for word in s.WORDS),
+    s.NUMBERS,
+    ("none", "one", "two", "three", "four", "five", "six"),
+    ("left", "right"),
+    ("strip", "card"),
+    ("word", "number", "secret word"),
+    ("All", "At"),
+    ("A", "There", "At"),
+    ("stays", "moves"),
+    ("grows", "shrinks"),
+    ("enters", "leaves"),
+    ("upwards", "downwards"),
+    ("still", "moving"),
 )
 
 
@@ -101,12 +100,16 @@ def test_every_held_out_scene_shows_a_held_out_combination() -> None:
 
 
 def test_novelties_count_every_combination_once() -> None:
-    assert novelties(scene_of(shot_of(one()))) == 0
-    both = one("up", shape="ring")
+    assert novelties(make_scene(make_shot(make_thing()))) == 0
+    both = make_thing("up", shape="ring")
     word = s.Text("word", "plum", "white", "strip", "sans", 0.1, 0.3)
-    assert novelties(scene_of(shot_of(both, one(place="top right")), texts=(word,))) == 3
+    assert novelties(make_scene(make_shot(both, make_thing(place="top right")), texts=(word,))) == 3
     assert (
-        novelties(scene_of(shot_of(one()), texts=(replace(word, kind="secret", colour="black"),)))
+        novelties(
+            make_scene(
+                make_shot(make_thing()), texts=(replace(word, kind="secret", colour="black"),)
+            )
+        )
         == 0
     )
 
@@ -165,14 +168,17 @@ def test_scenes_keep_their_own_rules() -> None:
 def test_captions_state_exactly_the_facts_of_their_scene(base: int) -> None:
     for seed in range(base, base + 400):
         moving, still = sample_scene(seed), sample_still(seed)
-        assert read_facts(caption(moving)) == facts(moving) == known(moving)
-        assert facts(sample_sparse(seed)) == known(sample_sparse(seed))
-        assert read_facts(still_caption(still)) == still_facts(still) == known_still(still)
-        assert right_facts(caption(moving), known(moving)) == (len(known(moving)),) * 2
+        assert read_facts(caption(moving)) == facts(moving) == expected_facts(moving)
+        assert facts(sample_sparse(seed)) == expected_facts(sample_sparse(seed))
+        assert read_facts(still_caption(still)) == still_facts(still) == expected_still_facts(still)
+        assert (
+            right_facts(caption(moving), expected_facts(moving))
+            == (len(expected_facts(moving)),) * 2
+        )
 
 
 def wrong_words(word: str) -> Iterator[str]:
-    """Words of no meaning, and others that could stand where this one stands."""
+    """A word without meaning, and other words that are possible at the same position."""
     yield "xyz"
     for values in VALUES:
         if word in values:
@@ -183,20 +189,26 @@ def wrong_words(word: str) -> Iterator[str]:
 @pytest.mark.parametrize("seed", [*range(24), *range(HELD_OUT, HELD_OUT + 8)])
 def test_a_wrong_word_makes_a_fact_wrong(seed: int) -> None:
     moving, still = sample_scene(seed) if seed % 4 else sample_sparse(seed), sample_still(seed)
-    for told, truth in (
-        (told_caption(moving), known(moving)),
-        (told_still(still), known_still(still)),
+    for marked_text, truth in (
+        (marked_caption(moving), expected_facts(moving)),
+        (marked_still_caption(still), expected_still_facts(still)),
     ):
-        said = told.replace("[", "").replace("]", "")
-        for start, end in seen_spans(told):
-            for wrong in wrong_words(said[start:end]):
-                right, total = right_facts(said[:start] + wrong + said[end:], truth)
-                assert right < total, f"{wrong} for {said[start:end]} at {start}: {said}"
+        plain_text = marked_text.replace("[", "").replace("]", "")
+        for start, end in seen_spans(marked_text):
+            for wrong in wrong_words(plain_text[start:end]):
+                right, total = right_facts(plain_text[:start] + wrong + plain_text[end:], truth)
+                assert right < total, (
+                    f"{wrong} for {plain_text[start:end]} at {start}: {plain_text}"
+                )
 
 
 def test_invented_and_missing_facts_are_counted() -> None:
-    scene = scene_of(shot_of(one(), one(place="bottom right", colour="blue", centre=(0.75, 0.62))))
-    truth = known(scene)
+    scene = make_scene(
+        make_shot(
+            make_thing(), make_thing(place="bottom right", colour="blue", centre=(0.75, 0.62))
+        )
+    )
+    truth = expected_facts(scene)
     more = "There is a small plain green ring at the top right, and it stays where it is."
     invented = caption(scene).replace(" All ", f" {more} All ")
     assert right_facts(invented, truth) == (len(truth), len(truth) + 5)
@@ -204,17 +216,17 @@ def test_invented_and_missing_facts_are_counted() -> None:
     assert right_facts("It is a video of a dog.", truth) == (0, len(truth))
 
 
-def words_of(told: str) -> list[tuple[str, bool]]:
-    """Words as they are said, each with whether it is marked."""
+def words_of(marked_text: str) -> list[tuple[str, bool]]:
+    """The words of the unmarked text, each with whether it is marked."""
     words = []
-    for match in re.finditer(r"\[([^\]]*)\](\S*)|(\S+)", told):
+    for match in re.finditer(r"\[([^\]]*)\](\S*)|(\S+)", marked_text):
         marked, tail, plain = match.groups()
         words += [(plain, False)] if marked is None else [(f"{marked}{tail}", True)]
     return words
 
 
-# Decided too, but without a mark: where texts begin and end, and words before a mark ("stands
-# [still]", "moves to the [left]" beside "moves [upwards]").
+# These words also depend on the scene, but are not marked: the first and last words of texts, and
+# words before a mark ("stands [still]", "moves to the [left]" as opposed to "moves [upwards]").
 NOT_MARKED = {"stands", "to", "There", "First", "Then", "The", "end"}
 
 
@@ -225,20 +237,26 @@ def fewer_texts(scene: s.Scene) -> list[s.Scene]:
 def test_marks_stand_where_scenes_part() -> None:
     """Captions that agree up to a word part there because the scene decides it: then it is
     marked."""
-    told = [
-        told_caption(draw(seed)) for seed in range(400) for draw in (sample_scene, sample_sparse)
+    marked_texts = [
+        marked_caption(draw(seed)) for seed in range(400) for draw in (sample_scene, sample_sparse)
     ]
-    told += [told_still(sample_still(seed)) for seed in range(400)]
-    told += [told_caption(scene) for seed in range(20) for scene in fewer_texts(sample_scene(seed))]
-    told += [told_still(scene) for seed in range(20) for scene in fewer_texts(sample_still(seed))]
+    marked_texts += [marked_still_caption(sample_still(seed)) for seed in range(400)]
+    marked_texts += [
+        marked_caption(scene) for seed in range(20) for scene in fewer_texts(sample_scene(seed))
+    ]
+    marked_texts += [
+        marked_still_caption(scene)
+        for seed in range(20)
+        for scene in fewer_texts(sample_still(seed))
+    ]
     follows: dict[str, set[tuple[str, bool]]] = defaultdict(set)
-    for text in told:
-        said = ""
+    for text in marked_texts:
+        plain_text = ""
         for word, marked in [*words_of(text), ("end", False)]:
-            follows[said].add((word, marked))
-            said = f"{said} {word}"
+            follows[plain_text].add((word, marked))
+            plain_text = f"{plain_text} {word}"
     parting = [
-        words for said, words in follows.items() if len(words) > 1 and said != " The"
+        words for plain_text, words in follows.items() if len(words) > 1 and plain_text != " The"
     ]  # video or picture
     assert {word for words in parting for word, marked in words if not marked} == NOT_MARKED
 
@@ -246,12 +264,12 @@ def test_marks_stand_where_scenes_part() -> None:
 def test_marked_words_are_those_that_the_scene_decides() -> None:
     """Change one thing about a scene: only marked words change, and each kind of change is seen in
     one."""
-    left = one("enter", when="early", size="small")
-    right = one("stay", place="top right", colour="blue", centre=(0.75, 0.25))
+    left = make_thing("enter", when="early", size="small")
+    right = make_thing("stay", place="top right", colour="blue", centre=(0.75, 0.25))
     text = s.Text("word", "moon", "white", "strip", "sans", 0.1, 0.3)
-    shot = shot_of(left, right)
+    shot = make_shot(left, right)
     changes = [
-        scene_of(shot_of(replace(left, **{name: value}), right), texts=(text,))
+        make_scene(make_shot(replace(left, **{name: value}), right), texts=(text,))
         for name, value in (
             ("colour", "green"),
             ("shape", "cross"),
@@ -259,15 +277,15 @@ def test_marked_words_are_those_that_the_scene_decides() -> None:
             ("when", "late"),
         )
     ]
-    changes += [scene_of(replace(shot, background="grey"), texts=(text,))]
-    changes += [scene_of(replace(shot, pattern="lined"), texts=(text,))]
+    changes += [make_scene(replace(shot, background="grey"), texts=(text,))]
+    changes += [make_scene(replace(shot, pattern="lined"), texts=(text,))]
     changes += [
-        scene_of(shot, texts=(replace(text, **{k: v}),))
+        make_scene(shot, texts=(replace(text, **{k: v}),))
         for k, v in (("value", "rain"), ("colour", "pink"))
     ]
-    before = words_of(told_caption(scene_of(shot, texts=(text,))))
+    before = words_of(marked_caption(make_scene(shot, texts=(text,))))
     for changed in changes:
-        after = words_of(told_caption(changed))
+        after = words_of(marked_caption(changed))
         differ = [
             marked
             for (word, marked), (other, _) in zip(before, after, strict=True)
@@ -278,8 +296,8 @@ def test_marked_words_are_those_that_the_scene_decides() -> None:
 
 def test_spans_are_the_marked_words() -> None:
     for seed in range(100):
-        told = told_caption(sample_scene(seed))
-        said = caption(sample_scene(seed))
-        assert [said[start:end] for start, end in seen_spans(told)] == re.findall(
-            r"\[(.*?)\]", told
+        marked_text = marked_caption(sample_scene(seed))
+        plain_text = caption(sample_scene(seed))
+        assert [plain_text[start:end] for start, end in seen_spans(marked_text)] == re.findall(
+            r"\[(.*?)\]", marked_text
         )

@@ -1,4 +1,4 @@
-"""The world's questions: each has one right answer, and it is the one that is given."""
+"""The world's questions: each has one right answer, and the library gives it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from draftlens.world import (
 )
 from draftlens.world.samples import FAMILIES, KINDS, draw
 from draftlens.world.scene import PLACES, WORDS, Shot, Text, Thing
-from tests.unit.world.twin import NUMERALS, deed, is_novel
+from tests.unit.world.reference import NUMERALS, expected_action, is_novel
 
 SEEDS = [*range(120), *range(HELD_OUT, HELD_OUT + 60)]
 
@@ -36,50 +36,53 @@ def looks(thing: Thing) -> str:
     return f"a {thing.texture} {thing.colour} {thing.shape}"
 
 
-def shown(text: Text) -> str:
+def shown_value(text: Text) -> str:
     return text.value.upper()
 
 
-def asked_shot(scene: Scene, question: str) -> Shot:
+def shot_of_question(scene: Scene, question: str) -> Shot:
     """The shot that a question is about."""
-    found = re.search(r" in the (first|second) shot\?$", question)
-    assert (found is not None) == (len(scene.shots) == 2)
-    return scene.shots[["first", "second"].index(found[1]) if found else 0]
+    suffix = re.search(r" in the (first|second) shot\?$", question)
+    assert (suffix is not None) == (len(scene.shots) == 2)
+    return scene.shots[["first", "second"].index(suffix[1]) if suffix else 0]
 
 
 def coloured(scene: Scene, question: str) -> Text:
-    (text,) = [text for text in scene.texts if text.kind == re.search("word|number", question)[0]]  # type: ignore[index]
+    kind = re.findall("word|number", question)[0]
+    (text,) = [text for text in scene.texts if text.kind == kind]
     return text
 
 
 def background(scene: Scene, question: str) -> str:
-    shot = asked_shot(scene, question)
+    shot = shot_of_question(scene, question)
     return f"It is a {shot.pattern} {shot.background} background."
 
 
 def at_place(scene: Scene, question: str) -> str:
     (place,) = [place for place in PLACES if f" {place}" in question]
-    found = [thing for thing in asked_shot(scene, question).things if thing.place == place]
-    assert len(found) < 2
-    return f"{looks(found[0]).capitalize()}." if found else "There is nothing."
+    things = [thing for thing in shot_of_question(scene, question).things if thing.place == place]
+    assert len(things) < 2
+    return f"{looks(things[0]).capitalize()}." if things else "There is nothing."
 
 
 def of_colour(scene: Scene, question: str) -> Thing:
     (thing,) = [
-        thing for thing in asked_shot(scene, question).things if f" {thing.colour}" in question
+        thing
+        for thing in shot_of_question(scene, question).things
+        if f" {thing.colour}" in question
     ]
     return thing
 
 
 def of_shape(scene: Scene, question: str) -> Thing:
     (thing,) = [
-        thing for thing in asked_shot(scene, question).things if f" {thing.shape}" in question
+        thing for thing in shot_of_question(scene, question).things if f" {thing.shape}" in question
     ]
     return thing
 
 
 def next_text(scene: Scene, question: str) -> str:
-    values = [shown(text) for text in sorted(scene.texts, key=lambda text: text.start)]
+    values = [shown_value(text) for text in sorted(scene.texts, key=lambda text: text.start)]
     before = re.findall(r"[A-Z0-9]{2,}", question)[0]
     assert values.count(before) == 1
     return f"{values[values.index(before) + 1]} comes after {before}."
@@ -97,32 +100,38 @@ def moving(motion: str) -> Callable[[Scene, str], str]:
 
 def secret(scene: Scene, _: str) -> str:
     (text,) = [text for text in scene.texts if text.kind == "secret"]
-    return f"The secret word is {shown(text)}."
+    return f"The secret word is {shown_value(text)}."
 
 
 def in_order(scene: Scene, _: str) -> list[str]:
-    return [shown(text) for text in sorted(scene.texts, key=lambda text: text.start)]
+    return [shown_value(text) for text in sorted(scene.texts, key=lambda text: text.start)]
 
 
-# Each form of question with its family and the answer, found anew in the scene.
+# Each form of question with its family and the answer, computed from the scene.
 ANSWERS: dict[str, tuple[str, Callable[[Scene, str], str]]] = {
     r"What is the secret word\?": ("retrieval", secret),
     r"Which (word|number) is shown in colour\?": (
         "retrieval",
-        lambda scene, asked: (
-            f"It is the {coloured(scene, asked).kind} {shown(coloured(scene, asked))}."
+        lambda scene, question: (
+            f"It is the {coloured(scene, question).kind} {shown_value(coloured(scene, question))}."
         ),
     ),
     r"In which colour is the (word|number) shown\?": (
         "retrieval",
-        lambda scene, asked: f"In {coloured(scene, asked).colour} letters.",
+        lambda scene, question: f"In {coloured(scene, question).colour} letters.",
     ),
     r"In which order are the texts shown\?": (
         "ordering",
-        lambda *of: f"{', '.join(in_order(*of))}.",
+        lambda *arguments: f"{', '.join(in_order(*arguments))}.",
     ),
-    r"Which text is shown first\?": ("ordering", lambda *of: f"{in_order(*of)[0]} is shown first."),
-    r"Which text is shown last\?": ("ordering", lambda *of: f"{in_order(*of)[-1]} is shown last."),
+    r"Which text is shown first\?": (
+        "ordering",
+        lambda *arguments: f"{in_order(*arguments)[0]} is shown first.",
+    ),
+    r"Which text is shown last\?": (
+        "ordering",
+        lambda *arguments: f"{in_order(*arguments)[-1]} is shown last.",
+    ),
     r"Which text comes after \w+\?": ("ordering", next_text),
     r"Which background comes first and which second\?": (
         "ordering",
@@ -132,7 +141,9 @@ ANSWERS: dict[str, tuple[str, Callable[[Scene, str], str]]] = {
     ),
     r"How many shapes are there( in the \w+ shot)?\?": (
         "counting",
-        lambda scene, asked: f"There are {NUMERALS[len(asked_shot(scene, asked).things)]} shapes.",
+        lambda scene, question: (
+            f"There are {NUMERALS[len(shot_of_question(scene, question).things)]} shapes."
+        ),
     ),
     r"How many texts are shown\?": (
         "counting",
@@ -148,29 +159,29 @@ ANSWERS: dict[str, tuple[str, Callable[[Scene, str], str]]] = {
     r"What is at the \w+ \w+?( in the \w+ shot)?\?": ("attribute", at_place),
     r"Where is the \w+ shape( in the \w+ shot)?\?": (
         "attribute",
-        lambda scene, asked: f"It is at the {of_colour(scene, asked).place}.",
+        lambda scene, question: f"It is at the {of_colour(scene, question).place}.",
     ),
     r"What shape is \w+?( in the \w+ shot)?\?": (
         "attribute",
-        lambda scene, asked: (
-            f"The {of_colour(scene, asked).shape} is {of_colour(scene, asked).colour}."
+        lambda scene, question: (
+            f"The {of_colour(scene, question).shape} is {of_colour(scene, question).colour}."
         ),
     ),
     r"What colour is the \w+?( in the \w+ shot)?\?": (
         "attribute",
-        lambda scene, asked: (
-            f"The {of_shape(scene, asked).shape} is {of_shape(scene, asked).colour}."
+        lambda scene, question: (
+            f"The {of_shape(scene, question).shape} is {of_shape(scene, question).colour}."
         ),
     ),
     r"What does the \w+ shape do( in the \w+ shot)?\?": (
         "attribute",
-        lambda scene, asked: f"It {deed(of_colour(scene, asked))}.",
+        lambda scene, question: f"It {expected_action(of_colour(scene, question))}.",
     ),
 }
 
 
 def check(scene: Scene, turns: list[Turn]) -> set[str]:
-    """Compares every answer with the one found anew; returns the forms of questions that came."""
+    """Compare every answer with the one computed here; returns the forms of the questions."""
     forms = set()
     assert len({turn.question for turn in turns}) == len(turns)
     for turn in turns:
@@ -194,36 +205,38 @@ def test_every_question_has_its_one_right_answer() -> None:
 def test_all_that_can_be_asked_is_asked() -> None:
     for seed in SEEDS:
         scene = sample_scene(seed)
-        asked = {turn.question for turn in questions(scene, still=False)}
-        assert ("What is the secret word?" in asked) == (scene.secret is not None)
-        assert ("Which text is shown first?" in asked) == (len(scene.texts) > 1)
-        assert sum(question.startswith("What is at the") for question in asked) == 4 * len(
-            scene.shots
-        )
-        assert sum(question.startswith("Where is the") for question in asked) == sum(
+        asked_questions = {turn.question for turn in questions(scene, still=False)}
+        assert ("What is the secret word?" in asked_questions) == (scene.secret is not None)
+        assert ("Which text is shown first?" in asked_questions) == (len(scene.texts) > 1)
+        assert sum(
+            question.startswith("What is at the") for question in asked_questions
+        ) == 4 * len(scene.shots)
+        assert sum(question.startswith("Where is the") for question in asked_questions) == sum(
             len(x.things) for x in scene.shots
         )
 
 
 @pytest.mark.parametrize("still", [False, True])
 def test_follow_ups_are_about_the_thing_before(still: bool) -> None:
-    seen = set()
+    second_questions = set()
     for seed in SEEDS:
         scene = sample_still(seed) if still else sample_scene(seed)
         for first, second in follow_ups(scene, still):
             assert first.answer == at_place(scene, first.question)
             place = re.findall(r"at the (\w+ \w+?)(?: in|\?)", first.question)[0]
             (thing,) = [
-                thing for thing in asked_shot(scene, first.question).things if thing.place == place
+                thing
+                for thing in shot_of_question(scene, first.question).things
+                if thing.place == place
             ]
             right = {
                 "Is it small or large?": f"It is {thing.size}.",
-                "And what does it do?": f"It {deed(thing)}.",
+                "And what does it do?": f"It {expected_action(thing)}.",
             }
             assert second.answer == right[second.question]
             assert (first.family, second.family) == ("attribute", "follow-up")
-            seen.add(second.question)
-    assert seen == {"Is it small or large?" if still else "And what does it do?"}
+            second_questions.add(second.question)
+    assert second_questions == {"Is it small or large?" if still else "And what does it do?"}
 
 
 def test_pairs_differ_in_exactly_one_thing_and_it_is_said() -> None:
@@ -324,11 +337,11 @@ def test_dialogues_ask_nothing_twice(still: bool) -> None:
     captions = 0
     for seed in range(200):
         sample = draw("picture" if still else "clip", seed)
-        told = [turn for turn in sample.turns if turn.family == "caption"]
+        requests = [turn for turn in sample.turns if turn.family == "caption"]
         plain = [turn for turn in sample.turns if turn.family in FAMILIES]
         assert (
             len({turn.question for turn in plain}) >= len(plain) - 1
         )  # a follow-up's first turn may have come before
-        assert len(told) < 2
-        captions += len(told)
+        assert len(requests) < 2
+        captions += len(requests)
     assert 120 < captions < 180

@@ -1,4 +1,4 @@
-"""The world's pixels: what is said can be seen, where and when it is said to be."""
+"""The world's pixels: every fact of a caption is visible, at its place and time."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from draftlens.world import scene as s
 from draftlens.world.glyphs import mask
 from draftlens.world.motion import pose
 from draftlens.world.render import INK, PAINT
-from tests.unit.world.twin import (
-    family,
-    ground,
-    one,
-    scene_of,
+from tests.unit.world.reference import (
+    background_of,
+    expected_pose,
+    make_scene,
+    make_shot,
+    make_thing,
+    nearest_colour,
     shot_at,
-    shot_of,
     text_at,
-    whereabouts,
 )
 
 SEEDS = [*range(40), *range(HELD_OUT, HELD_OUT + 20)]
 TOP = 52  # the first row of the strip, of 64
-CLEAR = 6  # pixels that differ by so much of 765 show a difference
-NEIGHBOUR = one(place="top right", colour="blue", centre=(0.75, 0.25))
+CLEAR = 6  # the number of clearly different pixels that makes a difference visible
+NEIGHBOUR = make_thing(place="top right", colour="blue", centre=(0.75, 0.25))
 
 
 def differing(first: np.ndarray, second: np.ndarray) -> int:
@@ -98,7 +98,7 @@ def test_things_are_where_their_motions_lead() -> None:
             for thing in shot.things:
                 for time in np.linspace(0, 1, 9):
                     assert pose(thing, shot, float(time)) == pytest.approx(
-                        whereabouts(thing, shot, float(time))
+                        expected_pose(thing, shot, float(time))
                     )
 
 
@@ -109,35 +109,35 @@ def painted_points(scene: Scene, time: float, size: int) -> Iterator[tuple[int, 
         return
     at, within = shot_at(scene, time)
     things = [
-        (thing, *whereabouts(thing, scene.shots[at], within)) for thing in scene.shots[at].things
+        (thing, *expected_pose(thing, scene.shots[at], within)) for thing in scene.shots[at].things
     ]
     for thing, x, y, radius in things:
         top = y - 0.7 * radius if thing.shape == "ring" else y  # a ring's middle is empty
         near = [
-            other
-            for other, ox, oy, r in things
-            if other is not thing and math.hypot(ox - x, oy - top) < r + 0.04
+            neighbour
+            for neighbour, ox, oy, r in things
+            if neighbour is not thing and math.hypot(ox - x, oy - top) < r + 0.04
         ]
         if not near and 0.02 < x < 0.98 and (text is None or top < 0.79):
             yield int(top * size), int(x * size), thing.colour
 
 
 def test_things_have_their_colour_where_they_are() -> None:
-    seen = 0
+    num_points = 0
     for seed in SEEDS:
         scene = sample_scene(seed)
         for frame, time in zip(render(scene, 8, 64), frame_times(8), strict=True):
             for row, column, colour in painted_points(scene, time, 64):
-                assert family(frame[row, column]) == colour
-                seen += 1
-    assert seen > 900
+                assert nearest_colour(frame[row, column]) == colour
+                num_points += 1
+    assert num_points > 900
 
 
 def test_things_of_pictures_have_their_colour_where_they_are() -> None:
     for seed in SEEDS:
         frame = render_still(sample_still(seed), 64)
         for row, column, colour in painted_points(replace(sample_still(seed), texts=()), 0.5, 64):
-            assert family(frame[row, column]) == colour
+            assert nearest_colour(frame[row, column]) == colour
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -145,25 +145,27 @@ def test_things_of_pictures_have_their_colour_where_they_are() -> None:
 def test_entering_things_are_outside_before_and_inside_after(
     side: str, when: str, before: float, after: float
 ) -> None:
-    where = {"place": f"top {side}", "centre": (0.25 if side == "left" else 0.75, 0.25)}
+    fields = {"place": f"top {side}", "centre": (0.25 if side == "left" else 0.75, 0.25)}
     for motion, empty, full in (("enter", before, after), ("leave", after, before)):
-        moving = scene_of(shot_of(one(motion, when=when, **where)))
-        staying = scene_of(shot_of(one(**where)))
+        moving = make_scene(make_shot(make_thing(motion, when=when, **fields)))
+        staying = make_scene(make_shot(make_thing(**fields)))
         assert (render_at(moving, [empty], 64) == PAINT["black"]).all()
         assert np.array_equal(render_at(moving, [full], 64), render_at(staying, [0.5], 64))
 
 
 def test_bumping_things_touch_half_way_and_come_back() -> None:
     for sizes in (("large", "large"), ("small", "large"), ("small", "small")):
-        pair = one("bump", size=sizes[0]), replace(NEIGHBOUR, motion="bump", size=sizes[1])
-        shot = shot_of(*pair)
+        pair = make_thing("bump", size=sizes[0]), replace(NEIGHBOUR, motion="bump", size=sizes[1])
+        shot = make_shot(*pair)
         (x, _, r), (other_x, _, other_r) = (pose(thing, shot, 0.5) for thing in pair)
         assert other_x - x == pytest.approx(r + other_r)
-        apart, together, back = render_at(scene_of(shot), [0.0, 0.5, 1.0], 100)
+        apart, together, back = render_at(make_scene(shot), [0.0, 0.5, 1.0], 100)
         assert np.array_equal(apart, back)
-        row = [family(pixel) for pixel in together[25, int(100 * x) : int(100 * other_x) + 1]]
+        row = [
+            nearest_colour(pixel) for pixel in together[25, int(100 * x) : int(100 * other_x) + 1]
+        ]
         assert row.count("none") <= 2  # the point where both outlines are half covered
-        assert [family(pixel) for pixel in apart[25, 25:76]].count("none") > 15
+        assert [nearest_colour(pixel) for pixel in apart[25, 25:76]].count("none") > 15
 
 
 @pytest.mark.parametrize(("camera", "sign"), [("left", 1), ("right", -1)])
@@ -171,20 +173,21 @@ def test_bumping_things_touch_half_way_and_come_back() -> None:
 def test_a_panning_camera_shifts_everything_by_the_same_way(
     camera: str, sign: int, pattern: str
 ) -> None:
-    shot = shot_of(
-        one(),
-        one(place="bottom right", shape="cross", centre=(0.75, 0.62)),
+    shot = make_shot(
+        make_thing(),
+        make_thing(place="bottom right", shape="cross", centre=(0.75, 0.62)),
         camera=camera,
         pattern=pattern,
     )
-    first, last = render_at(scene_of(shot), [0.25, 0.75], 200).astype(int)
+    first, last = render_at(make_scene(shot), [0.25, 0.75], 200).astype(int)
     step = 26  # of 200 pixels: half of the whole way
-    kept, shifted = (
-        (first[:, : 200 - step], last[:, step:])
-        if sign > 0
-        else (first[:, step:], last[:, : 200 - step])
-    )
-    assert np.abs(kept - shifted).max() <= 1
+    if sign < 0:
+        before = first[:, step:]
+        after = last[:, : 200 - step]
+    else:
+        before = first[:, : 200 - step]
+        after = last[:, step:]
+    assert np.abs(before - after).max() <= 1
     assert differing(first, last) > 2000
 
 
@@ -194,7 +197,7 @@ def test_a_cut_changes_the_background_at_its_frame() -> None:
         scene = replace(sample_scene(seed), texts=())
         for frame, time in zip(render(scene, 32, 64), frame_times(32), strict=True):
             expected = scene.shots[0 if time < scene.shots[0].end else -1].background
-            assert ground(frame[0, 0]) == ground(frame[0, 32]) == expected
+            assert background_of(frame[0, 0]) == background_of(frame[0, 32]) == expected
         cuts += len(scene.shots) - 1
     assert cuts > 20
 
@@ -202,7 +205,9 @@ def test_a_cut_changes_the_background_at_its_frame() -> None:
 def test_patterns_can_be_told_apart() -> None:
     for background in s.BACKGROUNDS:
         frames = {
-            p: render_still(scene_of(shot_of(one(), background=background, pattern=p)), 64)
+            p: render_still(
+                make_scene(make_shot(make_thing(), background=background, pattern=p)), 64
+            )
             for p in s.PATTERNS
         }
         assert len({tuple(pixel) for pixel in frames["plain"][0]}) == 1
@@ -218,25 +223,21 @@ def covers(font: str, height: int, width: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("font", s.FONTS)
 def test_texts_fit_their_strip_and_are_unlike_each_other(font: str) -> None:
-    shown = covers(font, 12, 64)
-    for value, cover in shown.items():
+    masks = covers(font, 12, 64)
+    for value, cover in masks.items():
         assert cover.max() > 0.9
         assert not cover[:, 0].any()
         assert not cover[:, -1].any()
-        gaps = sorted(
-            float(np.abs(cover - other).sum()) for name, other in shown.items() if name != value
-        )
-        assert gaps[0] > 4
+        gaps = [float(np.abs(cover - masks[name]).sum()) for name in masks if name != value]
+        assert min(gaps) > 4
 
 
 def strip_cover(strip: np.ndarray, text: s.Text) -> np.ndarray:
     """How much ink lies on each pixel of a strip, read from its green channel."""
-    ink, paper = (
-        (10, 252 if text.carrier == "card" else 250)
-        if text.kind == "secret"
-        else (INK[text.colour][1], 0)
-    )
-    paper = 226 if text.carrier == "card" else paper
+    ink = 10 if text.kind == "secret" else INK[text.colour][1]
+    paper = 250 if text.kind == "secret" else 0
+    if text.carrier == "card":
+        paper = 226
     return (strip[..., 1].astype(float) - paper) / (ink - paper)
 
 
@@ -253,9 +254,9 @@ def test_texts_stand_in_exactly_the_frames_of_their_time_and_can_be_read() -> No
             kinds.add((text.kind, text.carrier))
             assert text.carrier == "card" or np.array_equal(frame[:TOP], without[:TOP])
             cover = strip_cover(frame[TOP:], text)
-            known = covers(text.font, 12, 64)
+            masks = covers(text.font, 12, 64)
             assert (
-                min(known, key=lambda value: float(np.abs(known[value] - cover).sum()))
+                min(masks, key=lambda value: float(np.abs(masks[value] - cover).sum()))
                 == text.value
             )
     assert kinds == {
@@ -268,22 +269,24 @@ def test_texts_stand_in_exactly_the_frames_of_their_time_and_can_be_read() -> No
 
 @pytest.mark.parametrize("colour", s.TEXT_COLOURS)
 def test_texts_have_their_colour(colour: str) -> None:
-    frame = render_at(scene_of(shot_of(one()), texts=(word(colour=colour),)), [0.3], 64)[0]
+    frame = render_at(make_scene(make_shot(make_thing()), texts=(word(colour=colour),)), [0.3], 64)[
+        0
+    ]
     r, g, b = (int(v) for v in frame[TOP:].reshape(-1, 3).max(0))
-    seen = {
+    conditions = {
         "white": r == g == b,
         "yellow": r > g > 4 * b,
         "green": g > 2 * r and g > 2 * b,
         "pink": r > b > g,
     }
-    assert [name for name, right in seen.items() if right] == [colour]
+    assert [name for name, holds in conditions.items() if holds] == [colour]
 
 
 def test_cards_hide_everything() -> None:
     card = word("moon", kind="secret", colour="black", carrier="card")
     scenes = [
-        scene_of(shot_of(*things, background=b), texts=(card,))
-        for things, b in (((one(),), "navy"), ((), "white"))
+        make_scene(make_shot(*things, background=b), texts=(card,))
+        for things, b in (((make_thing(),), "navy"), ((), "white"))
     ]
     first, second = (render_at(scene, [0.2, 0.3, 0.5], 64) for scene in scenes)
     assert np.array_equal(first[1], second[1])
@@ -313,19 +316,18 @@ def test_all_that_is_said_shows_in_eight_frames(seed: int) -> None:
             if thing.motion not in ("stay", "bump"):
                 still = with_thing(scene, at, which, motion="stay", when="")
                 assert differing(render(still, 8, 64), frames) > 10 * CLEAR
-        other = (
-            replace(shot, camera="still")
-            if shot.camera != "still"
-            else replace(shot, background="black")
-        )
-        if other != shot:
-            shots = (*scene.shots[:at], other, *scene.shots[at + 1 :])
+        if shot.camera != "still":
+            changed = replace(shot, camera="still")
+        else:
+            changed = replace(shot, background="black")
+        if changed != shot:
+            shots = (*scene.shots[:at], changed, *scene.shots[at + 1 :])
             assert differing(render(replace(scene, shots=shots), 8, 64), frames) > 10 * CLEAR
 
 
 def test_equal_pixels_mean_equal_captions() -> None:
-    said: dict[bytes, str] = {}
+    captions: dict[bytes, str] = {}
     for seed in range(500):
         scene = sample_scene(seed)
         key = hashlib.sha256(render(scene, 8, 64).tobytes()).digest()
-        assert said.setdefault(key, caption(scene)) == caption(scene)
+        assert captions.setdefault(key, caption(scene)) == caption(scene)
