@@ -128,7 +128,7 @@ def test_ctrl_c_says_from_where_it_goes_on(
             patch.setattr(DraftTrainer, "training_step", interrupted)
             status, _, err = run(*words, *more)
         assert status == 130
-        assert f"{command} goes on from step 2 of the instruct stage" in err
+        assert f"{command} resumes from step 2 of the instruct stage" in err
         assert "Traceback" not in err
     status, out, err = run(*words)
     assert status == 0
@@ -143,8 +143,8 @@ GOOD = '{"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "va
 @pytest.mark.parametrize(
     ("data", "words", "sentence"),
     [
-        ("{", ["--draft", "embedded"], "is no valid JSON at line 1, column 2"),
-        ("[]", ["--draft", "embedded"], "data.json holds no entries"),
+        ("{", ["--draft", "embedded"], "is not valid JSON at line 1, column 2"),
+        ("[]", ["--draft", "embedded"], "data.json contains no entries"),
         (
             f"{GOOD}\n[]",
             ["--draft", "embedded"],
@@ -152,7 +152,11 @@ GOOD = '{"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "va
         ),
         (GOOD, [], "name either a draft to train on or a draft_config"),
         (GOOD, ["--draft", "embedded", "--lr", "0"], "lr must be a number above 0"),
-        (GOOD, ["--draft", "embedded"], "shows no images or videos, so the projector cannot learn"),
+        (
+            GOOD,
+            ["--draft", "embedded"],
+            "contains no images or videos, so the projector cannot learn",
+        ),
         (
             GOOD,
             ["--draft", "/no/such/model"],

@@ -60,7 +60,7 @@ def test_models_of_the_run_are_not_written_over(
         given |= {"draft": None, "target": llava}
     with pytest.raises(
         ConfigError,
-        match=rf"^the output folder '.*out' is, or holds, what the run reads \({option} is '",
+        match=rf"^the output folder '.*out' is, or contains, an input of the run \({option} is '",
     ) as told:
         train_draft(training(data, out, stages="instruct", restart=restart, **given))
     assert "restart" not in str(told.value)
@@ -113,16 +113,15 @@ def test_what_is_said_of_an_interrupted_restart_is_true(
     begun = training(data, tmp_path / "out", llava, stages="instruct", max_steps=3, save_steps=1)
     anew = replace(begun, restart=True)
     for options_, told in (
-        (begun, "the same command goes"),
-        (anew, "the same command without --restart goes"),
+        (begun, "the same command resumes"),
+        (anew, "the same command without --restart resumes"),
     ):
-        with pytest.raises(
-            KeyboardInterrupt, match=rf"^{told} on from step 1 of the instruct stage$"
-        ):
+        with pytest.raises(KeyboardInterrupt, match=rf"^{told} from step 1 of the instruct stage$"):
             train_draft(options_, callbacks=[Interrupt(2)])
     assert train_draft(begun).resumed == {"instruct": 1}
     with pytest.raises(
-        KeyboardInterrupt, match=r"^the same command without --restart begins anew: there was no"
+        KeyboardInterrupt,
+        match=r"^the same command without --restart starts from the beginning, because there was no",
     ):
         train_draft(anew, callbacks=[Interrupt(1)])
     assert json.loads((begun.out / "training.json").read_text())

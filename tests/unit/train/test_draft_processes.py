@@ -167,7 +167,7 @@ def test_what_the_main_process_refuses_all_refuse(options: Any, tmp_path: Path) 
     (tmp_path / "out" / "thesis.txt").write_text("mine")
     told = in_processes(lambda rank: {"made": str(train_draft(options()))})
     assert [one.get("raised") for one in told] == ["ConfigError"] * RANKS, told
-    assert all("is not empty and holds no run of draft training" in one["said"] for one in told)
+    assert all("is not empty and contains no run of draft training" in one["said"] for one in told)
 
 
 def test_only_the_main_process_decides() -> None:

@@ -77,7 +77,7 @@ def test_what_cannot_work_is_refused_before_training(
     )
     text = tmp_path / "text.json"
     text.write_text(json.dumps([{"conversations": talk("hello", "hi")}]))
-    refused(TrainingDataError, "shows no images or videos", training(text, out, llava))
+    refused(TrainingDataError, "contains no images or videos", training(text, out, llava))
     text.write_text(
         json.dumps([{"conversations": talk("hello <video>", "hi"), "video": "gone.mp4"}])
     )
@@ -117,7 +117,8 @@ def test_targets_that_write_answers_otherwise_are_refused(data: Path) -> None:
     )
     collate = Collator(read, AnswerProcessor(processor, "one"), AnswerProcessor(spaced, "other"), 2)
     with pytest.raises(
-        TrainingDataError, match="chat templates of one and other make other tokens of an answer"
+        TrainingDataError,
+        match="chat templates of one and other make different tokens of an answer",
     ):
         collate(read.entries[:1])
 

@@ -15,7 +15,7 @@ from PIL import Image
 from draftlens.core.errors import ConfigError, TrainingDataError
 from draftlens.train import train_draft
 from draftlens.train.data import read_data
-from draftlens.train.media import ENDS, media_digest
+from draftlens.train.media import END_BYTES, media_digest
 from tests.unit.train.drafts import Interrupt, talk, training, write_data
 
 LLAVA = next(family for family in FAMILIES if family.name == "llava")
@@ -75,7 +75,7 @@ def test_media_that_changed_in_between_make_another_run(
     picture(changed, 2)
     name = "projector_data" if more else "data"
     with pytest.raises(
-        ConfigError, match=rf"holds another run \(media of {name} differs\).* --restart"
+        ConfigError, match=rf"contains another run \(media of {name} differs\).* --restart"
     ):
         train_draft(options)
     changed.write_bytes(kept)
@@ -95,7 +95,7 @@ def test_the_digest_of_media_knows_names_sizes_and_both_ends(tmp_path: Path) -> 
             json.dumps(entries[:: 1 if folder == "one" else -1])
         )
         for name in set(names):
-            (tmp_path / folder / name).write_bytes(name.encode() * ENDS)
+            (tmp_path / folder / name).write_bytes(name.encode() * END_BYTES)
     one, two = (read_data(tmp_path / folder / "data.json") for folder in ("one", "two"))
     first = media_digest(one)
     assert media_digest(two) == first

@@ -191,13 +191,13 @@ def test_an_interrupted_run_goes_on_and_loses_nothing(
         with pytest.raises(KeyboardInterrupt, match=message):
             train_draft(options, callbacks=callbacks)
 
-    stopped("goes on from step 2 of the projector stage", At("projector", 3, interrupt))
+    stopped("resumes from step 2 of the projector stage", At("projector", 3, interrupt))
     assert not (out / "config.json").exists()
     with monkeypatch.context() as patch:
         patch.setattr(DraftTrainer, "_save_rng_state", interrupt_in_save)
-        stopped("goes on from step 2 of the projector stage")
+        stopped("resumes from step 2 of the projector stage")
     assert [path.name for path in (out / "checkpoints" / "projector").iterdir()] == ["checkpoint-2"]
-    stopped("goes on from step 4 of the instruct stage", At("instruct", 5, interrupt))
+    stopped("resumes from step 4 of the instruct stage", At("instruct", 5, interrupt))
     trained = train_draft(options, callbacks=[At("instruct", step, forbidden) for step in range(5)])
     assert trained.resumed == {"projector": 4, "instruct": 4}
     assert same(weights(out), weights(whole))
@@ -208,7 +208,9 @@ def test_an_interruption_before_the_first_checkpoint(
     llava: str, data: Path, tmp_path: Path
 ) -> None:
     options = training(data, tmp_path / "out", llava, stages="instruct")
-    with pytest.raises(KeyboardInterrupt, match="begins anew: there was no checkpoint yet"):
+    with pytest.raises(
+        KeyboardInterrupt, match="starts from the beginning, because there was no checkpoint yet"
+    ):
         train_draft(options, callbacks=[At("instruct", 1, interrupt)])
 
 
