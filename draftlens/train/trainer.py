@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -193,23 +192,32 @@ class DraftTrainer(Trainer):  # type: ignore[misc]
         return self.lr_scheduler
 
     def _parameter_groups(self, model: Any) -> list[dict[str, Any]]:
-        """The optimizer's groups: without and with vision, each without and with weight decay."""
+        """The optimizer's groups: of the vision encoder and of the rest, with and without decay.
+
+        Checkpoints depend on the order of the groups: that of their first parameters, and vision
+        last, because the Trainer logs the learning rate of the first group.
+        """
         decaying = set(self.get_decay_parameter_names(model))
-        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        vision: dict[bool, list[nn.Parameter]] = {}
+        rest: dict[bool, list[nn.Parameter]] = {}
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                groups = vision if name in self.vision else rest
+                groups.setdefault(name in decaying, []).append(parameter)
+        rate = self.args.learning_rate
+        return [
+            *self._groups_by_decay(rest, rate),
+            *self._groups_by_decay(vision, rate * self.vision_lr_factor),
+        ]
+
+    def _groups_by_decay(
+        self, parameters: dict[bool, list[nn.Parameter]], rate: float
+    ) -> list[dict[str, Any]]:
+        """A group for the parameters with weight decay, and one for those without it."""
         groups = []
-        # The Trainer logs the learning rate of the first group, so vision comes last.
-        for is_vision, decays in product((False, True), repeat=2):
-            parameters = []
-            for name, parameter in trained.items():
-                if (name in self.vision) == is_vision and (name in decaying) == decays:
-                    parameters.append(parameter)
-            if parameters:
-                factor = self.vision_lr_factor if is_vision else 1
-                weight_decay = self.args.weight_decay if decays else 0.0
-                learning_rate = self.args.learning_rate * factor
-                groups.append(
-                    {"params": parameters, "lr": learning_rate, "weight_decay": weight_decay}
-                )
+        for decays, members in parameters.items():
+            weight_decay = self.args.weight_decay if decays else 0.0
+            groups.append({"params": members, "lr": rate, "weight_decay": weight_decay})
         return groups
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
