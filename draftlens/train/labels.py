@@ -161,16 +161,14 @@ class AnswerProcessor:
         position, and the prompt remains the same as in use.
         """
         labels = torch.full_like(ids, IGNORE)
-        starts, stops = offsets.unbind(-1)
-        for begin, end in unmarked.spans:
-            answer = ((starts < end) & (stops > begin)).nonzero().flatten().tolist()
-            if not answer or answer[-1] + 1 == len(ids):
+        for span in unmarked.spans:
+            tokens = _tokens_of(offsets, span)
+            if not tokens or tokens[-1] + 1 == len(ids):
                 raise InputError(
                     f"the processor of {self.name} cuts off an answer: does it truncate?"
                 )
-            first = answer[0]
-            after = answer[-1] + 1
-            labels[first:after] = ids[first:after]
+            after = tokens[-1] + 1
+            labels[tokens[0] : after] = ids[tokens[0] : after]
             end_token = self._skip_space(ids, offsets, unmarked.text, after)
             if int(ids[end_token]) in self.special_ids:
                 labels[after : end_token + 1] = ids[after : end_token + 1]
@@ -213,6 +211,14 @@ class _MarkReader:
         self.offsets = torch.as_tensor(encoded.pop("offset_mapping"))
         self.input_ids = torch.as_tensor(encoded["input_ids"])
         return encoded
+
+
+def _tokens_of(offsets: Tensor, span: Span) -> list[int]:
+    """The indices of the tokens with offsets ``[L, 2]`` that overlap with a span of the text."""
+    begin, end = span
+    starts, stops = offsets.unbind(-1)
+    indices: list[int] = ((starts < end) & (stops > begin)).nonzero().flatten().tolist()
+    return indices
 
 
 def unmark(text: str) -> UnmarkedText:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
+from torch import nn
 from transformers import PrinterCallback, set_seed
 
 from draftlens.core.errors import TrainingDataError
@@ -34,6 +35,23 @@ class _Folder:
 
     run: dict[str, Any]
     is_begun: bool
+
+
+@dataclass(frozen=True)
+class _Preparation:
+    """What exists before the output folder is written.
+
+    Args:
+        run: the run's fingerprint.
+        draft: the draft to train.
+        stages: the stages to run, in order.
+        plan: the run's plan.
+    """
+
+    run: dict[str, Any]
+    draft: Draft
+    stages: list[Stage]
+    plan: Plan
 
 
 @dataclass(frozen=True)
@@ -82,6 +100,36 @@ def train_draft(
     state = PartialState(cpu=options.cpu)
     # Before the first random number; each Trainer sets the seed again.
     set_seed(options.seed)
+    ready = _prepare(options, state)
+    resume.agreed(state, lambda: resume.open_folder(options.out, ready.run, options.restart))
+    if on_plan is not None and state.is_main_process:
+        on_plan(ready.plan)
+    session = _Session(options, ready.draft, ready.plan, callbacks, progress)
+    losses: Losses = {}
+    resumed: dict[str, int] = {}
+    plotted = False
+    try:
+        for stage in ready.stages:
+            resumed[stage.plan.name] = _run_stage(stage, session, losses)
+        if state.is_main_process:
+            plotted = _save(options.out, ready.draft, losses)
+    except KeyboardInterrupt:
+        message = _interruption_message(options, state.is_main_process)
+        raise KeyboardInterrupt(message) from None
+    state.wait_for_everyone()
+    return Trained(
+        folder=options.out,
+        plan=ready.plan,
+        losses=losses,
+        resumed=resumed,
+        seconds=time.perf_counter() - start,
+        plotted=plotted,
+        main=state.is_main_process,
+    )
+
+
+def _prepare(options: DraftTraining, state: Any) -> _Preparation:
+    """Read the data, load the draft, and refuse whatever cannot be trained."""
     files = _read_files(options)
     num_media = sum(check_media(data) for data in files.values())
     folder = resume.agreed(state, lambda: _check_folder(options, files))
@@ -92,31 +140,7 @@ def train_draft(
     plan = _plan(options, draft, num_media, stages, state)
     if not folder.is_begun:
         try_models(stages, options, draft, plan)
-    resume.agreed(state, lambda: resume.open_folder(options.out, folder.run, options.restart))
-    if on_plan is not None and state.is_main_process:
-        on_plan(plan)
-    session = _Session(options, draft, plan, callbacks, progress)
-    losses: Losses = {}
-    resumed: dict[str, int] = {}
-    plotted = False
-    try:
-        for stage in stages:
-            resumed[stage.plan.name] = _run_stage(stage, session, losses)
-        if state.is_main_process:
-            plotted = _save(options.out, draft, losses)
-    except KeyboardInterrupt:
-        message = _interruption_message(options, state.is_main_process)
-        raise KeyboardInterrupt(message) from None
-    state.wait_for_everyone()
-    return Trained(
-        folder=options.out,
-        plan=plan,
-        losses=losses,
-        resumed=resumed,
-        seconds=time.perf_counter() - start,
-        plotted=plotted,
-        main=state.is_main_process,
-    )
+    return _Preparation(folder.run, draft, stages, plan)
 
 
 def _read_files(options: DraftTraining) -> dict[str, TrainingData]:
@@ -225,17 +249,11 @@ def _interruption_message(options: DraftTraining, is_main: bool) -> str:
 def _make_trainer(stage: Stage, session: _Session, losses: Losses) -> DraftTrainer:
     options = session.options
     draft = session.draft
-    names = draft.parts.trained(stage.plan.name, options.train_vision)
-    for name, parameter in draft.model.named_parameters():
-        parameter.requires_grad_(name in names)
-    frozen = []
-    if not (options.train_vision and stage.plan.name == "instruct"):
-        frozen = [draft.model.get_submodule(path) for path in draft.parts.encoders]
     log = LossLog(options.out, stage.plan.name, losses)
     trainer = DraftTrainer(
         vision=draft.parts.vision,
         vision_lr_factor=options.vision_lr_factor,
-        frozen=frozen,
+        frozen=_freeze(stage, session),
         order=_entry_order(stage, session),
         distillation=load_distillation(stage, options, session.plan),
         model=draft.model,
@@ -247,6 +265,18 @@ def _make_trainer(stage: Stage, session: _Session, losses: Losses) -> DraftTrain
     if not session.progress:
         trainer.remove_callback(PrinterCallback)
     return trainer
+
+
+def _freeze(stage: Stage, session: _Session) -> list[nn.Module]:
+    """Freeze the parameters that the stage does not train; return the frozen vision encoders."""
+    draft = session.draft
+    with_vision = session.options.train_vision
+    names = draft.parts.trained(stage.plan.name, with_vision)
+    for name, parameter in draft.model.named_parameters():
+        parameter.requires_grad_(name in names)
+    if with_vision and stage.plan.name == "instruct":
+        return []
+    return [draft.model.get_submodule(path) for path in draft.parts.encoders]
 
 
 def _entry_order(stage: Stage, session: _Session) -> EpochOrder:

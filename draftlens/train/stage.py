@@ -88,20 +88,11 @@ def make_stage(
     entries = data.entries
     if name == "projector":
         data = files.get("projector_data", data)
-        # A batch of text alone has no gradient in the projector.
-        entries = [entry for entry in data.entries if entry.images or entry.videos]
-    if not entries:
-        raise TrainingDataError(
-            f"{data.path} contains no images or videos, so the projector cannot learn from it"
-        )
-    target = None
-    if settings.distil is not None:
-        target = AnswerProcessor(load_processor(settings.distil, "target"), settings.distil)
-    collate = Collator(data, draft.processor, target, options.frames)
+        entries = _visual_entries(data)
+    collate = Collator(data, draft.processor, _target_processor(settings), options.frames)
     counts = _estimate_tokens(collate, entries)
     size = device_batch(settings.batch, processes, options.device_batch)
-    rounds = math.ceil(len(entries) / (size * processes))
-    steps_per_epoch = math.ceil(rounds / (settings.batch // (size * processes)))
+    num_steps = options.max_steps or _num_steps(settings, len(entries), size * processes)
     plan = StagePlan(
         name=name,
         trained=_num_trained(draft, draft.parts.trained(name, options.train_vision)),
@@ -109,7 +100,7 @@ def make_stage(
         skipped=len(data.entries) - len(entries),
         tokens=counts.tokens,
         answer_tokens=counts.answer_tokens,
-        steps=options.max_steps or math.ceil(settings.epochs * steps_per_epoch),
+        steps=num_steps,
         batch=settings.batch,
         device_batch=size,
     )
@@ -192,6 +183,34 @@ def _settings(name: str, options: DraftTraining) -> _Settings:
         epochs=options.epochs,
         distil=options.distil,
     )
+
+
+def _visual_entries(data: TrainingData) -> list[Entry]:
+    """The entries with images or videos; a batch of text alone has no gradient in the projector.
+
+    Raises:
+        TrainingDataError: there are none.
+    """
+    entries = [entry for entry in data.entries if entry.images or entry.videos]
+    if not entries:
+        raise TrainingDataError(
+            f"{data.path} contains no images or videos, so the projector cannot learn from it"
+        )
+    return entries
+
+
+def _target_processor(settings: _Settings) -> AnswerProcessor | None:
+    """The processor of the model whose logits the stage learns."""
+    if settings.distil is None:
+        return None
+    return AnswerProcessor(load_processor(settings.distil, "target"), settings.distil)
+
+
+def _num_steps(settings: _Settings, num_entries: int, at_once: int) -> int:
+    """The number of optimizer steps, for `at_once` entries per forward pass of all processes."""
+    rounds_per_epoch = math.ceil(num_entries / at_once)
+    rounds_per_step = settings.batch // at_once
+    return math.ceil(settings.epochs * math.ceil(rounds_per_epoch / rounds_per_step))
 
 
 def _num_trained(draft: Draft, names: frozenset[str]) -> int:

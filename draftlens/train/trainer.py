@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -85,19 +86,21 @@ class EpochOrder(Sampler[int]):
         stretch.
         """
         stretch = min(self.group * _STEPS_PER_STRETCH, max(self.group, self.count // 4))
-        full_steps: list[list[int]] = []
-        short_steps: list[list[int]] = []
-        for start in range(0, self.count, stretch):
-            entries = order[start : start + stretch]
+        steps: list[list[int]] = []
+        for entries in _chunks(order, stretch):
             entries.sort(key=lengths.__getitem__, reverse=True)
-            for first in range(0, len(entries), self.group):
-                step = entries[first : first + self.group]
-                steps = full_steps if len(step) == self.group else short_steps
-                steps.append(step)
-        # Short steps stay at the end: before full ones, they would shift their boundaries.
-        shuffled = torch.randperm(len(full_steps), generator=generator).tolist()
-        steps = [full_steps[index] for index in shuffled] + short_steps
-        return [entry for step in steps for entry in step]
+            steps += _chunks(entries, self.group)
+        full = [step for step in steps if len(step) == self.group]
+        short = [step for step in steps if len(step) < self.group]
+        # Short steps stay at the end, because they would shift the boundaries of later ones.
+        shuffled = torch.randperm(len(full), generator=generator).tolist()
+        steps = [full[index] for index in shuffled] + short
+        return list(chain.from_iterable(steps))
+
+
+def _chunks(items: list[int], size: int) -> list[list[int]]:
+    """Consecutive parts of a list; the last one may be shorter."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 class DraftTrainer(Trainer):  # type: ignore[misc]

@@ -94,31 +94,37 @@ class ModelTraining:
 
 def main() -> None:
     options = _parse_options()
-    console = Console(width=120)
     torch.set_num_threads(options.threads)
     logging.disable_progress_bar()
     processor = build_processor(build_tokenizer())
     check_fast_path(processor)
+    console = Console(width=120)
     for recipe in RECIPES[options.recipe]:
         if recipe.name not in options.parts:
             continue
-        if options.steps is not None:
-            recipe = shortened(recipe, options.steps)
-        training = ModelTraining(
-            recipe, processor.tokenizer, options.runs, options.device, options.minutes
-        )
         try:
-            model = training.run()
+            summary = _train_and_export(recipe, processor, options)
         except OutOfTime as error:
             console.print(f"{error}; the same command resumes from it")
             sys.exit(EXIT_OUT_OF_TIME)
-        folder = options.out / recipe.name
-        export(model, processor, folder)
-        millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
-        console.print(
-            f"{recipe.name}: {millions:.2f} M parameters, {size(folder) / 1e6:.1f} MB, "
-            f"trained for {training.seconds / 60:.0f} minutes"
-        )
+        console.print(summary)
+
+
+def _train_and_export(recipe: Recipe, processor: Any, options: argparse.Namespace) -> str:
+    """Train and export one model; return a summary of one line."""
+    if options.steps is not None:
+        recipe = shortened(recipe, options.steps)
+    training = ModelTraining(
+        recipe, processor.tokenizer, options.runs, options.device, options.minutes
+    )
+    model = training.run()
+    folder = options.out / recipe.name
+    export(model, processor, folder)
+    millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    return (
+        f"{recipe.name}: {millions:.2f} M parameters, {size(folder) / 1e6:.1f} MB, "
+        f"trained for {training.seconds / 60:.0f} minutes"
+    )
 
 
 def _parse_options() -> argparse.Namespace:

@@ -40,6 +40,7 @@ from recipes.pair.models import SIDE
 TIMES_PER_SCENE = 16  # times of a scene from which frames are drawn
 FRAMES_PER_SCENE = 2
 SCALE = 6.0  # brings offsets and radii, which are tenths of picture units, near 1
+POSITION_WEIGHT = 2  # of the loss of positions and radii
 VISIBLE_MARGIN = 0.3  # share of its radius by which a thing may be outside the picture
 BOTTOM_CELLS = slice(12, 16)  # the cells of the bottom row
 CARRIERS = ("nothing", "word", "number", "strip", "card")
@@ -158,24 +159,16 @@ def frame_loss(classifier: FrameClassifier, tokens: torch.Tensor, labels: Labels
         labels: of the frames.
     """
     scores = classifier(tokens)
-    has_thing = labels["texture"] < len(TEXTURES)
-    quarters = torch.arange(4, device=tokens.device).expand(len(tokens), 4)
-    losses = [cell_loss(by_quarter(scores["quarter"]), quarters)]
-    for name in FRAME_CLASSES:
-        losses.append(cell_loss(scores[name], labels[name]))
-    correct = []
-    for name in QUARTER_CLASSES:
-        quarter_scores = by_quarter(scores[name])
-        losses.append(cell_loss(quarter_scores, labels[name]))
-        correct.append((quarter_scores.argmax(-1) == labels[name][..., None])[has_thing])
-    for name in TEXT_CLASSES:
-        losses.append(cell_loss(scores[name][:, BOTTOM_CELLS], labels[name]))
-    positions = by_quarter(scores["where"])[has_thing]
-    targets = labels["where"][has_thing][:, None].expand(-1, 4, -1)
-    losses.append(2 * F.smooth_l1_loss(positions, targets, beta=0.1))
-    things = torch.stack(correct).all(0).float().mean()
-    accuracy = float((things + _text_accuracy(scores, labels)) / 2)
-    return StepResult(reduce(torch.add, losses), accuracy)
+    quarters = {name: by_quarter(scores[name]) for name in (*QUARTER_CLASSES, "where", "quarter")}
+    bottom = {name: scores[name][:, BOTTOM_CELLS] for name in TEXT_CLASSES}
+    quarter_indices = torch.arange(4, device=tokens.device).expand(len(tokens), 4)
+    losses = [cell_loss(quarters["quarter"], quarter_indices)]
+    losses += [cell_loss(scores[name], labels[name]) for name in FRAME_CLASSES]
+    losses += [cell_loss(quarters[name], labels[name]) for name in QUARTER_CLASSES]
+    losses += [cell_loss(bottom[name], labels[name]) for name in TEXT_CLASSES]
+    losses.append(POSITION_WEIGHT * _position_loss(quarters["where"], labels))
+    accuracy = (_thing_accuracy(quarters, labels) + _text_accuracy(bottom, labels)) / 2
+    return StepResult(reduce(torch.add, losses), float(accuracy))
 
 
 def visual_tokens(model: Any, frames: torch.Tensor) -> torch.Tensor:
@@ -246,13 +239,33 @@ def _degraded(frames: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
     return frames + share * (blurred - frames) + noise * (share > 0)
 
 
-def _text_accuracy(scores: dict[str, torch.Tensor], labels: Labels) -> torch.Tensor:
-    """The share of frames with a text whose parts are all right in every cell of the bottom row."""
-    correct = [_is_correct(scores[name][:, BOTTOM_CELLS], labels[name]) for name in TEXT_CLASSES]
-    return torch.stack(correct).all(0)[labels["carrier"] > 0].float().mean()
+def _has_thing(labels: Labels) -> torch.Tensor:
+    """Whether there is a thing in each quarter, bool ``[N, 4]``."""
+    return labels["texture"] < len(TEXTURES)
 
 
-def _is_correct(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Whether all cells of scores ``[N, K, C]`` predict their label ``[N]`` or it is ignored."""
-    matches = scores.argmax(-1) == labels[:, None]
-    return (matches | (labels == IGNORED)[:, None]).all(-1)
+def _position_loss(positions: torch.Tensor, labels: Labels) -> torch.Tensor:
+    """The loss of predicted positions and radii ``[N, 4, 4, 3]``."""
+    has_thing = _has_thing(labels)
+    targets = labels["where"][has_thing][:, None].expand(-1, 4, -1)
+    return F.smooth_l1_loss(positions[has_thing], targets, beta=0.1)
+
+
+def _thing_accuracy(quarters: dict[str, torch.Tensor], labels: Labels) -> torch.Tensor:
+    """The share of cells of things whose labels are all predicted correctly."""
+    correct = []
+    for name in QUARTER_CLASSES:
+        matches = quarters[name].argmax(-1) == labels[name][..., None]
+        correct.append(matches[_has_thing(labels)])
+    return torch.stack(correct).all(0).float().mean()
+
+
+def _text_accuracy(bottom: dict[str, torch.Tensor], labels: Labels) -> torch.Tensor:
+    """The share of frames with a text whose labels are all right in every cell of the bottom row."""
+    correct = []
+    for name in TEXT_CLASSES:
+        matches = bottom[name].argmax(-1) == labels[name][:, None]
+        is_ignored = (labels[name] == IGNORED)[:, None]
+        correct.append((matches | is_ignored).all(-1))
+    has_text = labels["carrier"] > 0
+    return torch.stack(correct).all(0)[has_text].float().mean()
