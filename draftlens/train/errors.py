@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from draftlens.core.errors import ConfigError, DraftlensError
 
 LOAD_ERRORS = (OSError, ValueError, KeyError, SafetensorError)
-"""What transformers raises when a model, a config or a processor cannot be loaded."""
+"""Errors of transformers when a model, a config or a processor cannot be loaded."""
 
 
 @contextmanager

@@ -61,7 +61,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _Decision(Generic[T]):
-    """What the main process decided: a value, or the error that it raised."""
+    """The outcome of a decision of the main process: a value, or the error that it raised."""
 
     value: T | None = None
     error: Exception | None = None

@@ -39,7 +39,7 @@ class _Folder:
 
 @dataclass(frozen=True)
 class _Preparation:
-    """What exists before the output folder is written.
+    """The result of the preparation, before the output folder is written.
 
     Args:
         run: the run's fingerprint.
@@ -56,7 +56,7 @@ class _Preparation:
 
 @dataclass(frozen=True)
 class _Session:
-    """What all stages of a run share."""
+    """The options and models that all stages of a run share."""
 
     options: DraftTraining
     draft: Draft
@@ -129,7 +129,7 @@ def train_draft(
 
 
 def _prepare(options: DraftTraining, state: Any) -> _Preparation:
-    """Read the data, load the draft, and refuse whatever cannot be trained."""
+    """Read the data, load the draft, and refuse what cannot be trained."""
     files = _read_files(options)
     num_media = sum(check_media(data) for data in files.values())
     folder = resume.agreed(state, lambda: _check_folder(options, files))

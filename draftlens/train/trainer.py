@@ -82,8 +82,8 @@ class EpochOrder(Sampler[int]):
     ) -> list[int]:
         """Entries in steps of similar length, and the steps in random order.
 
-        LLaVA sorts the entries of each step. Steps of similar length require sorting over a longer
-        stretch.
+        LLaVA only sorts within a random step. For steps of similar length, entries must be sorted
+        over a longer stretch.
         """
         stretch = min(self.group * _STEPS_PER_STRETCH, max(self.group, self.count // 4))
         steps: list[list[int]] = []

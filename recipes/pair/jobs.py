@@ -18,7 +18,7 @@ from recipes.pair.vision import (
 
 
 class VisionModel(nn.Module):
-    """What the vision job trains: vision encoder, projector, and a classifier that is discarded."""
+    """The module of the vision job: vision encoder, projector, and a classifier to discard."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

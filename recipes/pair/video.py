@@ -65,7 +65,7 @@ class FilmBatch:
 
 
 class FilmModel(nn.Module):
-    """What a film job trains: the model, and a head that is discarded."""
+    """The module of a film job: the model, and a head to discard."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

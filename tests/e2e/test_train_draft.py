@@ -24,7 +24,7 @@ DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "training.md").read_t
 def run(
     command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[..., Any]:
-    """`draftlens` with these words, in a folder of its own; what it prints comes as one line."""
+    """Runs `draftlens` in a temporary folder; returns its status and outputs as single lines."""
     monkeypatch.chdir(tmp_path)
 
     def call(*words: str) -> tuple[int, str, str]:
@@ -45,7 +45,7 @@ def clips_data(run: Any) -> None:
 
 
 def changed(before: Path, after: Path) -> set[str]:
-    """Parts of the model whose weights are not the same any more."""
+    """The parts of the model with changed weights."""
     one, other = (
         AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
         for folder in (before, after)

@@ -1,5 +1,4 @@
-"""Going on with an interrupted run: the losses that it tells, and the media that it was begun
-with."""
+"""Resuming an interrupted run: its logged losses, and changes of its media."""
 
 from __future__ import annotations
 
@@ -63,7 +62,7 @@ def picture(path: Path, value: int) -> None:
 def test_media_that_changed_in_between_make_another_run(
     llava: str, tmp_path: Path, stage: str
 ) -> None:
-    """A picture of the same name and size in pixels; `--restart` begins anew with it."""
+    """A picture of the same name and size in pixels; `--restart` accepts it."""
     data, other = write_data(tmp_path / "data", 3), write_data(tmp_path / "other", 3)
     picture(data.parent / "0.png", 1)
     more = {"projector_data": other} if stage == "projector" else {}

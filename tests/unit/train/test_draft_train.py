@@ -1,5 +1,4 @@
-"""Training runs of a few steps: what changes, what does not, and that an interrupted run loses
-nothing."""
+"""Training runs of a few steps: changed and unchanged parts, losses, resumed runs."""
 
 from __future__ import annotations
 
@@ -47,13 +46,13 @@ def forbidden(_: Any) -> None:
 
 
 def frozen_eyes(given: dict[str, Any]) -> None:
-    """A frozen encoder draws no dropout and keeps its statistics; what is trained does draw."""
+    """A frozen encoder is in evaluation mode; trained parts are in training mode."""
     assert not given["model"].model.vision_tower.training
     assert given["model"].model.language_model.training
 
 
 def second_epoch(given: dict[str, Any]) -> None:
-    """The order of entries is another in each epoch."""
+    """The order has the number of the current epoch."""
     assert given["train_dataloader"].batch_sampler.sampler.epoch == 1
 
 
@@ -63,7 +62,7 @@ def weights(folder: Path) -> dict[str, Tensor]:
 
 @pytest.fixture(scope="module")
 def llava(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A tiny LLaVA whose language model draws dropout, so that a resumed run must draw the same."""
+    """A tiny LLaVA with dropout, so that resuming must restore the random state."""
     return save_model(LLAVA, tmp_path_factory.mktemp("llava"), attention_dropout=0.2)
 
 
@@ -215,7 +214,7 @@ def test_an_interruption_before_the_first_checkpoint(
 
 
 class Deletes(TrainerCallback):
-    """Deletes a file once all has been checked."""
+    """Deletes a file after the checks, when training begins."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -349,6 +348,30 @@ def test_training_vision_has_its_own_learning_rate(llava: str, data: Path, tmp_p
         if "vision_tower.encoder" in name and not torch.equal(before[name], after[name])
     ]
     assert moved
+
+
+def test_parameter_groups_have_the_order_of_their_first_parameters(
+    llava: str, data: Path, tmp_path: Path
+) -> None:
+    """Checkpoints of an optimizer depend on the order of its groups."""
+    groups: list[tuple[float, float]] = []
+
+    def look(given: Any) -> None:
+        for group in given["optimizer"].param_groups:
+            groups.append((round(group["initial_lr"], 9), group["weight_decay"]))
+
+    options = training(
+        data,
+        tmp_path / "out",
+        llava,
+        stages="instruct",
+        max_steps=1,
+        train_vision=True,
+        lr=1e-3,
+        weight_decay=0.1,
+    )
+    train_draft(options, callbacks=[At("instruct", 1, look)])
+    assert groups == [(1e-3, 0.1), (1e-3, 0.0), (2e-4, 0.1), (2e-4, 0.0)]
 
 
 def test_a_tiny_set_is_learnt(tmp_path: Path) -> None:
