@@ -1,1 +1,1 @@
-"""How the embedded models are trained; run from a checkout, not part of the wheel."""
+"""Training of the embedded models. It runs from a checkout and is not part of the wheel."""

@@ -1,17 +1,20 @@
-"""Makes the bundled world clips and picture again: ``python -m recipes.clips``, or ``... FOLDER``.
+"""Makes the bundled clips and the bundled picture: ``python -m recipes.clips [FOLDER]``.
 
-Each comes with a JSON record of what is right to say about it. With ``--check`` the embedded target
-is asked to describe them, from the files as they are, and every fact is compared. With ``--sheet
-FILE`` a contact sheet of the world is drawn instead, as docs/world.md shows it.
+Each file has a JSON record with its facts beside it. With ``--check`` the embedded target describes
+the existing files, and its answers are compared with their facts. With ``--sheet FILE`` a contact
+sheet of the world is drawn, which docs/world.md shows.
 """
 
 import argparse
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import av
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from draftlens.world import (
@@ -32,104 +35,156 @@ from draftlens.world.files import RATE, Frames, png, write_clip
 
 EMBEDDED = Path(__file__).resolve().parents[1] / "draftlens" / "embedded"
 CLIPS = EMBEDDED / "clips"
-SIDE, SECONDS = 256, 4  # pixels, seconds
-# Held-out scenes in which much happens; the measured held-out scenes are others. "shapes" has one
-# shot, two bumps, an entrance and a secret on a card; "drift" two shots and seven different
-# motions.
-MOVING = {"shapes": HELD_OUT + 10_075, "drift": HELD_OUT + 10_107}
-STILL = {"shapes": HELD_OUT + 10_372}
-SHEET_CLIPS, SHEET_STILLS = (
-    (10_627, 11_121, 10_280),
-    range(10_370, 10_378),
-)  # of the contact sheet, held out
+SIDE = 256  # pixels
+SECONDS = 4
+VIDEO_PROMPT = "Describe the video."
+IMAGE_PROMPT = "Describe the image."
+NUM_CHECKED_FRAMES = 8
+
+# Held-out scenes with many events; the evaluated held-out scenes are others. "shapes" has one shot,
+# two bumps, an entrance and a secret on a card; "drift" has two shots and seven different motions.
+CLIP_SEEDS = {"shapes": HELD_OUT + 10_075, "drift": HELD_OUT + 10_107}
+PICTURE_SEEDS = {"shapes": HELD_OUT + 10_372}
+
+# Held-out scenes of the contact sheet.
+SHEET_CLIP_SEEDS = (HELD_OUT + 10_627, HELD_OUT + 11_121, HELD_OUT + 10_280)
+SHEET_PICTURE_SEEDS = range(HELD_OUT + 10_370, HELD_OUT + 10_378)
+SHEET_COLOURS = 128
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """A model's description of one file.
+
+    Args:
+        num_right: number of facts that the description states correctly.
+        num_facts: number of facts in the file's record.
+        text: the description.
+    """
+
+    num_right: int
+    num_facts: int
+    text: str
 
 
 def sampled_frames(path: Path, count: int) -> Frames:
-    """The frames shown at the midpoints of ``count`` equal parts of the clip: ``[count, H, W, 3]``
-    uint8 RGB."""
+    """The frames at the midpoints of ``count`` equal parts of a clip.
+
+    Returns:
+        uint8 RGB ``[count, H, W, 3]``.
+    """
+    times = []
+    frames = []
     with av.open(str(path)) as file:
-        shown = [
-            (frame.time or 0.0, frame.to_ndarray(format="rgb24")) for frame in file.decode(video=0)
-        ]
+        for frame in file.decode(video=0):
+            times.append(frame.time or 0.0)
+            frames.append(frame.to_ndarray(format="rgb24"))
         duration = float(file.duration or 0) / av.time_base
-    times = np.array([time for time, _ in shown])
-    wanted = (np.arange(count) + 0.5) * duration / count
-    picks = np.searchsorted(times, wanted + 1e-6, side="right") - 1
-    return np.stack([shown[int(i)][1] for i in picks])
-
-
-def _record(scene: Scene, said: str, known: Facts, prompt: str) -> str:
-    record = {"seed": scene.seed, "prompt": prompt, "caption": said, "facts": known}
-    return json.dumps(record, indent=2) + "\n"
+    midpoints = (np.arange(count) + 0.5) * duration / count
+    indices = np.searchsorted(np.array(times), midpoints + 1e-6, side="right") - 1
+    return np.stack([frames[int(index)] for index in indices])
 
 
 def make(folder: Path = CLIPS) -> None:
-    """Writes the clips, the picture and their records."""
+    """Write the clips, the picture and their records."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, seed in MOVING.items():
+    for name, seed in CLIP_SEEDS.items():
         scene = sample_scene(seed)
         write_clip(folder / f"{name}.mp4", render(scene, RATE * SECONDS, SIDE))
-        record = _record(scene, caption(scene), facts(scene), "Describe the video.")
+        record = _record(scene, VIDEO_PROMPT, caption(scene), facts(scene))
         (folder / f"{name}.mp4.json").write_text(record)
-    for name, seed in STILL.items():
+    for name, seed in PICTURE_SEEDS.items():
         scene = sample_still(seed)
         (folder / f"{name}.png").write_bytes(png(render_still(scene, SIDE)))
-        record = _record(scene, still_caption(scene), still_facts(scene), "Describe the image.")
+        record = _record(scene, IMAGE_PROMPT, still_caption(scene), still_facts(scene))
         (folder / f"{name}.png.json").write_text(record)
 
 
-def check(model: Any, processor: Any, folder: Path = CLIPS) -> dict[str, tuple[int, int, str]]:
-    """For every bundled file with a record: right facts, all facts and what the model said."""
+def check(model: Any, processor: Any, folder: Path = CLIPS) -> dict[str, CheckResult]:
+    """Let a model describe every file that has a record; the results by file name."""
     from recipes.pair.answers import answer
 
     results = {}
-    for file in sorted(folder.glob("*.json")):
-        record, media = json.loads(file.read_text()), file.with_suffix("")
-        still = media.suffix == ".png"
-        shown = np.array(Image.open(media).convert("RGB")) if still else sampled_frames(media, 8)
-        text = answer(model, processor, [shown], [record["prompt"]], still)[0]
-        results[media.name] = (*right_facts(text, record["facts"]), text)
+    for record_file in sorted(folder.glob("*.json")):
+        record = json.loads(record_file.read_text())
+        media_file = record_file.with_suffix("")
+        is_picture = media_file.suffix == ".png"
+        if is_picture:
+            media = np.array(Image.open(media_file).convert("RGB"))
+        else:
+            media = sampled_frames(media_file, NUM_CHECKED_FRAMES)
+        text = answer(model, processor, [media], [record["prompt"]], is_picture)[0]
+        num_right, num_facts = right_facts(text, record["facts"])
+        results[media_file.name] = CheckResult(num_right, num_facts, text)
     return results
 
 
 def draw_sheet(path: Path, side: int = 128, columns: int = 8, gap: int = 4) -> None:
-    """Rows of a clip's frames in order of time, then a row of pictures, as one PNG of few
-    colours."""
-    rows = [render(sample_scene(HELD_OUT + seed), columns, side) for seed in SHEET_CLIPS]
-    stills = [render_still(sample_still(HELD_OUT + seed), side) for seed in SHEET_STILLS]
-    rows.append(np.stack(stills))
-    sheet = np.full(
-        (len(rows) * (side + gap) - gap, columns * (side + gap) - gap, 3), 255, np.uint8
-    )
-    for row, frames in enumerate(rows):
-        for column, frame in enumerate(frames):
-            top, left = row * (side + gap), column * (side + gap)
-            sheet[top : top + side, left : left + side] = frame
+    """Draw a PNG with one row of frames per clip, in temporal order, and a row of pictures.
+
+    Args:
+        path: the file to write.
+        side: size of a frame in pixels.
+        columns: frames per clip.
+        gap: space between frames in pixels.
+    """
+    rows = [render(sample_scene(seed), columns, side) for seed in SHEET_CLIP_SEEDS]
+    pictures = [render_still(sample_still(seed), side) for seed in SHEET_PICTURE_SEEDS]
+    rows.append(np.stack(pictures))
+    image = Image.fromarray(_tile(rows, side, columns, gap))
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(sheet).quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
+    image.quantize(SHEET_COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m recipes.clips", description=__doc__)
     parser.add_argument(
-        "folder", nargs="?", type=Path, default=CLIPS, help="by default that of the package"
+        "folder", nargs="?", type=Path, default=CLIPS, help="default: the package's folder"
     )
     parser.add_argument(
-        "--check", action="store_true", help="only ask the embedded target about the files"
+        "--check", action="store_true", help="compare the target's descriptions with the facts"
     )
-    parser.add_argument(
-        "--sheet", type=Path, metavar="FILE", help="only draw a contact sheet of the world"
-    )
+    parser.add_argument("--sheet", type=Path, metavar="FILE", help="draw a contact sheet")
     options = parser.parse_args()
     if options.sheet:
         draw_sheet(options.sheet)
     elif options.check:
-        from recipes.pair.export import load
-
-        for name, (right, total, text) in check(*load(EMBEDDED / "target"), options.folder).items():
-            print(f"{name}: {right} of {total} facts right: {text}")
+        _print_check(options.folder)
     else:
         make(options.folder)
+
+
+def _record(scene: Scene, prompt: str, description: str, scene_facts: Facts) -> str:
+    """The JSON record of a file."""
+    record = {
+        "seed": scene.seed,
+        "prompt": prompt,
+        "caption": description,
+        "facts": scene_facts,
+    }
+    return json.dumps(record, indent=2) + "\n"
+
+
+def _tile(
+    rows: Sequence[NDArray[np.uint8]], side: int, columns: int, gap: int
+) -> NDArray[np.uint8]:
+    """Rows of frames uint8 ``[columns, side, side, 3]`` on a white sheet ``[H, W, 3]``."""
+    pitch = side + gap
+    sheet = np.full((len(rows) * pitch - gap, columns * pitch - gap, 3), 255, np.uint8)
+    for row, frames in enumerate(rows):
+        for column, frame in enumerate(frames):
+            top = row * pitch
+            left = column * pitch
+            sheet[top : top + side, left : left + side] = frame
+    return sheet
+
+
+def _print_check(folder: Path) -> None:
+    from recipes.pair.export import load
+
+    model, processor = load(EMBEDDED / "target")
+    for name, result in check(model, processor, folder).items():
+        print(f"{name}: {result.num_right} of {result.num_facts} facts right: {result.text}")
 
 
 if __name__ == "__main__":

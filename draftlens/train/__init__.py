@@ -1,4 +1,4 @@
-"""Training a small draft model for one's own target: the LLaVA recipe over any transformers VLM."""
+"""Training of a small draft model for a target: the LLaVA recipe for any transformers VLM."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ __all__ = ["DraftTraining", "train_draft"]
 
 
 def __getattr__(name: str) -> Any:
-    # The Trainer takes seconds to import, and the command line reads the options for its help.
+    # The Trainer takes seconds to import, but the help of the command line only needs the options.
     if name == "train_draft":
         from draftlens.train.run import train_draft
 

@@ -1,5 +1,4 @@
-"""Entries -> batches: media are read, processors run, and what cannot be used is refused with its
-place."""
+"""Batches from entries: media are read, processors run, and unusable entries are refused."""
 
 from __future__ import annotations
 
@@ -16,13 +15,13 @@ from draftlens.train.labels import IGNORE, AnswerProcessor
 
 
 class Collator:
-    """Makes the batches of one file's entries.
+    """Makes batches of the entries of one file.
 
     Args:
-        data: where the entries are from.
+        data: the file's data.
         draft: the draft's processor.
-        target: the processor of the model whose logits are learnt, if any.
-        frames: to sample from each video.
+        target: the processor of the target whose logits are learnt, or None without distillation.
+        frames: number of frames to sample from each video.
     """
 
     def __init__(
@@ -32,33 +31,36 @@ class Collator:
         target: AnswerProcessor | None,
         frames: int,
     ) -> None:
-        self.data, self.draft, self.frames = data, draft, frames
-        same = target is not None and same_processing(target.processor, draft.processor)
-        self.target = None if same else target
+        self.data = data
+        self.draft = draft
+        self.frames = frames
+        self.target = target
+        if target is not None and same_processing(target.processor, draft.processor):
+            self.target = None  # the draft's tensors serve both models
 
     def __call__(self, entries: Sequence[Entry]) -> dict[str, Any]:
-        """A batch for the draft, with the target's own under `target` if its processor makes
-        another.
+        """Make a batch.
 
         Returns:
-            The processor's tensors and `labels` int64 ``[B, L]``, all `IGNORE` for entries that are
-            not counted.
+            The tensors of the draft's processor and ``labels`` int64 ``[B, L]``, all `IGNORE` for
+            entries that are not counted. If the target's processor makes other tensors, they are
+            under ``target``, with their labels.
 
         Raises:
-            TrainingDataError: names the entry and the cause.
+            TrainingDataError: an entry cannot be processed; the message names it and the cause.
         """
         conversations = [self._read(entry) for entry in entries]
         batch = self._process(self.draft, entries, conversations)
         if self.target is not None:
-            batch["target"] = self._process(self.target, entries, conversations)
-            if not torch.equal(
-                answer_labels(batch["labels"]), answer_labels(batch["target"]["labels"])
-            ):
+            target_batch = self._process(self.target, entries, conversations)
+            draft_tokens = answer_labels(batch["labels"])
+            if not torch.equal(draft_tokens, answer_labels(target_batch["labels"])):
                 raise TrainingDataError(
                     f"{entries[0].place}: the chat templates of {self.draft.name} and "
-                    f"{self.target.name} make other "
-                    "tokens of an answer, so the one cannot learn the other's logits"
+                    f"{self.target.name} make different tokens of an answer, so the draft cannot "
+                    f"learn the target's logits"
                 )
+            batch["target"] = target_batch
         return batch
 
     def _read(self, entry: Entry) -> Conversation:
@@ -73,13 +75,16 @@ class Collator:
         entries: Sequence[Entry],
         conversations: Sequence[Conversation],
     ) -> dict[str, Any]:
+        """Run one processor, and blame the entry that it refuses."""
         try:
             batch = processor(conversations)
         except InputError as error:
             if len(entries) == 1:
                 raise TrainingDataError(f"{entries[0].place}: {error}") from error
+            # Alone, the entry at fault raises an error that names it.
             for entry, conversation in zip(entries, conversations, strict=True):
-                self._process(processor, [entry], [conversation])  # raises at the one to blame
+                self._process(processor, [entry], [conversation])
             raise
-        batch["labels"][torch.tensor([not entry.counted for entry in entries])] = IGNORE
+        uncounted = torch.tensor([not entry.counted for entry in entries])
+        batch["labels"][uncounted] = IGNORE
         return batch

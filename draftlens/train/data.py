@@ -1,4 +1,4 @@
-"""LLaVA-style JSON and JSONL -> checked entries, each of which knows its place in the file."""
+"""Reading of LLaVA-style JSON and JSONL files into checked entries."""
 
 from __future__ import annotations
 
@@ -13,13 +13,21 @@ from typing import Any
 from draftlens.core.errors import TrainingDataError
 
 ROLES = {"system": "system", "human": "user", "gpt": "assistant"}
-"""LLaVA's names of who speaks -> those of chat templates."""
+"""The role in chat templates of each speaker in LLaVA's format."""
+
+# Rough length of an image or a frame in characters. It only serves to compare entries.
+_MEDIA_LENGTH = 2000
+_FRAMES_PER_VIDEO = 4
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _PLACEHOLDER = re.compile(r"(<image>|<video>)")
-_MEDIA_LENGTH = (
-    2000  # about what an image or a frame adds to an entry, in characters; only to compare lengths
-)
+_KINDS = {
+    type(None): "missing or null",
+    bool: "a boolean",
+    str: "text",
+    list: "a list",
+    dict: "an object",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +36,9 @@ class Entry:
 
     Args:
         place: file, entry (counted from 1) and line, for messages.
-        turns: (role of the chat template, text with placeholders).
-        images, videos: paths as the data give them, in order of their placeholders.
-        counted: False for one that only fills up a batch: nothing is learnt from it.
+        turns: (role in chat templates, text with placeholders) of each turn.
+        images, videos: paths as written in the data, in the order of their placeholders.
+        counted: False for an entry that only fills up a batch and is not trained on.
     """
 
     place: str
@@ -41,42 +49,31 @@ class Entry:
 
     @property
     def length(self) -> int:
-        """About how long it is, in characters; for putting entries of one length together."""
-        return sum(len(text) for _, text in self.turns) + _MEDIA_LENGTH * (
-            len(self.images) + 4 * len(self.videos)
-        )
+        """Approximate length in characters, for grouping entries of similar length."""
+        num_frames = len(self.images) + _FRAMES_PER_VIDEO * len(self.videos)
+        return sum(len(text) for _, text in self.turns) + _MEDIA_LENGTH * num_frames
 
     def media(self, root: Path) -> list[tuple[str, Path]]:
-        """(image or video, path) of each of its files."""
-        return [("image", root / name) for name in self.images] + [
-            ("video", root / name) for name in self.videos
-        ]
+        """(``"image"`` or ``"video"``, path) of each media file of the entry."""
+        images = [("image", root / name) for name in self.images]
+        videos = [("video", root / name) for name in self.videos]
+        return images + videos
 
     def messages(self, root: Path) -> list[dict[str, Any]]:
-        """Chat-template messages with content entries in the places of the placeholders.
+        """Chat-template messages, with media at the positions of the placeholders.
 
-        The line break that LLaVA's data have between a placeholder and the text goes: templates set
-        their own.
+        The line break between a placeholder and the text, which LLaVA's data contain, is removed:
+        chat templates write their own.
         """
         media = {"<image>": iter(self.images), "<video>": iter(self.videos)}
         messages = []
         for role, text in self.turns:
-            content: list[dict[str, Any]] = []
-            pieces = _PLACEHOLDER.split(text) if role == "user" else [text]
-            for index, piece in enumerate(pieces):
-                if index % 2:
-                    kind = piece.strip("<>")
-                    content.append({"type": kind, kind: root / next(media[piece])})
-                elif words := _trimmed(piece, index > 0, index + 1 < len(pieces)):
-                    content.append({"type": "text", "text": words})
+            if role == "user":
+                content = _user_content(text, media, root)
+            else:
+                content = [_text_item(text)] if text else []
             messages.append({"role": role, "content": content})
         return messages
-
-
-def _trimmed(piece: str, behind_media: bool, before_media: bool) -> str:
-    if behind_media:
-        piece = piece.removeprefix("\n")
-    return piece.removesuffix("\n") if before_media else piece
 
 
 @dataclass(frozen=True)
@@ -85,9 +82,9 @@ class TrainingData:
 
     Args:
         path: the file.
-        root: where media paths begin.
-        entries: all of them.
-        digest: SHA-256 of the file, in hex.
+        root: the folder that media paths are relative to.
+        entries: all entries, in the order of the file.
+        digest: SHA-256 of the file, in hexadecimal.
     """
 
     path: Path
@@ -97,11 +94,15 @@ class TrainingData:
 
 
 def read_data(path: Path, root: Path | None = None) -> TrainingData:
-    """Read and check a file: a JSON array, or JSON objects one after the other (JSONL).
+    """Read and check a file: a JSON array, or a sequence of JSON objects (JSONL).
+
+    Args:
+        path: the file.
+        root: the folder that media paths are relative to; None for the folder of the file.
 
     Raises:
-        TrainingDataError: it cannot be read, is no JSON (names line and column), or an entry is
-            wrong (names the entry, its line and what is wrong).
+        TrainingDataError: the file cannot be read, it is not valid JSON (the message names line and
+            column), or an entry is wrong (the message names the entry, its line and the cause).
     """
     try:
         raw = path.read_bytes()
@@ -114,102 +115,165 @@ def read_data(path: Path, root: Path | None = None) -> TrainingData:
         raise TrainingDataError(
             f"{path} is not UTF-8 text: byte {error.start} cannot be read"
         ) from error
+    entries = _parse_entries(text, path)
+    if not entries:
+        raise TrainingDataError(f"{path} contains no entries")
+    if root is None:
+        root = path.parent
+    return TrainingData(path, root, entries, sha256(raw).hexdigest())
+
+
+def parse_entry(value: Any, place: str) -> Entry:
+    """Check a JSON value and convert it to an entry.
+
+    Keys other than ``image``, ``video`` and ``conversations`` are ignored.
+
+    Args:
+        value: the value, as `json` returns it.
+        place: file, entry and line, for messages.
+
+    Raises:
+        TrainingDataError: the value is not an entry; the message names `place` and the cause.
+    """
+    if not isinstance(value, dict):
+        raise TrainingDataError(f"{place}: an entry must be an object, not {_kind(value)}")
+    turns = _parse_turns(value.get("conversations"), place)
+    images = _parse_paths(value.get("image"), "image", place)
+    videos = _parse_paths(value.get("video"), "video", place)
+    questions = "".join(text for role, text in turns if role == "user")
+    _check_count(questions.count("<image>"), "image", images, place)
+    _check_count(questions.count("<video>"), "video", videos, place)
+    return Entry(place, turns, images, videos)
+
+
+def _user_content(text: str, media: dict[str, Iterator[str]], root: Path) -> list[dict[str, Any]]:
+    """The content items of a user message; takes the next path of `media` at each placeholder."""
+    content: list[dict[str, Any]] = []
+    pieces = _PLACEHOLDER.split(text)
+    last = len(pieces) - 1
+    for index, piece in enumerate(pieces):
+        if index % 2 == 1:  # `split` returns text and placeholders in turn
+            kind = piece.strip("<>")
+            content.append({"type": kind, kind: root / next(media[piece])})
+            continue
+        if index > 0:
+            piece = piece.removeprefix("\n")
+        if index < last:
+            piece = piece.removesuffix("\n")
+        if piece:
+            content.append(_text_item(piece))
+    return content
+
+
+def _text_item(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _parse_entries(text: str, path: Path) -> list[Entry]:
+    """The entries of a file's text."""
     entries: list[Entry] = []
-    line, at = 1, 0
+    line = 1
+    previous = 0
     try:
-        for position, value in _values(text):
-            line, at = line + text.count("\n", at, position), position
+        for position, value in _json_values(text):
+            line += text.count("\n", previous, position)
+            previous = position
             entries.append(parse_entry(value, f"{path}, entry {len(entries) + 1} (line {line})"))
     except json.JSONDecodeError as error:
         raise TrainingDataError(
-            f"{path} is no valid JSON at line {error.lineno}, column {error.colno}: {error.msg}"
+            f"{path} is not valid JSON at line {error.lineno}, column {error.colno}: {error.msg}"
         ) from error
     except RecursionError as error:
-        raise TrainingDataError(f"{path} is nested too deeply behind line {line}") from error
-    if not entries:
-        raise TrainingDataError(f"{path} holds no entries")
-    return TrainingData(
-        path, path.parent if root is None else root, entries, sha256(raw).hexdigest()
-    )
+        raise TrainingDataError(f"{path} is nested too deeply after line {line}") from error
+    return entries
 
 
-def _values(text: str) -> Iterator[tuple[int, Any]]:
-    """(position, value) of each value of a JSON array, or of a text of values one after the
-    other."""
+def _json_values(text: str) -> Iterator[tuple[int, Any]]:
+    """(position, value) of each value of a JSON array or of a sequence of JSON values."""
+    position = _skip_space(text, 0)
+    if text.startswith("[", position):
+        return _array_values(text, position + 1)
+    return _sequence_values(text, position)
+
+
+def _array_values(text: str, position: int) -> Iterator[tuple[int, Any]]:
+    """(position, value) of each value of the array whose bracket opens before `position`."""
     decode = json.JSONDecoder().raw_decode
-    at = _behind_space(text, 0)
-    array = text.startswith("[", at)
-    if array:
-        at = _behind_space(text, at + 1)
-        if text.startswith("]", at):
-            return
-    while array or at < len(text):
-        value, end = decode(text, at)
-        yield at, value
-        at = _behind_space(text, end)
-        if array:
-            if text.startswith("]", at):
-                break
-            if not text.startswith(",", at):
-                raise json.JSONDecodeError("expecting ',' or ']'", text, at)
-            at = _behind_space(text, at + 1)
-    if array and (behind := _behind_space(text, at + 1)) < len(text):
-        raise json.JSONDecodeError("something stands behind the array", text, behind)
+    position = _skip_space(text, position)
+    if text.startswith("]", position):
+        return
+    while True:
+        value, end = decode(text, position)
+        yield position, value
+        position = _skip_space(text, end)
+        if text.startswith("]", position):
+            break
+        if not text.startswith(",", position):
+            raise json.JSONDecodeError("expecting ',' or ']'", text, position)
+        position = _skip_space(text, position + 1)
+    rest = _skip_space(text, position + 1)
+    if rest < len(text):
+        raise json.JSONDecodeError("unexpected text after the array", text, rest)
 
 
-def _behind_space(text: str, at: int) -> int:
-    match = _SPACE.match(text, at)
+def _sequence_values(text: str, position: int) -> Iterator[tuple[int, Any]]:
+    """(position, value) of each of the values that follow one another from `position` on."""
+    decode = json.JSONDecoder().raw_decode
+    while position < len(text):
+        value, end = decode(text, position)
+        yield position, value
+        position = _skip_space(text, end)
+
+
+def _skip_space(text: str, position: int) -> int:
+    """The position of the next character that is not white space."""
+    match = _SPACE.match(text, position)
     assert match is not None
     return match.end()
 
 
-def parse_entry(value: Any, place: str) -> Entry:
-    """A JSON value as an entry; keys other than image, video and conversations are ignored.
-
-    Raises:
-        TrainingDataError: names `place` and what is wrong.
-    """
-    if not isinstance(value, dict):
-        raise TrainingDataError(f"{place}: an entry must be an object, not {_kind(value)}")
-    turns = _turns(value.get("conversations"), place)
-    images, videos = (_paths(value.get(key), key, place) for key in ("image", "video"))
-    asked = "".join(text for role, text in turns if role == "user")
-    for key, found in (("image", images), ("video", videos)):
-        if asked.count(f"<{key}>") != len(found):
-            raise TrainingDataError(
-                f"{place}: it has {asked.count(f'<{key}>')} <{key}> placeholders in what the "
-                f"human says, "
-                f"but {len(found)} {key} files"
-            )
-    return Entry(place, turns, images, videos)
+def _check_count(num_placeholders: int, kind: str, files: tuple[str, ...], place: str) -> None:
+    if num_placeholders != len(files):
+        raise TrainingDataError(
+            f"{place}: its human turns have {num_placeholders} <{kind}> placeholders, "
+            f"but it lists {len(files)} {kind} files"
+        )
 
 
-def _turns(value: Any, place: str) -> tuple[tuple[str, str], ...]:
+def _parse_turns(value: Any, place: str) -> tuple[tuple[str, str], ...]:
+    """(role, text) of each turn of a conversation."""
     if not isinstance(value, list) or not value:
         raise TrainingDataError(
             f"{place}: 'conversations' must be a list of turns, not {_kind(value)}"
         )
-    turns = tuple(_turn(turn, f"{place}, turn {number}") for number, turn in enumerate(value, 1))
-    said = [role for role, _ in turns]
-    start = 1 if said[0] == "system" else 0
-    wanted = ["user", "assistant"] * (len(said) // 2 + 1)
-    for number, (found, right) in enumerate(zip(said[start:], wanted, strict=False), start + 1):
-        if found != right:
-            names = {role: name for name, role in ROLES.items()}
-            raise TrainingDataError(
-                f"{place}, turn {number}: it is from {names[found]!r}, not {names[right]!r}"
-            )
-    if said[-1] != "assistant":
-        raise TrainingDataError(f"{place}: the conversation must end with an answer, from 'gpt'")
+    turns = tuple(_parse_turn(turn, f"{place}, turn {n}") for n, turn in enumerate(value, 1))
+    _check_roles([role for role, _ in turns], place)
     return turns
 
 
-def _turn(value: Any, place: str) -> tuple[str, str]:
+def _check_roles(roles: list[str], place: str) -> None:
+    """Check that user and assistant alternate, after at most one system turn."""
+    speakers = {role: speaker for speaker, role in ROLES.items()}
+    first = 1 if roles[0] == "system" else 0
+    for index, role in enumerate(roles[first:]):
+        expected = "user" if index % 2 == 0 else "assistant"
+        if role != expected:
+            raise TrainingDataError(
+                f"{place}, turn {first + index + 1}: it is from {speakers[role]!r}, "
+                f"not {speakers[expected]!r}"
+            )
+    if roles[-1] != "assistant":
+        raise TrainingDataError(f"{place}: the conversation must end with an answer, from 'gpt'")
+
+
+def _parse_turn(value: Any, place: str) -> tuple[str, str]:
+    """(role, text) of a turn."""
     if not isinstance(value, dict):
         raise TrainingDataError(
             f"{place}: a turn must be an object with 'from' and 'value', not {_kind(value)}"
         )
-    speaker, text = value.get("from"), value.get("value")
+    speaker = value.get("from")
+    text = value.get("value")
     if not isinstance(speaker, str) or speaker not in ROLES:
         raise TrainingDataError(
             f"{place}: 'from' must be one of {', '.join(ROLES)}, not {speaker!r}"
@@ -218,26 +282,26 @@ def _turn(value: Any, place: str) -> tuple[str, str]:
         raise TrainingDataError(f"{place}: 'value' must be text, not {_kind(text)}")
     if speaker == "gpt" and not text.strip():
         raise TrainingDataError(f"{place}: the answer is empty")
-    if speaker != "human" and (found := _PLACEHOLDER.search(text)):
-        raise TrainingDataError(f"{place}: {found.group()} may only stand in what the human says")
+    placeholder = _PLACEHOLDER.search(text)
+    if speaker != "human" and placeholder is not None:
+        raise TrainingDataError(
+            f"{place}: {placeholder.group()} may only appear in a turn from 'human'"
+        )
     return ROLES[speaker], text
 
 
-def _paths(value: Any, key: str, place: str) -> tuple[str, ...]:
-    paths = [] if value is None else value if isinstance(value, list) else [value]
+def _parse_paths(value: Any, key: str, place: str) -> tuple[str, ...]:
+    """The paths under a key: none, one or a list of them."""
+    if value is None:
+        return ()
+    paths = value if isinstance(value, list) else [value]
     if not all(isinstance(path, str) and path for path in paths):
         raise TrainingDataError(f"{place}: {key!r} must be a path or a list of paths")
     return tuple(paths)
 
 
 def _kind(value: Any) -> str:
-    kinds = {
-        type(None): "missing or null",
-        bool: "a boolean",
-        str: "text",
-        list: "a list",
-        dict: "an object",
-    }
+    """The kind of a JSON value, for messages."""
     if value == []:
         return "an empty list"
-    return kinds.get(type(value), "a number")
+    return _KINDS.get(type(value), "a number")

@@ -13,33 +13,31 @@ from draftlens.train.labels import IGNORE
 
 
 def answer_logits(model: Any, forward: Any, inputs: Mapping[str, Any], labels: Tensor) -> Tensor:
-    """The logits from which each answer token is learnt.
+    """The logits that predict each answer token.
 
     Args:
-        model: the bare model, which says whether it can leave out logits that nobody wants.
-        forward: what to call: the model, or whatever wraps it.
-        inputs: the processor's.
+        model: the bare model; its signature shows whether it can compute a subset of the logits.
+        forward: the callable to run: the model, or a wrapper around it.
+        inputs: the processor's tensors.
         labels: int64 ``[B, L]``.
 
     Returns:
-        float32 ``[N, V]``, a row for each label that is not `IGNORE`, in the order of
+        float32 ``[N, V]``, one row for each label that is not `IGNORE`, in the order of
         `answer_labels`.
     """
-    wanted = labels[:, 1:] != IGNORE
-    columns = wanted.any(0).nonzero().flatten()
-    options = (
-        {"logits_to_keep": columns}
-        if "logits_to_keep" in inspect.signature(type(model).forward).parameters
-        else {}
-    )
+    is_answer = labels[:, 1:] != IGNORE
+    columns = is_answer.any(0).nonzero().flatten()
+    options = {}
+    if "logits_to_keep" in inspect.signature(type(model).forward).parameters:
+        options["logits_to_keep"] = columns
     logits: Tensor = forward(**inputs, use_cache=False, **options).logits
-    if logits.shape[1] != len(columns):  # all were computed
+    if logits.shape[1] != len(columns):  # the model computed all of them
         logits = logits[:, columns]
-    return logits[wanted[:, columns]].float()
+    return logits[is_answer[:, columns]].float()
 
 
 def answer_labels(labels: Tensor) -> Tensor:
-    """The tokens to learn, int64 ``[N]``, of labels int64 ``[B, L]``: row by row, in order."""
+    """The answer tokens int64 ``[N]`` in labels int64 ``[B, L]``: row by row, in order."""
     shifted = labels[:, 1:]
     return shifted[shifted != IGNORE]
 
@@ -52,11 +50,13 @@ def distillation(draft: Tensor, target: Tensor, temperature: float) -> Tensor:
         p = softmax(z_target / τ),  q = softmax(z_draft / τ)
         L = τ² Σ_tokens Σ_v p(v) (log p(v) − log q(v))
 
-    τ² keeps the size of the gradients whatever τ is. Models of one tokenizer pad their vocabularies
-    differently: v runs over the ids that both have.
+    The factor τ² makes the size of the gradients independent of τ. Models of one tokenizer pad
+    their vocabularies differently, so v runs over the ids that both models have.
 
     Args:
-        draft, target: float ``[N, V]`` and ``[N, V']``; no gradient should flow into the second.
+        draft: float ``[N, V]``.
+        target: float ``[N, V']``, without gradient.
+        temperature: τ.
 
     Returns:
         float, a scalar.
@@ -72,8 +72,8 @@ def answer_loss(
 ) -> Tensor:
     """The loss of a batch, summed over its answer tokens.
 
-    ``(1 − w) CE(draft, tokens) + w L``, with the cross entropy CE and the `distillation` L; only CE
-    without a target.
+    It is ``(1 − w) CE(draft, tokens) + w L``, with the cross entropy CE and the `distillation` L;
+    without a target it is CE alone.
 
     Args:
         draft: float ``[N, V]``.

@@ -1,17 +1,17 @@
-"""Which tokens of a batch are trained on: the answers and their end tokens, whatever the model's
-family.
+"""The labels of a batch: answers and their end tokens, for models of any family.
 
-The chat template tells where answers stand in a chat's text: what it makes of the chat up to a
-question, with the generation prompt, is where the answer begins. Both ends of each answer are
-marked there by a character that no text holds. The processor then turns placeholders into as many
-tokens as it wants and hands the text to its tokenizer; a stand-in takes the marks out again, and
-the tokenizer's own offsets say which tokens lie between them.
+The chat template determines the position of an answer in the text of a chat: the answer begins
+after the text of the preceding messages with the generation prompt. Both ends of each answer are
+marked there with a character that does not occur in text. The processor then expands placeholders
+and passes the text to its tokenizer. A wrapper around the tokenizer removes the marks, and the
+tokenizer's offsets give the tokens that lay between them.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,105 +24,127 @@ from draftlens.media.conversation import Conversation, process
 IGNORE = -100
 """The label of tokens that are not trained on, as in PyTorch's cross entropy."""
 
-BEGIN, END = "\ufdd0", "\ufdd1"
-"""Marks around an answer: noncharacters, which Unicode keeps out of text that is passed between
-programs."""
+BEGIN = "\ufdd0"
+"""The mark before an answer: a noncharacter, which Unicode excludes from interchanged text."""
+
+END = "\ufdd1"
+"""The mark after an answer, also a noncharacter."""
 
 Message = Mapping[str, Any]
 Span = tuple[int, int]
 
 
+@dataclass(frozen=True)
+class UnmarkedText:
+    """A text whose marks were removed.
+
+    Args:
+        text: the text without marks.
+        spans: start and end in `text` of each part that was marked.
+    """
+
+    text: str
+    spans: list[Span]
+
+
 class AnswerProcessor:
-    """A model's own processor that also says what is trained on.
+    """A model's processor that also makes labels.
 
     Args:
         processor: as `AutoProcessor` loads it.
-        name: of the model, for messages.
+        name: the model's name, for messages.
 
     Raises:
-        UnsupportedModelError: it has no chat template, or no fast tokenizer (the others know no
-            offsets) with an end of sequence.
+        UnsupportedModelError: the processor has no chat template, or no fast tokenizer with an end
+            of sequence. Only fast tokenizers return offsets.
     """
 
     def __init__(self, processor: Any, name: str) -> None:
-        self.processor, self.name = processor, name
         tokenizer = getattr(processor, "tokenizer", None)
         if not getattr(processor, "chat_template", None):
             raise UnsupportedModelError(f"the processor of {name} has no chat template")
-        if (
-            not getattr(tokenizer, "is_fast", False)
-            or tokenizer is None
-            or tokenizer.eos_token is None
-        ):
+        is_fast = getattr(tokenizer, "is_fast", False)
+        if tokenizer is None or not is_fast or tokenizer.eos_token is None:
             raise UnsupportedModelError(
                 f"the processor of {name} has no fast tokenizer with an end of sequence"
             )
-        added = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
-        self.special = frozenset({*tokenizer.all_special_ids, *added})
+        added = tokenizer.added_tokens_decoder.items()
+        added_special = {index for index, token in added if token.special}
+        self.processor = processor
+        self.name = name
+        self.special_ids = frozenset(added_special.union(tokenizer.all_special_ids))
         self.end_id: int = tokenizer.eos_token_id
         self.end_token: str = tokenizer.eos_token
 
     def __call__(self, conversations: Sequence[Conversation]) -> dict[str, Any]:
-        """A batch, padded on the right.
+        """Make a batch, padded on the right.
 
         Returns:
-            What the processor makes of the conversations, and `labels` int64 ``[B, L]``: at answers
-            and their end the token to learn, elsewhere `IGNORE`.
+            The processor's tensors, and ``labels`` int64 ``[B, L]``: the token to learn at answers
+            and their ends, `IGNORE` elsewhere.
 
         Raises:
-            InputError: the chat template or the processor refuses a conversation, or the template
-                is none that answers can be found in.
-            UnsupportedModelError: the processor does not hand its text to its tokenizer.
+            InputError: the chat template or the processor refuses a conversation, or the answers
+                cannot be located in the template's text.
+            UnsupportedModelError: the processor does not pass its text to its tokenizer.
         """
-        twin = copy.copy(self.processor)  # shallow: only these two attributes are its own
-        twin.tokenizer = tokenizer = _MarkReader(self.processor.tokenizer)
-        twin.apply_chat_template = lambda messages, **_: self.marked(messages)
+        # The copy is shallow: only these two attributes differ from the original's.
+        twin = copy.copy(self.processor)
+        tokenizer = _MarkReader(self.processor.tokenizer)
+        twin.tokenizer = tokenizer
+        twin.apply_chat_template = lambda messages, **_: self.mark_answers(messages)
         inputs = process(twin, conversations)
-        if tokenizer.offsets is None or not torch.equal(tokenizer.input_ids, inputs["input_ids"]):
+        input_ids = inputs["input_ids"]
+        if tokenizer.offsets is None or not torch.equal(tokenizer.input_ids, input_ids):
             raise UnsupportedModelError(
                 f"{type(twin).__name__} does not take its token ids from its tokenizer"
             )
-        rows = zip(
-            inputs["input_ids"], tokenizer.offsets, tokenizer.texts, tokenizer.spans, strict=True
-        )
-        return {**inputs, "labels": torch.stack([self._labels(*row) for row in rows])}
+        rows = zip(input_ids, tokenizer.offsets, tokenizer.texts, strict=True)
+        labels = torch.stack([self._labels(ids, offsets, text) for ids, offsets, text in rows])
+        return {**inputs, "labels": labels}
 
-    def marked(self, messages: Sequence[Message]) -> str:
-        """The chat template's text with marks around each answer; an end of sequence is added if it
-        has none.
+    def mark_answers(self, messages: Sequence[Message]) -> str:
+        """The chat template's text, with marks around each answer.
+
+        An end of sequence is appended if the text ends with an answer.
 
         Raises:
-            InputError: the template refuses the messages, changes an answer, or writes a chat so
-                that its beginning is no prefix of the whole.
+            InputError: the template refuses the messages, changes an answer, or does not write a
+                longer chat as a continuation of a shorter one.
         """
-        whole = self._render(messages, prompt=False)
-        pieces, done = [], 0
+        whole = self._render(messages)
+        pieces: list[str] = []
+        position = 0
         for index, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            before = self._render(messages[:index], prompt=True)
-            upto = self._render(messages[: index + 1], prompt=False)
-            if not (upto.startswith(before) and whole.startswith(upto)):
-                raise InputError(
-                    f"the chat template of {self.name} does not write a longer chat as a "
-                    f"continuation of a shorter "
-                    "one, so the answers in it cannot be told from the rest"
-                )
-            answer = "".join(item["text"] for item in message["content"]).strip()
-            at = upto.find(answer, len(before))
-            if at < 0:
-                raise InputError(
-                    f"the chat template of {self.name} changes the answer {answer[:40]!r}"
-                )
-            pieces += [whole[done : len(before)], BEGIN, whole[len(before) : at + len(answer)], END]
-            done = at + len(answer)
-        rest = whole[done:]
-        return "".join(pieces) + (rest if rest.strip() else self.end_token)
+            begin, end = self._answer_span(whole, messages[: index + 1])
+            pieces += [whole[position:begin], BEGIN, whole[begin:end], END]
+            position = end
+        rest = whole[position:]
+        pieces.append(rest if rest.strip() else self.end_token)
+        return "".join(pieces)
 
-    def _render(self, messages: Sequence[Message], prompt: bool) -> str:
+    def _answer_span(self, whole: str, messages: Sequence[Message]) -> Span:
+        """Start and end of the answer in the last of `messages` in the text of the whole chat."""
+        prompt = self._render(messages[:-1], add_generation_prompt=True)
+        chat = self._render(messages)
+        if not (chat.startswith(prompt) and whole.startswith(chat)):
+            raise InputError(
+                f"the chat template of {self.name} does not write a longer chat as a continuation "
+                f"of a shorter one, so its answers cannot be located"
+            )
+        answer = "".join(item["text"] for item in messages[-1]["content"]).strip()
+        position = chat.find(answer, len(prompt))
+        if position < 0:
+            raise InputError(f"the chat template of {self.name} changes the answer {answer[:40]!r}")
+        return len(prompt), position + len(answer)
+
+    def _render(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
+        """The chat template's text."""
         try:
             text: str = self.processor.apply_chat_template(
-                list(messages), add_generation_prompt=prompt, tokenize=False
+                list(messages), add_generation_prompt=add_generation_prompt, tokenize=False
             )
         except (TemplateError, TypeError, ValueError) as error:
             raise InputError(
@@ -130,45 +152,49 @@ class AnswerProcessor:
             ) from error
         return text
 
-    def _labels(self, ids: Tensor, offsets: Tensor, text: str, spans: Sequence[Span]) -> Tensor:
-        """Labels int64 ``[L]`` of one row of ids ``[L]``, with offsets ``[L, 2]`` into its unmarked
-        text.
+    def _labels(self, ids: Tensor, offsets: Tensor, unmarked: UnmarkedText) -> Tensor:
+        """Labels int64 ``[L]`` of one row of ids ``[L]`` with offsets ``[L, 2]`` into its text.
 
-        Behind an answer, the template's end token is learnt, and spaces in front of it. Where there
-        is none (LLaVA-1.5 writes the next question at once), the label of whatever comes next is
-        the end of sequence: there a target would end, and the prompt stays as it will be in use.
+        After an answer, the template's end token is learnt, with any spaces before it. A template
+        without an end token, such as LLaVA-1.5's, continues with the next question. There the token
+        after the answer gets the end of sequence as its label, because a target stops at this
+        position, and the prompt remains the same as in use.
         """
         labels = torch.full_like(ids, IGNORE)
-        starts, stops = offsets.unbind(-1)
-        for begin, end in spans:
-            inside = ((starts < end) & (stops > begin)).nonzero().flatten().tolist()
-            behind = inside[-1] + 1 if inside else len(ids)
-            if behind == len(ids):
+        for span in unmarked.spans:
+            tokens = _tokens_of(offsets, span)
+            if not tokens or tokens[-1] + 1 == len(ids):
                 raise InputError(
                     f"the processor of {self.name} cuts off an answer: does it truncate?"
                 )
-            labels[inside[0] : behind] = ids[inside[0] : behind]
-            space = behind
-            while (
-                int(ids[behind]) not in self.special
-                and not text[starts[behind] : stops[behind]].strip()
-            ):
-                behind += 1
-            if int(ids[behind]) in self.special:
-                labels[space : behind + 1] = ids[space : behind + 1]
+            after = tokens[-1] + 1
+            labels[tokens[0] : after] = ids[tokens[0] : after]
+            end_token = self._skip_space(ids, offsets, unmarked.text, after)
+            if int(ids[end_token]) in self.special_ids:
+                labels[after : end_token + 1] = ids[after : end_token + 1]
             else:
-                labels[space] = self.end_id
+                labels[after] = self.end_id
         return labels
+
+    def _skip_space(self, ids: Tensor, offsets: Tensor, text: str, index: int) -> int:
+        """The index of the next token, from `index` on, that is special or not white space."""
+        while int(ids[index]) not in self.special_ids:
+            start, stop = offsets[index].tolist()
+            if text[start:stop].strip():
+                break
+            index += 1
+        return index
 
 
 class _MarkReader:
-    """Stands in for a tokenizer during one call of a processor: takes marks out of the text and
-    remembers them."""
+    """A tokenizer for one call of a processor: it removes the marks from the text and stores them.
+
+    Other attributes are those of the wrapped tokenizer.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self.texts: list[str] = []
-        self.spans: list[list[Span]] = []
+        self.texts: list[UnmarkedText] = []
         self.offsets: Tensor | None = None
         self.input_ids = torch.empty(0)
 
@@ -176,23 +202,32 @@ class _MarkReader:
         return getattr(self._tokenizer, name)
 
     def __call__(self, text: Any = None, *args: Any, **options: Any) -> Any:
-        if isinstance(text, str) or not any(BEGIN in one for one in text):
-            return self._tokenizer(text, *args, **options)  # another text than the chat's
-        self.texts, self.spans = map(list, zip(*map(unmark, text), strict=True))
-        # On the right: positions then begin at 0 in every row, however the model counts them.
+        if isinstance(text, str) or not any(BEGIN in row for row in text):
+            return self._tokenizer(text, *args, **options)  # not the text of the chats
+        self.texts = [unmark(row) for row in text]
+        # With padding on the right, positions begin at 0 in every row for all models.
         options |= {"return_offsets_mapping": True, "padding_side": "right"}
-        encoded = self._tokenizer(self.texts, *args, **options)
+        encoded = self._tokenizer([row.text for row in self.texts], *args, **options)
         self.offsets = torch.as_tensor(encoded.pop("offset_mapping"))
         self.input_ids = torch.as_tensor(encoded["input_ids"])
         return encoded
 
 
-def unmark(text: str) -> tuple[str, list[Span]]:
-    """A marked text as (the text without marks, where each marked part begins and ends in it)."""
-    clean, spans = "", []
+def _tokens_of(offsets: Tensor, span: Span) -> list[int]:
+    """The indices of the tokens with offsets ``[L, 2]`` that overlap with a span of the text."""
+    begin, end = span
+    starts, stops = offsets.unbind(-1)
+    indices: list[int] = ((starts < end) & (stops > begin)).nonzero().flatten().tolist()
+    return indices
+
+
+def unmark(text: str) -> UnmarkedText:
+    """Remove the marks from a text and return the spans that they enclosed."""
+    unmarked = ""
+    spans = []
     for piece in text.split(BEGIN):
-        inside, mark, behind = piece.partition(END)
+        inside, mark, outside = piece.partition(END)
         if mark:
-            spans.append((len(clean), len(clean) + len(inside)))
-        clean += inside + behind
-    return clean, spans
+            spans.append((len(unmarked), len(unmarked) + len(inside)))
+        unmarked += inside + outside
+    return UnmarkedText(unmarked, spans)

@@ -1,4 +1,4 @@
-"""The files that training data name: all there, and those looked at can be opened."""
+"""Checks and digests of the media files that training data name."""
 
 from __future__ import annotations
 
@@ -14,73 +14,84 @@ from draftlens.media.files import check_file
 from draftlens.media.source import open_source
 from draftlens.train.data import TrainingData
 
-OPENED = 64
-"""Files that are opened before training; all of a large set would take hours."""
+NUM_OPENED = 64
+"""Number of files to open before training. Opening all files of a large data set takes hours."""
 
-ENDS = 4096
-"""Bytes at either end of a file that tell, with its size, if it is still the same: to read all
-would take hours."""
+END_BYTES = 4096
+"""Bytes at each end of a file that its digest covers. Reading whole files takes hours."""
 
 T = TypeVar("T")
 
 
 def check_media(data: TrainingData) -> int:
-    """See that every file is there and can be read, and open some of them.
+    """Check that every file exists and can be read, and open a sample of the files.
 
     Returns:
-        The number of different files.
+        The number of distinct files.
 
     Raises:
-        TrainingDataError: names the entry, its line and the file.
+        TrainingDataError: a file cannot be used; the message names the entry, its line and the
+            file.
     """
     limits = Limits()
-    seen: dict[Path, tuple[str, str]] = {}
+    uses: dict[Path, tuple[str, str]] = {}  # kind and entry of the first use of each file
     for entry in data.entries:
         for kind, path in entry.media(data.root):
-            if path not in seen:
-                seen[path] = kind, entry.place
-                _check(entry.place, path, limits)
-    for path, (kind, place) in spread(list(seen.items()), OPENED):
-        _check(place, path, limits, kind)
-    return len(seen)
+            if path in uses:
+                continue
+            uses[path] = (kind, entry.place)
+            try:
+                check_file(path, limits)
+            except MediaError as error:
+                raise TrainingDataError(f"{entry.place}: {error}") from error
+    for path, (kind, place) in spread(list(uses.items()), NUM_OPENED):
+        try:
+            _open(kind, path, limits)
+        except MediaError as error:
+            raise TrainingDataError(f"{place}: {error}") from error
+    return len(uses)
 
 
 def media_digest(data: TrainingData) -> str:
-    """SHA-256 of name, size, first and last bytes of every file, in hex.
+    """SHA-256 of the name, the size and the first and last bytes of every file, in hexadecimal.
 
     Raises:
         TrainingDataError: a file cannot be read.
     """
+    names: set[str] = set()
+    for entry in data.entries:
+        names.update(entry.images, entry.videos)
     digest = sha256()
-    for name in sorted({name for entry in data.entries for name in (*entry.images, *entry.videos)}):
+    for name in sorted(names):
+        path = data.root / name
         try:
-            with open(data.root / name, "rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                digest.update(f"{name}\0{size}\0".encode("utf-8", "surrogatepass"))
-                for start in (0, max(0, size - ENDS)):
-                    file.seek(start)
-                    digest.update(file.read(ENDS))
+            digest.update(_file_summary(path, name))
         except OSError as error:
-            raise TrainingDataError(
-                f"cannot read {data.root / name}: {error.strerror or error}"
-            ) from error
+            raise TrainingDataError(f"cannot read {path}: {error.strerror or error}") from error
     return digest.hexdigest()
 
 
-def _check(place: str, path: Path, limits: Limits, kind: str | None = None) -> None:
-    try:
-        if kind is None:
-            check_file(path, limits)
-        elif kind == "image":
-            load_image(path, limits=limits)
-        else:
-            with open_source(str(path), limits):  # the header only: nothing is decoded
-                pass
-    except MediaError as error:
-        raise TrainingDataError(f"{place}: {error}") from error
-
-
-def spread(items: Sequence[T], most: int) -> list[T]:
-    """At most `most` items, evenly spread."""
-    count = min(most, len(items))
+def spread(items: Sequence[T], limit: int) -> list[T]:
+    """At most `limit` of the items, evenly spaced."""
+    count = min(limit, len(items))
     return [items[index * len(items) // count] for index in range(count)]
+
+
+def _open(kind: str, path: Path, limits: Limits) -> None:
+    """Open an image, or read the header of a video."""
+    if kind == "image":
+        load_image(path, limits=limits)
+    else:
+        with open_source(str(path), limits):
+            pass
+
+
+def _file_summary(path: Path, name: str) -> bytes:
+    """Name, size, first bytes and last bytes of a file."""
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        head = file.read(END_BYTES)
+        file.seek(max(0, size - END_BYTES))
+        tail = file.read(END_BYTES)
+    return f"{name}\0{size}\0".encode("utf-8", "surrogatepass") + head + tail

@@ -1,4 +1,4 @@
-"""All options of draft training, as one frozen dataclass: the command line and Python share it."""
+"""All options of draft training as one frozen dataclass, for the command line and Python."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ STAGES = ("projector", "instruct")
 PRECISIONS = ("auto", "float32", "bfloat16")
 SCHEDULES = ("cosine", "linear", "constant_with_warmup")
 
-_COUNTS = (
+_PATHS = ("data", "out", "draft_config", "projector_data", "media_root")
+_POSITIVE_INTEGERS = (
     "frames",
     "projector_batch",
     "batch",
@@ -21,9 +22,11 @@ _COUNTS = (
     "max_steps",
     "save_steps",
     "keep_checkpoints",
+    "log_steps",
 )
-_AT_LEAST = {**dict.fromkeys((*_COUNTS, "log_steps"), 1), "workers": 0, "seed": 0}
-_ABOVE_ZERO = (
+_NATURAL_NUMBERS = ("workers", "seed")
+_OPTIONAL_INTEGERS = ("device_batch", "max_steps")
+_POSITIVE_NUMBERS = (
     "projector_lr",
     "lr",
     "projector_epochs",
@@ -31,44 +34,44 @@ _ABOVE_ZERO = (
     "vision_lr_factor",
     "distil_temperature",
 )
-_MAY_BE_NONE = ("device_batch", "max_steps")
-_PATHS = ("data", "out", "draft_config", "projector_data", "media_root")
 
 
 @dataclass(frozen=True)
 class DraftTraining:
-    """What to train, on what, and how: each field says what it means, here and in `--help`.
+    """The options of `train_draft`; the annotation of each field is its text in ``--help``.
 
-    The defaults are those of LLaVA-1.5's two stages as TABED (Appendix H.1, Table 7) used them for
+    The defaults are those of LLaVA-1.5's two stages as TABED (Appendix H.1, Table 7) uses them for
     its drafts: one epoch each, batches of 256 and 128, learning rates 1e-3 and 2e-5, a cosine
     schedule with 3% of warm-up, no weight decay. `vision_lr_factor` is the one-fifth of its recipe
     for LLaVA-OneVision (the same appendix).
 
     Raises:
-        ConfigError: a value makes no sense, or two contradict each other.
+        ConfigError: a value is invalid, or two values contradict each other.
     """
 
     data: Annotated[Path, "The instruction data: LLaVA-style JSON or JSONL."]
     out: Annotated[Path, "Folder for the trained draft, its checkpoints and its losses."]
-    draft: Annotated[str | None, "The draft to train on: a folder, a Hub id, or `embedded`."] = None
-    draft_config: Annotated[Path | None, "A config.json to start from random weights instead."] = (
+    draft: Annotated[
+        str | None, "The draft to continue from: a folder, a Hub id, or `embedded`."
+    ] = None
+    draft_config: Annotated[Path | None, "A config.json, to start from random weights instead."] = (
         None
     )
     processor: Annotated[
         str | None, "The draft's processor; by default the draft's own, else the target's."
     ] = None
     target: Annotated[
-        str | None, "The model that the draft is for: its tokenizer must be the draft's."
+        str | None, "The model that the draft is for; it must have the draft's tokenizer."
     ] = None
     projector_data: Annotated[
-        Path | None, "Other data for the projector stage; by default the same."
+        Path | None, "Data for the projector stage; by default the same data."
     ] = None
     media_root: Annotated[
-        Path | None, "Where media paths begin; by default the folder of the data."
+        Path | None, "Folder of the media paths; by default the folder of the data."
     ] = None
     frames: Annotated[int, "Frames to sample from each video."] = 8
-    stages: Annotated[str, "both, projector or instruct."] = "both"
-    train_vision: Annotated[bool, "Train the vision encoder too in the instruct stage."] = False
+    stages: Annotated[str, "Stages to run: both, projector or instruct."] = "both"
+    train_vision: Annotated[bool, "Also train the vision encoder in the instruct stage."] = False
     vision_lr_factor: Annotated[
         float, "The vision encoder's learning rate, as a share of --lr."
     ] = 0.2
@@ -81,58 +84,70 @@ class DraftTraining:
     projector_epochs: Annotated[float, "Passes over the data of the projector stage."] = 1.0
     epochs: Annotated[float, "Passes over the data of the instruct stage."] = 1.0
     schedule: Annotated[
-        str, "How the learning rate goes on: cosine, linear or constant_with_warmup."
+        str, "Schedule of the learning rate: cosine, linear or constant_with_warmup."
     ] = "cosine"
     warmup: Annotated[float, "Share of the steps in which the learning rate rises."] = 0.03
-    weight_decay: Annotated[float, "Of AdamW."] = 0.0
-    max_steps: Annotated[int | None, "Steps of each stage, whatever the epochs say."] = None
+    weight_decay: Annotated[float, "Weight decay of AdamW."] = 0.0
+    max_steps: Annotated[int | None, "Steps of each stage; overrides the epochs."] = None
     device_batch: Annotated[
-        int | None, "Entries at once on one device; the rest of a batch is accumulated."
+        int | None, "Entries per device and forward pass; gradients are accumulated to a batch."
     ] = None
     distil: Annotated[
-        str | None, "A model whose logits the draft shall learn in the instruct stage."
+        str | None, "A model whose logits the draft learns in the instruct stage."
     ] = None
     distil_weight: Annotated[float, "Share of the distillation in the loss, 0 to 1."] = 0.5
     distil_temperature: Annotated[
         float, "Temperature of both distributions in the distillation."
     ] = 1.0
-    precision: Annotated[str, "auto (bfloat16 where the hardware has it), float32 or bfloat16."] = (
-        "auto"
-    )
-    gradient_checkpointing: Annotated[bool, "Compute activations twice to save memory."] = False
-    group_by_length: Annotated[bool, "Put entries of about one length into a batch."] = False
-    workers: Annotated[int, "Processes that read media ahead, per device."] = 0
+    precision: Annotated[
+        str, "auto (bfloat16 if the hardware supports it), float32 or bfloat16."
+    ] = "auto"
+    gradient_checkpointing: Annotated[
+        bool, "Recompute activations in the backward pass to save memory."
+    ] = False
+    group_by_length: Annotated[bool, "Batch entries of similar length together."] = False
+    workers: Annotated[int, "Processes per device that load media in advance."] = 0
     save_steps: Annotated[int, "Steps between checkpoints."] = 500
-    keep_checkpoints: Annotated[int, "Newest checkpoints to keep, per stage."] = 1
+    keep_checkpoints: Annotated[int, "Number of newest checkpoints to keep per stage."] = 1
     log_steps: Annotated[int, "Steps between two logged losses."] = 10
-    seed: Annotated[int, "Of random weights, order and dropout."] = 0
-    restart: Annotated[bool, "Start anew although the folder holds checkpoints."] = False
-    cpu: Annotated[bool, "Train on the CPU although there is a GPU."] = False
+    seed: Annotated[int, "Seed of the random weights, the order of entries and dropout."] = 0
+    restart: Annotated[bool, "Delete the checkpoints in the folder and start over."] = False
+    cpu: Annotated[bool, "Train on the CPU even if there is a GPU."] = False
 
     def __post_init__(self) -> None:
         for name in _PATHS:
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, Path(getattr(self, name)))
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, Path(value))
+        self._check_integers()
         self._check_numbers()
         self._check_choices()
+        self._check_combinations()
+        self._check_switches()
 
     @property
     def chosen_stages(self) -> tuple[str, ...]:
         """The stages to run, in order."""
         return STAGES if self.stages == "both" else (self.stages,)
 
+    def _check_integers(self) -> None:
+        for name in _POSITIVE_INTEGERS:
+            self._check_integer(name, 1)
+        for name in _NATURAL_NUMBERS:
+            self._check_integer(name, 0)
+
+    def _check_integer(self, name: str, minimum: int) -> None:
+        value = getattr(self, name)
+        if value is None and name in _OPTIONAL_INTEGERS:
+            return
+        if type(value) is not int or value < minimum:
+            raise ConfigError(f"{name} must be a whole number of at least {minimum}, not {value!r}")
+
     def _check_numbers(self) -> None:
-        for name, least in _AT_LEAST.items():
+        for name in _POSITIVE_NUMBERS:
             value = getattr(self, name)
-            if not (type(value) is int and value >= least) and not (
-                value is None and name in _MAY_BE_NONE
-            ):
-                raise ConfigError(
-                    f"{name} must be a whole number of at least {least}, not {value!r}"
-                )
-        for name in _ABOVE_ZERO:
-            if not (_is_number(getattr(self, name)) and getattr(self, name) > 0):
-                raise ConfigError(f"{name} must be a number above 0, not {getattr(self, name)!r}")
+            if not (_is_number(value) and value > 0):
+                raise ConfigError(f"{name} must be a number above 0, not {value!r}")
         if not (_is_number(self.warmup) and 0 <= self.warmup < 1):
             raise ConfigError(
                 f"warmup must be a share of the steps, at least 0 and below 1, not {self.warmup!r}"
@@ -145,12 +160,13 @@ class DraftTraining:
             raise ConfigError(f"distil_weight must be from 0 to 1, not {self.distil_weight!r}")
 
     def _check_choices(self) -> None:
-        known = {"stages": ("both", *STAGES), "schedule": SCHEDULES, "precision": PRECISIONS}
-        for name, choices in known.items():
-            if getattr(self, name) not in choices:
-                raise ConfigError(
-                    f"unknown {name} {getattr(self, name)!r}; known: {', '.join(choices)}"
-                )
+        options = {"stages": ("both", *STAGES), "schedule": SCHEDULES, "precision": PRECISIONS}
+        for name, choices in options.items():
+            value = getattr(self, name)
+            if value not in choices:
+                raise ConfigError(f"unknown {name} {value!r}; known: {', '.join(choices)}")
+
+    def _check_combinations(self) -> None:
         if (self.draft is None) == (self.draft_config is None):
             raise ConfigError(
                 "name either a draft to train on or a draft_config to start from random weights"
@@ -161,11 +177,12 @@ class DraftTraining:
             raise ConfigError(
                 "distil is given, but the instruct stage, which distils, is not to be run"
             )
+
+    def _check_switches(self) -> None:
         for item in fields(self):
-            if isinstance(item.default, bool) and type(getattr(self, item.name)) is not bool:
-                raise ConfigError(
-                    f"{item.name} must be True or False, not {getattr(self, item.name)!r}"
-                )
+            value = getattr(self, item.name)
+            if isinstance(item.default, bool) and type(value) is not bool:
+                raise ConfigError(f"{item.name} must be True or False, not {value!r}")
 
 
 def _is_number(value: Any) -> bool:

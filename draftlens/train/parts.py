@@ -1,5 +1,4 @@
-"""The parts of a vision-language model by the names that transformers gives them: projector,
-vision, language."""
+"""The parts of a vision-language model, found by the names of its modules in transformers."""
 
 from __future__ import annotations
 
@@ -10,25 +9,25 @@ from typing import Any
 from draftlens.core.errors import UnsupportedModelError
 
 PROJECTORS = (
-    *(
-        "multi_modal_projector",
-        "multimodal_projector",
-        "mm_projector",
-        "connector",
-        "merger",
-        "deepstack_merger_list",
-    ),
-    *(
-        "aligner",
-        "projector",
-        "image_to_text_projection",
-        "embed_vision",
-        "vision_projection",
-        "vision_adapter",
-    ),
-    *("vision_resampler", "perceiver_resampler", "resampler_model", "vit_merger", "patch_merger"),
+    "multi_modal_projector",
+    "multimodal_projector",
+    "mm_projector",
+    "connector",
+    "merger",
+    "deepstack_merger_list",
+    "aligner",
+    "projector",
+    "image_to_text_projection",
+    "embed_vision",
+    "vision_projection",
+    "vision_adapter",
+    "vision_resampler",
+    "perceiver_resampler",
+    "resampler_model",
+    "vit_merger",
+    "patch_merger",
 )
-"""Modules between vision encoder and language model; Qwen's `merger` is inside its vision
+"""Names of modules between vision encoder and language model. Qwen's `merger` is inside its vision
 encoder."""
 
 ENCODERS = (
@@ -39,7 +38,7 @@ ENCODERS = (
     "image_tower",
     "video_tower",
 )
-"""Vision encoders."""
+"""Names of vision encoders."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +46,11 @@ class Parts:
     """Names of the model's parameters by part.
 
     Args:
-        projector: between vision and language.
-        vision: the vision encoder without the projector.
-        language: all others: the language model, its embeddings and head, and what separates images
-            (LLaVA-NeXT's `image_newline`), which LLaVA also leaves as it is while it trains the
-            projector.
+        projector: parameters between vision and language.
+        vision: parameters of the vision encoder, without the projector.
+        language: all other parameters: the language model, its embeddings and head, and separators
+            of images (LLaVA-NeXT's `image_newline`). LLaVA also freezes the latter while it trains
+            the projector.
         encoders: paths of the vision encoders, for `get_submodule`.
     """
 
@@ -61,45 +60,52 @@ class Parts:
     encoders: tuple[str, ...]
 
     def trained(self, stage: str, with_vision: bool) -> frozenset[str]:
-        """Names of what a stage trains."""
+        """Names of the parameters that a stage trains."""
         if stage == "projector":
             return self.projector
-        return self.projector | self.language | (self.vision if with_vision else frozenset())
+        names = self.projector | self.language
+        return names | self.vision if with_vision else names
 
 
 def find_parts(model: Any) -> Parts:
-    """Tell the parts of a model apart.
+    """Sort the parameters of a model into its parts.
 
     Raises:
-        UnsupportedModelError: it has no projector or no vision encoder of a known name.
+        UnsupportedModelError: the model has no projector or no vision encoder of a known name.
     """
-    name, decoder = type(model).__name__, model.get_decoder()
-    below = {id(module) for module in decoder.modules()}
-    modules = {path: module for path, module in model.named_modules() if id(module) not in below}
-    projectors, encoders = (_outermost(modules, known) for known in (PROJECTORS, ENCODERS))
-    for what, found, known in (
-        ("projector", projectors, PROJECTORS),
-        ("vision encoder", encoders, ENCODERS),
-    ):
-        if not found:
-            raise UnsupportedModelError(
-                f"{name} shows no {what}: none of its modules is called {', '.join(known)}"
-            )
-    names = [path for path, _ in model.named_parameters()]
-    projector = frozenset(_under(names, projectors))
-    vision = frozenset(_under(names, encoders)) - projector
-    return Parts(projector, vision, frozenset(names) - projector - vision, tuple(encoders))
+    inside_decoder = {id(module) for module in model.get_decoder().modules()}
+    paths = [path for path, module in model.named_modules() if id(module) not in inside_decoder]
+    model_name = type(model).__name__
+    projectors = _find_modules(paths, PROJECTORS, f"{model_name} has no projector")
+    encoders = _find_modules(paths, ENCODERS, f"{model_name} has no vision encoder")
+    names = frozenset(name for name, _ in model.named_parameters())
+    projector = _under(names, projectors)
+    vision = _under(names, encoders) - projector
+    return Parts(projector, vision, names - projector - vision, tuple(encoders))
 
 
-def _outermost(modules: Iterable[str], known: tuple[str, ...]) -> list[str]:
-    found: list[str] = []
-    for path in modules:  # parents come first
-        if path.rpartition(".")[2] in known and not path.startswith(
-            tuple(f"{other}." for other in found)
-        ):
-            found.append(path)
-    return found
+def _find_modules(paths: Iterable[str], names: tuple[str, ...], failure: str) -> list[str]:
+    """The paths of the outermost modules with one of the names.
+
+    Raises:
+        UnsupportedModelError: there are none; the message begins with `failure`.
+    """
+    modules: list[str] = []
+    for path in paths:  # `named_modules` returns parents before their children
+        name = path.rpartition(".")[2]
+        if name in names and not _is_under(path, modules):
+            modules.append(path)
+    if not modules:
+        raise UnsupportedModelError(
+            f"{failure} of a known name: none of its modules is called {', '.join(names)}"
+        )
+    return modules
 
 
-def _under(names: Iterable[str], paths: list[str]) -> list[str]:
-    return [name for name in names if name.startswith(tuple(f"{path}." for path in paths))]
+def _under(names: Iterable[str], modules: Iterable[str]) -> frozenset[str]:
+    """The names of the parameters inside the modules."""
+    return frozenset(name for name in names if _is_under(name, modules))
+
+
+def _is_under(name: str, modules: Iterable[str]) -> bool:
+    return any(name.startswith(f"{module}.") for module in modules)

@@ -1,4 +1,4 @@
-"""What a run tells: its plan, its losses as JSON and as a picture, its summary."""
+"""Reports of a run: its plan, its losses as JSON and as a plot, its result."""
 
 from __future__ import annotations
 
@@ -15,21 +15,27 @@ from draftlens.train.resume import write_json
 
 Losses = dict[str, list[dict[str, float]]]
 
+LOSS_FILE = "loss.json"
+PLOT_FILE = "loss.png"
+
+_LOGGED_NAMES = ("step", "loss", "learning_rate")
+_MAX_MARKED_POINTS = 50  # markers of more points would overlap
+
 
 @dataclass(frozen=True)
 class StagePlan:
-    """What a stage will do.
+    """The plan of a stage.
 
     Args:
-        name: projector or instruct.
+        name: ``projector`` or ``instruct``.
         trained: number of parameters that it trains.
-        entries: that it trains on.
-        skipped: entries that it leaves out.
-        tokens: estimate of all tokens of one epoch.
-        answer_tokens: estimate of those that are trained on.
-        steps: optimizer steps.
+        entries: number of entries that it trains on.
+        skipped: number of entries that it leaves out.
+        tokens: estimated number of tokens of one epoch.
+        answer_tokens: estimated number of those that are trained on.
+        steps: number of optimizer steps.
         batch: entries per step.
-        device_batch: entries at once on one device.
+        device_batch: entries per device and forward pass.
     """
 
     name: str
@@ -45,16 +51,16 @@ class StagePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be trained.
+    """The plan of a run.
 
     Args:
-        model: its class.
-        parameters: number by part.
-        media: number of different files.
-        stages: in order.
-        device: of this process.
-        processes: of the run.
-        precision: float32 or bfloat16.
+        model: name of the model's class.
+        parameters: number of parameters by part.
+        media: number of distinct media files.
+        stages: plans of the stages, in order.
+        device: device of this process.
+        processes: number of processes of the run.
+        precision: ``float32`` or ``bfloat16``.
     """
 
     model: str
@@ -68,16 +74,17 @@ class Plan:
 
 @dataclass(frozen=True)
 class Trained:
-    """What was trained.
+    """The result of a run.
 
     Args:
-        folder: holds the model, its processor, its losses and its checkpoints.
-        plan: what was to be done.
-        losses: by stage, the logged losses in order, each with `step`, `loss` and `learning_rate`.
-        resumed: by stage, the step at which this run went on; 0 where it began.
-        seconds: that this run took.
-        plotted: whether there is a `loss.png`.
-        main: whether this process is the one that reports.
+        folder: contains the model, its processor, its losses and its checkpoints.
+        plan: the run's plan.
+        losses: the logged losses of each stage in order, each with ``step``, ``loss`` and
+            ``learning_rate``.
+        resumed: the step from which this run resumed each stage; 0 if it started the stage.
+        seconds: duration of this run.
+        plotted: whether ``loss.png`` was drawn.
+        main: whether this is the main process, which reports.
     """
 
     folder: Path
@@ -90,19 +97,21 @@ class Trained:
 
 
 class LossLog(TrainerCallback):  # type: ignore[misc]
-    """Writes `loss.json` with every checkpoint, and has the loss logged there.
+    """Writes ``loss.json`` at every checkpoint, after logging the loss there.
 
-    The Trainer forgets the losses that no log has told yet when it goes on from a checkpoint. So
-    none may be left.
+    When the Trainer resumes from a checkpoint, losses that were not logged before it are lost.
+    Logging at every checkpoint leaves none of them out.
 
     Args:
         out: the run's folder.
-        stage: the one that is trained.
-        earlier: losses of the stages before.
+        stage: the current stage.
+        earlier: losses of the stages before it.
     """
 
     def __init__(self, out: Path, stage: str, earlier: Losses) -> None:
-        self.out, self.stage, self.earlier = out, stage, earlier
+        self.out = out
+        self.stage = stage
+        self.earlier = earlier
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if control.should_save:
@@ -110,55 +119,57 @@ class LossLog(TrainerCallback):  # type: ignore[misc]
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.is_world_process_zero:
-            write_json(
-                self.out / "loss.json", {**self.earlier, self.stage: losses_of(state.log_history)}
-            )
+            losses = {**self.earlier, self.stage: losses_of(state.log_history)}
+            write_json(self.out / LOSS_FILE, losses)
 
 
 class LossLines(TrainerCallback):  # type: ignore[misc]
-    """Tells each logged loss as a line, where there is no terminal for a bar.
+    """Writes each logged loss as a line, as a replacement for progress bars.
 
     Args:
-        tell: takes the line.
+        write_line: writes a line.
     """
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self.tell = tell
+    def __init__(self, write_line: Callable[[str], None]) -> None:
+        self.write_line = write_line
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
     ) -> None:
         if state.is_world_process_zero and logs and "loss" in logs:
-            self.tell(f"step {state.global_step} of {state.max_steps}: loss {logs['loss']:.4f}")
+            step = f"step {state.global_step} of {state.max_steps}"
+            self.write_line(f"{step}: loss {logs['loss']:.4f}")
 
 
 def losses_of(history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """Step, loss and learning rate of each entry of a Trainer's log that has them."""
-    names = ("step", "loss", "learning_rate")
-    return [
-        {name: entry[name] for name in names} for entry in history if set(names) <= entry.keys()
-    ]
+    """Step, loss and learning rate of the entries of a Trainer's log that have all three."""
+    losses = []
+    for entry in history:
+        if all(name in entry for name in _LOGGED_NAMES):
+            losses.append({name: entry[name] for name in _LOGGED_NAMES})
+    return losses
 
 
 def plot(out: Path, losses: Losses) -> bool:
-    """Draw `loss.png`, a panel for each stage; False where matplotlib is not installed."""
+    """Draw ``loss.png`` with one panel per stage.
+
+    Returns:
+        False if matplotlib is not installed.
+    """
     if find_spec("matplotlib") is None:
         return False
-    from matplotlib.figure import (
-        Figure,  # takes a second to import; without pyplot, which keeps figures for ever
-    )
+    # It takes a second to import. pyplot is avoided because it keeps every figure in memory.
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5 * len(losses), 3.5), layout="constrained")
     panels = figure.subplots(1, len(losses), squeeze=False)[0]
     for panel, (stage, points) in zip(panels, losses.items(), strict=True):
-        panel.plot(
-            [p["step"] for p in points],
-            [p["loss"] for p in points],
-            marker="." if len(points) < 50 else "",
-        )
+        steps = [point["step"] for point in points]
+        values = [point["loss"] for point in points]
+        panel.plot(steps, values, marker="." if len(points) < _MAX_MARKED_POINTS else "")
         panel.set(title=stage, xlabel="step", ylabel="loss per answer token")
         panel.grid(alpha=0.3)
-    part = out / "loss.png.part"
+    part = out / f"{PLOT_FILE}.part"
     figure.savefig(part, dpi=120, format="png")
-    os.replace(part, out / "loss.png")
+    os.replace(part, out / PLOT_FILE)
     return True

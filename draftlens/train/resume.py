@@ -1,5 +1,4 @@
-"""The output folder: which run its checkpoints are of, which of them are whole, and where a rerun
-goes on."""
+"""The output folder: the run that its checkpoints belong to, and which of them are complete."""
 
 from __future__ import annotations
 
@@ -7,10 +6,10 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from accelerate.utils import broadcast_object_list
 
@@ -19,177 +18,191 @@ from draftlens.models.zoo import path_of
 from draftlens.train.options import DraftTraining
 
 RUN = "training.json"
+"""The file with the fingerprint of the run."""
+
 CHECKPOINTS = "checkpoints"
+"""The folder with a folder of checkpoints for each stage."""
+
+SAVING = f"{CHECKPOINTS}/.saving"
+"""The folder that the final model is written to before it is moved to the output folder."""
+
 STATE = "trainer_state.json"
-"""What the Trainer writes last: a checkpoint with a sound one is whole."""
+"""The file that the Trainer writes last: a checkpoint is complete if this file is."""
 
-NO_MATTER = (
-    *(
-        "data",
-        "out",
-        "projector_data",
-        "restart",
-        "workers",
-        "save_steps",
-        "keep_checkpoints",
-        "log_steps",
-    ),
-    *("device_batch", "gradient_checkpointing"),
+NEUTRAL_OPTIONS = (
+    "data",
+    "out",
+    "projector_data",
+    "restart",
+    "workers",
+    "save_steps",
+    "keep_checkpoints",
+    "log_steps",
+    "device_batch",
+    "gradient_checkpointing",
 )
-"""Options that may change from one run to the next: they do not change what is learnt (data are
-compared as such)."""
+"""Options that do not change what is learnt, so that a resumed run may change them. Data are
+compared by their digests."""
 
+_CONFIG_KEY = "the draft's config"
+_DIGEST_KEYS = (
+    "data",
+    "projector_data",
+    "media of data",
+    "media of projector_data",
+    _CONFIG_KEY,
+)
+_MODEL_ROLES = {"draft": "draft", "processor": "draft", "target": "target", "distil": "target"}
+_PATH_OPTIONS = ("draft_config", "data", "projector_data", "media_root")
+_RESULT_FILES = (RUN, "config.json", "loss.json", "loss.png")
 
 T = TypeVar("T")
 
 
-def agreed(state: Any, decide: Callable[[], T]) -> T:
-    """What the main process decides, told to all: the others wait for it, and what it refuses, all
-    refuse.
+@dataclass(frozen=True)
+class _Decision(Generic[T]):
+    """The outcome of a decision of the main process: a value, or the error that it raised."""
 
-    So nobody looks at a folder while another one makes it.
+    value: T | None = None
+    error: Exception | None = None
+
+
+def agreed(state: Any, decide: Callable[[], T]) -> T:
+    """Make a decision in the main process and broadcast it to all processes.
+
+    The other processes wait for it, so none of them reads a folder while the main process changes
+    it.
 
     Args:
         state: accelerate's `PartialState`.
-        decide: called in the main process alone; its value must be picklable.
+        decide: called in the main process only; its return value must be picklable.
 
     Raises:
-        DraftlensError, OSError: what `decide` raised, in every process.
+        DraftlensError, OSError: the error of `decide`, in every process.
     """
-    told: list[Any] = [None, None]
+    decision: _Decision[T] | None = None
     if state.is_main_process:
         try:
-            told[0] = decide()
+            decision = _Decision(value=decide())
         except (DraftlensError, OSError) as error:
-            told[1] = error
-    value, refusal = broadcast_object_list(told)
-    if refusal is not None:
-        raise refusal
-    decided: T = value
-    return decided
+            decision = _Decision(error=error)
+    (decision,) = broadcast_object_list([decision])
+    assert decision is not None
+    if decision.error is not None:
+        raise decision.error
+    return cast(T, decision.value)
 
 
 def fingerprint(options: DraftTraining, digests: dict[str, str]) -> dict[str, Any]:
-    """What makes a run the same run, by name.
+    """The properties that identify a run, by name.
 
     Args:
-        digests: SHA-256 of each data file, by the name of its option, and of the media.
+        options: of the run.
+        digests: SHA-256 of each data file, under the name of its option, and of the media.
     """
-    known = {f.name: getattr(options, f.name) for f in fields(options) if f.name not in NO_MATTER}
-    config = options.draft_config or Path(path_of(options.draft or "", "draft"))
-    file = config / "config.json" if config.is_dir() else config
-    content = sha256(file.read_bytes()).hexdigest() if file.is_file() else None
-    plain = {
-        name: str(value) if isinstance(value, Path) else value for name, value in known.items()
-    }
-    return {**plain, "the draft's config": content, **digests}
+    run: dict[str, Any] = {}
+    for item in fields(options):
+        if item.name in NEUTRAL_OPTIONS:
+            continue
+        value = getattr(options, item.name)
+        run[item.name] = str(value) if isinstance(value, Path) else value
+    run[_CONFIG_KEY] = _config_digest(options)
+    return {**run, **digests}
 
 
 def check_apart(options: DraftTraining) -> None:
-    """Refuse an output folder with something in it that the run reads: `open_folder` and the end
-    write over it.
+    """Refuse an output folder that contains an input of the run, which the run would overwrite.
 
     Raises:
-        ConfigError: the folder is, or holds, a model, data or media; names them.
+        ConfigError: the folder is, or contains, a model, data or media; the message names them.
     """
-    models = {"draft": "draft", "processor": "draft", "target": "target", "distil": "target"}
-    for name in (*models, "draft_config", "data", "projector_data", "media_root"):
-        value = getattr(options, name)
-        if value is not None and _holds(
-            options.out, Path(path_of(str(value), models.get(name, "")))
-        ):
+    inputs = {name: (getattr(options, name), role) for name, role in _MODEL_ROLES.items()}
+    inputs |= {name: (getattr(options, name), "") for name in _PATH_OPTIONS}
+    for name, (value, role) in inputs.items():
+        if value is not None and _contains(options.out, Path(path_of(str(value), role))):
             raise ConfigError(
-                f"the output folder {str(options.out)!r} is, or holds, what the run reads "
+                f"the output folder {str(options.out)!r} is, or contains, an input of the run "
                 f"({name} is {str(value)!r}): name another folder"
             )
 
 
-def _holds(out: Path, path: Path) -> bool:
-    """Whether a path is the folder or lies in it, whatever links and spellings lead there."""
-    path = path.resolve()
-    if not (
-        path.exists() and out.exists()
-    ):  # a Hub id, or a folder in which there is nothing to lose
-        return path == out.resolve()
-    return any(out.samefile(folder) for folder in (path, *path.parents))
-
-
 def check_folder(out: Path, run: dict[str, Any], restart: bool) -> None:
-    """Refuse a folder that is not this run's.
+    """Refuse a folder that does not belong to this run.
 
     Args:
-        out: the output folder; need not be there.
+        out: the output folder; it need not exist.
         run: the run's `fingerprint`.
-        restart: whatever run was there is to be forgotten.
+        restart: whether an earlier run in the folder may be deleted.
 
     Raises:
-        ConfigError: the folder holds another run (says what differs), or something that is no run
-            at all.
+        ConfigError: the folder contains another run (the message lists the differences) or
+            something that is not a run.
     """
-    record = out / RUN
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file, not a folder")
-    if record.exists():
-        if not restart and (difference := _differences(_read(record), run)):
+    if (out / RUN).exists():
+        differences = "" if restart else _differences(_read_json(out / RUN), run)
+        if differences:
             raise ConfigError(
-                f"{out} holds another run ({difference}): name another folder, or pass "
-                f"--restart to start anew"
+                f"{out} contains another run ({differences}): name another folder, or pass "
+                f"--restart to delete that run and start over"
             )
     elif out.exists() and any(out.iterdir()):
         raise ConfigError(
-            f"{out} is not empty and holds no run of draft training: name another folder"
+            f"{out} is not empty and contains no run of draft training: name another folder"
         )
 
 
 def is_begun(out: Path, restart: bool) -> bool:
-    """Whether a checked folder holds this run already, which then passed all that is tried before
-    its first step."""
+    """Whether a checked folder already contains this run, whose models were then tried before."""
     return not restart and (out / RUN).exists()
 
 
 def open_folder(out: Path, run: dict[str, Any], restart: bool) -> None:
-    """Make a checked folder this run's: clear it of what is half-written, and with `restart` of the
-    run in it."""
+    """Prepare a checked folder for the run.
+
+    Incomplete files are deleted, and with `restart` the run in the folder.
+    """
     if restart:
-        _forget(out)
+        _delete_run(out)
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / RUN, run)
     discard_incomplete(out)
 
 
 def latest(out: Path, stage: str) -> Path | None:
-    """The newest whole checkpoint of a stage."""
-    steps = {
-        int(path.name.split("-")[1]): path for path in _checkpoints(out, stage) if _is_whole(path)
-    }
-    return steps[max(steps)] if steps else None
+    """The newest complete checkpoint of a stage."""
+    newest: Path | None = None
+    newest_step = -1
+    for path in (out / CHECKPOINTS / stage).glob("checkpoint-*"):
+        step = path.name.split("-")[1]
+        if step.isdigit() and int(step) > newest_step and _is_complete(path):
+            newest = path
+            newest_step = int(step)
+    return newest
 
 
 def state_of(checkpoint: Path) -> dict[str, Any]:
-    """The Trainer's state at a whole checkpoint: `global_step`, `max_steps`, `log_history` and
-    more."""
-    state: dict[str, Any] = _read(checkpoint / STATE)
+    """The Trainer's state at a checkpoint: ``global_step``, ``log_history`` and more."""
+    state: dict[str, Any] = _read_json(checkpoint / STATE)
     return state
 
 
 def discard_incomplete(out: Path) -> None:
-    """Delete checkpoints that were cut off while they were written, and what else is
-    half-written."""
+    """Delete checkpoints and other files whose writing was interrupted."""
     for path in (out / CHECKPOINTS).glob("*/checkpoint-*"):
-        if not _is_whole(path):
+        if not _is_complete(path):
             shutil.rmtree(path)
     shutil.rmtree(out / SAVING, ignore_errors=True)
     for path in out.glob("*.part"):
         path.unlink()
 
 
-SAVING = f"{CHECKPOINTS}/.saving"
-"""Where the final model is written before it is moved to its place."""
-
-
 def move_in(out: Path) -> None:
-    """Move the final model from `SAVING` to its place, the config last: a folder with one is a
-    whole model."""
+    """Move the final model from `SAVING` to the output folder.
+
+    The config comes last, so a folder with a config contains a complete model.
+    """
     files = sorted((out / SAVING).iterdir(), key=lambda path: path.name == "config.json")
     for file in files:
         os.replace(file, out / file.name)
@@ -197,47 +210,51 @@ def move_in(out: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file that is never seen half-written."""
+    """Write a JSON file atomically."""
     part = path.with_name(path.name + ".part")
     part.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
     os.replace(part, path)
 
 
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {path}, which an earlier run wrote: {error}") from error
+def _config_digest(options: DraftTraining) -> str | None:
+    """SHA-256 of the draft's config; None for a Hub id."""
+    path = options.draft_config or Path(path_of(options.draft or "", "draft"))
+    if path.is_dir():
+        path = path / "config.json"
+    return sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
-def _differences(there: dict[str, Any], here: dict[str, Any]) -> str:
-    return ", ".join(
-        f"{name} differs"
-        if name in DIGESTED
-        else f"{name} is {there.get(name)!r} there and {here.get(name)!r} here"
-        for name in sorted(there.keys() | here.keys())
-        if there.get(name) != here.get(name)
-    )
+def _contains(out: Path, path: Path) -> bool:
+    """Whether a path is the folder or lies in it, after all links are resolved."""
+    path = path.resolve()
+    if not path.exists() or not out.exists():
+        # The path is a Hub id, or the folder is new and has no files to lose.
+        return path == out.resolve()
+    return any(out.samefile(folder) for folder in (path, *path.parents))
 
 
-DIGESTED = (
-    "data",
-    "projector_data",
-    "media of data",
-    "media of projector_data",
-    "the draft's config",
-)
+def _differences(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """The differences between two fingerprints, for messages."""
+    differences = []
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) == new.get(name):
+            continue
+        if name in _DIGEST_KEYS:
+            differences.append(f"{name} differs")
+        else:
+            differences.append(f"{name} is {old.get(name)!r} there and {new.get(name)!r} here")
+    return ", ".join(differences)
 
 
-def _checkpoints(out: Path, stage: str) -> list[Path]:
-    return [
-        path
-        for path in (out / CHECKPOINTS / stage).glob("checkpoint-*")
-        if path.name.split("-")[1].isdigit()
-    ]
+def _delete_run(out: Path) -> None:
+    """Delete the files of a run; other files in the folder remain."""
+    shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
+    results = [out / name for name in _RESULT_FILES]
+    for path in [*out.glob("model*.safetensors*"), *results]:
+        path.unlink(missing_ok=True)
 
 
-def _is_whole(checkpoint: Path) -> bool:
+def _is_complete(checkpoint: Path) -> bool:
     try:
         json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -245,12 +262,8 @@ def _is_whole(checkpoint: Path) -> bool:
     return True
 
 
-def _forget(out: Path) -> None:
-    """Delete what a run made; anything else in the folder stays."""
-    shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
-    made = [
-        *out.glob("model*.safetensors*"),
-        *(out / name for name in (RUN, "config.json", "loss.json", "loss.png")),
-    ]
-    for path in made:
-        path.unlink(missing_ok=True)
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {path}, which an earlier run wrote: {error}") from error

@@ -1,26 +1,68 @@
-"""Training a draft from start to end: refuse, plan, train stage by stage, save."""
+"""Training of a draft from start to end: refusals, plan, stages, result."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import PartialState
+from torch import nn
 from transformers import PrinterCallback, set_seed
 
 from draftlens.core.errors import TrainingDataError
 from draftlens.train import resume
-from draftlens.train.data import TrainingData, read_data
+from draftlens.train.data import Entry, TrainingData, read_data
 from draftlens.train.media import check_media, media_digest
 from draftlens.train.models import Draft, load_draft
 from draftlens.train.options import DraftTraining
-from draftlens.train.report import Losses, LossLog, Plan, Trained, losses_of, plot
+from draftlens.train.report import LOSS_FILE, Losses, LossLog, Plan, Trained, losses_of, plot
 from draftlens.train.stage import Stage, load_distillation, make_stage, try_models
 from draftlens.train.trainer import DraftTrainer, EpochOrder, StopAtNan, arguments, restore
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """The state of the output folder before the run.
+
+    Args:
+        run: the run's fingerprint.
+        is_begun: whether the folder already contains this run.
+    """
+
+    run: dict[str, Any]
+    is_begun: bool
+
+
+@dataclass(frozen=True)
+class _Preparation:
+    """The result of the preparation, before the output folder is written.
+
+    Args:
+        run: the run's fingerprint.
+        draft: the draft to train.
+        stages: the stages to run, in order.
+        plan: the run's plan.
+    """
+
+    run: dict[str, Any]
+    draft: Draft
+    stages: list[Stage]
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class _Session:
+    """The options and models that all stages of a run share."""
+
+    options: DraftTraining
+    draft: Draft
+    plan: Plan
+    callbacks: Sequence[Any]
+    progress: bool
 
 
 def train_draft(
@@ -30,198 +72,238 @@ def train_draft(
     callbacks: Sequence[Any] = (),
     progress: bool = False,
 ) -> Trained:
-    """Train a draft, or go on where an interrupted run of the same options left off.
+    """Train a draft, or resume an interrupted run of the same options.
 
-    The recipe is LLaVA's: the projector alone, then projector and language model on instructions
-    (Liu et al. 2023, 2024; numbers in `DraftTraining`). Everything that can be refused is refused
-    before the first step.
+    The recipe is LLaVA's: first the projector alone, then projector and language model on
+    instructions (Liu et al. 2023, 2024; `DraftTraining` gives the numbers). Invalid options, models
+    and data are refused before the first step.
 
     Args:
-        on_plan: told what will be trained, in the main process.
+        options: all options of the run.
+        on_plan: called with the plan before the first step, in the main process.
         callbacks: further `TrainerCallback`s.
-        progress: show progress bars and losses.
+        progress: whether to show progress bars and losses.
+
+    Returns:
+        The result, in every process.
 
     Raises:
-        ConfigError: options contradict each other or what is in the folder, the folder holds what
-            the run reads, or a model cannot be loaded or cannot take what its processor makes.
-        TrainingDataError: an entry is wrong; names it.
-        UnsupportedModelError, IncompatiblePairError: the draft cannot be trained, or not for this
-            target.
-        KeyboardInterrupt: says from which step the same call, without `restart`, goes on.
+        ConfigError: options contradict each other or the run in the folder, the folder contains an
+            input of the run, or a model cannot be loaded or cannot take its processor's tensors.
+        TrainingDataError: an entry is wrong; the message names it.
+        UnsupportedModelError: the draft cannot be trained.
+        IncompatiblePairError: the draft does not match the target.
+        KeyboardInterrupt: the message gives the step from which the same call, without `restart`,
+            resumes.
     """
-    begun, state = time.perf_counter(), PartialState(cpu=options.cpu)
-    # Before anything is drawn at random, and again in each Trainer.
+    start = time.perf_counter()
+    state = PartialState(cpu=options.cpu)
+    # Before the first random number; each Trainer sets the seed again.
     set_seed(options.seed)
-    files = _read_files(options)
-    media = sum(map(check_media, files.values()))
-    run, begun_before = resume.agreed(state, lambda: _checked_run(options, files))
-    draft = load_draft(options)
-    stages = [
-        make_stage(name, options, draft, files, state.num_processes)
-        for name in options.chosen_stages
-    ]
-    plan = _plan(options, draft, media, stages, state)
-    if not begun_before:
-        try_models(stages, options, draft, plan)
-    resume.agreed(state, lambda: resume.open_folder(options.out, run, options.restart))
+    ready = _prepare(options, state)
+    resume.agreed(state, lambda: resume.open_folder(options.out, ready.run, options.restart))
     if on_plan is not None and state.is_main_process:
-        on_plan(plan)
+        on_plan(ready.plan)
+    session = _Session(options, ready.draft, ready.plan, callbacks, progress)
     losses: Losses = {}
     resumed: dict[str, int] = {}
+    plotted = False
     try:
-        for stage in stages:
-            resumed[stage.plan.name] = _run_stage(
-                stage, options, draft, plan, losses, (callbacks, progress)
-            )
-        plotted = _save(options.out, draft, losses) if state.is_main_process else False
+        for stage in ready.stages:
+            resumed[stage.plan.name] = _run_stage(stage, session, losses)
+        if state.is_main_process:
+            plotted = _save(options.out, ready.draft, losses)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_where_it_goes_on(options, state.is_main_process)) from None
+        message = _interruption_message(options, state.is_main_process)
+        raise KeyboardInterrupt(message) from None
     state.wait_for_everyone()
     return Trained(
-        options.out,
-        plan,
-        losses,
-        resumed,
-        time.perf_counter() - begun,
-        plotted,
-        state.is_main_process,
+        folder=options.out,
+        plan=ready.plan,
+        losses=losses,
+        resumed=resumed,
+        seconds=time.perf_counter() - start,
+        plotted=plotted,
+        main=state.is_main_process,
     )
 
 
+def _prepare(options: DraftTraining, state: Any) -> _Preparation:
+    """Read the data, load the draft, and refuse what cannot be trained."""
+    files = _read_files(options)
+    num_media = sum(check_media(data) for data in files.values())
+    folder = resume.agreed(state, lambda: _check_folder(options, files))
+    draft = load_draft(options)
+    stages = []
+    for name in options.chosen_stages:
+        stages.append(make_stage(name, options, draft, files, state.num_processes))
+    plan = _plan(options, draft, num_media, stages, state)
+    if not folder.is_begun:
+        try_models(stages, options, draft, plan)
+    return _Preparation(folder.run, draft, stages, plan)
+
+
 def _read_files(options: DraftTraining) -> dict[str, TrainingData]:
-    """The data by option; one file is read once."""
+    """The data by the name of their option."""
     files = {"data": read_data(options.data, options.media_root)}
     if options.projector_data is not None:
         files["projector_data"] = read_data(options.projector_data, options.media_root)
     return files
 
 
-def _checked_run(
-    options: DraftTraining, files: dict[str, TrainingData]
-) -> tuple[dict[str, Any], bool]:
-    """The run's fingerprint and whether it was begun before, once its folder is known to be nobody
-    else's.
+def _check_folder(options: DraftTraining, files: dict[str, TrainingData]) -> _Folder:
+    """Compute the run's fingerprint and check the output folder against it.
 
     Raises:
-        ConfigError, TrainingDataError: it is, or a file has gone.
+        ConfigError: the folder contains another run, other files or an input of this run.
+        TrainingDataError: a media file no longer exists.
     """
     resume.check_apart(options)
     digests = {name: data.digest for name, data in files.items()}
-    media = {f"media of {name}": media_digest(data) for name, data in files.items()}
-    run = resume.fingerprint(options, {**digests, **media})
+    for name, data in files.items():
+        digests[f"media of {name}"] = media_digest(data)
+    run = resume.fingerprint(options, digests)
     resume.check_folder(options.out, run, options.restart)
-    return run, resume.is_begun(options.out, options.restart)
+    return _Folder(run, resume.is_begun(options.out, options.restart))
 
 
 def _plan(
-    options: DraftTraining, draft: Draft, media: int, stages: list[Stage], state: Any
+    options: DraftTraining, draft: Draft, num_media: int, stages: list[Stage], state: Any
 ) -> Plan:
     sizes = {name: parameter.numel() for name, parameter in draft.model.named_parameters()}
-    parts = {
-        part: sum(map(sizes.__getitem__, getattr(draft.parts, part)))
-        for part in ("vision", "projector", "language")
+    parameters = {
+        "vision": sum(sizes[name] for name in draft.parts.vision),
+        "projector": sum(sizes[name] for name in draft.parts.projector),
+        "language": sum(sizes[name] for name in draft.parts.language),
     }
-    has_bf16 = state.device.type == "cuda" and torch.cuda.is_bf16_supported()
-    precision = (
-        options.precision if options.precision != "auto" else "bfloat16" if has_bf16 else "float32"
-    )
-    plans = tuple(stage.plan for stage in stages)
     return Plan(
-        type(draft.model).__name__,
-        parts,
-        media,
-        plans,
-        str(state.device),
-        state.num_processes,
-        precision,
+        model=type(draft.model).__name__,
+        parameters=parameters,
+        media=num_media,
+        stages=tuple(stage.plan for stage in stages),
+        device=str(state.device),
+        processes=state.num_processes,
+        precision=_precision(options, state.device),
     )
 
 
-def _run_stage(
-    stage: Stage,
-    options: DraftTraining,
-    draft: Draft,
-    plan: Plan,
-    losses: Losses,
-    show: tuple[Sequence[Any], bool],
-) -> int:
-    """Run a stage or the rest of it, add its losses, and return the step at which it went on."""
+def _precision(options: DraftTraining, device: torch.device) -> str:
+    if options.precision != "auto":
+        return options.precision
+    has_bfloat16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    return "bfloat16" if has_bfloat16 else "float32"
+
+
+def _run_stage(stage: Stage, session: _Session, losses: Losses) -> int:
+    """Run a stage or the rest of it.
+
+    Args:
+        stage: the stage.
+        session: the run.
+        losses: of the stages before; those of this stage are added.
+
+    Returns:
+        The step from which the stage was resumed; 0 if it started at the beginning.
+    """
     name = stage.plan.name
-    checkpoint = resume.agreed(PartialState(), lambda: resume.latest(options.out, name))
-    done: dict[str, Any] = resume.state_of(checkpoint) if checkpoint else {"global_step": 0}
-    if checkpoint is not None and done["global_step"] >= stage.plan.steps:
-        restore(draft.model, checkpoint)
-        losses[name] = losses_of(done["log_history"])
-        return int(done["global_step"])
-    trainer = _trainer(stage, options, draft, plan, dict(losses), show)
+    checkpoint = resume.agreed(PartialState(), lambda: resume.latest(session.options.out, name))
+    step = 0
+    if checkpoint is not None:
+        state = resume.state_of(checkpoint)
+        step = int(state["global_step"])
+        if step >= stage.plan.steps:
+            restore(session.draft.model, checkpoint)
+            losses[name] = losses_of(state["log_history"])
+            return step
+    trainer = _make_trainer(stage, session, dict(losses))
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except TrainingDataError as error:
         raise TrainingDataError(_without_traceback(str(error))) from error
     losses[name] = losses_of(trainer.state.log_history)
     trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)
-    return int(done["global_step"])
+    return step
 
 
 def _without_traceback(message: str) -> str:
-    """The sentence of an error; one that comes from a worker process stands at the end of its
-    traceback."""
+    """An error's message; that of a worker process is the last line of a traceback."""
     lines = message.strip().splitlines()
-    return lines[-1].partition(": ")[2] if lines[0].startswith("Caught ") else message
+    if not lines[0].startswith("Caught "):
+        return message
+    return lines[-1].partition(": ")[2]
 
 
-def _where_it_goes_on(options: DraftTraining, is_main: bool) -> str:
-    """Clear the folder of what is half-written, and say what is left."""
+def _interruption_message(options: DraftTraining, is_main: bool) -> str:
+    """Delete incomplete files, and describe where the run resumes."""
     if is_main:
         resume.discard_incomplete(options.out)
     command = "the same command without --restart" if options.restart else "the same command"
     for stage in reversed(options.chosen_stages):
-        if checkpoint := resume.latest(options.out, stage):
-            return f"{command} goes on from step {resume.state_of(checkpoint)['global_step']} of the {stage} stage"
-    return f"{command} begins anew: there was no checkpoint yet"
+        checkpoint = resume.latest(options.out, stage)
+        if checkpoint is not None:
+            step = resume.state_of(checkpoint)["global_step"]
+            return f"{command} resumes from step {step} of the {stage} stage"
+    return f"{command} starts from the beginning, because there was no checkpoint yet"
 
 
-def _trainer(
-    stage: Stage,
-    options: DraftTraining,
-    draft: Draft,
-    plan: Plan,
-    losses: Losses,
-    show: tuple[Sequence[Any], bool],
-) -> DraftTrainer:
-    names = draft.parts.trained(stage.plan.name, options.train_vision)
-    for name, parameter in draft.model.named_parameters():
-        parameter.requires_grad_(name in names)
-    trains_vision = options.train_vision and stage.plan.name == "instruct"
-    lengths = [entry.length for entry in stage.entries] if options.group_by_length else None
-    at_once = stage.plan.device_batch * plan.processes if plan.processes > 1 else 1
-    filler = replace(min(stage.entries, key=lambda entry: entry.length), counted=False)
+def _make_trainer(stage: Stage, session: _Session, losses: Losses) -> DraftTrainer:
+    options = session.options
+    draft = session.draft
+    log = LossLog(options.out, stage.plan.name, losses)
     trainer = DraftTrainer(
         vision=draft.parts.vision,
         vision_lr_factor=options.vision_lr_factor,
-        frozen=[]
-        if trains_vision
-        else [draft.model.get_submodule(path) for path in draft.parts.encoders],
-        order=EpochOrder(lengths, len(stage.entries), stage.plan.batch, options.seed, at_once),
-        distillation=load_distillation(stage, options, plan),
+        frozen=_freeze(stage, session),
+        order=_entry_order(stage, session),
+        distillation=load_distillation(stage, options, session.plan),
         model=draft.model,
-        args=_arguments(stage, options, plan, show[1]),
+        args=_arguments(stage, session),
         data_collator=stage.collate,
-        train_dataset=[*stage.entries, filler],
-        callbacks=[StopAtNan(), LossLog(options.out, stage.plan.name, losses), *show[0]],
+        train_dataset=[*stage.entries, _filler(stage.entries)],
+        callbacks=[StopAtNan(), log, *session.callbacks],
     )
-    if not show[1]:
+    if not session.progress:
         trainer.remove_callback(PrinterCallback)
     return trainer
 
 
-def _arguments(stage: Stage, options: DraftTraining, plan: Plan, progress: bool) -> Any:
-    each = stage.plan.device_batch
+def _freeze(stage: Stage, session: _Session) -> list[nn.Module]:
+    """Freeze the parameters that the stage does not train; return the frozen vision encoders."""
+    draft = session.draft
+    with_vision = session.options.train_vision
+    names = draft.parts.trained(stage.plan.name, with_vision)
+    for name, parameter in draft.model.named_parameters():
+        parameter.requires_grad_(name in names)
+    if with_vision and stage.plan.name == "instruct":
+        return []
+    return [draft.model.get_submodule(path) for path in draft.parts.encoders]
+
+
+def _entry_order(stage: Stage, session: _Session) -> EpochOrder:
+    lengths = None
+    if session.options.group_by_length:
+        lengths = [entry.length for entry in stage.entries]
+    at_once = 1
+    if session.plan.processes > 1:
+        at_once = stage.plan.device_batch * session.plan.processes
+    return EpochOrder(lengths, len(stage.entries), stage.plan.batch, session.options.seed, at_once)
+
+
+def _filler(entries: Sequence[Entry]) -> Entry:
+    """The entry that fills up the last round of an epoch: a short one that is not trained on."""
+    return replace(min(entries, key=lambda entry: entry.length), counted=False)
+
+
+def _arguments(stage: Stage, session: _Session) -> Any:
+    """The Trainer's arguments."""
+    options = session.options
+    plan = session.plan
+    size = stage.plan.device_batch
     return arguments(
         options.gradient_checkpointing,
         output_dir=str(options.out / resume.CHECKPOINTS / stage.plan.name),
-        per_device_train_batch_size=each,
-        gradient_accumulation_steps=stage.plan.batch // (each * plan.processes),
+        per_device_train_batch_size=size,
+        gradient_accumulation_steps=stage.plan.batch // (size * plan.processes),
         learning_rate=stage.learning_rate,
         lr_scheduler_type=options.schedule,
         warmup_steps=options.warmup,
@@ -229,7 +311,7 @@ def _arguments(stage: Stage, options: DraftTraining, plan: Plan, progress: bool)
         num_train_epochs=stage.epochs,
         max_steps=options.max_steps or -1,
         bf16=plan.precision == "bfloat16",
-        ddp_find_unused_parameters=True,  # a batch of text alone leaves the projector out
+        ddp_find_unused_parameters=True,  # a batch of text alone does not use the projector
         dataloader_num_workers=options.workers,
         dataloader_pin_memory=plan.device != "cpu",
         save_strategy="steps",
@@ -240,15 +322,15 @@ def _arguments(stage: Stage, options: DraftTraining, plan: Plan, progress: bool)
         logging_nan_inf_filter=False,
         seed=options.seed,
         use_cpu=options.cpu,
-        disable_tqdm=not progress,
+        disable_tqdm=not session.progress,
     )
 
 
 def _save(out: Path, draft: Draft, losses: Losses) -> bool:
-    """Write the model, its processor and its losses; returns whether there is a plot."""
+    """Write the model, its processor and its losses; return whether a plot was drawn."""
     folder = out / resume.SAVING
     draft.model.save_pretrained(folder)
     draft.processor.processor.save_pretrained(folder)
     resume.move_in(out)
-    resume.write_json(out / "loss.json", losses)
+    resume.write_json(out / LOSS_FILE, losses)
     return plot(out, losses)

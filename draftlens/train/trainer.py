@@ -1,5 +1,4 @@
-"""transformers' Trainer with our loss, our learning rates and an order that a resumed run
-repeats."""
+"""transformers' Trainer with draftlens' loss, learning rates and a reproducible order of entries."""
 
 from __future__ import annotations
 
@@ -7,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +18,23 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from draftlens.core.errors import ConfigError
 from draftlens.train.distil import answer_labels, answer_logits, answer_loss
-from draftlens.train.models import explained
+from draftlens.train.errors import loading
 
-DEVICE_BATCH = 8
-"""Most entries at once on one device, if nobody says."""
+MAX_DEVICE_BATCH = 8
+"""Largest number of entries per device and forward pass, unless the options set it."""
+
+_STEPS_PER_STRETCH = 50  # steps over which entries are sorted by length
+_SEED_STRIDE = 1_000_003  # so that no two (seed, epoch) of usual size share an order
 
 
 @dataclass(frozen=True)
 class Distillation:
-    """How the draft learns a target's logits.
+    """A target whose logits the draft learns.
 
     Args:
-        target: a model that is only read.
-        weight, temperature: as in `answer_loss`.
+        target: the model; it is not trained.
+        weight: as in `answer_loss`.
+        temperature: as in `answer_loss`.
     """
 
     target: Any
@@ -38,17 +42,81 @@ class Distillation:
     temperature: float
 
 
+class EpochOrder(Sampler[int]):
+    """A random order of entries that depends on the seed and the epoch only.
+
+    A resumed run therefore repeats the order of the interrupted one.
+
+    Args:
+        lengths: lengths of the entries in any unit, to group entries of similar length; None for no
+            grouping.
+        count: number of entries.
+        group: entries per step.
+        seed: seed of the order.
+        at_once: entries that all processes take at once. The last round is filled with the index
+            `count`, which is not an entry; accelerate would fill it with earlier entries.
+    """
+
+    def __init__(
+        self, lengths: Sequence[int] | None, count: int, group: int, seed: int, at_once: int = 1
+    ) -> None:
+        self.lengths = lengths
+        self.count = count
+        self.group = group
+        self.seed = seed
+        self.missing = -count % at_once
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return self.count + self.missing
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed * _SEED_STRIDE + self.epoch)
+        order: list[int] = torch.randperm(self.count, generator=generator).tolist()
+        if self.lengths is not None:
+            order = self._grouped(order, self.lengths, generator)
+        return iter(order + [self.count] * self.missing)
+
+    def _grouped(
+        self, order: list[int], lengths: Sequence[int], generator: torch.Generator
+    ) -> list[int]:
+        """Entries in steps of similar length, and the steps in random order.
+
+        LLaVA only sorts within a random step. For steps of similar length, entries must be sorted
+        over a longer stretch.
+        """
+        stretch = min(self.group * _STEPS_PER_STRETCH, max(self.group, self.count // 4))
+        steps: list[list[int]] = []
+        for entries in _chunks(order, stretch):
+            entries.sort(key=lengths.__getitem__, reverse=True)
+            steps += _chunks(entries, self.group)
+        full = [step for step in steps if len(step) == self.group]
+        short = [step for step in steps if len(step) < self.group]
+        # Short steps stay at the end, because they would shift the boundaries of later ones.
+        shuffled = torch.randperm(len(full), generator=generator).tolist()
+        steps = [full[index] for index in shuffled] + short
+        return list(chain.from_iterable(steps))
+
+
+def _chunks(items: list[int], size: int) -> list[list[int]]:
+    """Consecutive parts of a list; the last one may be shorter."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
 class DraftTrainer(Trainer):  # type: ignore[misc]
-    """Trains the parameters that want a gradient on the answers of a batch.
+    """Trains the parameters that require a gradient on the answers of a batch.
 
     Args:
         vision: names of the vision encoder's parameters.
-        vision_lr_factor: their learning rate, as a share of the others'.
-        frozen: modules that stay as they are, statistics of their norms included.
-        order: in which entries are taken.
-        distillation: None for the data's answers alone.
-        options: as for the Trainer.
+        vision_lr_factor: learning rate of these parameters, as a share of that of the others.
+        frozen: modules that are not trained; they remain in evaluation mode.
+        order: order of the entries.
+        distillation: the target to learn from, or None to learn the answers of the data only.
+        options: arguments of `Trainer`.
     """
+
+    optimizer: Any
+    lr_scheduler: Any
 
     def __init__(
         self,
@@ -60,18 +128,21 @@ class DraftTrainer(Trainer):  # type: ignore[misc]
         distillation: Distillation | None,
         **options: Any,
     ) -> None:
-        self.vision, self.vision_lr_factor, self.frozen = vision, vision_lr_factor, frozen
-        self.order, self.distillation = order, distillation
+        self.vision = vision
+        self.vision_lr_factor = vision_lr_factor
+        self.frozen = frozen
+        self.order = order
+        self.distillation = distillation
         config = options["model"].config
-        before = dict(vars(config))
+        original_config = dict(vars(config))
         super().__init__(**options)
-        # The Trainer turns the cache off in the config, which would be saved so. Each call turns it
-        # off for itself.
+        # The Trainer disables the cache in the config, and would save this change. `answer_logits`
+        # disables the cache at each call instead.
         vars(config).clear()
-        vars(config).update(before)
-        # Our loss is a sum over the tokens of all accumulated batches, divided by their number.
+        vars(config).update(original_config)
+        # The loss is a sum over the tokens of all accumulated batches, divided by their number.
         self.model_accepts_loss_kwargs = True
-        self.add_callback(_Epochs(order))
+        self.add_callback(_EpochListener(order))
 
     def compute_loss(
         self,
@@ -80,106 +151,151 @@ class DraftTrainer(Trainer):  # type: ignore[misc]
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Tensor:
-        """The loss of a batch, a share of the loss per answer token of the step."""
+        """A batch's part of the step's mean loss per answer token."""
         for module in self.frozen:
-            module.eval()  # undoes the Trainer's train(): no dropout, no running statistics
-        labels, other = inputs.pop("labels"), inputs.pop("target", None)
-        tokens, learnt = answer_labels(labels), None
+            module.eval()  # reverts the Trainer's train(): no dropout, no running statistics
+        labels = inputs.pop("labels")
+        target_inputs = inputs.pop("target", None)
+        tokens = answer_labels(labels)
+        logits_to_learn = None
+        weight = 0.0
+        temperature = 1.0
         if self.distillation is not None:
-            learnt = target_logits(self.distillation.target, inputs, labels, other)
-        weight, temperature = (
-            (self.distillation.weight, self.distillation.temperature)
-            if self.distillation
-            else (0.0, 1.0)
-        )
+            logits_to_learn = target_logits(self.distillation.target, inputs, labels, target_inputs)
+            weight = self.distillation.weight
+            temperature = self.distillation.temperature
         logits = answer_logits(self.accelerator.unwrap_model(model), model, inputs, labels)
-        loss = answer_loss(logits, tokens, learnt, weight, temperature)
+        loss = answer_loss(logits, tokens, logits_to_learn, weight, temperature)
         # Gradients are averaged over processes, but the tokens are counted over all of them.
-        shared: Tensor = loss * self.accelerator.num_processes / (num_items_in_batch or len(tokens))
-        return shared
+        num_tokens = num_items_in_batch or len(tokens)
+        share: Tensor = loss * self.accelerator.num_processes / num_tokens
+        return share
 
     def create_optimizer(self, model: Any = None) -> Any:
-        """AdamW, with the vision encoder's own learning rate."""
-        self.optimizer: Any  # of the Trainer
+        """AdamW, with a separate learning rate for the vision encoder."""
         if self.optimizer is None:
             trained = self.model if model is None else model
-            decaying = set(self.get_decay_parameter_names(trained))
-            kind, settings = self.get_optimizer_cls_and_kwargs(self.args, trained)
-            groups: dict[tuple[bool, bool], list[Any]] = {}
-            for name, parameter in trained.named_parameters():
-                if parameter.requires_grad:
-                    groups.setdefault((name in self.vision, name in decaying), []).append(parameter)
-            lr = self.args.learning_rate
-            self.optimizer = kind(
-                [
-                    {
-                        "params": parameters,
-                        "lr": lr * (self.vision_lr_factor if is_vision else 1),
-                        "weight_decay": self.args.weight_decay if decays else 0.0,
-                    }
-                    # The Trainer logs the rate of the first group.
-                    for (is_vision, decays), parameters in sorted(
-                        groups.items(), key=lambda group: group[0][0]
-                    )
-                ],
-                **settings,
-            )
+            optimizer_class, settings = self.get_optimizer_cls_and_kwargs(self.args, trained)
+            self.optimizer = optimizer_class(self._parameter_groups(trained), **settings)
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """The learning rates of `share_of_rate`: with the Trainer's own, the first step would learn
-        nothing."""
-        self.lr_scheduler: Any  # of the Trainer
+        """The learning rates of `share_of_rate`.
+
+        The Trainer's own schedules begin at 0, so the first step would learn nothing.
+        """
         if self.lr_scheduler is None:
-            warmup, kind = (
-                self.args.get_warmup_steps(num_training_steps),
-                self.args.lr_scheduler_type.value,
+            factor = partial(
+                share_of_rate,
+                warmup=self.args.get_warmup_steps(num_training_steps),
+                steps=num_training_steps,
+                schedule=self.args.lr_scheduler_type.value,
             )
-            rate = partial(share_of_rate, warmup=warmup, steps=num_training_steps, schedule=kind)
-            self.lr_scheduler = LambdaLR(self.optimizer if optimizer is None else optimizer, rate)
+            self.lr_scheduler = LambdaLR(self.optimizer if optimizer is None else optimizer, factor)
         return self.lr_scheduler
+
+    def _parameter_groups(self, model: Any) -> list[dict[str, Any]]:
+        """The optimizer's groups: of the vision encoder and of the rest, with and without decay.
+
+        Checkpoints depend on the order of the groups: that of their first parameters, and vision
+        last, because the Trainer logs the learning rate of the first group.
+        """
+        decaying = set(self.get_decay_parameter_names(model))
+        vision: dict[bool, list[nn.Parameter]] = {}
+        rest: dict[bool, list[nn.Parameter]] = {}
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                groups = vision if name in self.vision else rest
+                groups.setdefault(name in decaying, []).append(parameter)
+        rate = self.args.learning_rate
+        return [
+            *self._groups_by_decay(rest, rate),
+            *self._groups_by_decay(vision, rate * self.vision_lr_factor),
+        ]
+
+    def _groups_by_decay(
+        self, parameters: dict[bool, list[nn.Parameter]], rate: float
+    ) -> list[dict[str, Any]]:
+        """A group for the parameters with weight decay, and one for those without it."""
+        groups = []
+        for decays, members in parameters.items():
+            weight_decay = self.args.weight_decay if decays else 0.0
+            groups.append({"params": members, "lr": rate, "weight_decay": weight_decay})
+        return groups
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         return self.order
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
-        # The state comes next, and makes the checkpoint whole: by then every process must have
-        # written its part.
+        # The next file, the state, marks the checkpoint as complete, so every process must have
+        # written its part before.
         self.accelerator.wait_for_everyone()
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        # The Trainer's own goes by the names in the file, which for many VLMs are those of an older
-        # layout.
+        # The Trainer loads by the names in the file. For many vision-language models these are the
+        # names of an older layout.
         restore(self.model if model is None else model, Path(resume_from_checkpoint))
+
+
+class _EpochListener(TrainerCallback):  # type: ignore[misc]
+    """Sets the epoch of the order; accelerate does not set it when an epoch is resumed."""
+
+    def __init__(self, order: EpochOrder) -> None:
+        self.order = order
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.order.epoch = int(state.epoch or 0)
+
+
+class StopAtNan(TrainerCallback):  # type: ignore[misc]
+    """Ends a run whose loss is not finite, before it overwrites its good checkpoints."""
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
+    ) -> None:
+        if not logs or "loss" not in logs:
+            return
+        if not math.isfinite(logs["loss"]):
+            raise ConfigError(
+                f"the loss is {logs['loss']} at step {state.global_step}: a lower learning rate "
+                f"or --precision float32 may help"
+            )
 
 
 @torch.no_grad()
 def target_logits(
-    target: Any, inputs: dict[str, Any], labels: Tensor, other: dict[str, Any] | None
+    target: Any, inputs: dict[str, Any], labels: Tensor, target_inputs: dict[str, Any] | None
 ) -> Tensor:
-    """The target's logits float32 ``[N, V]`` of the same answer tokens, from its own inputs where
-    it has others."""
-    if other is not None:
-        labels = other.pop("labels")
-        inputs = other
-    dtype = target.dtype
-    cast = {
-        k: v.to(dtype) if isinstance(v, Tensor) and v.is_floating_point() else v
-        for k, v in inputs.items()
-    }
+    """The target's logits float32 ``[N, V]`` for the answer tokens of a batch.
+
+    Args:
+        target: the model.
+        inputs: the draft's inputs.
+        labels: the draft's labels int64 ``[B, L]``.
+        target_inputs: the target's own inputs, with their ``labels``; None if the draft's serve
+            both.
+    """
+    if target_inputs is not None:
+        labels = target_inputs.pop("labels")
+        inputs = target_inputs
+    cast = {}
+    for name, value in inputs.items():
+        is_float = isinstance(value, Tensor) and value.is_floating_point()
+        cast[name] = value.to(target.dtype) if is_float else value
     return answer_logits(target, target, cast, labels)
 
 
 def share_of_rate(done: int, warmup: int, steps: int, schedule: str) -> float:
-    """The learning rate of a step, as a share of the highest.
+    """The learning rate of a step, as a share of the highest one.
 
-    The k-th of w warm-up steps has k / w. Behind them it is transformers' schedule of that name.
+    The k-th of w warm-up steps has k / w. After the warm-up, the shares are those of transformers'
+    schedule of the same name.
 
     Args:
-        done: steps before it.
-        warmup: steps in which the rate rises.
-        steps: of the stage.
+        done: number of steps before this one.
+        warmup: number of warm-up steps.
+        steps: number of steps of the stage.
         schedule: one of `SCHEDULES`.
     """
     if done < warmup:
@@ -194,130 +310,59 @@ def share_of_rate(done: int, warmup: int, steps: int, schedule: str) -> float:
 
 
 def restore(model: Any, checkpoint: Path) -> None:
-    """Give a model the weights of a checkpoint of it, as `from_pretrained` reads them.
+    """Load the weights of a model's checkpoint into it, as `from_pretrained` reads them.
 
     Args:
-        model: on any device; stays there.
+        model: a model on any device; it stays there.
         checkpoint: a folder that `save_pretrained` wrote.
 
     Raises:
-        ConfigError: its weights cannot be read.
+        ConfigError: the weights cannot be read.
     """
-    with explained(f"the checkpoint {str(checkpoint)!r}"):
+    with loading(f"the checkpoint {str(checkpoint)!r}"):
         saved = type(model).from_pretrained(checkpoint, dtype=torch.float32)
     model.load_state_dict(saved.state_dict())
 
 
-class EpochOrder(Sampler[int]):
-    """A random order of entries that depends on the seed and the epoch only, so that a resumed run
-    repeats it.
+def device_batch(batch: int, processes: int, size: int | None) -> int:
+    """The number of entries per device and forward pass; accumulation makes up the batch.
 
     Args:
-        lengths: of the entries, in any unit, to put those of about one length together; None for
-            any order.
-        count: number of entries.
-        group: entries of a step.
-        seed: of the order.
-        at_once: entries that all processes take at once. The last are made up with the index
-            `count`, which is none of the entries: accelerate would make them up with entries that
-            were there before.
-    """
-
-    def __init__(
-        self, lengths: Sequence[int] | None, count: int, group: int, seed: int, at_once: int = 1
-    ) -> None:
-        self.lengths, self.count, self.group, self.seed, self.epoch = lengths, count, group, seed, 0
-        self.missing = -count % at_once
-
-    def __len__(self) -> int:
-        return self.count + self.missing
-
-    def __iter__(self) -> Iterator[int]:
-        return iter([*self._entries(), *[self.count] * self.missing])
-
-    def _entries(self) -> list[int]:
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-        order: list[int] = torch.randperm(self.count, generator=generator).tolist()
-        if self.lengths is None:
-            return order
-        # As LLaVA does: shuffled, cut into steps of random entries, each step's sorted. Steps of
-        # about one length need a longer stretch to sort over.
-        stretch = min(self.group * 50, max(self.group, self.count // 4))
-        steps: list[list[int]] = []
-        for start in range(0, self.count, stretch):
-            part = sorted(
-                order[start : start + stretch], key=self.lengths.__getitem__, reverse=True
-            )
-            steps += [part[i : i + self.group] for i in range(0, len(part), self.group)]
-        short = [
-            step for step in steps if len(step) < self.group
-        ]  # only full steps may be moved about
-        full = [step for step in steps if len(step) == self.group]
-        shuffled = torch.randperm(len(full), generator=generator).tolist()
-        return [index for step in [*(full[i] for i in shuffled), *short] for index in step]
-
-
-class _Epochs(TrainerCallback):  # type: ignore[misc]
-    """Tells the order which epoch begins; accelerate's own way does not reach it in a resumed
-    epoch."""
-
-    def __init__(self, order: EpochOrder) -> None:
-        self.order = order
-
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.order.epoch = int(state.epoch or 0)
-
-
-class StopAtNan(TrainerCallback):  # type: ignore[misc]
-    """Ends a run whose loss is no number any more: what follows would only overwrite sound
-    checkpoints."""
-
-    def on_log(
-        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
-    ) -> None:
-        if not math.isfinite((logs or {}).get("loss", 0.0)):
-            raise ConfigError(
-                f"the loss is {(logs or {})['loss']} at step {state.global_step}: a lower "
-                f"learning rate or "
-                "--precision float32 may help"
-            )
-
-
-def device_batch(batch: int, processes: int, wanted: int | None) -> int:
-    """How many entries a device takes at once, so that steps of accumulation make up the batch.
+        batch: entries per step, over all processes.
+        processes: number of processes.
+        size: the required number; None for the largest divisor up to `MAX_DEVICE_BATCH`.
 
     Raises:
-        ConfigError: the batch cannot be divided so.
+        ConfigError: the batch cannot be divided evenly.
     """
     share, rest = divmod(batch, processes)
-    if rest or (wanted is not None and share % wanted):
-        each = f" of {wanted} at once" if wanted else ""
-        raise ConfigError(f"a batch of {batch} cannot be divided among {processes} processes{each}")
-    return wanted or max(
-        size for size in range(1, min(DEVICE_BATCH, share) + 1) if share % size == 0
-    )
+    if rest or (size is not None and share % size):
+        detail = f" of {size} at once" if size else ""
+        raise ConfigError(
+            f"a batch of {batch} cannot be divided among {processes} processes{detail}"
+        )
+    if size is not None:
+        return size
+    candidates = range(min(MAX_DEVICE_BATCH, share), 0, -1)
+    return next(candidate for candidate in candidates if share % candidate == 0)
 
 
 def arguments(recompute: bool, **settings: Any) -> Any:
-    """TrainingArguments that neither report to anyone nor spread a batch over the GPUs of one
-    process.
+    """`TrainingArguments` without reports to other services and without `DataParallel`.
 
     Args:
-        recompute: activations in the backward pass.
-        settings: of TrainingArguments.
+        recompute: whether the backward pass recomputes activations.
+        settings: further arguments of `TrainingArguments`.
     """
     if recompute:
-        known = {item.name for item in fields(TrainingArguments)}
-        name = (
-            "activation_checkpointing"
-            if "activation_checkpointing" in known
-            else "gradient_checkpointing"
-        )
+        name = "gradient_checkpointing"
+        if any(item.name == "activation_checkpointing" for item in fields(TrainingArguments)):
+            name = "activation_checkpointing"
         settings |= {name: True, f"{name}_kwargs": {"use_reentrant": False}}
-    made = TrainingArguments(
+    training_arguments = TrainingArguments(
         report_to="none", log_level="error", remove_unused_columns=False, **settings
     )
-    # DataParallel cuts every tensor into equal parts, but one tensor holds the patches of all
+    # DataParallel splits every tensor into equal parts, but one tensor contains the patches of all
     # images.
-    made._n_gpu = min(made.n_gpu, 1)
-    return made
+    training_arguments._n_gpu = min(training_arguments.n_gpu, 1)
+    return training_arguments

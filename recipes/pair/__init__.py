@@ -1,1 +1,1 @@
-"""Making the embedded pair: ``python -m recipes.pair``."""
+"""Training of the embedded pair: ``python -m recipes.pair``."""

@@ -1,15 +1,15 @@
 """``python -m recipes.pair``: trains and exports the embedded pair.
 
-Checkpoints lie under ``runs/pair``; run again after an interruption and it goes on from the last
-one. Parts can be asked for by name, so that target and draft can train beside each other on two
-cores: ``python -m recipes.pair target --threads 1``, ``... draft --threads 1``. With an NVIDIA GPU,
-``--recipe gpu --device cuda --minutes 9`` trains a larger target in pieces of nine minutes.
+Checkpoints are in ``runs/pair``; the same command resumes from the newest ones after an
+interruption. To train target and draft at the same time on two cores, run
+``python -m recipes.pair target --threads 1`` and ``python -m recipes.pair draft --threads 1``. With
+an NVIDIA GPU, ``--recipe gpu --device cuda --minutes 9`` trains a larger target in pieces of nine
+minutes.
 """
 
 import argparse
 import sys
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,105 +20,135 @@ from transformers.utils import logging
 from recipes.pair.data import check_fast_path
 from recipes.pair.export import export, size
 from recipes.pair.grow import deepen
-from recipes.pair.jobs import sight_job, telling_job
+from recipes.pair.jobs import language_job, vision_job
 from recipes.pair.loop import Job, OutOfTime, train
 from recipes.pair.models import build_model, build_processor
-from recipes.pair.recipe import EMBEDDED, RECIPES, RUNS, SEED, Recipe, shortened
+from recipes.pair.recipe import (
+    EMBEDDED,
+    RECIPES,
+    RUNS,
+    WEIGHT_SEED,
+    LanguageStage,
+    Recipe,
+    shortened,
+)
 from recipes.pair.tokenizer import build_tokenizer
-from recipes.pair.watch import watching_job
+from recipes.pair.video import film_job
+
+EXIT_OUT_OF_TIME = 3
 
 
-@dataclass
-class Making:
-    """One model in the making: every phase resumes from its own checkpoint."""
+class ModelTraining:
+    """The training of one model; every phase resumes from its own checkpoint.
 
-    recipe: Recipe
-    processor: Any
-    runs: Path
-    device: str
-    minutes: float | None  # for this run, all phases together
-    began: float = field(default_factory=time.monotonic)
-    seconds: float = 0.0  # of training, earlier runs counted in
+    Args:
+        recipe: the model and its phases.
+        tokenizer: the pair's tokenizer.
+        runs: folder for checkpoints.
+        device: as PyTorch names it.
+        minutes: time limit of this run, all phases together; None for none.
+    """
 
-    def make(self) -> Any:
-        """Trains all phases and returns the model, on the CPU."""
-        recipe, tokenizer, seed = self.recipe, self.processor.tokenizer, self.recipe.seed
-        model = build_model(recipe.shape, tokenizer, SEED).to(self.device)
-        self._train(sight_job(model, recipe.sight, seed))
-        self._train(telling_job(model, tokenizer, recipe.tell, recipe.tell_mix, seed))
-        if recipe.watch_depth:
-            depth, since = recipe.watch_depth, recipe.review_since
-            self._train(
-                watching_job(model, tokenizer, recipe.watch, recipe.watch_mix, seed + 25, depth)
-            )
-            self._train(
-                watching_job(model, tokenizer, recipe.long, recipe.long_mix, seed + 50, depth)
-            )
-            self._train(
-                watching_job(
-                    model, tokenizer, recipe.review, recipe.review_mix, seed + 75, depth, since
-                )
-            )
-            self._train(
-                watching_job(
-                    model, tokenizer, recipe.read, recipe.read_mix, seed + 100, depth, since
-                )
-            )
-            self._train(
-                watching_job(model, tokenizer, recipe.far, recipe.far_mix, seed + 125, depth, since)
-            )
-        else:
-            self._train(telling_job(model, tokenizer, recipe.long, recipe.long_mix, seed + 50))
-        if recipe.deep:
-            model = deepen(model, build_model(recipe.deep, tokenizer, SEED).to(self.device))
-            self._train(
-                telling_job(model, tokenizer, recipe.deepened, recipe.deepened_mix, seed + 150)
-            )
+    def __init__(
+        self, recipe: Recipe, tokenizer: Any, runs: Path, device: str, minutes: float | None
+    ) -> None:
+        self.recipe = recipe
+        self.tokenizer = tokenizer
+        self.runs = runs
+        self.device = device
+        self.minutes = minutes
+        self.start = time.monotonic()
+        self.seconds = 0.0  # training time, including earlier runs
+
+    def run(self) -> Any:
+        """Train all phases and return the model, on the CPU.
+
+        Raises:
+            OutOfTime: the time limit was reached.
+        """
+        recipe = self.recipe
+        model = build_model(recipe.shape, self.tokenizer, WEIGHT_SEED).to(self.device)
+        self._train(vision_job(model, recipe.vision, recipe.seed))
+        for stage in recipe.stages:
+            self._train(self._stage_job(model, stage))
+        if recipe.deep is not None and recipe.deepened is not None:
+            deep = build_model(recipe.deep, self.tokenizer, WEIGHT_SEED).to(self.device)
+            model = deepen(model, deep)
+            self._train(self._stage_job(model, recipe.deepened))
         return model.cpu()
 
+    def _stage_job(self, model: Any, stage: LanguageStage) -> Job[Any]:
+        seed = self.recipe.seed + stage.seed_offset
+        if not stage.film_depth:
+            return language_job(model, self.tokenizer, stage.phase, stage.mix, seed)
+        return film_job(
+            model, self.tokenizer, stage.phase, stage.mix, seed, stage.film_depth, stage.since
+        )
+
     def _train(self, job: Job[Any]) -> None:
-        left = None if self.minutes is None else self.minutes - (time.monotonic() - self.began) / 60
-        self.seconds += train(job, self.runs, minutes=left)
+        remaining = None
+        if self.minutes is not None:
+            remaining = self.minutes - (time.monotonic() - self.start) / 60
+        self.seconds += train(job, self.runs, minutes=remaining)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m recipes.pair", description=__doc__)
-    parser.add_argument("parts", nargs="*", default=["target", "draft"], help="target, draft")
-    parser.add_argument("--recipe", choices=sorted(RECIPES), default="cpu")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=2, help="PyTorch threads")
-    parser.add_argument(
-        "--minutes", type=float, help="stop after a checkpoint once this many have passed"
-    )
-    parser.add_argument(
-        "--steps", type=int, help="at most this many a phase: to see that everything runs"
-    )
-    parser.add_argument("--runs", type=Path, default=RUNS, help="where checkpoints lie")
-    parser.add_argument("--out", type=Path, default=EMBEDDED, help="where the finished models go")
-    options = parser.parse_args()
-    console = Console(width=120)
+    options = _parse_options()
     torch.set_num_threads(options.threads)
     logging.disable_progress_bar()
     processor = build_processor(build_tokenizer())
     check_fast_path(processor)
+    console = Console(width=120)
     for recipe in RECIPES[options.recipe]:
         if recipe.name not in options.parts:
             continue
-        recipe = recipe if options.steps is None else shortened(recipe, options.steps)
         try:
-            making = Making(recipe, processor, options.runs, options.device, options.minutes)
-            model = making.make()
-        except OutOfTime as stopped:
-            console.print(f"{stopped}; the same command goes on from there")
-            sys.exit(3)
-        export(model, processor, options.out / recipe.name)
-        millions = sum(p.numel() for p in model.parameters()) / 1e6
-        stored = size(options.out / recipe.name) / 1e6
-        minutes = making.seconds / 60
-        console.print(
-            f"{recipe.name}: {millions:.2f} M parameters, {stored:.1f} MB, trained for "
-            f"{minutes:.0f} minutes"
-        )
+            summary = _train_and_export(recipe, processor, options)
+        except OutOfTime as error:
+            console.print(f"{error}; the same command resumes from it")
+            sys.exit(EXIT_OUT_OF_TIME)
+        console.print(summary)
+
+
+def _train_and_export(recipe: Recipe, processor: Any, options: argparse.Namespace) -> str:
+    """Train and export one model; return a summary of one line."""
+    if options.steps is not None:
+        recipe = shortened(recipe, options.steps)
+    training = ModelTraining(
+        recipe, processor.tokenizer, options.runs, options.device, options.minutes
+    )
+    model = training.run()
+    folder = options.out / recipe.name
+    export(model, processor, folder)
+    millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    return (
+        f"{recipe.name}: {millions:.2f} M parameters, {size(folder) / 1e6:.1f} MB, "
+        f"trained for {training.seconds / 60:.0f} minutes"
+    )
+
+
+def _parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m recipes.pair", description=__doc__)
+    parser.add_argument(
+        "parts",
+        nargs="*",
+        default=["target", "draft"],
+        help="models to train: target, draft (default: both)",
+    )
+    parser.add_argument(
+        "--recipe", choices=sorted(RECIPES), default="cpu", help="sizes and phases of the models"
+    )
+    parser.add_argument("--device", default="cpu", help="PyTorch device")
+    parser.add_argument("--threads", type=int, default=2, help="number of PyTorch threads")
+    parser.add_argument(
+        "--minutes", type=float, help="save and stop after this time; the same command resumes"
+    )
+    parser.add_argument(
+        "--steps", type=int, help="maximum steps per phase, to test that everything runs"
+    )
+    parser.add_argument("--runs", type=Path, default=RUNS, help="folder for checkpoints")
+    parser.add_argument("--out", type=Path, default=EMBEDDED, help="folder for the trained models")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""Training batches: scenes, dialogues about them, and the tensors that the processor would have
-made of them.
+"""Batches of dialogues about scenes, with tensors equal to the processor's.
 
-The processor is the truth of how a sample becomes tensors; this file is its fast path, and
-:func:`check_fast_path` compares the two before any training starts.
+The processor defines the tensors of a sample. This module computes the same tensors faster, and
+`check_fast_path` compares the two before training starts.
 """
 
 from collections.abc import Iterator
@@ -18,26 +17,31 @@ from draftlens.world.samples import KINDS, Sample, draw
 from recipes.pair.models import FRAME_TOKENS, PATCHES, SIDE
 from recipes.pair.tokenizer import IMAGE, VIDEO, chat
 
-MEAN = (0.48145466, 0.4578275, 0.40821073)  # CLIP's, which the OneVision processors normalise by
+MEAN = (0.48145466, 0.4578275, 0.40821073)  # CLIP's, which OneVision's processors normalise by
 STD = (0.26862954, 0.26130258, 0.27577711)
-IMAGE_TOKENS = (
-    PATCHES + PATCHES + SIDE // 8
-)  # the whole picture, its one tile, and a newline for each row of patches
-PAIRED_TOKENS = PATCHES + 1  # one of several pictures is shown whole only, with one newline
+# The whole picture, its only tile, and a newline for each row of patches.
+IMAGE_TOKENS = PATCHES + PATCHES + SIDE // 8
+PAIRED_TOKENS = PATCHES + 1  # one of several pictures: the whole picture and one newline
 IGNORED = -100
-POOL = 16  # batches that are drawn together, so that samples of like length can share a batch
+POOL = 16  # batches that are drawn together, so that samples of similar length share a batch
+PLACEHOLDERS = {"clip": (VIDEO,), "picture": (IMAGE,), "pair": (IMAGE, IMAGE), "talk": ()}
 
 Batch = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Mix:
-    """What a phase is shown: ``share[i]`` of the clip batches have ``frames[i]`` frames; ``batch``
-    samples each.
+    """The data of a phase.
 
-    Scenes are those of the seeds from ``first`` on. A batch of more than ``tokens`` visual tokens
-    is cut to fewer samples. ``others`` of POOL batches are pictures, pairs of pictures and talk
-    without a picture, in this order.
+    Args:
+        frames: possible numbers of frames of the clips in a batch.
+        share: probability of each of these numbers.
+        batch: samples per batch.
+        tokens: maximum number of visual tokens in a batch of clips; larger batches are cut to fewer
+            samples.
+        others: out of `POOL` batches, the number of batches of pictures, of pairs of pictures and
+            of talk without a picture.
+        first: seed of the first scene.
     """
 
     frames: tuple[int, ...]
@@ -48,140 +52,174 @@ class Mix:
     first: int = 0
 
 
-def encode(tokenizer: Any, sample: Sample, num_frames: int) -> tuple[list[int], list[int]]:
-    """Token ids and labels (IGNORED outside the answers) of a dialogue about what the sample
-    shows."""
-    width = {
+@dataclass(frozen=True)
+class BatchPlan:
+    """A batch before rendering.
+
+    Args:
+        samples: samples of one kind.
+        num_frames: frames of each clip.
+    """
+
+    samples: list[Sample]
+    num_frames: int
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The tokens of a dialogue.
+
+    Args:
+        ids: token ids.
+        labels: the ids at answers, `IGNORED` elsewhere.
+    """
+
+    ids: list[int]
+    labels: list[int]
+
+
+def encode(tokenizer: Any, sample: Sample, num_frames: int) -> Encoded:
+    """Tokenize a dialogue; each placeholder becomes the number of visual tokens of its media."""
+    num_visual_tokens = {
         "clip": num_frames * FRAME_TOKENS + 1,
         "picture": IMAGE_TOKENS,
         "pair": PAIRED_TOKENS,
         "talk": 0,
-    }
-    media = {"clip": (VIDEO,), "picture": (IMAGE,), "pair": (IMAGE, IMAGE), "talk": ()}[sample.kind]
-    holders = {tokenizer.convert_tokens_to_ids(holder) for holder in (IMAGE, VIDEO)}
+    }[sample.kind]
+    placeholder_ids = {tokenizer.convert_tokens_to_ids(text) for text in (IMAGE, VIDEO)}
     ids: list[int] = []
     labels: list[int] = []
-    for text, answer in chat(media, list(sample.turns)):
-        for token in tokenizer(text).input_ids:
-            piece = [token] * (width[sample.kind] if token in holders else 1)
-            ids += piece
-            labels += piece if answer else [IGNORED] * len(piece)
-    return ids, labels
+    for piece in chat(PLACEHOLDERS[sample.kind], list(sample.turns)):
+        for token in tokenizer(piece.text).input_ids:
+            repeats = num_visual_tokens if token in placeholder_ids else 1
+            ids += [token] * repeats
+            labels += [token if piece.is_answer else IGNORED] * repeats
+    return Encoded(ids, labels)
 
 
 def pixels(frames: NDArray[np.uint8]) -> torch.Tensor:
-    """Frames ``[..., S, S, 3]`` uint8 to normalised ``[..., 3, S, S]`` float32."""
+    """Normalise frames uint8 ``[..., S, S, 3]`` to float32 ``[..., 3, S, S]``."""
     x = torch.from_numpy(frames).movedim(-1, -3).float() / 255
-    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (MEAN, STD))
+    mean = torch.tensor(MEAN).view(3, 1, 1)
+    std = torch.tensor(STD).view(3, 1, 1)
     return (x - mean) / std
 
 
 def collate(tokenizer: Any, samples: list[Sample], num_frames: int) -> Batch:
-    """One batch of samples of one kind, padded on the right: under a causal mask no real token sees
-    the padding."""
+    """One batch of samples of one kind, padded on the right.
+
+    No attention mask is needed: with causal attention no token attends to the padding after it.
+    """
     rows = [encode(tokenizer, sample, num_frames) for sample in samples]
-    longest = max(len(ids) for ids, _ in rows)
-    pad = tokenizer.pad_token_id
-    batch: Batch = {
-        "input_ids": torch.tensor([ids + [pad] * (longest - len(ids)) for ids, _ in rows]),
-        "labels": torch.tensor(
-            [labels + [IGNORED] * (longest - len(labels)) for _, labels in rows]
-        ),
-    }
-    return {**batch, **_shown(samples, num_frames)}
+    longest = max(len(row.ids) for row in rows)
+    ids = [_padded(row.ids, longest, tokenizer.pad_token_id) for row in rows]
+    labels = [_padded(row.labels, longest, IGNORED) for row in rows]
+    text = {"input_ids": torch.tensor(ids), "labels": torch.tensor(labels)}
+    return {**text, **_visual_inputs(samples, num_frames)}
 
 
-def _shown(samples: list[Sample], num_frames: int) -> Batch:
-    """The visual part of a batch of samples of one kind."""
+def batches(tokenizer: Any, mix: Mix, seed: int, start: int) -> Iterator[Batch]:
+    """Endless batches that depend on the seed only, beginning with number ``start``."""
+    for plan in plans(mix, seed, start):
+        yield collate(tokenizer, plan.samples, plan.num_frames)
+
+
+def plans(mix: Mix, seed: int, start: int) -> Iterator[BatchPlan]:
+    """The plans of `batches`."""
+    first_pool, skip = divmod(start, POOL)
+    yield from _pool(mix, seed, first_pool)[skip:]
+    for pool in range(first_pool + 1, 2**31):
+        yield from _pool(mix, seed, pool)
+
+
+def check_fast_path(processor: Any) -> None:
+    """Compare this module's tensors with the processor's, for every kind of sample.
+
+    Raises:
+        AssertionError: they differ.
+    """
+    for kind in KINDS:
+        sample = draw(kind, 3)
+        ours = collate(processor.tokenizer, [sample], 8)
+        expected = _processed(processor, sample, 8)
+        assert torch.equal(expected["input_ids"], ours["input_ids"]), (
+            f"{kind}: token ids differ from the processor's"
+        )
+        for name in expected.keys() - {"input_ids", "attention_mask"}:
+            torch.testing.assert_close(
+                torch.as_tensor(expected[name]), ours[name], rtol=0, atol=1e-5, check_dtype=False
+            )
+
+
+def _padded(row: list[int], length: int, value: int) -> list[int]:
+    return row + [value] * (length - len(row))
+
+
+def _visual_inputs(samples: list[Sample], num_frames: int) -> Batch:
+    """The visual tensors of a batch of samples of one kind."""
     kind = samples[0].kind
-    scenes = [scene for sample in samples for scene in sample.scenes]
     if kind == "talk":
         return {}
+    scenes = [scene for sample in samples for scene in sample.scenes]
     if kind == "clip":
-        return {
-            "pixel_values_videos": pixels(
-                np.stack([render(scene, num_frames, SIDE) for scene in scenes])
-            )
-        }
-    values = pixels(np.stack([render_still(scene, SIDE) for scene in scenes]))[:, None]
+        clips = np.stack([render(scene, num_frames, SIDE) for scene in scenes])
+        return {"pixel_values_videos": pixels(clips)}
+    pictures = pixels(np.stack([render_still(scene, SIDE) for scene in scenes]))[:, None]
     count = len(samples[0].scenes)
+    if count == 1:
+        # A single picture appears twice: whole, and as its only tile, which is the same.
+        pictures = pictures.expand(-1, 2, -1, -1, -1)
     return {
-        # A single picture comes twice: whole, and as its only tile, which is the same.
-        "pixel_values": values.expand(-1, 2, -1, -1, -1) if count == 1 else values,
+        "pixel_values": pictures,
         "image_sizes": torch.full((len(scenes), 2), SIDE),
         "batch_num_images": torch.full((len(samples),), count),
     }
 
 
-def batches(tokenizer: Any, mix: Mix, seed: int, start: int) -> Iterator[Batch]:
-    """Endless batches, the same for the same seed; ``start`` skips that many (to resume)."""
-    for samples, frames in plans(mix, seed, start):
-        yield collate(tokenizer, samples, frames)
-
-
-def plans(mix: Mix, seed: int, start: int) -> Iterator[tuple[list[Sample], int]]:
-    """What goes into each batch: samples of one kind, and how many frames clips have."""
-    for pool in range(start // POOL, 2**31):
-        skip = start % POOL if pool == start // POOL else 0
-        yield from _plan(mix, seed, pool)[skip:]
-
-
-def _plan(mix: Mix, seed: int, pool: int) -> list[tuple[list[Sample], int]]:
-    """The batches of one pool, before rendering, in a shuffled order."""
+def _pool(mix: Mix, seed: int, pool: int) -> list[BatchPlan]:
+    """The plans of one pool of batches, in a random order."""
     rng = np.random.default_rng([seed, pool])
     counts = dict(zip(KINDS, (POOL - sum(mix.others), *mix.others), strict=True))
-    at = mix.first + pool * POOL * mix.batch
+    scene_seed = mix.first + pool * POOL * mix.batch
     plans = []
     for kind, count in counts.items():
-        samples = [draw(kind, at + i) for i in range(count * mix.batch)]
-        at += len(samples)
-        samples.sort(
-            key=lambda sample: sum(
-                len(turn.marked_answer) + len(turn.question) for turn in sample.turns
-            )
-        )
-        for start in range(0, len(samples), mix.batch):
-            frames = int(rng.choice(mix.frames, p=mix.share))
-            rows = (
-                mix.batch
-                if kind != "clip"
-                else max(1, min(mix.batch, mix.tokens // (frames * FRAME_TOKENS)))
-            )
-            chosen = samples[start : start + mix.batch]
-            picks = sorted(int(i) for i in rng.permutation(len(chosen))[:rows])
-            plans.append(([chosen[i] for i in picks], frames))
-    return [plans[int(i)] for i in rng.permutation(len(plans))]
+        num_samples = count * mix.batch
+        samples = [draw(kind, scene_seed + index) for index in range(num_samples)]
+        scene_seed += num_samples
+        samples.sort(key=_text_length)
+        for start in range(0, num_samples, mix.batch):
+            plans.append(_plan(mix, samples[start : start + mix.batch], rng))
+    return [plans[int(index)] for index in rng.permutation(len(plans))]
 
 
-def check_fast_path(processor: Any) -> None:
-    """Raises AssertionError unless this file's tensors equal the processor's, for every kind of
-    sample."""
-    for kind in KINDS:
-        sample = draw(kind, 3)
-        ours = collate(processor.tokenizer, [sample], 8)
-        truth = _processed(processor, sample, 8)
-        assert torch.equal(truth["input_ids"], ours["input_ids"]), (
-            f"{kind}: token ids differ from the processor's"
-        )
-        for name in truth.keys() - {"input_ids", "attention_mask"}:
-            torch.testing.assert_close(
-                torch.as_tensor(truth[name]), ours[name], rtol=0, atol=1e-5, check_dtype=False
-            )
+def _plan(mix: Mix, samples: list[Sample], rng: np.random.Generator) -> BatchPlan:
+    """A batch of some of the samples, as many as the limit of visual tokens allows."""
+    num_frames = int(rng.choice(mix.frames, p=mix.share))
+    num_rows = mix.batch
+    if samples[0].kind == "clip":
+        num_rows = max(1, min(mix.batch, mix.tokens // (num_frames * FRAME_TOKENS)))
+    indices = sorted(int(index) for index in rng.permutation(len(samples))[:num_rows])
+    return BatchPlan([samples[index] for index in indices], num_frames)
+
+
+def _text_length(sample: Sample) -> int:
+    return sum(len(turn.marked_answer) + len(turn.question) for turn in sample.turns)
 
 
 def _processed(processor: Any, sample: Sample, num_frames: int) -> Any:
-    """The whole dialogue as the processor encodes it."""
-    shown = [{"type": "video" if sample.kind == "clip" else "image"}] * len(sample.scenes)
-    talk: list[Any] = []
-    for i, turn in enumerate(sample.turns):
-        question = [*(shown if i == 0 else []), {"type": "text", "text": turn.question}]
-        talk += [
-            {"role": "user", "content": question},
-            {"role": "assistant", "content": turn.answer},
-        ]
+    """The processor's tensors of a whole dialogue."""
     media: dict[str, Any] = {}
+    media_type = "image"
     if sample.kind == "clip":
+        media_type = "video"
         media = {"videos": [render(sample.scenes[0], num_frames, SIDE)], "do_sample_frames": False}
     elif sample.scenes:
         media = {"images": [[render_still(scene, SIDE) for scene in sample.scenes]]}
-    return processor(text=processor.apply_chat_template(talk), return_tensors="pt", **media)
+    messages: list[Any] = []
+    content: list[Any] = [{"type": media_type}] * len(sample.scenes)
+    for turn in sample.turns:
+        content = [*content, {"type": "text", "text": turn.question}]
+        messages.append({"role": "user", "content": content})
+        messages.append({"role": "assistant", "content": turn.answer})
+        content = []  # only the first question shows media
+    return processor(text=processor.apply_chat_template(messages), return_tensors="pt", **media)

@@ -1,6 +1,5 @@
-"""The trained models as folders that ``from_pretrained`` loads offline."""
+"""Export of the trained models as folders that ``from_pretrained`` loads without a network."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,10 @@ from transformers import (
 
 
 def export(model: Any, processor: Any, folder: Path) -> None:
-    """Writes weights (float16), configuration, processor and tokenizer; the folder loads by itself,
-    as float32."""
+    """Write float16 weights, configuration, processor and tokenizer.
+
+    The configuration states float32, so ``from_pretrained`` computes in float32 by default.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     half = type(model)(model.config)
     half.load_state_dict(model.state_dict())
@@ -24,25 +25,22 @@ def export(model: Any, processor: Any, folder: Path) -> None:
         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, do_sample=False
     )
     half.save_pretrained(folder)
-    (folder / "model.safetensors").chmod(0o644)  # written for its owner alone otherwise
+    # By default only the owner may read this file.
+    (folder / "model.safetensors").chmod(0o644)
     processor.save_pretrained(folder)
-    _load_as_float32(folder / "config.json")
-
-
-def _load_as_float32(config: Path) -> None:
-    """Half precision is for the disk only: the configuration says what to compute in."""
+    config = folder / "config.json"
     config.write_text(config.read_text().replace('"float16"', '"float32"'))
-    json.loads(config.read_text())
 
 
 def load(folder: Path) -> tuple[Any, Any]:
-    """A model in float32 evaluation mode and its processor, without touching the network."""
+    """A float32 model in evaluation mode, and its processor, without network access."""
     model = LlavaOnevisionForConditionalGeneration.from_pretrained(
         folder, dtype=torch.float32, local_files_only=True
-    ).eval()
-    return model, LlavaOnevisionProcessor.from_pretrained(folder, local_files_only=True)
+    )
+    processor = LlavaOnevisionProcessor.from_pretrained(folder, local_files_only=True)
+    return model.eval(), processor
 
 
 def size(folder: Path) -> int:
-    """Bytes of all files in a folder."""
+    """Total size of the files in a folder, in bytes."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

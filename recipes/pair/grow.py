@@ -1,9 +1,9 @@
-"""A deep model from a shallow one that computes the same function: training then goes on from
-there.
+"""Construction of a deep model from a shallow one that computes the same function.
 
-Every trained layer is followed by copies of itself whose two output projections are zero, so that
-they add nothing to the residual stream until training gives them something to add. Learning to see
-is much cheaper in the shallow model, and depth is what sets a small model's decode time on a CPU.
+Every trained layer is followed by copies of itself whose two output projections are zero. They add
+nothing to the residual stream until further training changes them. A model
+learns to see much faster while its language model is shallow, but the depth of the language model
+determines the decode time of a small model on a CPU.
 """
 
 import copy
@@ -14,19 +14,36 @@ import torch
 
 @torch.no_grad()
 def deepen(shallow: Any, deep: Any) -> Any:
-    """Fills ``deep`` (same widths, a multiple of the layers) from ``shallow`` and returns it."""
-    parts = shallow.model.language_model.layers
-    layers = deep.model.language_model.layers
-    if len(layers) % len(parts):
-        raise ValueError(f"cannot spread {len(parts)} layers evenly over {len(layers)}")
-    every = len(layers) // len(parts)
-    rest = {
-        name: v for name, v in shallow.state_dict().items() if ".language_model.layers." not in name
-    }
-    deep.load_state_dict(rest, strict=False)
-    for i, layer in enumerate(layers):
-        layer.load_state_dict(copy.deepcopy(parts[i // every].state_dict()))
-        if i % every:
+    """Initialise a deep model from a shallow one.
+
+    Args:
+        shallow: the trained model.
+        deep: a model of the same widths with a multiple of the layers; it is modified in place.
+
+    Returns:
+        ``deep``.
+
+    Raises:
+        ValueError: the number of layers is not a multiple.
+    """
+    shallow_layers = shallow.model.language_model.layers
+    deep_layers = deep.model.language_model.layers
+    copies, rest = divmod(len(deep_layers), len(shallow_layers))
+    if rest:
+        raise ValueError(
+            f"cannot spread {len(shallow_layers)} layers evenly over {len(deep_layers)}"
+        )
+    deep.load_state_dict(_state_outside_layers(shallow), strict=False)
+    for index, layer in enumerate(deep_layers):
+        source = shallow_layers[index // copies]
+        layer.load_state_dict(copy.deepcopy(source.state_dict()))
+        if index % copies:
             layer.self_attn.o_proj.weight.zero_()
             layer.mlp.down_proj.weight.zero_()
     return deep
+
+
+def _state_outside_layers(model: Any) -> dict[str, torch.Tensor]:
+    """The parameters that are not in the layers of the language model."""
+    state = model.state_dict()
+    return {name: value for name, value in state.items() if ".language_model.layers." not in name}

@@ -1,4 +1,4 @@
-"""The two kinds of training as jobs of the loop: learning to see, and learning to tell."""
+"""Jobs of the loop: the vision encoder on frames, and the language model on dialogues."""
 
 from typing import Any
 
@@ -6,41 +6,58 @@ import torch
 from torch import nn
 
 from recipes.pair.data import Batch, Mix, batches
-from recipes.pair.loop import Job, Phase, answer_loss
+from recipes.pair.loop import Job, Phase, StepResult, answer_loss
 from recipes.pair.models import PATCHES
-from recipes.pair.sight import Labels, Namer, sight_loss, sights, visual_tokens
+from recipes.pair.vision import (
+    FrameBatch,
+    FrameClassifier,
+    frame_batches,
+    frame_loss,
+    visual_tokens,
+)
 
-Sight = tuple[torch.Tensor, Labels]
 
-
-class Seeing(nn.Module):
-    """What is trained while learning to see: tower, projector and the heads that are thrown
-    away."""
+class VisionModel(nn.Module):
+    """The module of the vision job: vision encoder, projector, and a classifier to discard."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
+        # The names of the attributes are part of the checkpoints.
         self.tower = model.model.vision_tower
         self.projector = model.model.multi_modal_projector
-        self.namer = Namer(model.config.text_config.hidden_size)
+        self.namer = FrameClassifier(model.config.text_config.hidden_size)
 
 
-def sight_job(model: Any, phase: Phase, seed: int, scenes: int = 48) -> Job[Sight]:
-    """Trains the model's tower and projector in place."""
+def vision_job(model: Any, phase: Phase, seed: int, scenes: int = 48) -> Job[FrameBatch]:
+    """A job that trains the model's vision encoder and projector in place.
+
+    Args:
+        model: the model.
+        phase: the length and speed of the training.
+        seed: seed of the data and of the classifier.
+        scenes: scenes per batch.
+    """
     model.set_attn_implementation("eager")
     torch.manual_seed(seed)
-    seeing = Seeing(model).to(model.device)
+    module = VisionModel(model).to(model.device)
+
+    def loss(batch: FrameBatch) -> StepResult:
+        return frame_loss(module.namer, visual_tokens(model, batch.frames), batch.labels)
+
     return Job(
         phase,
-        seeing,
-        lambda start: sights(seed, scenes, start),
-        lambda batch: sight_loss(seeing.namer, visual_tokens(model, batch[0]), batch[1]),
-        lambda batch: len(batch[0]) * PATCHES,
+        module,
+        lambda start: frame_batches(seed, scenes, start),
+        loss,
+        lambda batch: len(batch.frames) * PATCHES,
     )
 
 
-def telling_job(model: Any, tokenizer: Any, phase: Phase, mix: Mix, seed: int) -> Job[Batch]:
-    """Trains the model in place, except for the tower, which can see already: that is much
-    cheaper."""
+def language_job(model: Any, tokenizer: Any, phase: Phase, mix: Mix, seed: int) -> Job[Batch]:
+    """A job that trains the model on dialogues, in place.
+
+    The vision encoder is already trained. It is frozen, which makes training much cheaper.
+    """
     model.set_attn_implementation("sdpa")
     model.requires_grad_(True)
     model.model.vision_tower.requires_grad_(False)

@@ -1,4 +1,4 @@
-"""The pair's processor and models: stock transformers classes, small configurations."""
+"""The pair's processor and models: classes of transformers with small configurations."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,18 +16,23 @@ from transformers import (
 
 from recipes.pair.tokenizer import CHAT_TEMPLATE, END, IMAGE, PAD, VIDEO
 
-SIDE = 64  # pixels: every frame and picture is resized to this square
+SIDE = 64  # pixels; every frame and picture is resized to this square
 PATCH = 8
-PATCHES = (
-    SIDE // PATCH
-) ** 2  # visual tokens of a picture before newlines; a video frame is pooled to a quarter
-FRAME_TOKENS = PATCHES // 4
+PATCHES = (SIDE // PATCH) ** 2  # visual tokens of a picture, without newlines
+FRAME_TOKENS = PATCHES // 4  # a video frame is pooled to a quarter of its patches
+MAX_POSITIONS = 8192
+POSITION_STD = 0.5
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of one model: layers, widths and heads of the language model and of the vision
-    tower."""
+    """Sizes of one model.
+
+    Args:
+        layers, width, inner, heads: number of layers, hidden size, size of the feed-forward layer
+            and number of heads of the language model.
+        vision_layers, vision_width, vision_inner, vision_heads: those of the vision encoder.
+    """
 
     layers: int
     width: int
@@ -39,7 +44,7 @@ class Shape:
     vision_heads: int
 
 
-# Targets start shallow and are deepened after they have learned (see grow.py).
+# Targets are trained shallow and deepened afterwards (see grow.py).
 TARGET_SHALLOW = Shape(4, 128, 384, 4, 3, 128, 384, 4)
 TARGET = Shape(20, 128, 384, 4, 3, 128, 384, 4)
 LARGE_SHALLOW = Shape(4, 320, 896, 5, 4, 224, 640, 4)
@@ -48,7 +53,7 @@ DRAFT = Shape(2, 96, 256, 3, 1, 64, 128, 2)
 
 
 def build_processor(tokenizer: Any) -> Any:
-    """The processor that both models share."""
+    """The processor of both models."""
     size = {"height": SIDE, "width": SIDE}
     return LlavaOnevisionProcessor(
         image_processor=LlavaOnevisionImageProcessor(
@@ -65,33 +70,9 @@ def build_processor(tokenizer: Any) -> Any:
 
 def build_config(shape: Shape, tokenizer: Any) -> Any:
     """The LLaVA-OneVision configuration of one model of the pair."""
-    vision = SiglipVisionConfig(
-        hidden_size=shape.vision_width,
-        intermediate_size=shape.vision_inner,
-        num_hidden_layers=shape.vision_layers,
-        num_attention_heads=shape.vision_heads,
-        image_size=SIDE,
-        patch_size=PATCH,
-        vision_use_head=False,
-    )
-    eos, pad = (tokenizer.convert_tokens_to_ids(t) for t in (END, PAD))
-    text = Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=shape.width,
-        intermediate_size=shape.inner,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.heads,
-        max_position_embeddings=8192,
-        bos_token_id=None,
-        eos_token_id=eos,
-        pad_token_id=pad,
-        initializer_range=0.05,
-        tie_word_embeddings=False,
-    )
     return LlavaOnevisionConfig(
-        vision_config=vision,
-        text_config=text,
+        vision_config=_vision_config(shape),
+        text_config=_text_config(shape, tokenizer),
         image_token_index=tokenizer.convert_tokens_to_ids(IMAGE),
         video_token_index=tokenizer.convert_tokens_to_ids(VIDEO),
         vision_feature_select_strategy="full",
@@ -103,10 +84,40 @@ def build_config(shape: Shape, tokenizer: Any) -> Any:
 
 
 def build_model(shape: Shape, tokenizer: Any, seed: int) -> Any:
-    """A fresh float32 model with random weights from the seed."""
+    """A float32 model with random weights."""
     torch.manual_seed(seed)
     model = LlavaOnevisionForConditionalGeneration(build_config(shape, tokenizer)).float()
-    # The default (a tenth) is too faint beside the patches' colours for attention to find its way
-    # by position.
-    torch.nn.init.normal_(model.model.vision_tower.embeddings.position_embedding.weight, std=0.5)
+    # The default of a tenth of this is so small, compared with the patches' colours, that attention
+    # does not learn to use positions.
+    positions = model.model.vision_tower.embeddings.position_embedding
+    torch.nn.init.normal_(positions.weight, std=POSITION_STD)
     return model
+
+
+def _vision_config(shape: Shape) -> Any:
+    return SiglipVisionConfig(
+        hidden_size=shape.vision_width,
+        intermediate_size=shape.vision_inner,
+        num_hidden_layers=shape.vision_layers,
+        num_attention_heads=shape.vision_heads,
+        image_size=SIDE,
+        patch_size=PATCH,
+        vision_use_head=False,
+    )
+
+
+def _text_config(shape: Shape, tokenizer: Any) -> Any:
+    return Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=shape.width,
+        intermediate_size=shape.inner,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
+        max_position_embeddings=MAX_POSITIONS,
+        bos_token_id=None,
+        eos_token_id=tokenizer.convert_tokens_to_ids(END),
+        pad_token_id=tokenizer.convert_tokens_to_ids(PAD),
+        initializer_range=0.05,
+        tie_word_embeddings=False,
+    )

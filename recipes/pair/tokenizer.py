@@ -1,6 +1,7 @@
-"""The pair's one tokenizer: byte-level BPE trained on what is said in the world."""
+"""The tokenizer of both models: byte-level BPE trained on the world's dialogues."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -10,7 +11,12 @@ from draftlens.world import Turn
 from draftlens.world.samples import KINDS, draw
 
 VOCABULARY = 768
-START, END, PAD, IMAGE, VIDEO = "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<image>", "<video>"
+MAX_LENGTH = 8192
+START = "<|im_start|>"
+END = "<|im_end|>"
+PAD = "<|endoftext|>"
+IMAGE = "<image>"
+VIDEO = "<video>"
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -26,8 +32,21 @@ CHAT_TEMPLATE = (
 )
 
 
+@dataclass(frozen=True)
+class ChatPiece:
+    """A part of the text of a chat.
+
+    Args:
+        text: the text.
+        is_answer: whether the text is an answer, which is trained on.
+    """
+
+    text: str
+    is_answer: bool
+
+
 def world_text(num_samples: int) -> Iterator[str]:
-    """Every question and answer of the first ``num_samples`` training samples of each kind."""
+    """The questions and answers of the first ``num_samples`` training samples of each kind."""
     for seed in range(num_samples):
         for kind in KINDS:
             for turn in draw(kind, seed).turns:
@@ -37,7 +56,7 @@ def world_text(num_samples: int) -> Iterator[str]:
 
 
 def build_tokenizer(num_samples: int = 800) -> Any:
-    """A ``PreTrainedTokenizerFast`` with the Qwen-style chat tokens; the same one every time."""
+    """A ``PreTrainedTokenizerFast`` with Qwen's chat tokens; the result is deterministic."""
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -55,20 +74,23 @@ def build_tokenizer(num_samples: int = 800) -> Any:
         additional_special_tokens=[START, IMAGE, VIDEO],
         clean_up_tokenization_spaces=False,
         padding_side="left",
-        model_max_length=8192,
+        model_max_length=MAX_LENGTH,
     )
 
 
-def chat(media: tuple[str, ...], turns: list[Turn]) -> list[tuple[str, bool]]:
-    """The chat as pieces of text, each with whether it is an answer (and so trained on).
+def chat(placeholders: tuple[str, ...], turns: list[Turn]) -> list[ChatPiece]:
+    """The pieces of a chat; joined, they are the chat template's text of the conversation.
 
-    Joined, the pieces are what the chat template makes of the same conversation; ``media`` has an
-    IMAGE or VIDEO for each thing shown, all before the first question.
+    Args:
+        placeholders: `IMAGE` or `VIDEO` for each media item; all precede the first question.
+        turns: questions and answers.
     """
-    pieces: list[tuple[str, bool]] = []
-    for i, turn in enumerate(turns):
-        shown = "".join(f"{holder}\n" for holder in media) if i == 0 else ""
-        pieces.append((f"{START}user\n{shown}{turn.question}{END}\n{START}assistant\n", False))
-        pieces.append((f"{turn.answer}{END}", True))
-        pieces.append(("\n", False))
+    pieces: list[ChatPiece] = []
+    media = "".join(f"{placeholder}\n" for placeholder in placeholders)
+    for turn in turns:
+        prompt = f"{START}user\n{media}{turn.question}{END}\n{START}assistant\n"
+        pieces.append(ChatPiece(prompt, is_answer=False))
+        pieces.append(ChatPiece(f"{turn.answer}{END}", is_answer=True))
+        pieces.append(ChatPiece("\n", is_answer=False))
+        media = ""
     return pieces

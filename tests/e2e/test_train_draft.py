@@ -24,7 +24,7 @@ DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "training.md").read_t
 def run(
     command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[..., Any]:
-    """`draftlens` with these words, in a folder of its own; what it prints comes as one line."""
+    """Runs `draftlens` in a temporary folder; returns its status and outputs as single lines."""
     monkeypatch.chdir(tmp_path)
 
     def call(*words: str) -> tuple[int, str, str]:
@@ -45,7 +45,7 @@ def clips_data(run: Any) -> None:
 
 
 def changed(before: Path, after: Path) -> set[str]:
-    """Parts of the model whose weights are not the same any more."""
+    """The parts of the model with changed weights."""
     one, other = (
         AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
         for folder in (before, after)
@@ -128,7 +128,7 @@ def test_ctrl_c_says_from_where_it_goes_on(
             patch.setattr(DraftTrainer, "training_step", interrupted)
             status, _, err = run(*words, *more)
         assert status == 130
-        assert f"{command} goes on from step 2 of the instruct stage" in err
+        assert f"{command} resumes from step 2 of the instruct stage" in err
         assert "Traceback" not in err
     status, out, err = run(*words)
     assert status == 0
@@ -143,8 +143,8 @@ GOOD = '{"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "va
 @pytest.mark.parametrize(
     ("data", "words", "sentence"),
     [
-        ("{", ["--draft", "embedded"], "is no valid JSON at line 1, column 2"),
-        ("[]", ["--draft", "embedded"], "data.json holds no entries"),
+        ("{", ["--draft", "embedded"], "is not valid JSON at line 1, column 2"),
+        ("[]", ["--draft", "embedded"], "data.json contains no entries"),
         (
             f"{GOOD}\n[]",
             ["--draft", "embedded"],
@@ -152,7 +152,11 @@ GOOD = '{"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "va
         ),
         (GOOD, [], "name either a draft to train on or a draft_config"),
         (GOOD, ["--draft", "embedded", "--lr", "0"], "lr must be a number above 0"),
-        (GOOD, ["--draft", "embedded"], "shows no images or videos, so the projector cannot learn"),
+        (
+            GOOD,
+            ["--draft", "embedded"],
+            "contains no images or videos, so the projector cannot learn",
+        ),
         (
             GOOD,
             ["--draft", "/no/such/model"],

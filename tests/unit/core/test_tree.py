@@ -125,3 +125,58 @@ def test_no_mask_where_one_token_sees_everything() -> None:
     single = trees.ancestors(EMPTY)
     assert trees.attention_mask([5, 5], single) is None
     assert torch.equal(trees.attention_mask([5, 4], single), slow_mask([5, 4], single))
+
+
+def random_batch(seed: int) -> list[Topology]:
+    rng = random.Random(seed)
+    return [rng.choice(TREES) for _ in range(rng.randint(1, 5))]
+
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("topology", TREES)
+def test_equal_trees_of_a_batch_share_their_tables(topology: Topology) -> None:
+    same = [topology, Topology(topology.parents), topology]
+    assert torch.equal(trees.batch_ancestors(same, CPU), trees.ancestors(topology))
+    assert torch.equal(trees.batch_depths(same, CPU), trees.depths(topology))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_trees_that_differ_by_row_equal_the_slow_twin(seed: int) -> None:
+    """Fillers attend to themselves and nothing attends to them; their depth is 0."""
+    topologies = [EMPTY, FORKED, *random_batch(seed)]
+    width = max(map(len, topologies)) + 1
+    visible = trees.batch_ancestors(topologies, CPU)
+    depths = trees.batch_depths(topologies, CPU)
+    assert visible.shape == (len(topologies), width, width)
+    assert visible.dtype == torch.bool
+    assert depths.shape == (len(topologies), width)
+    assert depths.dtype == torch.int64
+    for row, topology in enumerate(topologies):
+        for token in range(width):
+            node = token - 1
+            real = token <= len(topology)
+            path = line(topology, node) if real else []
+            seen = {other + 1 for other in (ROOT, *path)} if real else {token}
+            assert set(visible[row, token].nonzero()[:, 0].tolist()) == seen
+            assert int(depths[row, token]) == len(path)
+
+
+def test_cached_tables_are_not_changed_by_a_batch() -> None:
+    before = trees.ancestors(FORKED, CPU).clone()
+    trees.batch_ancestors([EMPTY, FORKED], CPU)[1].fill_(False)
+    assert torch.equal(trees.ancestors(FORKED, CPU), before)
+
+
+@pytest.mark.parametrize("prefix", [[4, 4, 4], [0, 0, 0], [3, 0, 7]])
+def test_the_attention_mask_of_rows_that_differ_equals_the_slow_twin(prefix: list[int]) -> None:
+    window = trees.batch_ancestors([chain(2), FORKED, EMPTY], CPU)
+    for part in (window, window[:, -2:], window[:, :1]):
+        mask = trees.attention_mask(prefix, part)
+        assert mask is not None
+        assert mask.shape == (3, 1, part.shape[1], max(prefix) + part.shape[2])
+        for row, length in enumerate(prefix):
+            end = length + part.shape[2]
+            assert torch.equal(mask[row : row + 1, ..., :end], slow_mask([length], part[row]))
+            assert not mask[row, ..., end:].any()

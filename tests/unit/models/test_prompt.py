@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers.generation.configuration_utils import GenerationMode
 
 from draftlens.core.errors import ConfigError, UnsupportedModelError
 from draftlens.models.prompt import build_prompt, capture_call, left_padded
@@ -155,6 +156,10 @@ def test_tensors_that_answers_may_need_as_well_are_refused(value: Any) -> None:
 
 class Config:
     num_beams, num_return_sequences = 1, 1
+    mode = GenerationMode.GREEDY_SEARCH
+
+    def get_generation_mode(self) -> GenerationMode:
+        return self.mode
 
 
 def test_capture_call_hands_back_what_it_was_given() -> None:
@@ -182,4 +187,16 @@ def test_stock_drafting_is_refused(option: str) -> None:
     config = Config()
     setattr(config, option, 2)
     with pytest.raises(ConfigError, match=f"{option} would draft too"):
+        capture_call(None, torch.ones(1, 2), [], [], config)
+
+
+@pytest.mark.parametrize("mode", list(GenerationMode))
+def test_only_greedy_decoding_and_sampling_work(mode: GenerationMode) -> None:
+    config = Config()
+    config.mode = mode
+    if mode in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
+        assert capture_call(None, torch.ones(1, 2), [], [], config).config is config
+        return
+    words = mode.value.replace("_", " ")
+    with pytest.raises(ConfigError, match=f"these options request {words}"):
         capture_call(None, torch.ones(1, 2), [], [], config)

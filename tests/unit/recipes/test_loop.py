@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from recipes.pair.loop import Job, OutOfTime, Phase, learning_rate, to_device, train
+from recipes.pair.loop import Job, OutOfTime, Phase, StepResult, learning_rate, to_device, train
 
 PHASE = Phase("tiny", 24, 0.02, warmup=4, save_every=10)
 
@@ -58,12 +58,13 @@ def job(net: Net, kind: str = "dataclass", phase: Phase = PHASE) -> Job[Any]:
         "dict": lambda pair: {"input_ids": pair.x, "labels": pair.y},
     }[kind]
 
-    def loss(batch: Any) -> tuple[torch.Tensor, float]:
+    def loss(batch: Any) -> StepResult:
         x, y = (batch["input_ids"], batch["labels"]) if kind == "dict" else (None, None)
         if x is None or y is None:
             pair = batch[1] if kind == "tuple" else batch
             x, y = pair.x, pair.y
-        return 9 * (net(x) - y).pow(2).mean(), 0.5  # large enough that the gradients are clipped
+        # Large enough that the gradients are clipped.
+        return StepResult(9 * (net(x) - y).pow(2).mean(), 0.5)
 
     return Job(phase, net, lambda start: map(pack, pairs(start)), loss, lambda _: 7)
 
@@ -104,7 +105,7 @@ def test_train_takes_the_same_steps_as_a_loop_by_hand(kind: str, tmp_path: Path)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(PHASE, step)
         optimizer.zero_grad()
-        task.loss(next(source))[0].backward()  # type: ignore[no-untyped-call]
+        task.loss(next(source)).loss.backward()  # type: ignore[no-untyped-call]
         assert nn.utils.clip_grad_norm_(trained, 1.0) > 1
         optimizer.step()
     check_equal(net, other)

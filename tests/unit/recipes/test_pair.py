@@ -84,10 +84,10 @@ def test_everything_embedded_is_small() -> None:
 def test_target_describes_every_bundled_file_rightly(target: tuple[Any, Any]) -> None:
     results = check(*target)
     assert {"shapes.mp4", "drift.mp4", "shapes.png"} <= results.keys()
-    for name, (right, total, text) in results.items():
+    for name, result in results.items():
         record = json.loads((CLIPS / f"{name}.json").read_text())
-        assert right == total, f"{name}: {text}"
-        assert text == record["caption"]
+        assert result.num_right == result.num_facts, f"{name}: {result.text}"
+        assert result.text == record["caption"]
 
 
 def test_padded_batch_answers_as_single_rows_do(target: tuple[Any, Any]) -> None:

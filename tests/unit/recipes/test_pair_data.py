@@ -24,7 +24,7 @@ from draftlens.world.scene import (
     WORDS,
     Scene,
 )
-from recipes.pair import sight, watch
+from recipes.pair import video, vision
 from recipes.pair.data import (
     IGNORED,
     POOL,
@@ -70,7 +70,8 @@ def test_labels_are_the_answers(fresh_processor: Any, kind: str) -> None:
     tokenizer = fresh_processor.tokenizer
     for seed in range(6):
         sample = draw(kind, seed)
-        ids, labels = encode(tokenizer, sample, num_frames=4)
+        encoded = encode(tokenizer, sample, num_frames=4)
+        ids, labels = encoded.ids, encoded.labels
         assert len(ids) == len(labels)
         assert all(label in (IGNORED, token) for token, label in zip(ids, labels, strict=True))
         told = tokenizer.decode([token for token in labels if token != IGNORED])
@@ -91,10 +92,10 @@ def test_batches_are_padded_rows_and_their_pixels(fresh_processor: Any, kind: st
     samples = [draw(kind, seed) for seed in range(3)]
     batch = collate(tokenizer, samples, 2)
     for row, (sample, ids) in enumerate(zip(samples, batch["input_ids"].tolist(), strict=True)):
-        alone, labels = encode(tokenizer, sample, 2)
-        rest = len(ids) - len(alone)
-        assert ids == alone + [tokenizer.pad_token_id] * rest
-        assert batch["labels"][row].tolist() == labels + [IGNORED] * rest
+        alone = encode(tokenizer, sample, 2)
+        rest = len(ids) - len(alone.ids)
+        assert ids == alone.ids + [tokenizer.pad_token_id] * rest
+        assert batch["labels"][row].tolist() == alone.labels + [IGNORED] * rest
         if kind == "clip":
             assert torch.equal(
                 batch["pixel_values_videos"][row], pixels(render(sample.scenes[0], 2, SIDE))
@@ -180,7 +181,7 @@ def test_sight_labels_say_what_a_frame_shows() -> None:
     for seed in SEEDS:
         scene = sample_scene(seed)
         for time in frame_times(16):
-            label, expected = sight.label(scene, time), expected_label(scene, time)
+            label, expected = vision.frame_labels(scene, time), expected_label(scene, time)
             where = expected.pop("where")
             assert np.allclose(label.pop("where"), where)
             assert label == expected
@@ -190,7 +191,7 @@ def test_sight_labels_say_what_a_frame_shows() -> None:
 @pytest.mark.parametrize("count", [8, 12, 32])
 def test_stories_say_what_happens_in_a_film(count: int, since: float) -> None:
     for seed in SEEDS:
-        scene, story = sample_scene(seed), watch.story(sample_scene(seed), count, since)
+        scene, story = sample_scene(seed), video.film_labels(sample_scene(seed), count, since)
         times = frame_times(count)
         shots = [shot_at(scene, time)[0] for time in times]
         assert story["shot"] == shots
@@ -198,7 +199,7 @@ def test_stories_say_what_happens_in_a_film(count: int, since: float) -> None:
             len([text for text in scene.texts if text.start <= time]) for time in times
         ]
         for at, (shot, deeds, camera) in enumerate(
-            zip(shots, story["deeds"], story["camera"], strict=True)
+            zip(shots, story["actions"], story["camera"], strict=True)
         ):
             own = scene.shots[shot]
             late = (times[at] - own.start) / (own.end - own.start) >= since
@@ -206,7 +207,7 @@ def test_stories_say_what_happens_in_a_film(count: int, since: float) -> None:
                 assert (deeds, camera) == ([-100] * 4, -100)
                 continue
             things = {thing.place: thing for thing in scene.shots[shot].things}
-            said = ["" if deed == len(watch.DEEDS) else watch.DEEDS[deed] for deed in deeds]
+            said = ["" if deed == len(video.ACTIONS) else video.ACTIONS[deed] for deed in deeds]
             expected = [
                 f"{things[p].motion} {things[p].when}".strip() if p in things else ""
                 for p in PLACES
@@ -215,9 +216,10 @@ def test_stories_say_what_happens_in_a_film(count: int, since: float) -> None:
 
 
 def test_sights_go_on_where_they_stopped() -> None:
-    seen, resumed = list(islice(sight.sights(3, 2, 0), 3)), next(sight.sights(3, 2, 2))
-    assert torch.equal(seen[2][0], resumed[0])
-    assert all(torch.equal(seen[2][1][name], resumed[1][name]) for name in resumed[1])
+    seen = list(islice(vision.frame_batches(3, 2, 0), 3))
+    resumed = next(vision.frame_batches(3, 2, 2))
+    assert torch.equal(seen[2].frames, resumed.frames)
+    assert all(torch.equal(seen[2].labels[name], resumed.labels[name]) for name in resumed.labels)
 
 
 def test_what_is_watched_are_the_batches_and_their_stories(fresh_processor: Any) -> None:
@@ -225,17 +227,18 @@ def test_what_is_watched_are_the_batches_and_their_stories(fresh_processor: Any)
     tokenizer, start, kinds = fresh_processor.tokenizer, 2, set()
     told = zip(
         batches(tokenizer, mix, 4, start),
-        watch.watched(tokenizer, mix, 4, 0.6, start),
+        video.film_batches(tokenizer, mix, 4, 0.6, start),
         strict=False,
     )
-    for (plain, (batch, film)), (samples, count) in islice(
-        zip(told, plans(mix, 4, start), strict=False), 12
-    ):
+    for (plain, item), plan in islice(zip(told, plans(mix, 4, start), strict=False), 12):
+        batch, film, samples = item.batch, item.film, plan.samples
         assert equal(plain, batch)
         assert (film is not None) == (samples[0].kind == "clip")
         kinds.add(samples[0].kind)
         for row, sample in enumerate(samples if film else ()):
-            assert torch.equal(film.frames[row], pixels(render(sample.scenes[0], count, SIDE)))
-            for name, expected in watch.story(sample.scenes[0], count, 0.6).items():
+            assert torch.equal(
+                film.frames[row], pixels(render(sample.scenes[0], plan.num_frames, SIDE))
+            )
+            for name, expected in video.film_labels(sample.scenes[0], plan.num_frames, 0.6).items():
                 assert getattr(film, name)[row].tolist() == expected
     assert len(kinds) > 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +13,9 @@ from torch import Tensor
 from transformers.generation.stopping_criteria import (
     EosTokenCriteria,
     MaxLengthCriteria,
+    MaxTimeCriteria,
     StoppingCriteria,
+    StoppingCriteriaList,
 )
 
 from draftlens.sequences import History, Sequence, StoppingRules
@@ -107,3 +111,176 @@ def test_room_is_that_of_the_shortest_running_row() -> None:
     for row in rows:
         row.finished = True
     assert max(row.remaining for row in rows) == 0
+
+
+# --- rows that advance in step
+
+PAD, EOS, VOCAB = 0, 9, 7
+"""EOS is an id of its own that tables hold now and then."""
+
+
+class Recorder(StoppingCriteria):
+    """Remembers the ids that it is called with."""
+
+    def __init__(self) -> None:
+        self.shown: list[list[list[int]]] = []
+
+    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Any:
+        self.shown.append(input_ids.tolist())
+        return self.decide(input_ids)
+
+    def decide(self, ids: Tensor) -> Any:
+        raise NotImplementedError
+
+
+class OwnPair(Recorder):
+    """Decides about each row by its own last two tokens."""
+
+    def decide(self, ids: Tensor) -> Any:
+        return ids[:, -2:].sum(-1) >= 11
+
+
+class FirstRow(Recorder):
+    """Looks at row 0 only, and decides about all rows."""
+
+    def decide(self, ids: Tensor) -> Any:
+        return torch.full((len(ids),), bool(ids[0, -1] == 5))
+
+
+class FirstRowEnds(Recorder):
+    """Looks at row 0 only, and decides about it only."""
+
+    def decide(self, ids: Tensor) -> Any:
+        met = torch.zeros(len(ids), dtype=torch.bool)
+        met[0] = ids[0, -1] == 5
+        return met
+
+
+class OneBool(Recorder):
+    """Returns a single truth value."""
+
+    def decide(self, ids: Tensor) -> Any:
+        return bool(ids[:, -1].sum() >= 5 * len(ids))
+
+
+class Equal(Recorder):
+    """Compares the rows with each other: a row ends where the next row has the same token."""
+
+    def decide(self, ids: Tensor) -> Any:
+        return ids[:, -1] == ids[:, -1].roll(1)
+
+
+class Never(Recorder):
+    """Is never met."""
+
+    def decide(self, ids: Tensor) -> Any:
+        return torch.zeros(len(ids), dtype=torch.bool)
+
+
+Tables = list[list[int]]
+
+
+def tables(seed: int, num_rows: int) -> Tables:
+    """The tokens that a target would choose, whatever came before."""
+    rng = random.Random(seed)
+    choices = [*range(1, VOCAB), *range(1, VOCAB), *range(1, VOCAB), EOS]
+    return [rng.choices(choices, k=20) for _ in range(num_rows)]
+
+
+def stock_loop(criteria: list[Any], prompt: Tensor, choices: Tables) -> Tables:
+    """The loop of stock `generate`: the answers without padding."""
+    pads = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
+    ids = prompt
+    unfinished = torch.ones(len(prompt), dtype=torch.long)
+    lengths = [0] * len(prompt)
+    step = 0
+    while unfinished.max() != 0:
+        tokens = torch.tensor([row[step] for row in choices])
+        if pads:
+            tokens = tokens * unfinished + PAD * (1 - unfinished)
+        ids = torch.cat([ids, tokens[:, None]], dim=-1)
+        step += 1
+        for row in range(len(prompt)):
+            if unfinished[row] or not pads:
+                lengths[row] = step
+        unfinished = unfinished & ~StoppingCriteriaList(criteria)(ids, None)
+    return [row[:length] for row, length in zip(choices, lengths, strict=True)]
+
+
+def several_at_a_time(criteria: list[Any], prompt: Tensor, choices: Tables, seed: int) -> Tables:
+    """The same answers when random numbers of tokens arrive in each row and round."""
+    rng = random.Random(seed)
+    rules = StoppingRules(criteria, PROMPT, len(prompt), PAD)
+    rows = sequences(prompt, [[] for _ in choices])
+    while not all(row.finished for row in rows):
+        tokens = []
+        for row, choice in zip(rows, choices, strict=True):
+            begin = len(row.tokens)
+            tokens.append(choice[begin : begin + rng.randint(1, 5)])
+        emissions = rules.cut_in_step([row.history for row in rows], tokens)
+        counts = {
+            emission.count
+            for row, emission in zip(rows, emissions, strict=True)
+            if not row.finished and not emission.finished
+        }
+        assert len(counts) <= 1  # rows that go on stay in step
+        for row, emission, new in zip(rows, emissions, tokens, strict=True):
+            if not row.finished:
+                row.append(new, emission, len(new))
+    return [row.tokens for row in rows]
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("num_rows", [2, 3])
+@pytest.mark.parametrize("with_eos", [False, True], ids=["no eos", "eos"])
+@pytest.mark.parametrize("make", [OwnPair, FirstRow, FirstRowEnds, OneBool, Equal, Never])
+def test_rows_in_step_equal_the_loop_of_stock_generate(
+    make: Callable[[], Recorder], with_eos: bool, num_rows: int, seed: int
+) -> None:
+    """The same answers, and the criterion is called with the same ids in the same order."""
+    choices = tables(seed, num_rows)
+    prompt = torch.arange(1, num_rows + 1)[:, None].expand(-1, PROMPT)
+    slow, fast = make(), make()
+    further = [EosTokenCriteria(EOS)] if with_eos else []
+    expected = stock_loop([LIMIT, *further, slow], prompt, choices)
+    assert several_at_a_time([LIMIT, *further, fast], prompt, choices, seed) == expected
+    assert fast.shown == slow.shown
+
+
+@pytest.mark.parametrize("with_eos", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_several_criteria_in_step(with_eos: bool, seed: int) -> None:
+    choices = tables(seed, 3)
+    prompt = torch.ones(3, PROMPT, dtype=torch.long)
+    slow, fast = [FirstRowEnds(), OwnPair(), OneBool()], [FirstRowEnds(), OwnPair(), OneBool()]
+    further = [EosTokenCriteria(EOS)] if with_eos else []
+    expected = stock_loop([LIMIT, *further, *slow], prompt, choices)
+    assert several_at_a_time([LIMIT, *further, *fast], prompt, choices, seed) == expected
+    for ours, theirs in zip(fast, slow, strict=True):
+        assert ours.shown == theirs.shown
+
+
+def test_which_calls_advance_in_step() -> None:
+    """A criterion may compare rows; and without an end-of-sequence id rows wait for each other."""
+    eos, clock = EosTokenCriteria(EOS), MaxTimeCriteria(1000.0)
+    for criteria, expected in (
+        ([], False),
+        ([eos], False),
+        ([clock], True),
+        ([eos, clock], False),
+        ([Never()], True),
+        ([eos, Never()], True),
+        ([eos, clock, Never()], True),
+    ):
+        assert StoppingRules([LIMIT, *criteria], PROMPT, 2).in_step is expected
+        assert StoppingRules([LIMIT, *criteria], PROMPT, 1).in_step is False
+
+
+def test_a_row_alone_with_one_bool() -> None:
+    """A single truth value counts for the one row that is shown."""
+
+    class Long(Recorder):
+        def decide(self, ids: Tensor) -> Any:
+            return ids.shape[1] >= PROMPT + 3
+
+    assert stopper(Long()).cut(histories_of([7])[0], [1, 2, 3]) == Emission(2, True)

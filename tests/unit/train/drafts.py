@@ -1,5 +1,4 @@
-"""What the tests of draft training share: a tiny checkpoint of a family, pictures, data and
-options."""
+"""Helpers of the tests of draft training: tiny checkpoints, pictures, data and options."""
 
 from __future__ import annotations
 
@@ -24,12 +23,12 @@ CLIPS = Path(__file__).resolve().parents[3] / "draftlens" / "embedded" / "clips"
 ENDED = """{%- for message in messages %}{{ message['role'] + '\\n' }}{% for item in message['content'] -%}
 {%- if item['type'] == 'image' %}IMAGE{% elif item['type'] == 'video' %}VIDEO{% else %}{{ item['text'] }}{% endif -%}
 {%- endfor %}{{ '</s>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant\\n' }}{% endif %}"""
-"""A template that ends what each says, as ChatML does."""
+"""A template with an end token after each message, like ChatML."""
 
 UNENDED = """{%- for message in messages %}{{ message['role'] }}: {% for item in message['content'] -%}
 {%- if item['type'] == 'image' %}IMAGE{% elif item['type'] == 'video' %}VIDEO{% else %}{{ item['text'] }}{% endif -%}
 {%- endfor %} {% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"""
-"""A template without an end token, as LLaVA-1.5's."""
+"""A template without end tokens, like that of LLaVA-1.5."""
 
 
 class Interrupt(TrainerCallback):
@@ -39,7 +38,7 @@ class Interrupt(TrainerCallback):
         self.step = step
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Where Ctrl-C would be noticed."""
+        """Interrupt like Ctrl-C."""
         if state.global_step == self.step:
             raise KeyboardInterrupt
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from draftlens.core.errors import TrainingDataError
 from draftlens.train.data import parse_entry, read_data
-from draftlens.train.media import OPENED, check_media, spread
+from draftlens.train.media import NUM_OPENED, check_media, spread
 from tests.unit.train.drafts import CLIPS, talk
 
 GOOD = {"id": 1, "conversations": talk("hello", "hi"), "source": "ignored"}
@@ -94,14 +94,14 @@ def test_media_are_looked_for_beside_the_data_or_where_one_says(tmp_path: Path) 
     [
         (
             f'[\n{json.dumps(GOOD)},\n{{"b" 2}}]',
-            r"data\.json is no valid JSON at line 3, column 6: Expecting ':' delimiter",
+            r"data\.json is not valid JSON at line 3, column 6: Expecting ':' delimiter",
         ),
         (f"[{json.dumps(GOOD)}\n{json.dumps(GOOD)}]", "line 2, column 1: expecting ',' or ']'"),
         (f"[{json.dumps(GOOD)},]", r"at line 1, column \d+: "),
-        (f"[{json.dumps(GOOD)}] 5", "something stands behind the array"),
+        (f"[{json.dumps(GOOD)}] 5", "unexpected text after the array"),
         (f"[{json.dumps(GOOD)}", "expecting ',' or ']'"),
-        ("", "holds no entries"),
-        ("[ ]", "holds no entries"),
+        ("", "contains no entries"),
+        ("[ ]", "contains no entries"),
         (f"{json.dumps(GOOD)}\n[1]", r"entry 2 \(line 2\): an entry must be an object, not a list"),
         ("[" * 100_000, "nested too deeply"),
     ],
@@ -151,19 +151,19 @@ def said(*pairs: tuple[Any, Any]) -> dict[str, Any]:
         (said(("human", "a"), ("gpt", " \n")), "turn 2: the answer is empty"),
         (
             said(("human", "a"), ("gpt", "<image>")),
-            "turn 2: <image> may only stand in what the human says",
+            "turn 2: <image> may only appear in a turn from 'human'",
         ),
         (
             said(("human", "<image>"), ("gpt", "b")),
-            "it has 1 <image> placeholders in what the human says, but 0 image",
+            "its human turns have 1 <image> placeholders, but it lists 0 image",
         ),
         (
             {**said(("human", "a"), ("gpt", "b")), "image": "a.png"},
-            "it has 0 <image> placeholders .* but 1 image files",
+            "its human turns have 0 <image> placeholders, but it lists 1 image files",
         ),
         (
             {**said(("human", "a"), ("gpt", "b")), "video": ["a", "b"]},
-            "it has 0 <video> placeholders .* but 2 video",
+            "its human turns have 0 <video> placeholders, but it lists 2 video",
         ),
         (
             {**said(("human", "a"), ("gpt", "b")), "image": 3},
@@ -218,11 +218,11 @@ def test_a_file_that_cannot_be_used_is_named_with_entry_and_line(
 
 
 def test_every_file_is_looked_for_but_only_some_are_opened(tmp_path: Path) -> None:
-    count = OPENED + 20
+    count = NUM_OPENED + 20
     for index in range(count):
         (tmp_path / f"{index}.png").write_bytes(b"hello")
     Image.new("RGB", (4, 4)).save(tmp_path / "good.png")
-    opened = set(spread(range(count), OPENED))
+    opened = set(spread(range(count), NUM_OPENED))
     for index in opened:
         (tmp_path / f"{index}.png").write_bytes((tmp_path / "good.png").read_bytes())
     entries = [

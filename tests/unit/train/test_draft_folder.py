@@ -1,4 +1,4 @@
-"""The output folder holds nothing that the run reads: starting anew would delete it."""
+"""The output folder must not contain inputs of the run: a restart would delete them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def made(llava: str, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a run made: a draft with its checkpoints and its record."""
+    """The folder of a finished run: a draft with its checkpoints and its record."""
     out = tmp_path_factory.mktemp("made") / "out"
     train_draft(training(data, out, llava, stages="instruct", max_steps=1))
     return out
@@ -45,8 +45,7 @@ def made(llava: str, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def test_models_of_the_run_are_not_written_over(
     llava: str, data: Path, made: Path, tmp_path: Path, name: str, restart: bool
 ) -> None:
-    """Nothing is written or deleted: neither where the folder is a model's, nor where a model lies
-    in it."""
+    """Nothing is written or deleted if the folder is a model's or contains a model."""
     out = tmp_path / "out"
     shutil.copytree(made, out)
     before = contents(out)
@@ -60,7 +59,7 @@ def test_models_of_the_run_are_not_written_over(
         given |= {"draft": None, "target": llava}
     with pytest.raises(
         ConfigError,
-        match=rf"^the output folder '.*out' is, or holds, what the run reads \({option} is '",
+        match=rf"^the output folder '.*out' is, or contains, an input of the run \({option} is '",
     ) as told:
         train_draft(training(data, out, stages="instruct", restart=restart, **given))
     assert "restart" not in str(told.value)
@@ -86,7 +85,7 @@ def options(**paths: Any) -> DraftTraining:
 
 
 def test_data_and_media_stand_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder beside them or in one of theirs is nobody's loss, and a Hub id is no folder."""
+    """A folder beside the inputs, or inside an input folder, is allowed; a Hub id is no folder."""
     monkeypatch.chdir(tmp_path)
     for folder in ("out/media", "d", "draft"):
         Path(folder).mkdir(parents=True)
@@ -109,20 +108,19 @@ def test_data_and_media_stand_elsewhere(tmp_path: Path, monkeypatch: pytest.Monk
 def test_what_is_said_of_an_interrupted_restart_is_true(
     llava: str, data: Path, tmp_path: Path
 ) -> None:
-    """The same call with `restart` would delete what it is to go on from."""
+    """The same call with `restart` would delete the checkpoint to resume from."""
     begun = training(data, tmp_path / "out", llava, stages="instruct", max_steps=3, save_steps=1)
     anew = replace(begun, restart=True)
     for options_, told in (
-        (begun, "the same command goes"),
-        (anew, "the same command without --restart goes"),
+        (begun, "the same command resumes"),
+        (anew, "the same command without --restart resumes"),
     ):
-        with pytest.raises(
-            KeyboardInterrupt, match=rf"^{told} on from step 1 of the instruct stage$"
-        ):
+        with pytest.raises(KeyboardInterrupt, match=rf"^{told} from step 1 of the instruct stage$"):
             train_draft(options_, callbacks=[Interrupt(2)])
     assert train_draft(begun).resumed == {"instruct": 1}
     with pytest.raises(
-        KeyboardInterrupt, match=r"^the same command without --restart begins anew: there was no"
+        KeyboardInterrupt,
+        match=r"^the same command without --restart starts from the beginning, because there was no",
     ):
         train_draft(anew, callbacks=[Interrupt(1)])
     assert json.loads((begun.out / "training.json").read_text())
@@ -131,8 +129,7 @@ def test_what_is_said_of_an_interrupted_restart_is_true(
 def test_a_run_that_was_begun_is_not_tried_again(
     llava: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The models passed before its folder was made; one that starts anew passes again before it
-    deletes."""
+    """Its models were tried before its folder was made; a restart tries them before it deletes."""
     begun = training(data, tmp_path / "out", llava, stages="instruct", max_steps=1)
     train_draft(begun)
     before = contents(begun.out)

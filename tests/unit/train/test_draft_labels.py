@@ -12,7 +12,7 @@ from families import FAMILIES, Family
 from draftlens.core.errors import InputError, UnsupportedModelError
 from draftlens.media.conversation import Conversation, read
 from draftlens.train.data import parse_entry
-from draftlens.train.labels import IGNORE, AnswerProcessor, unmark
+from draftlens.train.labels import IGNORE, AnswerProcessor, UnmarkedText, unmark
 from tests.unit.train.drafts import CLIPS, ENDED, UNENDED, processor_of, talk
 
 PICTURE, CLIP = "shapes.png", "drift.mp4"
@@ -187,8 +187,8 @@ def test_a_truncated_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_marks_come_out_where_they_were() -> None:
-    assert unmark("ab\ufdd0cd\ufdd1e\ufdd0f\ufdd1") == ("abcdef", [(2, 4), (5, 6)])
-    assert unmark("plain") == ("plain", [])
+    assert unmark("ab\ufdd0cd\ufdd1e\ufdd0f\ufdd1") == UnmarkedText("abcdef", [(2, 4), (5, 6)])
+    assert unmark("plain") == UnmarkedText("plain", [])
 
 
 def test_media_paths_reach_the_processor(tmp_path: Path) -> None:

@@ -115,14 +115,15 @@ def test_a_model_without_a_projector_is_refused_with_what_was_looked_for() -> No
     text = hf.LlamaForCausalLM(hf.LlamaConfig(**TEXT))
     with pytest.raises(
         UnsupportedModelError,
-        match=r"LlamaForCausalLM shows no projector: .*multi_modal_projector, .*merger",
+        match=r"LlamaForCausalLM has no projector of a known name: .*multi_modal_projector, .*merger",
     ):
         find_parts(text)
     model = LLAVA.build()
     model.model.eyes = model.model.vision_tower
     del model.model.vision_tower
     with pytest.raises(
-        UnsupportedModelError, match=r"shows no vision encoder: .*vision_tower, visual"
+        UnsupportedModelError,
+        match=r"has no vision encoder of a known name: .*vision_tower, visual",
     ):
         find_parts(model)
 
@@ -289,11 +290,11 @@ def test_a_folder_knows_its_run(tmp_path: Path) -> None:
         restart=False,
     )
     with pytest.raises(
-        ConfigError, match=r"holds another run \(lr is 2e-05 there and 0.001 here\).* --restart"
+        ConfigError, match=r"contains another run \(lr is 2e-05 there and 0.001 here\).* --restart"
     ):
         check_folder(out, fingerprint(options(lr=1e-3), digests), restart=False)
     with pytest.raises(
-        ConfigError, match=r"holds another run \(data differs, seed is 0 there and 1 here\)"
+        ConfigError, match=r"contains another run \(data differs, seed is 0 there and 1 here\)"
     ):
         check_folder(out, fingerprint(options(seed=1), {"data": "2" * 64}), restart=False)
     check_folder(out, fingerprint(options(seed=1), digests), restart=True)
@@ -323,7 +324,7 @@ def test_starting_anew_deletes_what_a_run_made_and_nothing_else(tmp_path: Path) 
 def test_folders_of_others_are_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
     for restart in (False, True):
-        with pytest.raises(ConfigError, match="is not empty and holds no run of draft training"):
+        with pytest.raises(ConfigError, match="is not empty and contains no run of draft training"):
             check_folder(tmp_path, {}, restart)
     with pytest.raises(ConfigError, match="is a file, not a folder"):
         check_folder(tmp_path / "thesis.txt", {}, restart=False)

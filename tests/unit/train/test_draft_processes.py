@@ -1,5 +1,4 @@
-"""Several processes train one draft: the main one decides about the folder, and nobody sees it
-half-made."""
+"""Several processes train one draft: the main process alone checks and prepares the folder."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from tests.unit.train.drafts import save_model, training, write_data
 
 RANKS = 3
 SECONDS = 120
-"""Until processes that wait for each other are given up."""
+"""Time limit of the processes of a test."""
 
 pytestmark = [
     pytest.mark.dist,
@@ -41,7 +40,7 @@ Act = Callable[[int], Told]
 
 
 def as_rank(rank: int, port: int, act: Act, pipe: Any, count: int) -> None:
-    """What a process does that was forked for this."""
+    """Run a function in a forked process, with the environment of its rank."""
     where = {
         "RANK": rank,
         "LOCAL_RANK": rank,
@@ -59,11 +58,11 @@ def as_rank(rank: int, port: int, act: Act, pipe: Any, count: int) -> None:
     except BaseException as error:
         told = {"raised": type(error).__name__, "said": str(error)}
     pipe.send(told)
-    os._exit(0)  # without the cleaning up of the process that was copied
+    os._exit(0)  # without the cleanup of the parent process
 
 
 def in_processes(act: Act, count: int = RANKS) -> list[Told]:
-    """What each of three processes, or of so many, tells that do the same at once."""
+    """Run a function in several processes at once and return their results."""
     context: Any = multiprocessing.get_context("fork")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -103,7 +102,7 @@ def options(llava: str, data: Path, tmp_path: Path) -> Callable[..., DraftTraini
 
 
 def dawdle(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
-    """The later processes come late, and whoever writes the run's record takes his time over it."""
+    """Delay the processes other than the main one, and the writing of the run's record."""
     read, write, save = run._read_files, os.replace, Trainer._save_rng_state
 
     def late(options: DraftTraining) -> Any:
@@ -137,8 +136,7 @@ class Parts(TrainerCallback):
 def test_a_run_and_its_restart(
     options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Everybody finds the folder as the main process made it, also when the run in it is to be
-    forgotten."""
+    """All processes find the folder as the main process prepared it, also after a restart."""
 
     def act(rank: int, **changed: Any) -> Told:
         dawdle(monkeypatch, rank)
@@ -162,16 +160,16 @@ def test_a_run_and_its_restart(
 
 
 def test_what_the_main_process_refuses_all_refuse(options: Any, tmp_path: Path) -> None:
-    """Nobody goes on alone, or waits for one that has gone."""
+    """No process continues alone or waits for one that has ended."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
     told = in_processes(lambda rank: {"made": str(train_draft(options()))})
     assert [one.get("raised") for one in told] == ["ConfigError"] * RANKS, told
-    assert all("is not empty and holds no run of draft training" in one["said"] for one in told)
+    assert all("is not empty and contains no run of draft training" in one["said"] for one in told)
 
 
 def test_only_the_main_process_decides() -> None:
-    """All have its value at the same time, or what it raised."""
+    """All processes receive its value, or the error that it raised."""
 
     def act(rank: int) -> Told:
         state, asked = PartialState(cpu=True), []

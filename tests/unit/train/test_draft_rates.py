@@ -1,5 +1,4 @@
-"""Learning rates: every step learns, what is logged is what was used, and batches are filled up
-with nothing."""
+"""Learning rates of every step and in the log; fillers of batches are not trained on."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What cannot be trained is refused before the first step, and a config starts from random
-weights."""
+"""Invalid models and data are refused before the first step; a config gives random weights."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ LLAVA = NAMED["llava"]
 
 
 def save_tokenizer_with(folder: Path, **swapped: str) -> str:
-    """A LLaVA whose tokenizer has two tokens exchanged."""
+    """A LLaVA with two tokens of its tokenizer exchanged."""
     model = save_model(LLAVA, folder)
     file = folder / "tokenizer.json"
     content = json.loads(file.read_text())
@@ -77,7 +76,7 @@ def test_what_cannot_work_is_refused_before_training(
     )
     text = tmp_path / "text.json"
     text.write_text(json.dumps([{"conversations": talk("hello", "hi")}]))
-    refused(TrainingDataError, "shows no images or videos", training(text, out, llava))
+    refused(TrainingDataError, "contains no images or videos", training(text, out, llava))
     text.write_text(
         json.dumps([{"conversations": talk("hello <video>", "hi"), "video": "gone.mp4"}])
     )
@@ -89,7 +88,7 @@ def test_what_cannot_work_is_refused_before_training(
 
 
 def test_a_batch_names_the_entry_to_blame(data: Path) -> None:
-    """What the processor refuses in a batch is told of the one entry that it refuses alone."""
+    """The error names the entry that the processor refuses, not the whole batch."""
     read = read_data(data)
     processor = processor_of(
         LLAVA,
@@ -117,7 +116,8 @@ def test_targets_that_write_answers_otherwise_are_refused(data: Path) -> None:
     )
     collate = Collator(read, AnswerProcessor(processor, "one"), AnswerProcessor(spaced, "other"), 2)
     with pytest.raises(
-        TrainingDataError, match="chat templates of one and other make other tokens of an answer"
+        TrainingDataError,
+        match="chat templates of one and other make different tokens of an answer",
     ):
         collate(read.entries[:1])
 
@@ -189,8 +189,7 @@ def test_a_vocabulary_too_small_is_refused(llava: str, data: Path, tmp_path: Pat
 
 
 def of_other_patches(folder: Path) -> Path:
-    """The config of a LLaVA whose pictures are more tokens than its processor writes, with nothing
-    beside it."""
+    """The config of a LLaVA that needs more tokens per picture than its processor writes."""
     file = config_of(LLAVA, folder)
     content = json.loads(file.read_text())
     content["vision_config"]["patch_size"] //= 2
@@ -222,7 +221,7 @@ def test_a_config_of_other_patches_is_refused_and_may_be_corrected(
 def test_a_target_that_cannot_take_the_entries_is_refused(
     llava: str, data: Path, tmp_path: Path
 ) -> None:
-    """It is only asked in the stage after the first, but before the first."""
+    """The second stage uses it, but it is tried before the first."""
     file = of_other_patches(tmp_path / "config")
     target = tmp_path / "target"
     AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(file)).save_pretrained(
@@ -236,7 +235,7 @@ def test_a_target_that_cannot_take_the_entries_is_refused(
 
 
 def test_an_entry_that_shows_something_is_tried(llava: str, data: Path, tmp_path: Path) -> None:
-    """However many come before it that are text alone; and one of each kind."""
+    """One entry of each kind is tried, no matter how many entries of text precede it."""
     shown, hidden = json.loads(data.read_text())[0], {"conversations": talk("hello", "hi")}
     late = data.with_name("late.json")
     late.write_text("\n".join(map(json.dumps, [*[hidden] * 20, shown])))
@@ -273,7 +272,7 @@ def test_text_alone_needs_no_eyes(llava: str, tmp_path: Path) -> None:
 
 
 def cut_off(folder: Path) -> None:
-    """Weights of which the end is missing, as a copy that was interrupted leaves them."""
+    """Remove the end of the weights, like an interrupted copy."""
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 

@@ -1,5 +1,4 @@
-"""Going on with an interrupted run: the losses that it tells, and the media that it was begun
-with."""
+"""Resuming an interrupted run: its logged losses, and changes of its media."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from PIL import Image
 from draftlens.core.errors import ConfigError, TrainingDataError
 from draftlens.train import train_draft
 from draftlens.train.data import read_data
-from draftlens.train.media import ENDS, media_digest
+from draftlens.train.media import END_BYTES, media_digest
 from tests.unit.train.drafts import Interrupt, talk, training, write_data
 
 LLAVA = next(family for family in FAMILIES if family.name == "llava")
@@ -63,7 +62,7 @@ def picture(path: Path, value: int) -> None:
 def test_media_that_changed_in_between_make_another_run(
     llava: str, tmp_path: Path, stage: str
 ) -> None:
-    """A picture of the same name and size in pixels; `--restart` begins anew with it."""
+    """A picture of the same name and size in pixels; `--restart` accepts it."""
     data, other = write_data(tmp_path / "data", 3), write_data(tmp_path / "other", 3)
     picture(data.parent / "0.png", 1)
     more = {"projector_data": other} if stage == "projector" else {}
@@ -75,7 +74,7 @@ def test_media_that_changed_in_between_make_another_run(
     picture(changed, 2)
     name = "projector_data" if more else "data"
     with pytest.raises(
-        ConfigError, match=rf"holds another run \(media of {name} differs\).* --restart"
+        ConfigError, match=rf"contains another run \(media of {name} differs\).* --restart"
     ):
         train_draft(options)
     changed.write_bytes(kept)
@@ -95,7 +94,7 @@ def test_the_digest_of_media_knows_names_sizes_and_both_ends(tmp_path: Path) -> 
             json.dumps(entries[:: 1 if folder == "one" else -1])
         )
         for name in set(names):
-            (tmp_path / folder / name).write_bytes(name.encode() * ENDS)
+            (tmp_path / folder / name).write_bytes(name.encode() * END_BYTES)
     one, two = (read_data(tmp_path / folder / "data.json") for folder in ("one", "two"))
     first = media_digest(one)
     assert media_digest(two) == first

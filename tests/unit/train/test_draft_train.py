@@ -1,5 +1,4 @@
-"""Training runs of a few steps: what changes, what does not, and that an interrupted run loses
-nothing."""
+"""Training runs of a few steps: changed and unchanged parts, losses, resumed runs."""
 
 from __future__ import annotations
 
@@ -47,13 +46,13 @@ def forbidden(_: Any) -> None:
 
 
 def frozen_eyes(given: dict[str, Any]) -> None:
-    """A frozen encoder draws no dropout and keeps its statistics; what is trained does draw."""
+    """A frozen encoder is in evaluation mode; trained parts are in training mode."""
     assert not given["model"].model.vision_tower.training
     assert given["model"].model.language_model.training
 
 
 def second_epoch(given: dict[str, Any]) -> None:
-    """The order of entries is another in each epoch."""
+    """The order has the number of the current epoch."""
     assert given["train_dataloader"].batch_sampler.sampler.epoch == 1
 
 
@@ -63,7 +62,7 @@ def weights(folder: Path) -> dict[str, Tensor]:
 
 @pytest.fixture(scope="module")
 def llava(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A tiny LLaVA whose language model draws dropout, so that a resumed run must draw the same."""
+    """A tiny LLaVA with dropout, so that resuming must restore the random state."""
     return save_model(LLAVA, tmp_path_factory.mktemp("llava"), attention_dropout=0.2)
 
 
@@ -191,13 +190,13 @@ def test_an_interrupted_run_goes_on_and_loses_nothing(
         with pytest.raises(KeyboardInterrupt, match=message):
             train_draft(options, callbacks=callbacks)
 
-    stopped("goes on from step 2 of the projector stage", At("projector", 3, interrupt))
+    stopped("resumes from step 2 of the projector stage", At("projector", 3, interrupt))
     assert not (out / "config.json").exists()
     with monkeypatch.context() as patch:
         patch.setattr(DraftTrainer, "_save_rng_state", interrupt_in_save)
-        stopped("goes on from step 2 of the projector stage")
+        stopped("resumes from step 2 of the projector stage")
     assert [path.name for path in (out / "checkpoints" / "projector").iterdir()] == ["checkpoint-2"]
-    stopped("goes on from step 4 of the instruct stage", At("instruct", 5, interrupt))
+    stopped("resumes from step 4 of the instruct stage", At("instruct", 5, interrupt))
     trained = train_draft(options, callbacks=[At("instruct", step, forbidden) for step in range(5)])
     assert trained.resumed == {"projector": 4, "instruct": 4}
     assert same(weights(out), weights(whole))
@@ -208,12 +207,14 @@ def test_an_interruption_before_the_first_checkpoint(
     llava: str, data: Path, tmp_path: Path
 ) -> None:
     options = training(data, tmp_path / "out", llava, stages="instruct")
-    with pytest.raises(KeyboardInterrupt, match="begins anew: there was no checkpoint yet"):
+    with pytest.raises(
+        KeyboardInterrupt, match="starts from the beginning, because there was no checkpoint yet"
+    ):
         train_draft(options, callbacks=[At("instruct", 1, interrupt)])
 
 
 class Deletes(TrainerCallback):
-    """Deletes a file once all has been checked."""
+    """Deletes a file after the checks, when training begins."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -347,6 +348,30 @@ def test_training_vision_has_its_own_learning_rate(llava: str, data: Path, tmp_p
         if "vision_tower.encoder" in name and not torch.equal(before[name], after[name])
     ]
     assert moved
+
+
+def test_parameter_groups_have_the_order_of_their_first_parameters(
+    llava: str, data: Path, tmp_path: Path
+) -> None:
+    """Checkpoints of an optimizer depend on the order of its groups."""
+    groups: list[tuple[float, float]] = []
+
+    def look(given: Any) -> None:
+        for group in given["optimizer"].param_groups:
+            groups.append((round(group["initial_lr"], 9), group["weight_decay"]))
+
+    options = training(
+        data,
+        tmp_path / "out",
+        llava,
+        stages="instruct",
+        max_steps=1,
+        train_vision=True,
+        lr=1e-3,
+        weight_decay=0.1,
+    )
+    train_draft(options, callbacks=[At("instruct", 1, look)])
+    assert groups == [(1e-3, 0.1), (1e-3, 0.0), (2e-4, 0.1), (2e-4, 0.0)]
 
 
 def test_a_tiny_set_is_learnt(tmp_path: Path) -> None:

@@ -1,0 +1,218 @@
+"""Training of the first layers of a language model to recognise events in a video.
+
+The vision encoder processes one frame at a time, so the motion of a thing only appears in a
+comparison of frames. Captions alone teach it slowly: a model that names all things correctly still
+guesses their motions. While the model learns to answer, a head on its first layers therefore
+classifies events. From the tokens of a shot's last frames it classifies the action of the thing in
+each quarter and the movement of the camera; from the tokens of every frame, the number of texts so
+far and the shot. The head is discarded afterwards.
+
+The same training before the dialogues, instead of together with them, did not work: the later
+layers never learned to use what the first layers had recognised.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from draftlens.world import frame_times
+from draftlens.world.scene import CAMERAS, PLACES, Scene, Shot
+from draftlens.world.wording import ACTIONS as ACTION_PHRASES
+from recipes.pair.data import IGNORED, Batch, Mix, collate, plans
+from recipes.pair.jobs import language_job
+from recipes.pair.loop import Job, Phase, StepResult
+from recipes.pair.models import FRAME_TOKENS
+from recipes.pair.tokenizer import VIDEO
+from recipes.pair.vision import BOTTOM_CELLS, by_quarter, cell_loss
+
+ACTIONS = tuple(ACTION_PHRASES)
+NO_ACTION = len(ACTIONS)  # the class of an empty quarter
+FILM_LOSS_WEIGHT = 0.3
+CLASSES = {"actions": len(ACTIONS) + 1, "camera": len(CAMERAS), "texts": 5, "shot": 2}
+
+
+@dataclass(frozen=True)
+class Film:
+    """A batch of videos and their events; `IGNORED` where a label does not apply.
+
+    Args:
+        frames: float32 ``[B, T, 3, S, S]``.
+        actions: int64 ``[B, T, 4]``, the action in each quarter, late in each shot.
+        camera: int64 ``[B, T]``, the movement of the camera, late in each shot.
+        texts: int64 ``[B, T]``, the number of texts that have begun.
+        shot: int64 ``[B, T]``, the index of the shot.
+    """
+
+    frames: torch.Tensor
+    actions: torch.Tensor
+    camera: torch.Tensor
+    texts: torch.Tensor
+    shot: torch.Tensor
+
+
+@dataclass(frozen=True)
+class FilmBatch:
+    """A batch of dialogues, and the events if they are about clips."""
+
+    batch: Batch
+    film: Film | None
+
+
+class FilmModel(nn.Module):
+    """The module of a film job: the model, and a head to discard."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        # The names of the attributes are part of the checkpoints.
+        self.model = model
+        self.width = model.config.text_config.hidden_size
+        self.head = nn.Linear(self.width, sum(CLASSES.values()))
+
+    def forward(self, states: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Scores by name, for states ``[B, T, 16, D]`` of the visual tokens."""
+        scores = self.head(F.rms_norm(states.float(), (self.width,)))
+        parts = torch.split(scores, list(CLASSES.values()), dim=-1)
+        return dict(zip(CLASSES, parts, strict=True))
+
+
+def film_labels(scene: Scene, count: int, since: float = 1.0) -> dict[str, Any]:
+    """The events of a clip, frame by frame.
+
+    Args:
+        scene: the scene of the clip.
+        count: number of frames.
+        since: time in each shot, from 0 to 1, from which its frames have labels of actions and
+            camera; the last frame of a shot always has them.
+    """
+    times = frame_times(count)
+    shots = [_shot_index(scene, time) for time in times]
+    actions = [[IGNORED] * 4 for _ in times]
+    camera = [IGNORED] * count
+    for index, shot in enumerate(scene.shots):
+        frames = [frame for frame, frame_shot in enumerate(shots) if frame_shot == index]
+        first_time = shot.start + since * (shot.end - shot.start)
+        for frame in frames:
+            if frame == frames[-1] or times[frame] >= first_time:
+                actions[frame] = _shot_actions(shot)
+                camera[frame] = CAMERAS.index(shot.camera)
+    texts = [sum(text.start <= time for text in scene.texts) for time in times]
+    return {"actions": actions, "camera": camera, "texts": texts, "shot": shots}
+
+
+def film_batches(
+    tokenizer: Any, mix: Mix, seed: int, since: float, start: int
+) -> Iterator[FilmBatch]:
+    """The batches of `batches`, with the events of clips; ``since`` as in `film_labels`."""
+    for plan in plans(mix, seed, start):
+        batch = collate(tokenizer, plan.samples, plan.num_frames)
+        if plan.samples[0].kind != "clip":
+            yield FilmBatch(batch, None)
+            continue
+        rows = [film_labels(sample.scenes[0], plan.num_frames, since) for sample in plan.samples]
+        labels = {name: torch.tensor([row[name] for row in rows]) for name in CLASSES}
+        yield FilmBatch(batch, Film(batch["pixel_values_videos"], **labels))
+
+
+def film_job(
+    model: Any, tokenizer: Any, phase: Phase, mix: Mix, seed: int, depth: int, since: float = 1.0
+) -> Job[FilmBatch]:
+    """A job that trains the model on dialogues, and its first layers on events, in place.
+
+    Args:
+        model: the model.
+        tokenizer: the pair's tokenizer.
+        phase: the length and speed of the training.
+        mix: the data.
+        seed: seed of the data and of the head.
+        depth: number of layers below the head.
+        since: as in `film_labels`. The more frames contain an event, the sooner the later layers
+            find it.
+    """
+    job = language_job(model, tokenizer, phase, mix, seed)
+    torch.manual_seed(seed)
+    module = FilmModel(model).to(model.device)
+    video_id = tokenizer.convert_tokens_to_ids(VIDEO)
+    return Job(
+        phase,
+        module,
+        lambda start: film_batches(tokenizer, mix, seed, since, start),
+        _film_step(module, job, depth, video_id),
+        lambda item: item.batch["input_ids"].numel(),
+    )
+
+
+def film_loss(scores: dict[str, torch.Tensor], film: Film) -> StepResult:
+    """Summed losses, and the mean accuracy of actions and of numbers of texts."""
+    batch_size, count = film.texts.shape
+    actions = by_quarter(scores["actions"].flatten(0, 1))
+    actions = actions.reshape(batch_size, count, 4, 4, -1)  # [B, T, quarter, cell, class]
+    texts = scores["texts"][:, :, BOTTOM_CELLS]
+    losses = [
+        cell_loss(actions, film.actions),
+        cell_loss(scores["camera"], film.camera),
+        cell_loss(texts, film.texts),
+        cell_loss(scores["shot"], film.shot),
+    ]
+    has_action = (film.actions != IGNORED) & (film.actions != NO_ACTION)
+    right_actions = actions.argmax(-1) == film.actions[..., None]
+    right_texts = texts.argmax(-1) == film.texts[..., None]
+    accuracy = right_actions[has_action].float().mean() + right_texts.float().mean()
+    return StepResult(reduce(torch.add, losses), float(accuracy / 2))
+
+
+def _shot_index(scene: Scene, time: float) -> int:
+    """The index of the shot at a time."""
+    return next(i for i, shot in enumerate(scene.shots) if time < shot.end or shot.end >= 1)
+
+
+def _shot_actions(shot: Shot) -> list[int]:
+    """The class of the action in each quarter of a shot."""
+    actions = [NO_ACTION] * len(PLACES)
+    for thing in shot.things:
+        action = f"{thing.motion} {thing.when}".strip()
+        actions[PLACES.index(thing.place)] = ACTIONS.index(action)
+    return actions
+
+
+def _film_step(
+    module: FilmModel, job: Job[Batch], depth: int, video_id: int
+) -> Callable[[FilmBatch], StepResult]:
+    """The loss of a film job: that of the dialogues, plus that of the events in clips."""
+
+    def loss(item: FilmBatch) -> StepResult:
+        with _layer_output(module.model, depth) as outputs:
+            result = job.loss(item.batch)
+        if item.film is None:
+            return result
+        count = item.film.frames.shape[1]
+        # The video begins at the same position in every row.
+        is_video = item.batch["input_ids"][0] == video_id
+        first = int(is_video.to(torch.uint8).argmax())
+        states = outputs[0][:, first : first + count * FRAME_TOKENS]
+        scores = module(states.reshape(len(states), count, FRAME_TOKENS, -1))
+        events = film_loss(scores, item.film)
+        return StepResult(result.loss + FILM_LOSS_WEIGHT * events.loss, result.accuracy)
+
+    return loss
+
+
+@contextmanager
+def _layer_output(model: Any, depth: int) -> Iterator[list[torch.Tensor]]:
+    """Collect the hidden states ``[B, L, D]`` after layer ``depth`` of each forward pass."""
+    states: list[torch.Tensor] = []
+
+    def collect(module: Any, args: Any, output: Any) -> None:
+        states.append(output[0] if isinstance(output, tuple) else output)
+
+    layer = model.model.language_model.layers[depth - 1]
+    handle = layer.register_forward_hook(collect)
+    try:
+        yield states
+    finally:
+        handle.remove()

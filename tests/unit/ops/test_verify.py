@@ -1,0 +1,103 @@
+"""Verdicts on trees that differ by row are those of each row by itself."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch import Tensor
+
+from draftlens.core.proposal import DraftTree, Verdict
+from draftlens.core.tree import EMPTY, ROOT, Topology, chain, from_paths
+from draftlens.ops.verify import match, reject
+
+VOCAB = 3
+TREE = from_paths([[0], [1], [0, 0], [0, 1], [1, 0], [0, 1, 0]])
+
+
+def random_topologies(seed: int) -> tuple[Topology, ...]:
+    """Four trees with different numbers of nodes, the empty one among them."""
+    rng = random.Random(seed)
+    made = [EMPTY, TREE, chain(rng.randint(1, 4))]
+    parents: list[int] = []
+    for node in range(rng.randint(1, 8)):
+        parents.append(rng.randint(parents[-1] if parents else ROOT, node - 1))
+    made.append(Topology(tuple(parents)))
+    rng.shuffle(made)
+    return tuple(made)
+
+
+def ragged(seed: int) -> tuple[DraftTree, Tensor]:
+    """Trees of different rows with tokens and draft probabilities, and the target's scores."""
+    torch.manual_seed(seed)
+    topologies = random_topologies(seed)
+    num_nodes = max(map(len, topologies))
+    num_inner = max(len(topology.inner) for topology in topologies)
+    tokens = torch.randint(0, VOCAB, (4, num_nodes))
+    probs = torch.rand(4, num_inner, VOCAB).softmax(-1)
+    return DraftTree(topologies, tokens, probs), torch.randn(4, num_nodes + 1, VOCAB)
+
+
+def row_of(tree: DraftTree, row: int) -> DraftTree:
+    """One row without fillers."""
+    topology = tree.topologies[row]
+    assert tree.probs is not None
+    return DraftTree(
+        (topology,),
+        tree.tokens[row : row + 1, : len(topology)],
+        tree.probs[row : row + 1, : len(topology.inner)],
+    )
+
+
+def check_rows(verdict: Verdict, rows: list[Verdict]) -> None:
+    assert verdict.paths == tuple(row.paths[0] for row in rows)
+    assert verdict.tokens == tuple(row.tokens[0] for row in rows)
+
+
+def test_a_uniform_tree_has_the_same_topology_in_every_row() -> None:
+    tree = DraftTree.uniform(TREE, torch.zeros(3, len(TREE), dtype=torch.long))
+    assert tree.topologies == (TREE,) * 3
+    assert tree.num_nodes == len(TREE)
+    assert tree.probs is None
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_match_row_by_row(seed: int) -> None:
+    tree, ranking = ragged(seed)
+    rows = [
+        match(row_of(tree, row), ranking[row : row + 1, : len(topology) + 1])
+        for row, topology in enumerate(tree.topologies)
+    ]
+    check_rows(match(tree, ranking), rows)
+    for topology, path, tokens in zip(
+        tree.topologies, match(tree, ranking).paths, match(tree, ranking).tokens, strict=True
+    ):
+        assert len(tokens) == len(path) + 1
+        assert all(node < len(topology) for node in path)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_reject_row_by_row(seed: int) -> None:
+    """With the same noise."""
+    tree, scores = ragged(seed)
+
+    def generator(row: int) -> torch.Generator:
+        return torch.Generator().manual_seed(100 * seed + row)
+
+    rows = [
+        reject(row_of(tree, row), scores[row : row + 1, : len(topology) + 1], [generator(row)])
+        for row, topology in enumerate(tree.topologies)
+    ]
+    check_rows(reject(tree, scores, [generator(row) for row in range(4)]), rows)
+
+
+def test_without_guesses_a_token_is_drawn() -> None:
+    tree = DraftTree.uniform(EMPTY, torch.empty(2, 0, dtype=torch.long))
+    scores = torch.full((2, 1, VOCAB), -torch.inf)
+    scores[0, 0, 1] = scores[1, 0, 2] = 0
+    for verdict in (
+        match(tree, scores),
+        reject(tree, scores, [torch.Generator().manual_seed(0) for _ in range(2)]),
+    ):
+        assert (verdict.paths, verdict.tokens) == (((), ()), ((1,), (2,)))
