@@ -72,7 +72,7 @@ def test_images_options_and_json(run, tmp_path: Path) -> None:
     assert report["settings"]["draft"] == "the target itself"
     assert report["kept"] == report["total"] // 2
     assert any(view["scores"][0][0] is not None for view in report["views"])
-    assert any("Pruner grid does not go by attention" in note for note in report["notes"])
+    assert any("Pruner grid does not use attention" in note for note in report["notes"])
 
 
 @pytest.mark.parametrize(("size", "high"), [((1200, 6), 700), ((30, 6000), 3000)])
@@ -85,7 +85,7 @@ def test_pictures_like_a_line_have_a_sheet_of_ordinary_size(
         "--images", str(tmp_path / "line.png"), "--no-compare", *SHORT, "--out", str(out)
     )
     assert status == 0, err
-    assert "What is longer than 20 to 1 is drawn as if it were 20 to 1." in said
+    assert "Pictures longer than 20 to 1 are drawn as 20 to 1." in said
     with Image.open(out / "line.png") as drawn:
         assert drawn.width == 1600
         assert drawn.height < high
@@ -115,7 +115,7 @@ def test_the_trace_is_that_of_the_answer(engine: draftlens.Engine) -> None:
     )
     assert sum(one.drafted for one in found.rounds) == plain.stats.drafted
     assert sum(one.emitted for one in found.rounds) == plain.stats.emitted - 1
-    assert found.shown.counts == (plain.stats.kept, plain.stats.visual)
+    assert found.visual.counts == (plain.stats.kept, plain.stats.visual)
     assert found.pieces[0].round == 0
     assert not found.pieces[0].drafted
     assert {piece.round for piece in found.pieces} <= set(range(len(found.rounds) + 1))
@@ -127,7 +127,7 @@ def test_the_trace_is_that_of_the_answer(engine: draftlens.Engine) -> None:
         (["nowhere.mp4"], "there is no such file"),
         ([str(CLIP), str(CLIP)], "explain takes one clip, or several images with --images"),
         (["--images", str(CLIP)], "error: cannot read"),
-        ([str(CLIP), "--method", "plain"], "method 'plain' leaves nothing out: use specvlm"),
+        ([str(CLIP), "--method", "plain"], "method 'plain' keeps all of them: use method specvlm"),
         ([str(CLIP), "--speculative-config", '{"gamma": 4}'], "does not know 'gamma'"),
         (
             [str(CLIP), "--max-new-tokens", "1"],

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from draftlens.explain import page
-from draftlens.explain.html import inlined
+from draftlens.explain.html import inline_image
 from tests.unit.explain.traces import shown, trace_of
 
 VOID = {"meta", "img", "br", "line", "rect"}
@@ -141,7 +141,7 @@ def test_bars_of_rounds_are_as_high_as_tokens() -> None:
 
 def test_pictures_are_inlined_as_they_are() -> None:
     given = Image.new("RGB", (900, 300), (200, 40, 40))
-    address = inlined(given, 300)
+    address = inline_image(given, 300)
     picture = Image.open(
         io.BytesIO(base64.b64decode(address.removeprefix("data:image/jpeg;base64,")))
     )
@@ -156,7 +156,7 @@ def test_pictures_are_inlined_as_they_are() -> None:
 def test_pictures_like_a_line_are_as_thick_as_they_are_drawn(
     size: tuple[int, int], drawn: tuple[int, int]
 ) -> None:
-    address = inlined(Image.new("RGB", size), 640)
+    address = inline_image(Image.new("RGB", size), 640)
     assert (
         Image.open(
             io.BytesIO(base64.b64decode(address.removeprefix("data:image/jpeg;base64,")))
@@ -273,8 +273,8 @@ def test_the_script_draws_and_tells(tmp_path: Path) -> None:
     assert told["drawn"] == {"attention": [12 + 4] * 2, "picture": [0, 0], "kept": [11 + 4] * 2}
     score = [f"attention {value / 12.5:.2f} x the mean cell" for value in (1, 18)]
     assert told["cells"] == [
-        ["seen by the draft", "row 1, column 1", score[0], "rank 24 of 24"],
-        ["seen by the draft", "row 2, column 2", score[1], "rank 7 of 24"],
+        ["kept", "row 1, column 1", score[0], "rank 24 of 24"],
+        ["kept", "row 2, column 2", score[1], "rank 7 of 24"],
     ]
     assert told["round"] == ["round 3", "2 accepted of 25 drafted", "2 tokens emitted"]
     assert told["here"] == [False, False, True]

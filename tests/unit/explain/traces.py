@@ -9,8 +9,8 @@ from PIL import Image
 from draftlens.core.stats import Stats
 from draftlens.draft.pruned import Choice
 from draftlens.explain.pictures import Picture
-from draftlens.explain.trace import Piece, Plain, Round, Trace
-from draftlens.explain.views import Shown, show
+from draftlens.explain.tracing import Piece, PlainRun, Round, Trace
+from draftlens.explain.views import VisualTokens, build_views
 from draftlens.methods import SpecVLM
 from draftlens.prune import Visual
 
@@ -35,17 +35,19 @@ def choice(
     )
 
 
-def shown(frames: int = 4, image: Image.Image | None = GREY, when: bool = True, **options) -> Shown:
+def shown(
+    frames: int = 4, image: Image.Image | None = GREY, when: bool = True, **options
+) -> VisualTokens:
     """The same on grey pictures."""
     made = choice(frames, **options)
     pictures = [
         Picture(f"frame {t + 1}", f"{t / 2:.1f} s" if when else "", image) for t in range(frames)
     ]
-    return show(made, pictures)
+    return build_views(made, pictures)
 
 
 def trace_of(
-    shown: Shown, title: str = "clip.mp4", prompt: str = "Describe the video.", notes=()
+    shown: VisualTokens, title: str = "clip.mp4", prompt: str = "Describe the video.", notes=()
 ) -> Trace:
     """A trace of three rounds and a short answer."""
     rounds = (Round(25, 3, 4), Round(25, 0, 1), Round(25, 2, 2))
@@ -65,7 +67,7 @@ def trace_of(
         pieces,
         rounds,
         stats,
-        Plain(2.0, 1.6, True),
+        PlainRun(2.0, 1.6, True),
         {"target": "a", "draft": "b"},
         notes,
     )
