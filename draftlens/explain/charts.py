@@ -52,8 +52,8 @@ def rounds_chart(rounds: Sequence[Round]) -> str:
     for number, (entry, column) in enumerate(zip(rounds, columns, strict=True), 1):
         accepted = entry.accepted * unit
         bonus = column.rectangle("bonus", accepted, entry.emitted * unit - accepted)
-        kept = column.rectangle("kept", 0, accepted)
-        bars.append(f'<g data-round="{number}">{column.hover_area()}{bonus}{kept}</g>')
+        drafted = column.rectangle("kept", 0, accepted)
+        bars.append(f'<g data-round="{number}">{column.hover_area()}{bonus}{drafted}</g>')
     step = -(-largest // 4)
     lines = [_grid_line(str(count), count * unit) for count in range(0, largest + 1, step)]
     return _svg("".join([*lines, *bars]) + _axis_labels(columns, "round"))

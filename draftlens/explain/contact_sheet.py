@@ -35,6 +35,7 @@ NOTE_HEIGHT = 24
 BAR_HEIGHT = 96
 """Height of the highest bar."""
 RAMP_WIDTH = 320
+SCALE_CAPTION = "attention of the target"
 NARROW_ASPECT = 0.2
 """Width / height below which the text above a picture takes the width of the picture's box."""
 
@@ -113,8 +114,8 @@ def _write(
 def _draw_title(draw: ImageDraw.ImageDraw, trace: Trace) -> None:
     large = paint.font(44)
     small = paint.font(21)
-    kept, total = trace.visual.counts
-    figure = f"{kept:,} of {total:,}"
+    counts = trace.visual.counts
+    figure = f"{counts.kept:,} of {counts.total:,}"
     caption = "visual tokens kept for the draft"
     room = _RIGHT - MARGIN - 40 - max(large.getlength(figure), small.getlength(caption))
     _write(draw, (MARGIN, 96), paint.fit_text(trace.title, 44, room), paint.INK, large)
@@ -187,12 +188,8 @@ def _draw_ramp(image: Image.Image, top: int, scale: paint.Scale) -> None:
     draw = ImageDraw.Draw(image)
     small = paint.font(15)
     left = _RIGHT - RAMP_WIDTH
-    positions = np.linspace(0, 1, RAMP_WIDTH, dtype=np.float32)[None].repeat(16, 0)
-    colours = paint.ramp(positions).round().astype(np.uint8)
-    image.paste(Image.fromarray(colours), (left, top + 3))
-    _write(
-        draw, (left - 18, top + 17), "attention of the target", paint.MUTED, paint.font(17), "rs"
-    )
+    image.paste(_ramp_image(), (left, top + 3))
+    _write(draw, (left - 18, top + 17), SCALE_CAPTION, paint.MUTED, paint.font(17), "rs")
     _write(draw, (left, top + 38), f"{scale.low:.2g}x", paint.FAINT, small)
     _write(draw, (_RIGHT, top + 38), f"{scale.high:.2g}x", paint.FAINT, small, "rs")
     mean = left + round(float(scale.place(np.ones(1, np.float32))[0]) * RAMP_WIDTH)
@@ -201,28 +198,46 @@ def _draw_ramp(image: Image.Image, top: int, scale: paint.Scale) -> None:
         _write(draw, (mean, top + 38), "mean cell", paint.FAINT, small, "ms")
 
 
+def _ramp_image() -> Image.Image:
+    positions = np.linspace(0, 1, RAMP_WIDTH, dtype=np.float32)[None].repeat(16, 0)
+    return Image.fromarray(paint.ramp(positions).round().astype(np.uint8))
+
+
 def _draw_shares(draw: ImageDraw.ImageDraw, views: Sequence[View], top: int) -> None:
     """Draw a bar for the share of cells kept in each view, and a dashed line at the mean."""
     shares = [view.share for view in views]
     mean = mean_share(views)
-    scale = BAR_HEIGHT / axis_top(shares)
-    floor = top + 40 + BAR_HEIGHT
     title = f"share of cells kept in each {view_noun(views)}"
     if len(views) > 1:
         title += f", {mean * 100:.1f}% on average"
     _write(draw, (MARGIN, top + 15), title, paint.MUTED, paint.font(17))
+    scale = BAR_HEIGHT / axis_top(shares)
+    floor = top + 40 + BAR_HEIGHT
     pitch = min((_RIGHT - MARGIN + 6) / len(views), 184.0)
     width = max(1.0, pitch - (6 if pitch > 14 else 1))
     lefts = [MARGIN + index * pitch for index in range(len(views))]
     for left, share in zip(lefts, shares, strict=True):
-        draw.rectangle((left, floor - 1, left + width - 1, floor), paint.LINE)
-        if share:
-            draw.rectangle((left, floor - share * scale, left + width - 1, floor), paint.KEPT)
+        _draw_bar(draw, (left, floor), width, share * scale)
     _draw_dashes(draw, MARGIN, lefts[-1] + width, floor - mean * scale)
     if width < 36:
         return
     for left, share in zip(lefts, shares, strict=True):
         _draw_share(draw, (left + width / 2, floor - share * scale - 7), share)
+
+
+def _draw_bar(
+    draw: ImageDraw.ImageDraw, corner: tuple[float, float], width: float, height: float
+) -> None:
+    """Draw a bar on a short line, which also shows where a bar of height 0 is.
+
+    Args:
+        corner: bottom left of the bar.
+    """
+    left, floor = corner
+    right = left + width - 1
+    draw.rectangle((left, floor - 1, right, floor), paint.LINE)
+    if height:
+        draw.rectangle((left, floor - height, right, floor), paint.KEPT)
 
 
 def _draw_share(draw: ImageDraw.ImageDraw, place: tuple[float, float], share: float) -> None:

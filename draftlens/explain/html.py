@@ -85,12 +85,12 @@ def _head(trace: Trace) -> str:
 
 def _figures(trace: Trace) -> list[tuple[str, str]]:
     """Values and names of the figures at the top of the page."""
-    kept, total = trace.visual.counts
+    counts = trace.visual.counts
     stats = trace.stats
     supplied = sum(entry.accepted for entry in trace.rounds)
     supplied_share = supplied / max(1, stats.emitted)
     figures = [
-        (f"{kept:,} of {total:,}", "visual tokens kept for the draft"),
+        (f"{counts.kept:,} of {counts.total:,}", "visual tokens kept for the draft"),
         (f"{stats.mean_acceptance_length:.2f}", "tokens per round (mean acceptance length)"),
         (f"{supplied_share * 100:.0f}%", f"of {stats.emitted} tokens supplied by the draft"),
     ]
@@ -149,7 +149,7 @@ def _scale_legend(scale: paint.Scale) -> str:
 
 
 def _figure(index: int, view: View, side: int) -> str:
-    kept, total = view.counts
+    counts = view.counts
     name = escape(f"{view.name}, {view.when}" if view.when else view.name)
     image = ""
     if view.image is not None:
@@ -160,7 +160,7 @@ def _figure(index: int, view: View, side: int) -> str:
         style += f"; max-width: {MAX_HEIGHT * view.aspect:.0f}px"
     return (
         f'<figure data-view="{index}"{row}>'
-        f"<figcaption>{name}<span>{kept} of {total}</span></figcaption>"
+        f"<figcaption>{name}<span>{counts.kept} of {counts.total}</span></figcaption>"
         f'<div class="frame" style="{style}">{image}<canvas></canvas></div></figure>'
     )
 

@@ -33,6 +33,7 @@ PRUNED_GREY = 0.75
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 
 Pixels = np.ndarray[Any, np.dtype[np.float32]]
+_Box = tuple[int, int, int, int]  # left, top, right and bottom
 
 
 @dataclass(frozen=True)
@@ -162,21 +163,40 @@ def outline(pixels: Pixels, kept: Mask, colour: str = KEPT) -> Image.Image:
     thickness = _line_thickness(min(image.width / columns, image.height / rows))
     lefts = _cell_starts(columns, image.width)
     tops = _cell_starts(rows, image.height)
-    neighbours = np.pad(kept, 1)  # a border of pruned cells
     for row, column in np.argwhere(kept):
-        left, right = lefts[column], lefts[column + 1] - 1
-        top, bottom = tops[row], tops[row + 1] - 1
-        if right < left or bottom < top:
+        box = (lefts[column], tops[row], lefts[column + 1] - 1, tops[row + 1] - 1)
+        if box[2] < box[0] or box[3] < box[1]:
             continue  # The cell is smaller than a pixel and has none.
-        if not neighbours[row + 1, column]:
-            draw.rectangle((left, top, left + thickness - 1, bottom), fill=colour)
-        if not neighbours[row + 1, column + 2]:
-            draw.rectangle((right - thickness + 1, top, right, bottom), fill=colour)
-        if not neighbours[row, column + 1]:
-            draw.rectangle((left, top, right, top + thickness - 1), fill=colour)
-        if not neighbours[row + 2, column + 1]:
-            draw.rectangle((left, bottom - thickness + 1, right, bottom), fill=colour)
+        for edge in _edges(kept, row, column):
+            draw.rectangle(_strip(box, edge, thickness), fill=colour)
     return image
+
+
+def _edges(kept: Mask, row: int, column: int) -> list[str]:
+    """The edges of a kept cell beyond which the cell is pruned or the picture ends."""
+    rows, columns = kept.shape
+    edges = []
+    if column == 0 or not kept[row, column - 1]:
+        edges.append("left")
+    if column == columns - 1 or not kept[row, column + 1]:
+        edges.append("right")
+    if row == 0 or not kept[row - 1, column]:
+        edges.append("top")
+    if row == rows - 1 or not kept[row + 1, column]:
+        edges.append("bottom")
+    return edges
+
+
+def _strip(box: _Box, edge: str, thickness: int) -> _Box:
+    """The part of a box along one of its edges; boxes include their last row and column."""
+    left, top, right, bottom = box
+    if edge == "left":
+        return left, top, left + thickness - 1, bottom
+    if edge == "right":
+        return right - thickness + 1, top, right, bottom
+    if edge == "top":
+        return left, top, right, top + thickness - 1
+    return left, bottom - thickness + 1, right, bottom
 
 
 def _line_thickness(cell_side: float) -> int:

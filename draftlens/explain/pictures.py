@@ -60,16 +60,14 @@ def locate_pictures(
         return _video_frames(chat.videos[0], tiles, count)
     if chat.videos or not chat.images:
         # It is not known which of several videos and images a view belongs to.
-        return [Picture(f"view {number}") for number in range(1, count + 1)]
+        return [Picture(name) for name in _view_names(count)]
     overviews = _overview_tiles(inputs, tiles, len(chat.images))
     if count == len(chat.images):
         return _single_pictures(chat.images, overviews)
     names = _tile_names(views_per_run, len(chat.images))
     if "image_sizes" in inputs:
         return _overviews_and_details(chat.images, overviews, names, whole_pictures)
-    if len(tiles) != count:
-        return [Picture(name) for name in names]
-    return [Picture(name, image=tile) for name, tile in zip(names, tiles, strict=True)]
+    return _name_tiles(names, tiles)
 
 
 def _video_frames(video: Video, tiles: Sequence[Image.Image], count: int) -> list[Picture]:
@@ -80,24 +78,27 @@ def _video_frames(video: Video, tiles: Sequence[Image.Image], count: int) -> lis
     num_frames = len(video.frames)
     group_size = -(-num_frames // count)
     if -(-num_frames // group_size) != count:
-        return _unnamed_views(tiles, count)
-    pictures = []
+        return _name_tiles(_view_names(count), tiles)
     digits = 1 if min(np.diff(video.timestamps), default=1) >= 0.1 else 2
+    pictures = []
     for first in range(0, num_frames, group_size):
         last = min(first + group_size, num_frames)
-        numbers = ", ".join(str(index + 1) for index in range(first, last))
-        noun = "frames" if last - first > 1 else "frame"
         tile = tiles[first] if len(tiles) == num_frames else None
         image = _sharper(Image.fromarray(video.frames[first]), tile)
         seconds = f"{video.timestamps[first]:.{digits}f} s"
-        pictures.append(Picture(f"{noun} {numbers}", seconds, image))
+        pictures.append(Picture(_frame_name(first, last), seconds, image))
     return pictures
 
 
-def _unnamed_views(tiles: Sequence[Image.Image], count: int) -> list[Picture]:
-    """Views of which only the tiles are known, if there is one tile for each."""
-    names = [f"view {number}" for number in range(1, count + 1)]
-    if len(tiles) != count:
+def _frame_name(first: int, last: int) -> str:
+    """The name of the frames from index `first` up to, but not including, `last`."""
+    numbers = ", ".join(str(index + 1) for index in range(first, last))
+    return f"frames {numbers}" if last - first > 1 else f"frame {numbers}"
+
+
+def _name_tiles(names: Sequence[str], tiles: Sequence[Image.Image]) -> list[Picture]:
+    """Views with their tiles as pictures, if there is one tile for each."""
+    if len(tiles) != len(names):
         return [Picture(name) for name in names]
     return [Picture(name, image=tile) for name, tile in zip(names, tiles, strict=True)]
 
@@ -132,6 +133,10 @@ def _overviews_and_details(
         image = images[number] if is_detail else _sharper(images[number], overviews[number])
         pictures.append(Picture(label, image=image))
     return pictures
+
+
+def _view_names(count: int) -> list[str]:
+    return [f"view {number}" for number in range(1, count + 1)]
 
 
 def _tile_names(views_per_run: Sequence[int], num_pictures: int) -> list[str]:

@@ -135,14 +135,14 @@ class Trace:
 
         `spare` is a list of the number of all tokens without a cell and of the kept ones.
         """
-        kept, total = self.visual.counts
+        counts = self.visual.counts
         spare = self.visual.spare
         return {
             "title": self.title,
             "prompt": self.prompt,
             "method": {"method": self.method.name, **asdict(self.method)},
-            "kept": kept,
-            "total": total,
+            "kept": counts.kept,
+            "total": counts.total,
             "spare": [spare.total, spare.kept],
             "views": [view.to_dict() for view in self.visual.views],
             "pieces": [asdict(piece) for piece in self.pieces],
@@ -351,16 +351,16 @@ def _settings(engine: Engine, stream: Stream, chat: Conversation) -> dict[str, s
 def _notes(visual: VisualTokens, method: SpecVLM, several: bool) -> tuple[str, ...]:
     """Sentences about what the pictures do not show by themselves."""
     notes = []
-    kept, spare = visual.spare
-    if spare == 1:
-        fate = "kept" if kept else "pruned"
+    spare = visual.spare
+    if spare.total == 1:
+        fate = "kept" if spare.kept else "pruned"
         notes.append(
             f"1 visual token ends a row or a picture and has no cell of its own; it is {fate}."
         )
-    elif spare:
+    elif spare.total:
         notes.append(
-            f"{spare} visual tokens end rows or pictures and have no cells of their own; {kept} of "
-            f"them are kept."
+            f"{spare.total} visual tokens end rows or pictures and have no cells of their own; "
+            f"{spare.kept} of them are kept."
         )
     if several:
         notes.append(

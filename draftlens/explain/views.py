@@ -115,16 +115,16 @@ class VisualTokens:
     @property
     def counts(self) -> Counts:
         """Numbers of kept and of all visual tokens."""
-        kept = sum(view.counts.kept for view in self.views)
-        total = sum(view.counts.total for view in self.views)
-        return Counts(kept + self.spare.kept, total + self.spare.total)
+        num_kept = sum(view.counts.kept for view in self.views)
+        num_cells = sum(view.counts.total for view in self.views)
+        return Counts(num_kept + self.spare.kept, num_cells + self.spare.total)
 
 
 def mean_share(views: Sequence[View]) -> float:
     """Return kept cells / all cells over several views, 0 to 1."""
-    kept = sum(view.counts.kept for view in views)
-    total = sum(view.counts.total for view in views)
-    return kept / max(1, total)
+    num_kept = sum(view.counts.kept for view in views)
+    num_cells = sum(view.counts.total for view in views)
+    return num_kept / max(1, num_cells)
 
 
 def view_noun(views: Sequence[View]) -> str:
@@ -184,14 +184,14 @@ def build_views(choice: Choice, pictures: Sequence[Picture]) -> VisualTokens:
     cells = choice.visual.cells.cpu().numpy()
     has_cell = np.zeros(len(cells), dtype=bool)
     has_cell[np.unique(cells, axis=0, return_index=True)[1]] = True
-    kept = np.zeros(len(cells), dtype=bool)
-    kept[choice.kept.cpu().numpy()] = True
+    is_kept = np.zeros(len(cells), dtype=bool)
+    is_kept[choice.kept.cpu().numpy()] = True
     scores = _relative_scores(choice, has_cell)
     views = []
     for index, picture in enumerate(pictures):
         in_view = has_cell & (cells[:, 0] == index)
-        views.append(_view(picture, cells[in_view, 1:], scores[in_view], kept[in_view]))
-    spare = Counts(int((kept & ~has_cell).sum()), int((~has_cell).sum()))
+        views.append(_view(picture, cells[in_view, 1:], scores[in_view], is_kept[in_view]))
+    spare = Counts(int((is_kept & ~has_cell).sum()), int((~has_cell).sum()))
     return VisualTokens(tuple(views), spare)
 
 

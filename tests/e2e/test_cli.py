@@ -142,7 +142,7 @@ def test_verify_asks_about_an_image_what_ask_does(run, monkeypatch: pytest.Monke
 def test_verify_exits_with_1_on_a_difference_and_shows_where(
     run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from draftlens.engine import session
+    from draftlens.decode import session
 
     def wrong(tree, ranking):
         ranking = ranking.clone()
@@ -154,7 +154,7 @@ def test_verify_exits_with_1_on_a_difference_and_shows_where(
     monkeypatch.setattr(session, "match", wrong)
     status, out, _ = run("verify", CLIP, "--device", "cpu")
     assert status == 1
-    assert "identical: no; first at token" in " ".join(out.split())
+    assert "identical: no; first difference at token" in " ".join(out.split())
     assert "logit margin" in " ".join(out.split())
 
 

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from draftlens.cli import progress, show
 from draftlens.cli.loading import load_models
-from draftlens.cli.progress import Bar, count_bar, progress_of, working
+from draftlens.cli.progress import ProgressBar, count_bar, progress_bars, spinner
 from draftlens.cli.show import WordWriter, show_files, show_stats, table
-from draftlens.cli.threads import SMALL, settle_threads
+from draftlens.cli.threads import MAX_SINGLE_THREADED, settle_threads
 from draftlens.core.errors import ConfigError
 from draftlens.core.result import Result
 from draftlens.core.stats import Stats
@@ -130,7 +130,7 @@ def drawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> io
     file = io.StringIO()
     monkeypatch.setattr(
         progress,
-        "errors",
+        "error_console",
         Console(file=file, width=60, force_terminal=request.param, no_color=True),
     )
     return file
@@ -138,13 +138,13 @@ def drawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> io
 
 def draw_all(quiet: bool) -> list[bool]:
     """Every kind of progress once; whether the two that give something to call gave it."""
-    with working("loading the model", quiet):
+    with spinner("loading the model", quiet):
         pass
     with count_bar("reading frames", quiet) as told:
         if told:
             told(2, 5)
-    with progress_of(quiet) as bars:
-        bar = Bar(bars)
+    with progress_bars(quiet) as bars:
+        bar = ProgressBar(bars)
         bar.plan(4)
         bar.begin("captions")
         bar.done(1)
@@ -202,11 +202,11 @@ class Sized(torch.nn.Module):
 
 @pytest.mark.usefixtures("two_threads")
 def test_small_models_get_one_thread_unless_the_user_chose(monkeypatch: pytest.MonkeyPatch) -> None:
-    settle_threads(Sized(SMALL))
+    settle_threads(Sized(MAX_SINGLE_THREADED))
     assert torch.get_num_threads() == 2
-    settle_threads(Sized(SMALL - 1))
+    settle_threads(Sized(MAX_SINGLE_THREADED - 1))
     assert torch.get_num_threads() == 1
     torch.set_num_threads(2)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    settle_threads(Sized(SMALL - 1))
+    settle_threads(Sized(MAX_SINGLE_THREADED - 1))
     assert torch.get_num_threads() == 2
