@@ -166,8 +166,8 @@ def verify(
 ) -> None:
     """Check that speculative decoding does not change the answers.
 
-    Each answer is compared with that of plain decoding, token by token. The exit status is 1 if
-    any token differs in float32.
+    Greedy answers are compared with those of `generate` in transformers, and sampled answers with
+    those of plain decoding, token by token. The exit status is 1 if a token differs in float32.
     """
     sampling = opt.sampling_options(sample, temperature, top_k, top_p, min_p, repetition_penalty)
     generation = {"max_new_tokens": max_new_tokens, "seed": seed, **sampling}
@@ -226,7 +226,9 @@ def _print_verifications(verifications: list[Verification]) -> None:
 def doctor(
     target: Annotated[
         str | None,
-        typer.Option("--target", "-t", help="Target model to check: a folder or a Hub id."),
+        typer.Option(
+            "--target", "-t", help="Target model to check: a folder, a Hub id, or `embedded`."
+        ),
     ] = None,
     draft: opt.Draft = None,
     device: opt.Device = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from draftlens.cli import options as opt
-from draftlens.cli.loading import load_engine, read_media
+from draftlens.cli.loading import load_engine, read_files
 from draftlens.cli.progress import progress_bars
 from draftlens.cli.show import console, print_json, table
 from draftlens.core.errors import ConfigError
@@ -52,10 +52,7 @@ def calibrate(
 
     method = _check_method(opt.parse_method("specvlm", speculative_config))
     text = opt.prompt_or_default(prompt, images)
-    chats = []
-    for file in media:
-        shown: dict[str, Any] = {"images": [file]} if images else {"video": file}
-        chats.append(read_media(as_json, limits, text, frames, **shown))
+    chats = [read_files(as_json, limits, text, frames, [file], images) for file in media]
     engine = load_engine(target, draft, method, device, dtype, as_json)
     with progress_bars(as_json) as progress:
         task = progress.add_task("answering", total=len(MASSES) * len(media))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from draftlens.cli import options as opt
-from draftlens.cli.loading import load_engine, make_folder, read_media
+from draftlens.cli.loading import load_engine, make_folder, read_files
 from draftlens.cli.progress import spinner
 from draftlens.cli.show import console, print_json
 from draftlens.core.errors import ConfigError, InputError
@@ -71,8 +71,8 @@ def explain(
 
     decoding = pruning_method(opt.parse_method(method, speculative_config))
     outputs = outputs_of(media, images, out)
-    shown: dict[str, Any] = {"images": list(media)} if images else {"video": media[0]}
-    chat = read_media(as_json, limits, opt.prompt_or_default(prompt, images), frames, **shown)
+    text = opt.prompt_or_default(prompt, images)
+    chat = read_files(as_json, limits, text, frames, media, images)
     make_folder(out)
     draft_name = draft_for(target) if draft == AUTO else draft
     engine = load_engine(target, draft_name, decoding, device, dtype, as_json)
@@ -179,6 +179,6 @@ def _spread(views: Sequence[View]) -> str:
     name = f"{largest.name} ({largest.when})" if largest.when else largest.name
     num_empty = sum(not view.kept.any() for view in views)
     return (
-        f"largest share in {name}: {largest.counts.kept} of {largest.counts.total}; none in "
-        f"{num_empty} of {len(views)} views"
+        f"largest share in {name}: {largest.counts.kept} of {largest.counts.total}; "
+        f"{num_empty} of {len(views)} views have no kept cells"
     )

@@ -46,6 +46,15 @@ def read_media(
         return read(ask(prompt, **media), frames, parse_limits(limits), on_frame=on_frame)
 
 
+def read_files(
+    quiet: bool, limits: str | None, prompt: str, frames: int, files: list[Path], images: bool
+) -> Conversation:
+    """Return a prompt with several images, or with one clip, as `read_media` does."""
+    if images:
+        return read_media(quiet, limits, prompt, images=list(files))
+    return read_media(quiet, limits, prompt, frames, video=files[0])
+
+
 def load_engine(
     target: str, draft: str | None, method: Any, device: str | None, dtype: str | None, quiet: bool
 ) -> Engine:

@@ -58,7 +58,7 @@ Sample = Annotated[
 ]
 Temperature = Annotated[
     float | None,
-    typer.Option(min=0.0, help="Sampling temperature; implies --sample unless it is 0 (greedy)."),
+    typer.Option(min=0.0, help="Sampling temperature; implies --sample. 0 is greedy decoding."),
 ]
 TopK = Annotated[
     int | None, typer.Option(min=1, help="Sample from the k most likely tokens; implies --sample.")
@@ -107,19 +107,17 @@ MediaLimits = Annotated[
         help="Limits on the size of media files: JSON such as '{\"max_bytes\": 1000000}'.",
     ),
 ]
+MediaPrompt = Annotated[
+    str,
+    typer.Option(
+        help="Prompt for the media; by default a request for a description.", show_default=False
+    ),
+]
 Images = Annotated[bool, typer.Option("--images", help="Read the files as images.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 
 VIDEO_PROMPT = "Describe the video."
 IMAGE_PROMPT = "Describe the image."
-
-MediaPrompt = Annotated[
-    str,
-    typer.Option(
-        help="Prompt for the media.",
-        show_default=f'"{VIDEO_PROMPT}" or "{IMAGE_PROMPT}"',
-    ),
-]
 
 
 def prompt_or_default(prompt: str, images: bool) -> str:

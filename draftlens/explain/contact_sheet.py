@@ -207,10 +207,7 @@ def _draw_shares(draw: ImageDraw.ImageDraw, views: Sequence[View], top: int) -> 
     """Draw a bar for the share of cells kept in each view, and a dashed line at the mean."""
     shares = [view.share for view in views]
     mean = mean_share(views)
-    title = f"share of cells kept in each {view_noun(views)}"
-    if len(views) > 1:
-        title += f", {mean * 100:.1f}% on average"
-    _write(draw, (MARGIN, top + 15), title, paint.MUTED, paint.font(17))
+    _write(draw, (MARGIN, top + 15), _shares_title(views), paint.MUTED, paint.font(17))
     scale = BAR_HEIGHT / axis_top(shares)
     floor = top + 40 + BAR_HEIGHT
     pitch = min((_RIGHT - MARGIN + 6) / len(views), 184.0)
@@ -223,6 +220,13 @@ def _draw_shares(draw: ImageDraw.ImageDraw, views: Sequence[View], top: int) -> 
         return
     for left, share in zip(lefts, shares, strict=True):
         _draw_share(draw, (left + width / 2, floor - share * scale - 7), share)
+
+
+def _shares_title(views: Sequence[View]) -> str:
+    title = f"share of cells kept in each {view_noun(views)}"
+    if len(views) == 1:
+        return title
+    return f"{title}, {mean_share(views) * 100:.1f}% on average"
 
 
 def _draw_bar(

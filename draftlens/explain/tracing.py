@@ -369,8 +369,8 @@ def _notes(visual: VisualTokens, method: SpecVLM, several: bool) -> tuple[str, .
         )
     if not make_pruner(method.pruner, asdict(method)).needs_scores:
         notes.append(
-            f"Pruner {method.pruner} does not use attention; it was computed for these pictures "
-            f"only."
+            f"Pruner {method.pruner} does not use attention scores; they were computed for these "
+            f"pictures only."
         )
     if any(view.image is None for view in visual.views):
         notes.append(
