@@ -1,4 +1,4 @@
-"""The command line: parse, call, print."""
+"""The command line."""
 
 from draftlens.cli.app import main
 

@@ -1,8 +1,9 @@
-"""The commands."""
+"""The commands of `draftlens`."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,20 +17,22 @@ from draftlens.cli import options as opt
 from draftlens.cli.bench import bench
 from draftlens.cli.calibrate import calibrate
 from draftlens.cli.demo import run_demo
-from draftlens.cli.doctor import report, show_report
+from draftlens.cli.doctor import collect_facts, show_facts
 from draftlens.cli.evaluate import evaluate
 from draftlens.cli.explain import explain
 from draftlens.cli.loading import load_engine, read_media
-from draftlens.cli.show import errors, print_json, result_json, show_stats, show_stream
+from draftlens.cli.show import error_console, print_json, result_json, show_stats, show_stream
 from draftlens.cli.train_draft import register as register_train_draft
-from draftlens.cli.verify import show_verification, verify_engine
+from draftlens.cli.verify import Verification, show_verification, verify_engine
 from draftlens.cli.world import world
 from draftlens.core.errors import DraftlensError
 from draftlens.media.conversation import Conversation
 from draftlens.models.zoo import EMBEDDED
 
+_DESCRIPTION = "Speculative decoding for vision-language models: faster, with the same output."
+
 app = typer.Typer(
-    help="Vision-language models answer faster without changing what they say.",
+    help=_DESCRIPTION,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -38,6 +41,7 @@ app = typer.Typer(
 
 
 def _answer(engine: Engine, chat: Conversation, as_json: bool, generation: dict[str, Any]) -> None:
+    """Answer a prompt and print the answer."""
     stream = engine.answer(engine.process([chat]), **generation)
     if as_json:
         print_json(result_json(stream.run()))
@@ -48,39 +52,40 @@ def _answer(engine: Engine, chat: Conversation, as_json: bool, generation: dict[
 @app.command()
 def demo(
     clip: Annotated[
-        Path | None, typer.Argument(help="A clip; by default one from the package.")
+        Path | None, typer.Argument(help="Video file; by default a clip from the package.")
     ] = None,
     target: opt.Target = EMBEDDED,
     draft: opt.Draft = None,
     method: opt.MethodName = None,
     speculative_config: opt.SpeculativeConfig = None,
     frames: opt.Frames = 8,
-    prompt: Annotated[str, typer.Option(help="What to ask about the clip.")] = opt.VIDEO_PROMPT,
+    prompt: Annotated[str, typer.Option(help="Prompt for the clip.")] = opt.VIDEO_PROMPT,
     max_new_tokens: opt.MaxNewTokens = 320,
     device: opt.Device = None,
     dtype: opt.Dtype = None,
     limits: opt.MediaLimits = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Describe a clip twice, by stock generate and by draftlens, and compare."""
+    """Compare draftlens with `generate` of transformers on a clip.
+
+    Both answer the same prompt. A table then compares their speed and their answers.
+    """
     path = clip or Path(str(files("draftlens") / "embedded" / "clips" / "shapes.mp4"))
-    chosen, chat = (
-        opt.method_of(method, speculative_config),
-        read_media(as_json, limits, prompt, frames, video=path),
-    )
-    engine = load_engine(target, draft, chosen, device, dtype, as_json)
+    decoding = opt.parse_method(method, speculative_config)
+    chat = read_media(as_json, limits, prompt, frames, video=path)
+    engine = load_engine(target, draft, decoding, device, dtype, as_json)
     run_demo(engine, engine.process([chat]), path, prompt, max_new_tokens, as_json)
 
 
 @app.command()
 def caption(
-    clip: Annotated[Path, typer.Argument(help="A video file.")],
+    clip: Annotated[Path, typer.Argument(help="Video file.")],
     target: opt.Target = EMBEDDED,
     draft: opt.Draft = None,
     method: opt.MethodName = None,
     speculative_config: opt.SpeculativeConfig = None,
     frames: opt.Frames = 8,
-    prompt: Annotated[str, typer.Option(help="What to ask about the clip.")] = opt.VIDEO_PROMPT,
+    prompt: Annotated[str, typer.Option(help="Prompt for the clip.")] = opt.VIDEO_PROMPT,
     max_new_tokens: opt.MaxNewTokens = 256,
     sample: opt.Sample = False,
     temperature: opt.Temperature = None,
@@ -94,20 +99,18 @@ def caption(
     limits: opt.MediaLimits = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Describe a clip."""
-    generation = opt.sampling_of(sample, temperature, top_k, top_p, min_p, repetition_penalty)
-    chosen, chat = (
-        opt.method_of(method, speculative_config),
-        read_media(as_json, limits, prompt, frames, video=clip),
-    )
-    engine = load_engine(target, draft, chosen, device, dtype, as_json)
-    _answer(engine, chat, as_json, {"max_new_tokens": max_new_tokens, "seed": seed, **generation})
+    """Describe a clip, or answer a prompt about it."""
+    sampling = opt.sampling_options(sample, temperature, top_k, top_p, min_p, repetition_penalty)
+    decoding = opt.parse_method(method, speculative_config)
+    chat = read_media(as_json, limits, prompt, frames, video=clip)
+    engine = load_engine(target, draft, decoding, device, dtype, as_json)
+    _answer(engine, chat, as_json, {"max_new_tokens": max_new_tokens, "seed": seed, **sampling})
 
 
 @app.command()
 def ask(
-    images: Annotated[list[Path], typer.Argument(help="One image or several.")],
-    prompt: Annotated[str, typer.Option(help="The question.")],
+    images: Annotated[list[Path], typer.Argument(help="One or more image files.")],
+    prompt: Annotated[str, typer.Option(help="Prompt for the images.")],
     target: opt.Target = EMBEDDED,
     draft: opt.Draft = None,
     method: opt.MethodName = None,
@@ -125,23 +128,24 @@ def ask(
     limits: opt.MediaLimits = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Ask about one image or several."""
-    generation = opt.sampling_of(sample, temperature, top_k, top_p, min_p, repetition_penalty)
-    chosen, chat = (
-        opt.method_of(method, speculative_config),
-        read_media(as_json, limits, prompt, images=list(images)),
-    )
-    engine = load_engine(target, draft, chosen, device, dtype, as_json)
-    _answer(engine, chat, as_json, {"max_new_tokens": max_new_tokens, "seed": seed, **generation})
+    """Answer a prompt about one or more images."""
+    sampling = opt.sampling_options(sample, temperature, top_k, top_p, min_p, repetition_penalty)
+    decoding = opt.parse_method(method, speculative_config)
+    chat = read_media(as_json, limits, prompt, images=list(images))
+    engine = load_engine(target, draft, decoding, device, dtype, as_json)
+    _answer(engine, chat, as_json, {"max_new_tokens": max_new_tokens, "seed": seed, **sampling})
 
 
 @app.command()
 def verify(
     media: Annotated[
-        list[Path] | None, typer.Argument(help="A clip, or images with --images.")
+        list[Path] | None,
+        typer.Argument(
+            help="Video files, or images with --images. Without any, the prompt is text only."
+        ),
     ] = None,
-    images: Annotated[bool, typer.Option("--images", help="The files are images.")] = False,
-    prompt: Annotated[str, typer.Option(help="What to ask.")] = "",
+    images: opt.Images = False,
+    prompt: opt.MediaPrompt = "",
     target: opt.Target = EMBEDDED,
     draft: opt.Draft = None,
     method: opt.MethodName = None,
@@ -160,51 +164,82 @@ def verify(
     limits: opt.MediaLimits = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Compare plain and accelerated answers token by token; exit status 1 if any differ in
-    float32."""
-    generation = opt.sampling_of(sample, temperature, top_k, top_p, min_p, repetition_penalty)
-    chosen = opt.method_of(method, speculative_config)
-    chats = _verify_chats(media, images, opt.prompt_of(prompt, images), frames, limits, as_json)
-    engine = load_engine(target, draft, chosen, device, dtype, as_json)
-    found = []
-    for chat, name in chats:
-        options = {"max_new_tokens": max_new_tokens, "seed": seed, **generation}
-        found.append(verify_engine(engine, engine.process([chat]), name, options))
+    """Check that speculative decoding does not change the answers.
+
+    Greedy answers are compared with those of `generate` in transformers, and sampled answers with
+    those of plain decoding, token by token. The exit status is 1 if a token differs in float32.
+    """
+    sampling = opt.sampling_options(sample, temperature, top_k, top_p, min_p, repetition_penalty)
+    generation = {"max_new_tokens": max_new_tokens, "seed": seed, **sampling}
+    decoding = opt.parse_method(method, speculative_config)
+    text = opt.prompt_or_default(prompt, images)
+    prompts = _read_prompts(media, images, text, frames, limits, as_json)
+    engine = load_engine(target, draft, decoding, device, dtype, as_json)
+    verifications = []
+    for item in prompts:
+        inputs = engine.process([item.chat])
+        verification = verify_engine(engine, inputs, item.name, generation)
+        verifications.append(verification)
         if not as_json:
-            show_verification(found[-1])
+            show_verification(verification)
     if as_json:
-        facts = [verification.facts() for verification in found]
-        print_json(facts[0] if len(facts) == 1 else facts)
-    if any(verification.failed for verification in found):
+        _print_verifications(verifications)
+    if any(verification.failed for verification in verifications):
         raise typer.Exit(1)
 
 
-def _verify_chats(
+@dataclass(frozen=True)
+class _NamedPrompt:
+    """A prompt with its media, and the name of the media."""
+
+    name: str
+    chat: Conversation
+
+
+def _read_prompts(
     media: list[Path] | None,
     images: bool,
     prompt: str,
     frames: int,
     limits: str | None,
     quiet: bool,
-) -> list[tuple[Conversation, str]]:
+) -> list[_NamedPrompt]:
+    """One prompt for each clip, or one for all images, or one without media."""
     if not media:
-        return [(read_media(quiet, limits, prompt), "text only")]
+        return [_NamedPrompt("text only", read_media(quiet, limits, prompt))]
     if images:
-        return [(read_media(quiet, limits, prompt, images=list(media)), ", ".join(map(str, media)))]
-    return [(read_media(quiet, limits, prompt, frames, video=clip), str(clip)) for clip in media]
+        name = ", ".join(str(file) for file in media)
+        return [_NamedPrompt(name, read_media(quiet, limits, prompt, images=list(media)))]
+    return [
+        _NamedPrompt(str(clip), read_media(quiet, limits, prompt, frames, video=clip))
+        for clip in media
+    ]
+
+
+def _print_verifications(verifications: list[Verification]) -> None:
+    """Print one JSON object for one verification, and a list for several."""
+    reports = [verification.to_dict() for verification in verifications]
+    print_json(reports[0] if len(reports) == 1 else reports)
 
 
 @app.command()
 def doctor(
-    target: Annotated[str | None, typer.Option("--target", "-t", help="A target to check.")] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target", "-t", help="Target model to check: a folder, a Hub id, or `embedded`."
+        ),
+    ] = None,
     draft: opt.Draft = None,
     device: opt.Device = None,
     dtype: opt.Dtype = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Say what this machine offers and whether a pair fits together; exit status 2 if it does
-    not."""
-    show_report(report(target, draft, device, dtype), as_json)
+    """Show the environment, and check a target and its draft.
+
+    The exit status is 2 if the two cannot be used together.
+    """
+    show_facts(collect_facts(target, draft, device, dtype), as_json)
 
 
 register_train_draft(app)
@@ -215,47 +250,52 @@ app.command()(bench)
 app.command()(world)
 
 
-def _version(show: bool) -> None:
-    if show:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"draftlens {__version__}")
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(help=_DESCRIPTION)
 def common(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback with an error.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Vision-language models answer faster without changing what they say."""
+    """Options of all commands."""
 
 
 def main() -> None:
-    """Run the command line. An error is one sentence and exit status 2; Ctrl-C is exit status
-    130."""
+    """Run the command line.
+
+    An error is printed as one sentence, with exit status 2. Ctrl-C leads to exit status 130.
+    """
     debug = "--debug" in sys.argv
-    sys.argv = [
-        word for word in sys.argv if word != "--debug"
-    ]  # accepted anywhere, not only in front
+    # --debug is accepted anywhere on the command line, not only before the command.
+    sys.argv = [argument for argument in sys.argv if argument != "--debug"]
     transformers_logging.set_verbosity_error()
     try:
         app()
     except DraftlensError as error:
-        _fail(str(error), debug)
+        if debug:
+            raise
+        _exit_with_error(str(error))
     except KeyboardInterrupt:
-        errors.show_cursor()
-        errors.print("\ninterrupted")
+        error_console.show_cursor()
+        error_console.print("\ninterrupted")
         raise SystemExit(130) from None
     except Exception as error:
-        _fail(
-            f"unexpected {type(error).__name__}: {error} (run with --debug for the traceback)",
-            debug,
-        )
+        if debug:
+            raise
+        name = type(error).__name__
+        _exit_with_error(f"unexpected {name}: {error} (run with --debug for the traceback)")
 
 
-def _fail(sentence: str, debug: bool) -> None:
-    if debug:
-        raise  # from inside an except block: the traceback is what was asked for
-    errors.print(f"error: {' '.join(sentence.split())}", style="red", markup=False, soft_wrap=True)
+def _exit_with_error(sentence: str) -> None:
+    line = f"error: {' '.join(sentence.split())}"
+    error_console.print(line, style="red", markup=False, soft_wrap=True)
     raise SystemExit(2)

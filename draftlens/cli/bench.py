@@ -1,4 +1,4 @@
-"""`draftlens bench`: a bar while it measures, tables when it is done, files all along."""
+"""`draftlens bench`: measures the speed of methods, with a report and plots."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from rich.progress import (
 from draftlens.api import Engine
 from draftlens.cli import options as opt
 from draftlens.cli.loading import load_models
-from draftlens.cli.progress import Bar, progress_of
-from draftlens.cli.show import errors, print_json, show_files, show_tables
+from draftlens.cli.progress import ProgressBar, progress_bars
+from draftlens.cli.show import error_console, print_json, show_files, show_tables
 from draftlens.core.errors import ConfigError
 from draftlens.models.zoo import EMBEDDED
 
@@ -38,7 +38,8 @@ def bench(
         typer.Option(
             "--draft",
             "-d",
-            help="A smaller model of the same tokenizer; `auto`, or `none` for no draft.",
+            help="Draft model: a smaller model with the same tokenizer, `auto` for the one known "
+            "for the target, or `none`.",
         ),
     ] = "auto",
     workload: Annotated[
@@ -46,102 +47,149 @@ def bench(
         typer.Option(
             "--workload",
             "-w",
-            help="`world:8,64` (lengths in frames), a video, image or folder of them, or `videodetailcaption`, "
-            "`mvbench`, `mlvu`, `longvideobench` or `videomme` with `:` and annotations or a "
-            "name on the Hub.",
+            help="Clips to measure on: `world:8,64` for scenes of 8 and of 64 frames; a video, an "
+            "image or a folder of them; or a dataset (`videodetailcaption`, `mvbench`, `mlvu`, "
+            "`longvideobench` or `videomme`), followed by `:` and its annotation file or its name "
+            "on the Hub.",
         ),
     ] = "world:8,64",
     clips: Annotated[
-        int | None, typer.Option(min=1, help="Most clips; of the world, scenes at each length.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Maximum number of clips; with `world`, number of scenes of each length. The "
+            "default is 4 with `world` and all clips otherwise.",
+        ),
     ] = None,
-    media: Annotated[Path | None, typer.Option(help="Folder with a dataset's videos.")] = None,
+    media: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with the videos of a dataset; by default that of its annotations."
+        ),
+    ] = None,
     methods: Annotated[
-        str, typer.Option(help="Methods by name, with commas between.")
+        str, typer.Option(help="Names of decoding methods, separated by commas.")
     ] = "plain,speculative,specvlm",
     method_json: Annotated[
         list[str] | None,
         typer.Option(
-            help='More methods: JSON such as \'{"half": {"method": "specvlm", "prune_ratio": 0.5}}\'.'
+            help="Further methods with their names: JSON such as "
+            '\'{"half": {"method": "specvlm", "prune_ratio": 0.5}}\'. Can be repeated.'
         ),
     ] = None,
     methods_file: Annotated[
-        Path | None, typer.Option(help="More methods, in a .json or .yaml file.")
+        Path | None,
+        typer.Option(help="Further methods with their names, in a .json or .yaml file."),
     ] = None,
     peers: Annotated[
-        str, typer.Option(help="The library's own ways; hf-generate is always there.")
-    ] = ("hf-generate,hf-assisted"),
+        str,
+        typer.Option(
+            help="Decoding of transformers to compare with, separated by commas: `hf-generate` "
+            "(always measured) and `hf-assisted`."
+        ),
+    ] = "hf-generate,hf-assisted",
     sweep: Annotated[
         list[str] | None,
         typer.Option(
-            help="A field of methods and its values: `prune_ratio=0,0.5,0.9` or `tree=eagle,[[0],[1]]`."
+            help="An option of the methods and the values to measure it with: "
+            "`prune_ratio=0,0.5,0.9` or `tree=eagle,[[0],[1]]`. Can be repeated."
         ),
     ] = None,
     context: Annotated[
         str | None,
-        typer.Option(help="Time the draft's step at these numbers of frames: `8,64,256`."),
+        typer.Option(
+            help="Numbers of frames with which the time of one step of the draft is measured: "
+            "`8,64,256`."
+        ),
     ] = None,
     repeats: Annotated[
-        int, typer.Option(min=1, help="Measurements of each clip by each method.")
+        int, typer.Option(min=1, help="Number of measurements of each method on each clip.")
     ] = 3,
     frames: Annotated[
         int | None,
         typer.Option(
-            "--frames", min=1, help="Frames to sample from each file; 8 if none are named."
+            "--frames", min=1, help="Number of frames to sample from each file; 8 by default."
         ),
     ] = None,
     max_new_tokens: opt.MaxNewTokens = 256,
     prompt: Annotated[
-        str | None, typer.Option(help="Asked of every clip, instead of its own.")
+        str | None, typer.Option(help="Prompt for all clips, instead of those of the workload.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the order and of the world's scenes.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for measurements, report and plots.")] = Path(
-        "runs/bench"
-    ),
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the order of measurements and of the scenes.")
+    ] = 0,
+    out: Annotated[
+        Path, typer.Option(help="Folder for the measurements, the report and the plots.")
+    ] = Path("runs/bench"),
     resume: Annotated[
         bool | None,
         typer.Option(
-            "--resume/--restart", help="Go on with the run in the folder, or begin again."
+            "--resume/--restart",
+            help="Continue the run in the folder, or delete it and start again.",
         ),
     ] = None,
     plots: Annotated[
-        bool, typer.Option("--plots/--no-plots", help="Draw pictures of the figures.")
+        bool, typer.Option("--plots/--no-plots", help="Draw plots of the results.")
     ] = True,
     device: opt.Device = None,
     dtype: opt.Dtype = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Time methods and the library's own ways on the same clips, interleaved; exit status 1 if
-    every clip failed."""
-    from draftlens.bench import Options, Store, line_up  # takes a second to import
+    """Measure the speed of decoding methods on the same clips.
+
+    All methods take turns on each clip, next to the decoding of transformers. The exit status is
+    1 if every clip failed.
+    """
+    # Takes a second to import.
+    from draftlens.bench import Options, Store, line_up
     from draftlens.bench.workloads import check, lengths_of
 
     options = Options(
-        workload, clips, frames or Options.frames, prompt, media, names_of(methods),
-        extra_of(method_json, methods_file), names_of(peers), sweep_of(sweep),
-        lengths_of(context) if context else (), repeats, max_new_tokens, seed,
-    )  # fmt: skip
-    line_up(options)  # a bad name is told before minutes of loading
+        workload=workload,
+        clips=clips,
+        frames=frames or Options.frames,
+        prompt=prompt,
+        media=media,
+        methods=split_names(methods),
+        extra=further_methods(method_json, methods_file),
+        peers=split_names(peers),
+        sweep=sweep_of(sweep),
+        context=lengths_of(context) if context else (),
+        repeats=repeats,
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+    )
+    line_up(options)  # reports a wrong name before a long load
     check(options, out, frames)
-    if plots and find_spec("matplotlib") is None:
-        raise ConfigError(
-            'plots need matplotlib: pip install "draftlens[bench]", or leave them out with --no-plots'
-        )
+    if plots:
+        _check_matplotlib()
     store = Store(out)
     store.check(resume)
     engine = Engine(*load_models(target, draft, device, dtype, as_json))
     summary = measure(engine, options, store, resume, as_json)
-    _show(summary, save(summary, out, plots), out, as_json)
+    plot_files = save(summary, out, plots)
+    if as_json:
+        print_json(summary)
+    else:
+        _show(summary, plot_files, out)
     if not summary["measurements"]:
         raise typer.Exit(1)
+
+
+def _check_matplotlib() -> None:
+    if find_spec("matplotlib") is None:
+        raise ConfigError(
+            'plots need matplotlib: pip install "draftlens[bench]", or use --no-plots'
+        )
 
 
 def measure(
     engine: Engine, options: Options, store: Store, resume: bool | None, quiet: bool
 ) -> dict[str, Any]:
-    """Measure what is missing and sum up.
+    """Measure what is missing in a store and return the summary of the run.
 
     Raises:
-        ConfigError: there is nothing to measure, or the store holds another run.
+        ConfigError: there is nothing to measure, or the store holds a different run.
     """
     from draftlens.bench import line_up, prepare, run, summarize
 
@@ -152,7 +200,7 @@ def measure(
         with _bar(quiet) as bar:
             run(plan, store, bar)
     except KeyboardInterrupt:
-        errors.print(
+        error_console.print(
             f"\nstopped; {store.folder} keeps what is measured, and --resume goes on",
             soft_wrap=True,
         )
@@ -162,99 +210,104 @@ def measure(
 
 
 def save(summary: Mapping[str, Any], out: Path, plots: bool) -> list[Path]:
-    """Write the summary, the page and the plots; the plots written."""
+    """Write the summary, the report and, if `plots` is True, the plots; return their files."""
     from draftlens.bench import markdown
     from draftlens.bench.store import PAGE, SUMMARY
 
-    drawn: list[Path] = []
+    plot_files: list[Path] = []
     if plots:
         from draftlens.bench.plots import plot
 
-        drawn = plot(summary, out)
-    (out / SUMMARY).write_text(
-        json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
-    (out / PAGE).write_text(markdown(summary, [file.name for file in drawn]), encoding="utf-8")
-    return drawn
+        plot_files = plot(summary, out)
+    text = json.dumps(summary, indent=1, ensure_ascii=False) + "\n"
+    (out / SUMMARY).write_text(text, encoding="utf-8")
+    report = markdown(summary, [file.name for file in plot_files])
+    (out / PAGE).write_text(report, encoding="utf-8")
+    return plot_files
 
 
-def names_of(given: str) -> tuple[str, ...]:
-    """Names with commas between; none of the empty text."""
-    return tuple(word.strip() for word in given.split(",") if word.strip())
+def split_names(text: str) -> tuple[str, ...]:
+    """Return the names in a text, separated by commas; the empty text has none."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def extra_of(texts: list[str] | None, file: Path | None) -> dict[str, Mapping[str, Any]]:
-    """Methods by name from `--method-json` and `--methods-file`.
+def further_methods(texts: list[str] | None, file: Path | None) -> dict[str, Mapping[str, Any]]:
+    """Return methods by name from the values of `--method-json` and `--methods-file`.
 
     Raises:
-        ConfigError: something is no object of methods, or a name comes twice.
+        ConfigError: a value is not an object of methods, or two methods have the same name.
     """
-    found: dict[str, Mapping[str, Any]] = {}
     sources = [("--method-json", text) for text in texts or []]
     if file is not None:
-        try:
-            sources.append((str(file), file.read_text(encoding="utf-8")))
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read the methods {file}: {error}") from error
+        sources.append((str(file), opt.read_text(file, "methods")))
+    methods: dict[str, Mapping[str, Any]] = {}
     for source, text in sources:
-        try:
-            methods = (
-                yaml.safe_load(text) if source.endswith((".yaml", ".yml")) else json.loads(text)
-            )
-        except (ValueError, yaml.YAMLError) as error:
-            raise ConfigError(f"{source} is not valid: {' '.join(str(error).split())}") from error
-        if not isinstance(methods, dict) or not all(
-            isinstance(of, dict) for of in methods.values()
-        ):
-            raise ConfigError(
-                f'{source} must hold an object such as {{"half": {{"method": "specvlm"}}}}'
-            )
-        twice = sorted(set(methods) & set(found))
-        if twice:
-            raise ConfigError(
-                f"{', '.join(map(repr, twice))} is named twice: give each method a name of its own"
-            )
-        found |= methods
-    return found
+        parsed = _parse_methods(text, source)
+        duplicates = sorted(set(parsed) & set(methods))
+        if duplicates:
+            names = ", ".join(map(repr, duplicates))
+            raise ConfigError(f"{names} is named twice: give each method a name of its own")
+        methods |= parsed
+    return methods
+
+
+def _parse_methods(text: str, source: str) -> dict[str, Mapping[str, Any]]:
+    methods = opt.parse_text(text, source)
+    if isinstance(methods, dict) and all(isinstance(value, dict) for value in methods.values()):
+        return methods
+    raise ConfigError(f'{source} must hold an object such as {{"half": {{"method": "specvlm"}}}}')
 
 
 def sweep_of(texts: list[str] | None) -> dict[str, tuple[Any, ...]]:
-    """Fields and their values, in YAML, from texts such as ``prune_ratio=0,0.5``; those of one
-    field add up.
+    """Return options and their values from texts such as ``prune_ratio=0,0.5``.
+
+    Values are YAML. Several texts for the same option add up.
 
     Raises:
-        ConfigError: one has no such form.
+        ConfigError: a text does not have this form.
     """
-    found: dict[str, tuple[Any, ...]] = {}
+    sweep: dict[str, tuple[Any, ...]] = {}
     for text in texts or []:
-        name, _, listed = (part.strip() for part in text.partition("="))
-        try:
-            values = yaml.safe_load(f"[{listed}]")
-        except (ValueError, yaml.YAMLError):
-            values = None
+        name, _, value_text = text.partition("=")
+        name = name.strip()
+        values = _parse_values(value_text.strip())
         if not name or not values:
-            wanted = "a field and its values such as prune_ratio=0,0.5,0.9 or tree=eagle,[[0],[1]]"
-            raise ConfigError(f"--sweep wants {wanted}, not {text!r}")
-        found[name] = (*found.get(name, ()), *values)
-    return found
+            raise ConfigError(
+                "--sweep wants a field and its values such as prune_ratio=0,0.5,0.9 or "
+                f"tree=eagle,[[0],[1]], not {text!r}"
+            )
+        sweep[name] = (*sweep.get(name, ()), *values)
+    return sweep
+
+
+def _parse_values(text: str) -> list[Any] | None:
+    """The values in a YAML list without its brackets; None if it is not valid."""
+    try:
+        values: list[Any] | None = yaml.safe_load(f"[{text}]")
+    except (ValueError, yaml.YAMLError):
+        return None
+    return values
 
 
 @contextmanager
-def _bar(quiet: bool) -> Iterator[Bar]:
-    columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False)
-    times = TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn()
-    # Drawn twice a second: drawing takes time from what is measured.
-    with progress_of(quiet, *columns, *times, refresh_per_second=2) as progress:
-        yield Bar(progress)
+def _bar(quiet: bool) -> Iterator[ProgressBar]:
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}", markup=False),
+        TimeElapsedColumn(),
+        TextColumn("remaining:"),
+        TimeRemainingColumn(),
+    )
+    # Two refreshes per second, because drawing takes time from what is measured.
+    with progress_bars(quiet, *columns, refresh_per_second=2) as progress:
+        yield ProgressBar(progress)
 
 
-def _show(summary: Mapping[str, Any], drawn: list[Path], out: Path, as_json: bool) -> None:
+def _show(summary: Mapping[str, Any], plot_files: list[Path], out: Path) -> None:
     from draftlens.bench import tables
     from draftlens.bench.report import about
     from draftlens.bench.store import PAGE, SUMMARY
 
-    if as_json:
-        print_json(summary)
-        return
     show_tables(tables(summary), about(summary))
-    show_files(out, SUMMARY, PAGE, *(file.name for file in drawn))
+    show_files(out, SUMMARY, PAGE, *(file.name for file in plot_files))

@@ -1,4 +1,4 @@
-"""`draftlens calibrate`: which λ suits a pair and a task."""
+"""`draftlens calibrate`: finds the attention mass (λ) for a pair of models and a task."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from draftlens.cli import options as opt
-from draftlens.cli.loading import load_engine, read_media
-from draftlens.cli.progress import progress_of
+from draftlens.cli.loading import load_engine, read_files
+from draftlens.cli.progress import progress_bars
 from draftlens.cli.show import console, print_json, table
 from draftlens.core.errors import ConfigError
 from draftlens.methods import SpecVLM, resolve
@@ -18,90 +18,104 @@ from draftlens.models.zoo import EMBEDDED
 if TYPE_CHECKING:
     from draftlens.bench.calibrate import Calibration
 
-BAR = 30
-"""Characters of the longest bar: with its mark, the table fits a terminal of 80."""
+BAR_WIDTH = 30
+"""Characters of the longest bar; with its mark, the table fits into a terminal of 80 columns."""
 
 
 def calibrate(
     media: Annotated[
-        list[Path], typer.Argument(help="Two to four clips, or images with --images.")
+        list[Path], typer.Argument(help="Two to four video files, or images with --images.")
     ],
     images: Annotated[
-        bool, typer.Option("--images", help="The files are images, one prompt each.")
+        bool,
+        typer.Option("--images", help="Read the files as images, each with a prompt of its own."),
     ] = False,
     target: opt.Target = EMBEDDED,
     draft: opt.Draft = None,
     speculative_config: opt.SpeculativeConfig = None,
     frames: opt.Frames = 8,
-    prompt: Annotated[str, typer.Option(help="What to ask.")] = "",
+    prompt: opt.MediaPrompt = "",
     max_new_tokens: opt.MaxNewTokens = 256,
     device: opt.Device = None,
     dtype: opt.Dtype = None,
     limits: opt.MediaLimits = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Find the attention_mass (λ) with which a pruned draft agrees most, on a few clips."""
+    """Find the best attention_mass of method specvlm.
+
+    The attention_mass (λ) is the share of attention that the most attended of the kept tokens
+    hold. All clips are answered with every value from 0 to 1 in steps of 0.1. The best value has
+    the longest mean acceptance length.
+    """
     from draftlens.bench.calibrate import MASSES
     from draftlens.bench.calibrate import calibrate as run
 
-    method = _method(opt.method_of("specvlm", speculative_config))
-    shown: list[dict[str, Any]] = [
-        {"images": [file]} if images else {"video": file} for file in media
-    ]
-    asked = opt.prompt_of(prompt, images)
-    chats = [read_media(as_json, limits, asked, frames, **one) for one in shown]
+    method = _check_method(opt.parse_method("specvlm", speculative_config))
+    text = opt.prompt_or_default(prompt, images)
+    chats = [read_files(as_json, limits, text, frames, [file], images) for file in media]
     engine = load_engine(target, draft, method, device, dtype, as_json)
-    with progress_of(as_json) as progress:
+    with progress_bars(as_json) as progress:
         task = progress.add_task("answering", total=len(MASSES) * len(media))
         clips = [engine.process([chat]) for chat in chats]
-        found = run(engine, clips, method, MASSES, max_new_tokens, lambda: progress.advance(task))
-    if as_json:
-        best = winner(found)
-        print_json(
-            {"attention_mass": best, "masses": found.masses, "mean_acceptance_length": found.curve}
+        calibration = run(
+            engine, clips, method, MASSES, max_new_tokens, lambda: progress.advance(task)
         )
-        return
-    _show(found)
+    if as_json:
+        _print_json(calibration)
+    else:
+        _show(calibration)
 
 
-def winner(found: Calibration) -> float | None:
-    """The best mass, or None where all are equally good."""
-    return found.best if min(found.curve) < max(found.curve) else None
+def best_mass(calibration: Calibration) -> float | None:
+    """Return the best mass, or None if all masses are equally good."""
+    curve = calibration.curve
+    return calibration.best if min(curve) < max(curve) else None
 
 
-def _show(found: Calibration) -> None:
-    best, curve = winner(found), found.curve
-    longest = max(curve) or 1.0  # answers of one token accept nothing
-    rows = [
-        [
-            f"{mass:.1f}",
-            f"{value:.2f}",
-            "#" * round(BAR * value / longest) + (" <" if mass == best else ""),
-        ]
-        for mass, value in zip(found.masses, curve, strict=True)
-    ]
-    table("", ["attention_mass", "mean acceptance length", ""], rows)
-    why = (
-        "all did equally well"
-        if any(curve)
-        else "the answers ended with their first token, so nothing was drafted"
+def _print_json(calibration: Calibration) -> None:
+    print_json(
+        {
+            "attention_mass": best_mass(calibration),
+            "masses": calibration.masses,
+            "mean_acceptance_length": calibration.curve,
+        }
     )
-    said = f"no attention_mass is best: {why}" if best is None else f"attention_mass {best:.1f}"
-    console.print(said, markup=False, soft_wrap=True)
 
 
-def _method(chosen: Any) -> SpecVLM:
-    """The method to calibrate.
+def _show(calibration: Calibration) -> None:
+    best = best_mass(calibration)
+    curve = calibration.curve
+    longest = max(curve) or 1.0  # 0 if all answers have a single token
+    rows = []
+    for mass, length in zip(calibration.masses, curve, strict=True):
+        bar = "#" * round(BAR_WIDTH * length / longest)
+        mark = " <" if mass == best else ""
+        rows.append([f"{mass:.1f}", f"{length:.2f}", bar + mark])
+    table("", ["attention_mass", "mean acceptance length", ""], rows)
+    if best is not None:
+        message = f"attention_mass {best:.1f}"
+    elif any(curve):
+        message = "no attention_mass is best: all did equally well"
+    else:
+        message = (
+            "no attention_mass is best: the answers ended with their first token, so nothing was "
+            "drafted"
+        )
+    console.print(message, markup=False, soft_wrap=True)
+
+
+def _check_method(method: Any) -> SpecVLM:
+    """Return the method to calibrate.
 
     Raises:
-        ConfigError: it is another, or `draftlens.bench.calibrate.check` refuses it.
+        ConfigError: it is not `specvlm`, or `draftlens.bench.calibrate.check` refuses it.
     """
     from draftlens.bench.calibrate import check
 
-    method = resolve(chosen, True)
-    if not isinstance(method, SpecVLM):
+    resolved = resolve(method, True)
+    if not isinstance(resolved, SpecVLM):
         raise ConfigError(
             "calibrate chooses the attention_mass of method specvlm with pruner specvlm"
         )
-    check(method)
-    return method
+    check(resolved)
+    return resolved

@@ -1,10 +1,11 @@
-"""The demonstration: the same clip described by stock `generate` and by draftlens."""
+"""`draftlens demo`: one clip described by stock `generate` and by draftlens."""
 
 from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from draftlens.cli.show import (
     DRAFT_STYLE,
     WordWriter,
     console,
-    definitions,
+    num_supplied,
     print_json,
     result_json,
+    show_definitions,
     show_stream,
     table,
 )
@@ -27,22 +29,71 @@ from draftlens.core.result import Result
 from draftlens.measure.stock import StockRun, run_stock
 from draftlens.world import Facts, right_facts
 
+_STOCK_WARM_UP_TOKENS = 4
+_WARM_UP_TOKENS = 12
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """The answers of stock `generate` and of draftlens to the same prompt."""
+
+    stock: StockRun
+    result: Result
+
+    @property
+    def num_stock_tokens(self) -> int:
+        return len(self.stock.tokens[0])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures that compare the two."""
+        stats = self.result.stats
+        return {
+            "identical": self.stock.tokens == self.result.tokens,
+            "stock_tokens_per_second": self.num_stock_tokens / self.stock.e2e,
+            "tokens_per_second": stats.tokens_per_second,
+            "speedup_e2e": self.stock.e2e / stats.e2e,
+            "speedup_decode": self.stock.decode / stats.decode if stats.decode else 1.0,
+            "mean_acceptance_length": stats.mean_acceptance_length,
+        }
+
 
 def run_demo(
     engine: Engine, inputs: Inputs, clip: Path, prompt: str, max_new_tokens: int, as_json: bool
 ) -> None:
-    """Both answers, streamed, then the table; a clip of the world's comes with a record of what is
-    right."""
+    """Answer a prompt by stock `generate` and by draftlens, and print a comparison.
+
+    For a clip of the procedural world, the facts that each answer gets right are counted too.
+
+    Args:
+        engine: the target with its draft and its method.
+        inputs: the prompt.
+        clip: the path of its clip.
+        prompt: its text.
+        max_new_tokens: maximum number of tokens in an answer.
+        as_json: whether the comparison is printed as JSON, without the streamed answers.
+    """
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "do_sample": False}
-    truth = _truth(clip, prompt)
+    truth = _read_facts(clip, prompt)
     _warm_up(engine, inputs)
     if as_json:
         stock = run_stock(engine.target.backbone, inputs.target, **options)
         result = engine.answer(inputs, **options).run()
-        figures = {"clip": str(clip), **_figures(stock, result), **_checked(truth, result.text)}
-        print_json({**figures, "result": result_json(result)})
+        figures = _Comparison(stock, result).to_dict()
+        facts = {} if truth is None else _count_facts(truth, result.text)
+        print_json({"clip": str(clip), **figures, **facts, "result": result_json(result)})
         return
-    name = (clip.name, "bold")
+    comparison = _stream_both(engine, inputs, clip.name, options)
+    rows = _rows(comparison)
+    if truth is not None:
+        rows.append(_fact_row(engine, comparison, truth))
+    _show_table(rows)
+
+
+def _stream_both(
+    engine: Engine, inputs: Inputs, title: str, options: dict[str, Any]
+) -> _Comparison:
+    """Print both answers while they are generated."""
+    name = (title, "bold")
     console.print(Text.assemble(name, f", stock generate of {engine.target.name}:"))
     writer = WordWriter(console)
     stock = run_stock(
@@ -55,90 +106,89 @@ def run_demo(
     )
     result = show_stream(engine.answer(inputs, **options), engine.pieces)
     console.print()
-    said = engine.target.processor.tokenizer.decode(stock.tokens[0], skip_special_tokens=True)
-    facts = (
-        []
-        if truth is None
-        else ["{} of {}".format(*right_facts(text, truth)) for text in (said, result.text)]
-    )
-    _show_table(stock, result, facts)
+    return _Comparison(stock, result)
 
 
-def _truth(clip: Path, prompt: str) -> Facts | None:
-    """The facts that the clip's own record asks of an answer to this prompt; None where there is no
-    such record."""
+def _read_facts(clip: Path, prompt: str) -> Facts | None:
+    """Return the facts that a right answer contains, from the record beside the clip.
+
+    The result is None without a record, with a file of that name that is no record, or if the
+    record is about a different prompt.
+    """
     try:
         record = json.loads(clip.with_name(f"{clip.name}.json").read_text())
         return dict(record["facts"]) if record["prompt"] == prompt else None
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # no record, or a file of that name that is something else
+        return None
 
 
-def _checked(truth: Facts | None, text: str) -> dict[str, Any]:
-    if truth is None:
-        return {}
-    right, total = right_facts(text, truth)
-    return {"facts_right": right, "facts": total}
+def _count_facts(truth: Facts, text: str) -> dict[str, Any]:
+    num_right, num_facts = right_facts(text, truth)
+    return {"facts_right": num_right, "facts": num_facts}
 
 
 def _warm_up(engine: Engine, inputs: Inputs) -> None:
-    """The first call of a process pays for lazy initialisation; neither side should."""
-    run_stock(engine.target.backbone, inputs.target, max_new_tokens=4, do_sample=False)
-    engine.answer(inputs, max_new_tokens=12).run()
+    """Do the lazy initialisation of a process before either answer is measured."""
+    run_stock(
+        engine.target.backbone,
+        inputs.target,
+        max_new_tokens=_STOCK_WARM_UP_TOKENS,
+        do_sample=False,
+    )
+    engine.answer(inputs, max_new_tokens=_WARM_UP_TOKENS).run()
 
 
 def _printer(engine: Engine, writer: WordWriter) -> Callable[[int], None]:
+    """Return a function that prints the text of each further token."""
     ids: list[int] = []
-    told = 0
+    num_printed = 0
 
     def show(token: int) -> None:
-        nonlocal told
+        nonlocal num_printed
         ids.append(token)
         text = engine.target.processor.tokenizer.decode(ids, skip_special_tokens=True)
+        # An incomplete character is printed together with the token that completes it.
         if not text.endswith("\N{REPLACEMENT CHARACTER}"):
-            writer.write(Text(text[told:]))
-            told = len(text)
+            writer.write(Text(text[num_printed:]))
+            num_printed = len(text)
 
     return show
 
 
-def _figures(stock: StockRun, result: Result) -> dict[str, Any]:
-    emitted, stats = len(stock.tokens[0]), result.stats
-    return {
-        "identical": stock.tokens == result.tokens,
-        "stock_tokens_per_second": emitted / stock.e2e,
-        "tokens_per_second": stats.tokens_per_second,
-        "speedup_e2e": stock.e2e / stats.e2e,
-        "speedup_decode": stock.decode / stats.decode if stats.decode else 1.0,
-        "mean_acceptance_length": stats.mean_acceptance_length,
-    }
-
-
-def _show_table(stock: StockRun, result: Result, facts: list[str]) -> None:
-    figures, stats = _figures(stock, result), result.stats
-    supplied = sum(map(sum, result.from_draft))
-    rows = [
-        ["tokens", str(len(stock.tokens[0])), str(stats.emitted)],
-        ["of them supplied by the draft", "", str(supplied)],
-        [
-            "target forwards after the first token",
-            str(len(stock.tokens[0]) - 1),
-            str(stats.target_forwards),
-        ],
+def _rows(comparison: _Comparison) -> list[list[str]]:
+    """The rows of the table: a name, the value of stock `generate`, and that of draftlens."""
+    figures = comparison.to_dict()
+    stock = comparison.stock
+    stats = comparison.result.stats
+    num_tokens = comparison.num_stock_tokens
+    stock_rate = figures["stock_tokens_per_second"]
+    return [
+        ["tokens", str(num_tokens), str(stats.emitted)],
+        ["of these supplied by the draft", "", str(num_supplied(comparison.result))],
+        ["target forwards after the first token", str(num_tokens - 1), str(stats.target_forwards)],
         ["seconds, vision and prefill included", f"{stock.e2e:.3f}", f"{stats.e2e:.3f}"],
-        ["tokens/s", f"{figures['stock_tokens_per_second']:.1f}", f"{stats.tokens_per_second:.1f}"],
+        ["tokens/s", f"{stock_rate:.1f}", f"{stats.tokens_per_second:.1f}"],
         ["speedup, end to end", "1.00x", f"{figures['speedup_e2e']:.2f}x"],
         ["speedup, decoding only", "1.00x", f"{figures['speedup_decode']:.2f}x"],
         ["mean acceptance length", "1.00", f"{stats.mean_acceptance_length:.2f}"],
         ["identical", "", "yes" if figures["identical"] else "NO"],
     ]
-    if facts:
-        rows.append(["facts right, by the clip's own record", *facts])
+
+
+def _fact_row(engine: Engine, comparison: _Comparison, truth: Facts) -> list[str]:
+    """The number of right facts in both answers."""
+    tokenizer = engine.target.processor.tokenizer
+    stock_text = tokenizer.decode(comparison.stock.tokens[0], skip_special_tokens=True)
+    counts = []
+    for text in (stock_text, comparison.result.text):
+        num_right, num_facts = right_facts(text, truth)
+        counts.append(f"{num_right} of {num_facts}")
+    return ["facts right, by the record of the clip", *counts]
+
+
+def _show_table(rows: Sequence[Sequence[str]]) -> None:
     table("", ["", "stock generate", "draftlens"], rows)
-    definitions("mean_acceptance_length")
+    show_definitions("mean_acceptance_length")
+    machine = f"{platform.machine()}, {torch.get_num_threads()} threads"
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
-    console.print(
-        f"  {platform.machine()}, {torch.get_num_threads()} threads, {versions}",
-        style="dim",
-        markup=False,
-    )
+    console.print(f"  {machine}, {versions}", style="dim", markup=False)

@@ -1,4 +1,4 @@
-"""What this machine offers, and whether a given pair fits together."""
+"""The environment of draftlens, and a check that a target and its draft can be used together."""
 
 from __future__ import annotations
 
@@ -17,76 +17,93 @@ from draftlens.core.errors import ConfigError
 from draftlens.models.backbone import ATTENTION
 from draftlens.models.load import Loaded
 
+_GIB = 2**30
+_MIB = 2**20
 
-def report(
+
+def collect_facts(
     target: str | None, draft: str | None, device: str | None, dtype: str | None
 ) -> dict[str, Any]:
-    """Facts by name; a pair is loaded only if a target is named.
+    """Return facts about the environment and, if a target is named, about the models.
 
     Raises:
-        DraftlensError: the pair does not load or does not fit.
+        ConfigError: a draft is named without a target.
+        DraftlensError: the models cannot be loaded, or cannot be used together.
     """
-    facts: dict[str, Any] = {
+    facts = _environment()
+    if target is not None:
+        return facts | _models(target, draft, device, dtype)
+    if draft is not None:
+        raise ConfigError("a draft is checked together with its target: name it with --target")
+    return facts
+
+
+def show_facts(facts: dict[str, Any], as_json: bool) -> None:
+    """Print facts as a table or as JSON."""
+    if as_json:
+        print_json(facts)
+        return
+    table("", ["", "value"], [[name, str(value)] for name, value in facts.items()])
+
+
+def _environment() -> dict[str, Any]:
+    threads = torch.get_num_threads()
+    return {
         "draftlens": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "PyAV": av.__version__,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} "
-        "torch threads",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {threads} torch threads",
         "memory": _memory(),
         "devices": ", ".join(_devices()),
         "attention backends": ", ".join(ATTENTION),
     }
-    if target is None:
-        if draft is not None:
-            raise ConfigError("a draft is checked beside its target: name it with --target")
-        return facts
-    big, small = load_models(target, draft, device, dtype, quiet=True)
-    facts["target"] = _model(big)
-    if small is not None:
-        facts["draft"] = _model(small)
-        facts["pair"] = "fits: same tokenizer, both see " + ", ".join(
-            sorted(big.backbone.modalities & small.backbone.modalities)
-        )
+
+
+def _models(
+    target: str, draft: str | None, device: str | None, dtype: str | None
+) -> dict[str, Any]:
+    target_model, draft_model = load_models(target, draft, device, dtype, quiet=True)
+    facts = {"target": _model(target_model)}
+    if draft_model is not None:
+        modalities = target_model.backbone.modalities & draft_model.backbone.modalities
+        facts["draft"] = _model(draft_model)
+        facts["pair"] = f"fits: same tokenizer, both accept {', '.join(sorted(modalities))}"
     return facts
-
-
-def show_report(facts: dict[str, Any], as_json: bool) -> None:
-    """Print the facts."""
-    if as_json:
-        print_json(facts)
-        return
-    table("", ["", "found"], [[name, str(value)] for name, value in facts.items()])
 
 
 def _devices() -> list[str]:
     devices = ["cpu"]
     for index in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(index)
-        devices.append(
-            f"cuda:{index} {torch.cuda.get_device_name(index)} ({free / 2**30:.1f} of "
-            f"{total / 2**30:.1f} GiB free)"
-        )
+        name = torch.cuda.get_device_name(index)
+        devices.append(f"cuda:{index} {name} ({_free_memory(free, total)})")
     return devices
 
 
 def _memory() -> str:
     try:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+        page = os.sysconf("SC_PAGE_SIZE")
+        total = page * os.sysconf("SC_PHYS_PAGES")
+        free = page * os.sysconf("SC_AVPHYS_PAGES")
     except (ValueError, OSError, AttributeError):
         return "unknown"
-    return f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
+    return _free_memory(free, total)
+
+
+def _free_memory(free: int, total: int) -> str:
+    return f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB free"
 
 
 def _model(model: Loaded) -> str:
     backbone = model.backbone
-    parameters = sum(p.numel() for p in backbone.model.parameters())
-    size = sum(p.nbytes for p in backbone.model.parameters())
+    parameters = list(backbone.model.parameters())
+    count = sum(parameter.numel() for parameter in parameters)
+    size = sum(parameter.nbytes for parameter in parameters)
+    dtype = str(backbone.dtype).removeprefix("torch.")
     return (
-        f"{backbone.name}, {parameters / 1e6:.1f}M parameters ({size / 2**20:.0f} MiB), "
-        f"{str(backbone.dtype).removeprefix('torch.')} on {backbone.device}, "
-        f"{backbone.attention} attention, "
+        f"{backbone.name}, {count / 1e6:.1f}M parameters ({size / _MIB:.0f} MiB), "
+        f"{dtype} on {backbone.device}, {backbone.attention} attention, "
         f"{backbone.vocab_size} token ids"
     )

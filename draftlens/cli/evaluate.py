@@ -1,4 +1,4 @@
-"""`draftlens evaluate`: a bar while it measures, tables when it is done, files all along."""
+"""`draftlens evaluate`: measures models on held-out scenes, with a report and plots."""
 
 from __future__ import annotations
 
@@ -20,58 +20,64 @@ from rich.progress import (
 
 from draftlens.cli import options as opt
 from draftlens.cli.loading import load_models, make_folder
-from draftlens.cli.progress import Bar, progress_of
-from draftlens.cli.show import errors, print_json, show_files, show_tables
+from draftlens.cli.progress import ProgressBar, progress_bars
+from draftlens.cli.show import error_console, print_json, show_files, show_tables
 from draftlens.core.errors import ConfigError
 from draftlens.models.zoo import EMBEDDED
 
 if TYPE_CHECKING:
     from draftlens.evaluate import Evaluation
 
-REPORT, PAGE = "evaluate.json", "evaluate.md"
+REPORT = "evaluate.json"
+PAGE = "evaluate.md"
 
 
 def evaluate(
     target: opt.Target = EMBEDDED,
-    draft: Annotated[
-        str | None,
-        typer.Option(
-            "--draft",
-            "-d",
-            help="A smaller model of the same tokenizer; `auto`, or `none` for no draft.",
-        ),
-    ] = None,
+    draft: opt.Draft = None,
     clips: Annotated[
-        int, typer.Option(min=1, help="Held-out clips, pictures, and questions of each family.")
+        int,
+        typer.Option(
+            min=1,
+            help="Number of held-out clips, of held-out pictures, and of questions of each family.",
+        ),
     ] = 100,
     frames: Annotated[
-        str, typer.Option(help="Frames of a clip: the usual number, then those of long input.")
-    ] = ("8,64,256"),
+        str,
+        typer.Option(
+            help="Numbers of frames of a clip: the usual one, then those of long input, separated "
+            "by commas."
+        ),
+    ] = "8,64,256",
     out: Annotated[Path, typer.Option(help="Folder for the report and the plots.")] = Path(
         "runs/evaluate"
     ),
     plots: Annotated[
-        bool, typer.Option("--plots/--no-plots", help="Draw pictures of the figures.")
+        bool, typer.Option("--plots/--no-plots", help="Draw plots of the results.")
     ] = True,
-    seed: Annotated[int, typer.Option(min=0, help="Other seeds take other held-out scenes.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the held-out scenes.")] = 0,
     device: opt.Device = None,
     dtype: opt.Dtype = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Measure a model or a pair on held-out scenes of the procedural world."""
+    """Measure the accuracy of a model on held-out scenes.
+
+    The scenes are those of the procedural world. With a draft, the agreement between the draft and
+    the target is measured too.
+    """
     from draftlens.evaluate import Evaluation, Options  # takes seconds to import
 
-    options = Options(clips, frames_of(frames), seed)
+    options = Options(clips, parse_frames(frames), seed)
     _check_matplotlib()
     make_folder(out)
-    big, small = load_models(target, draft, device, dtype, as_json)
-    report = _run(Evaluation(big, small, options), out, as_json)
-    drawn = _plot(report, out) if plots else []
+    target_model, draft_model = load_models(target, draft, device, dtype, as_json)
+    report = _run(Evaluation(target_model, draft_model, options), out, as_json)
+    plot_files = _plot(report, out) if plots else []
     if as_json:
         print_json(report)
         return
     _show(report)
-    show_files(out, REPORT, PAGE, *(file.name for file in drawn))
+    show_files(out, REPORT, PAGE, *(file.name for file in plot_files))
 
 
 def _show(report: Mapping[str, Any]) -> None:
@@ -80,25 +86,26 @@ def _show(report: Mapping[str, Any]) -> None:
     show_tables(tables(report), about(report))
 
 
-def frames_of(given: str) -> tuple[int, ...]:
-    """The numbers of frames that `--frames` names, in order.
+def parse_frames(text: str) -> tuple[int, ...]:
+    """Return the numbers of frames from the value of `--frames`, in its order.
 
     Raises:
-        ConfigError: they are no different whole numbers of at least 1 with commas between.
+        ConfigError: they are not different whole numbers of at least 1, separated by commas.
     """
-    words = [word.strip() for word in given.split(",")]
-    numbers = tuple(int(word) for word in words if word.isascii() and word.isdigit())
-    if len(numbers) != len(words) or min(numbers) < 1 or len(set(numbers)) != len(numbers):
-        raise ConfigError(f"--frames wants different numbers such as 8,64,256, not {given!r}")
-    return numbers
+    words = [word.strip() for word in text.split(",")]
+    numbers = [int(word) for word in words if word.isascii() and word.isdigit()]
+    is_valid = len(numbers) == len(words) == len(set(numbers)) and min(numbers) >= 1
+    if not is_valid:
+        raise ConfigError(f"--frames wants different numbers such as 8,64,256, not {text!r}")
+    return tuple(numbers)
 
 
-class SavingBar(Bar):
-    """A bar that also saves what is finished.
+class SavingBar(ProgressBar):
+    """A bar that also saves the finished part of the report.
 
     Args:
-        progress: draws it.
-        out: where the report goes.
+        progress: rich's progress bars.
+        out: the folder of the report.
     """
 
     def __init__(self, progress: Progress, out: Path) -> None:
@@ -106,7 +113,7 @@ class SavingBar(Bar):
         self.out = out
 
     def saved(self, report: Mapping[str, Any]) -> None:
-        """See `draftlens.evaluate.run.Watcher`."""
+        """Write the report, which has a further finished section."""
         from draftlens.evaluate import markdown, save
 
         save(report, self.out / REPORT)
@@ -115,20 +122,29 @@ class SavingBar(Bar):
 
 @contextmanager
 def _bar(out: Path, quiet: bool) -> Iterator[SavingBar]:
-    columns = TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn()
-    times = TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn()
-    with progress_of(quiet, *columns, *times, speed_estimate_period=300) as progress:
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("remaining:"),
+        TimeRemainingColumn(),
+    )
+    with progress_bars(quiet, *columns, speed_estimate_period=300) as progress:
         yield SavingBar(progress, out)
 
 
 def _run(evaluation: Evaluation, out: Path, quiet: bool) -> dict[str, Any]:
-    (out / REPORT).unlink(missing_ok=True)  # an earlier one would pass for this one's
+    # A report of an earlier run could be mistaken for that of this run.
+    (out / REPORT).unlink(missing_ok=True)
     try:
         with _bar(out, quiet) as bar:
             return evaluation.run(bar)
     except KeyboardInterrupt:
-        kept = f"; what was finished is in {out / REPORT}" if (out / REPORT).exists() else ""
-        errors.print(f"\nstopped{kept}", markup=False, soft_wrap=True)
+        message = "stopped"
+        if (out / REPORT).exists():
+            message += f"; what was finished is in {out / REPORT}"
+        error_console.print(f"\n{message}", markup=False, soft_wrap=True)
         raise
 
 
@@ -139,8 +155,10 @@ def _plot(report: Mapping[str, Any], out: Path) -> list[Path]:
 
 
 def _check_matplotlib() -> None:
-    """The world's letters are drawn in fonts that matplotlib carries, so it is needed even without
-    plots."""
+    """Raise `ConfigError` without matplotlib.
+
+    It is needed even without plots, because the letters in the clips are drawn in its fonts.
+    """
     if find_spec("matplotlib") is None:
         raise ConfigError(
             'evaluate draws clips and plots with matplotlib: pip install "draftlens[train]"'

@@ -1,97 +1,141 @@
-"""`draftlens explain`: what the draft saw of a clip or of pictures, as a sheet and as a page."""
+"""`draftlens explain`: the visual tokens kept for the draft, as a contact sheet and a page."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from draftlens.cli import options as opt
-from draftlens.cli.loading import load_engine, make_folder, read_media
-from draftlens.cli.progress import working
+from draftlens.cli.loading import load_engine, make_folder, read_files
+from draftlens.cli.progress import spinner
 from draftlens.cli.show import console, print_json
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.models.zoo import EMBEDDED, draft_for
 
 if TYPE_CHECKING:
     from draftlens.explain import Trace
+    from draftlens.explain.views import View
 
 AUTO = "auto"
 
 
 def explain(
-    media: Annotated[list[Path], typer.Argument(help="A clip, or images with --images.")],
-    images: Annotated[bool, typer.Option("--images", help="The files are images.")] = False,
+    media: Annotated[
+        list[Path], typer.Argument(help="One video file, or image files with --images.")
+    ],
+    images: opt.Images = False,
     target: opt.Target = EMBEDDED,
     draft: Annotated[
         str | None,
         typer.Option(
             "--draft",
             "-d",
-            help="As elsewhere; `auto` takes the one known for the target, `none` the target itself.",
+            help="Draft model: a smaller model with the same tokenizer, `auto` for the one known "
+            "for the target, or `none`. Without a draft the target drafts for itself.",
         ),
     ] = AUTO,
-    method: Annotated[str | None, typer.Option("--method", "-m", help="`specvlm`.")] = "specvlm",
+    method: Annotated[
+        str | None,
+        typer.Option(
+            "--method",
+            "-m",
+            help="Decoding method; `specvlm` is the only one that prunes visual tokens.",
+        ),
+    ] = "specvlm",
     speculative_config: opt.SpeculativeConfig = None,
     frames: opt.Frames = 8,
-    prompt: Annotated[str, typer.Option(help="What to ask.")] = "",
+    prompt: opt.MediaPrompt = "",
     max_new_tokens: opt.MaxNewTokens = 320,
-    out: Annotated[Path, typer.Option(help="Folder for the sheet and the page.")] = Path("explain"),
+    out: Annotated[
+        Path, typer.Option(help="Folder for the contact sheet (PNG) and the page (HTML).")
+    ] = Path("explain"),
     compare: Annotated[
-        bool, typer.Option("--compare/--no-compare", help="Measure plain decoding beside it.")
+        bool,
+        typer.Option("--compare/--no-compare", help="Measure plain decoding for comparison."),
     ] = True,
     device: opt.Device = None,
     dtype: opt.Dtype = None,
     limits: opt.MediaLimits = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Show which parts of which frames a pruned draft saw, and why: a picture and a page."""
-    from draftlens.explain import pruning_method, trace
+    """Show which visual tokens are kept for the draft.
 
-    chosen = pruning_method(opt.method_of(method, speculative_config))
-    title, sheet_file, page_file = names_of(media, images, out)
-    shown: dict[str, Any] = {"images": list(media)} if images else {"video": media[0]}
-    chat = read_media(as_json, limits, opt.prompt_of(prompt, images), frames, **shown)
+    Writes a contact sheet and an HTML page. Both show the kept parts of each frame and the
+    attention of the target; the page also shows which tokens of the answer the draft supplied.
+    """
+    from draftlens.explain import pruning_method, trace  # takes a second to import
+
+    decoding = pruning_method(opt.parse_method(method, speculative_config))
+    outputs = outputs_of(media, images, out)
+    text = opt.prompt_or_default(prompt, images)
+    chat = read_files(as_json, limits, text, frames, media, images)
     make_folder(out)
-    engine = load_engine(
-        target, draft_for(target) if draft == AUTO else draft, chosen, device, dtype, as_json
-    )
-    with working("answering", as_json):
-        found = trace(
-            engine, chat, title, method=chosen, compare=compare, max_new_tokens=max_new_tokens
+    draft_name = draft_for(target) if draft == AUTO else draft
+    engine = load_engine(target, draft_name, decoding, device, dtype, as_json)
+    with spinner("answering", as_json):
+        answer = trace(
+            engine,
+            chat,
+            outputs.title,
+            method=decoding,
+            compare=compare,
+            max_new_tokens=max_new_tokens,
         )
-    with working("drawing", as_json):
-        write(found, sheet_file, page_file)
+    with spinner("drawing", as_json):
+        write(answer, outputs)
     if as_json:
-        print_json({"sheet": str(sheet_file), "page": str(page_file), **found.to_dict()})
+        files = {"sheet": str(outputs.sheet), "page": str(outputs.page)}
+        print_json({**files, **answer.to_dict()})
         return
-    for line in summary(found):
+    for line in (*summary(answer), str(outputs.sheet), str(outputs.page)):
         console.print(line, markup=False, soft_wrap=True)
-    console.print(f"{sheet_file}\n{page_file}", markup=False, soft_wrap=True)
 
 
-def names_of(media: list[Path], images: bool, out: Path) -> tuple[str, Path, Path]:
-    """Title, sheet and page of some media.
+@dataclass(frozen=True)
+class Outputs:
+    """Where the pictures of some media are written.
+
+    Args:
+        title: name of the media.
+        sheet: path of the contact sheet.
+        page: path of the page.
+    """
+
+    title: str
+    sheet: Path
+    page: Path
+
+
+def outputs_of(media: list[Path], images: bool, out: Path) -> Outputs:
+    """Return the title of some media and the files to write in a folder.
 
     Raises:
-        InputError: several clips, or the sheet would be written over one of the media.
+        InputError: there are several clips, or a file would be written over one of the media.
     """
     if len(media) > 1 and not images:
         raise InputError("explain takes one clip, or several images with --images")
-    more = f"-and-{len(media) - 1}-more" if len(media) > 1 else ""
-    stem = f"{media[0].stem}{more}"
-    title = media[0].name + (f" and {len(media) - 1} more" if more else "")
-    sheet_file, page_file = out / f"{stem}.png", out / f"{stem}.html"
-    if any(file.resolve() in (sheet_file.resolve(), page_file.resolve()) for file in media):
-        raise InputError(
-            f"the sheet would be written over {media[0]}: name another folder with --out"
-        )
-    return title, sheet_file, page_file
+    title = media[0].name
+    stem = media[0].stem
+    if len(media) > 1:
+        title += f" and {len(media) - 1} more"
+        stem += f"-and-{len(media) - 1}-more"
+    outputs = Outputs(title, out / f"{stem}.png", out / f"{stem}.html")
+    written = {outputs.sheet.resolve(), outputs.page.resolve()}
+    for file in media:
+        if file.resolve() in written:
+            raise InputError(
+                f"the contact sheet or the page would be written over {file}: name another folder "
+                f"with --out"
+            )
+    return outputs
 
 
-def write(found: Trace, sheet_file: Path, page_file: Path) -> None:
-    """Draw the sheet and the page.
+def write(trace: Trace, outputs: Outputs) -> None:
+    """Draw and write the contact sheet and the page.
 
     Raises:
         ConfigError: a file cannot be written.
@@ -99,37 +143,42 @@ def write(found: Trace, sheet_file: Path, page_file: Path) -> None:
     from draftlens.explain import page, sheet
 
     try:
-        sheet(found).save(sheet_file, optimize=True)
-        page_file.write_text(page(found), encoding="utf-8")
+        sheet(trace).save(outputs.sheet, optimize=True)
+        outputs.page.write_text(page(trace), encoding="utf-8")
     except OSError as error:
-        raise ConfigError(
-            f"cannot write {sheet_file} and {page_file}: {error.strerror or error}"
-        ) from error
+        reason = error.strerror or error
+        raise ConfigError(f"cannot write {outputs.sheet} and {outputs.page}: {reason}") from error
 
 
-def summary(found: Trace) -> list[str]:
-    """A few lines for a terminal."""
-    kept, total = found.shown.counts
-    stats, views = found.stats, found.shown.views
-    most = max(views, key=lambda view: view.share)
+def summary(trace: Trace) -> list[str]:
+    """Return a few lines for a terminal."""
+    counts = trace.visual.counts
+    views = trace.visual.views
+    share = counts.kept / max(1, counts.total)
     lines = [
-        f"{found.title}: the draft saw {kept} of {total} visual tokens "
-        f"({kept / max(1, total) * 100:.1f} %)"
+        f"{trace.title}: {counts.kept} of {counts.total} visual tokens are kept for the draft "
+        f"({share * 100:.1f}%)"
     ]
-    if len(views) > 1 and kept:
-        where = f"{most.name} ({most.when})" if most.when else most.name
-        none = sum(not view.kept.any() for view in views)
+    if len(views) > 1 and counts.kept:
+        lines.append(_spread(views))
+    length = trace.stats.mean_acceptance_length
+    lines.append(f"{len(trace.rounds)} rounds, mean acceptance length {length:.2f}")
+    speedup = trace.speedup
+    if speedup and trace.plain:
+        answer = "the same answer" if trace.plain.identical else "a DIFFERENT ANSWER"
         lines.append(
-            f"most of {where}, {most.counts[0]} of {most.counts[1]}; nothing of {none} of "
-            f"{len(views)}"
+            f"speedup over plain decoding {speedup.end_to_end:.2f}x end to end, "
+            f"{speedup.decoding:.2f}x decoding only, with {answer}"
         )
-    lines.append(
-        f"{len(found.rounds)} rounds, mean acceptance length {stats.mean_acceptance_length:.2f}"
+    return [*lines, *trace.notes]
+
+
+def _spread(views: Sequence[View]) -> str:
+    """The view with the largest share of kept cells, and the number of views without any."""
+    largest = max(views, key=lambda view: view.share)
+    name = f"{largest.name} ({largest.when})" if largest.when else largest.name
+    num_empty = sum(not view.kept.any() for view in views)
+    return (
+        f"largest share in {name}: {largest.counts.kept} of {largest.counts.total}; "
+        f"{num_empty} of {len(views)} views have no kept cells"
     )
-    if found.speedup and found.plain:
-        same = "the same answer" if found.plain.identical else "ANOTHER ANSWER"
-        lines.append(
-            f"{found.speedup[0]:.2f}x plain decoding end to end, {found.speedup[1]:.2f}x "
-            f"decoding only, {same}"
-        )
-    return [*lines, *found.notes]

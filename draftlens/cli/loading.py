@@ -1,5 +1,7 @@
-"""What commands read and load before they begin: media first, so that a wrong path is told at
-once."""
+"""Media and models of a command.
+
+Media are read before models are loaded, so that a wrong path is reported at once.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from typing import Any
 from transformers.utils import logging as transformers_logging
 
 from draftlens.api import Engine, load
-from draftlens.cli import options as opt
-from draftlens.cli.progress import count_bar, working
+from draftlens.cli.options import parse_limits
+from draftlens.cli.progress import count_bar, spinner
 from draftlens.cli.threads import settle_threads
 from draftlens.core.errors import ConfigError
 from draftlens.media.conversation import Conversation, ask, read
@@ -21,33 +23,49 @@ from draftlens.models.load import Loaded, load_model, load_pair
 from draftlens.models.zoo import EMBEDDED
 
 NO_DRAFT = "none"
-"""What `--draft` calls having none, even where the target's name stands for a pair."""
+"""Value of `--draft` for no draft, even where the target's name is that of a pair."""
 
 
 def read_media(
     quiet: bool, limits: str | None, prompt: str, frames: int = 8, **media: Any
 ) -> Conversation:
-    """A prompt with its media.
+    """Return a prompt with its media read.
+
+    Args:
+        quiet: whether the progress bar is hidden.
+        limits: the value of `--limits`.
+        prompt: the text of the prompt.
+        frames: number of frames to sample from a clip.
+        media: `video` or `images`, as for `draftlens.media.conversation.ask`.
 
     Raises:
         MediaError: a file cannot be read.
-        ConfigError: the limits make no sense.
+        ConfigError: the limits are not valid.
     """
-    with count_bar("reading frames", quiet) as bar:
-        return read(ask(prompt, **media), frames, opt.limits_of(limits), on_frame=bar)
+    with count_bar("reading frames", quiet) as on_frame:
+        return read(ask(prompt, **media), frames, parse_limits(limits), on_frame=on_frame)
+
+
+def read_files(
+    quiet: bool, limits: str | None, prompt: str, frames: int, files: list[Path], images: bool
+) -> Conversation:
+    """Return a prompt with several images, or with one clip, as `read_media` does."""
+    if images:
+        return read_media(quiet, limits, prompt, images=list(files))
+    return read_media(quiet, limits, prompt, frames, video=files[0])
 
 
 def load_engine(
     target: str, draft: str | None, method: Any, device: str | None, dtype: str | None, quiet: bool
 ) -> Engine:
-    """`draftlens.models.load`, with a spinner; a draft called `none` is none.
+    """Load a target and its draft while a spinner is shown; the draft `none` is no draft.
 
     Raises:
-        ConfigError, UnsupportedModelError, IncompatiblePairError: as `draftlens.models.load`.
+        ConfigError, UnsupportedModelError, IncompatiblePairError: as `draftlens.load`.
     """
     with _loading(target, quiet):
         if draft == NO_DRAFT:
-            resolve(method, has_draft=False)  # a bad method is told before minutes of loading
+            resolve(method, has_draft=False)  # reports a wrong method before a long load
             engine = Engine(load_model(target, "target", device, dtype), None, method)
         else:
             engine = load(target, draft, method, device, dtype)
@@ -58,35 +76,39 @@ def load_engine(
 def load_models(
     target: str, draft: str | None, device: str | None, dtype: str | None, quiet: bool
 ) -> tuple[Loaded, Loaded | None]:
-    """Target and draft, with a spinner; a draft called `none` is none.
+    """Return a target and its draft, loaded while a spinner is shown.
+
+    The draft is None if its name is `none`.
 
     Raises:
-        ConfigError, UnsupportedModelError, IncompatiblePairError: as `draftlens.models.load`.
+        ConfigError, UnsupportedModelError, IncompatiblePairError: as `draftlens.load`.
     """
+    draft_model: Loaded | None = None
     with _loading(target, quiet):
         if draft == NO_DRAFT:
-            pair: tuple[Loaded, Loaded | None] = load_model(target, "target", device, dtype), None
+            target_model = load_model(target, "target", device, dtype)
         else:
-            pair = load_pair(target, draft, device, dtype)
-    settle_threads(pair[0].backbone.model)
-    return pair
+            target_model, draft_model = load_pair(target, draft, device, dtype)
+    settle_threads(target_model.backbone.model)
+    return target_model, draft_model
 
 
 @contextmanager
 def _loading(target: str, quiet: bool) -> Iterator[None]:
     if quiet or target == EMBEDDED:
         transformers_logging.disable_progress_bar()
-    with working(f"loading {target}", quiet):
+    with spinner(f"loading {target}", quiet):
         yield
 
 
-def make_folder(out: Path) -> None:
-    """Make the folder for what a command writes.
+def make_folder(folder: Path) -> None:
+    """Make the folder that a command writes to, if it does not exist.
 
     Raises:
-        ConfigError: that is not possible.
+        ConfigError: the folder cannot be made.
     """
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"cannot write to the folder {out}: {error.strerror or error}") from error
+        reason = error.strerror or error
+        raise ConfigError(f"cannot write to the folder {folder}: {reason}") from error

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they become."""
+"""Options that several commands share, and the values that they are parsed to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from draftlens.methods import Method, from_dict
 Target = Annotated[
     str,
     typer.Option(
-        "--target", "-t", help="Folder or Hub id of a vision-language model, or `embedded`."
+        "--target",
+        "-t",
+        help="Target model: a folder or a Hub id of a vision-language model, or `embedded` for "
+        "the pair in the package.",
     ),
 ]
 Draft = Annotated[
@@ -25,62 +28,110 @@ Draft = Annotated[
     typer.Option(
         "--draft",
         "-d",
-        help="A smaller model of the same tokenizer; `auto` takes the one known for the target, `none` none.",
+        help="Draft model: a smaller model with the same tokenizer, `auto` for the one known for "
+        "the target, or `none`. By default the target `embedded` has a draft and other targets "
+        "have none.",
     ),
 ]
 MethodName = Annotated[
-    str | None, typer.Option("--method", "-m", help="`plain`, `speculative` or `specvlm`.")
+    str | None,
+    typer.Option(
+        "--method",
+        "-m",
+        help="Decoding method: `plain`, `speculative` or `specvlm`. The default is `speculative` "
+        "with a draft and `plain` without one.",
+    ),
 ]
 SpeculativeConfig = Annotated[
     str | None,
     typer.Option(
-        help='The method and its options: JSON such as \'{"tree": "eagle"}\', or a .json or .yaml file.'
+        help='Decoding method and its options: JSON such as \'{"tree": "eagle"}\', or the path '
+        "of a .json or .yaml file.",
     ),
 ]
-Frames = Annotated[int, typer.Option("--frames", min=1, help="Frames to sample from the clip.")]
-MaxNewTokens = Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")]
-Sample = Annotated[bool, typer.Option("--sample", help="Draw tokens instead of taking the best.")]
+Frames = Annotated[
+    int, typer.Option("--frames", min=1, help="Number of frames to sample from each clip.")
+]
+MaxNewTokens = Annotated[int, typer.Option(min=1, help="Maximum number of tokens in an answer.")]
+Sample = Annotated[
+    bool, typer.Option("--sample", help="Sample tokens instead of choosing the most likely one.")
+]
 Temperature = Annotated[
-    float | None, typer.Option(min=0.0, help="Sampling temperature; implies --sample.")
+    float | None,
+    typer.Option(min=0.0, help="Sampling temperature; implies --sample. 0 is greedy decoding."),
 ]
 TopK = Annotated[
-    int | None, typer.Option(min=1, help="Draw among the k likeliest; implies --sample.")
+    int | None, typer.Option(min=1, help="Sample from the k most likely tokens; implies --sample.")
 ]
 TopP = Annotated[
-    float | None, typer.Option(min=0.0, max=1.0, help="Nucleus sampling; implies --sample.")
+    float | None,
+    typer.Option(
+        min=0.0,
+        max=1.0,
+        help="Sample from the most likely tokens that together have this probability (nucleus "
+        "sampling); implies --sample.",
+    ),
 ]
 MinP = Annotated[
-    float | None, typer.Option(min=0.0, max=1.0, help="Min-p sampling; implies --sample.")
+    float | None,
+    typer.Option(
+        min=0.0,
+        max=1.0,
+        help="Sample from the tokens with at least this share of the highest probability; implies "
+        "--sample.",
+    ),
 ]
 RepetitionPenalty = Annotated[
-    float | None, typer.Option(min=0.001, help="Above 1, repeating becomes less likely.")
+    float | None,
+    typer.Option(min=0.001, help="Penalty for repeated tokens; 1 is no penalty."),
 ]
-Seed = Annotated[int | None, typer.Option(help="Of the sampling noise.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of the sampling noise.")]
 Device = Annotated[
-    str | None, typer.Option(help="cpu, cuda, cuda:1, ... or `auto` to spread a large model.")
+    str | None,
+    typer.Option(
+        help="Device of the models: cpu, cuda, cuda:1, ..., or `auto` to spread a large model over "
+        "several devices. The default is a GPU if there is one.",
+    ),
 ]
-Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16, float16 or auto.")]
+Dtype = Annotated[
+    str | None,
+    typer.Option(
+        help="Data type of the models: float32, bfloat16, float16, or `auto` for that of the "
+        "checkpoint. The default is float32 on the CPU and `auto` on other devices.",
+    ),
+]
 MediaLimits = Annotated[
     str | None,
     typer.Option(
-        "--limits", help="What media are too large: JSON such as '{\"max_bytes\": 1000000}'."
+        "--limits",
+        help="Limits on the size of media files: JSON such as '{\"max_bytes\": 1000000}'.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+MediaPrompt = Annotated[
+    str,
+    typer.Option(
+        help="Prompt for the media; by default a request for a description.", show_default=False
+    ),
+]
+Images = Annotated[bool, typer.Option("--images", help="Read the files as images.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 
-VIDEO_PROMPT, IMAGE_PROMPT = "Describe the video.", "Describe the image."
+VIDEO_PROMPT = "Describe the video."
+IMAGE_PROMPT = "Describe the image."
 
 
-def prompt_of(prompt: str, images: bool) -> str:
-    """What to ask; by default for a description."""
-    return prompt or (IMAGE_PROMPT if images else VIDEO_PROMPT)
+def prompt_or_default(prompt: str, images: bool) -> str:
+    """Return the prompt, or a request for a description if it is empty."""
+    if prompt:
+        return prompt
+    return IMAGE_PROMPT if images else VIDEO_PROMPT
 
 
-def method_of(name: str | None, config: str | None) -> Method | str | None:
-    """The method that `--method` and `--speculative-config` name together.
+def parse_method(name: str | None, config: str | None) -> Method | str | None:
+    """Return the method from the values of `--method` and `--speculative-config`.
 
     Raises:
-        ConfigError: they contradict each other, or the configuration cannot be read.
+        ConfigError: the two contradict each other, or the configuration is not valid.
     """
     if config is None:
         return name
@@ -93,47 +144,77 @@ def method_of(name: str | None, config: str | None) -> Method | str | None:
     return from_dict(options)
 
 
-def _read_config(config: str) -> dict[str, Any]:
-    text, source = config, "--speculative-config"
-    if not config.lstrip().startswith("{"):
-        source = config
-        try:
-            text = Path(config).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read the configuration {config}: {error}") from error
+def read_text(path: Path, noun: str) -> str:
+    """Return the text of a file.
+
+    Raises:
+        ConfigError: it cannot be read; `noun` says what it is in the message.
+    """
     try:
-        options = yaml.safe_load(text) if source.endswith((".yaml", ".yml")) else json.loads(text)
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the {noun} {path}: {error}") from error
+
+
+def parse_text(text: str, source: str) -> Any:
+    """Return the values of a text: YAML if `source` ends with .yaml or .yml, otherwise JSON.
+
+    Raises:
+        ConfigError: the text is not valid; `source` is its name in the message.
+    """
+    try:
+        if source.endswith((".yaml", ".yml")):
+            return yaml.safe_load(text)
+        return json.loads(text)
     except (ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"{source} is not valid: {' '.join(str(error).split())}") from error
+
+
+def _read_config(config: str) -> dict[str, Any]:
+    """The options in a JSON object or in a file."""
+    if config.lstrip().startswith("{"):
+        source = "--speculative-config"
+        text = config
+    else:
+        source = config
+        text = read_text(Path(config), "configuration")
+    options = parse_text(text, source)
     if not isinstance(options, dict):
         raise ConfigError(f"{source} must hold an object with a method and its options")
     return options
 
 
-def limits_of(given: str | None) -> Limits:
-    """The limits on media that `--limits` sets, the others at their defaults.
+def parse_limits(text: str | None) -> Limits:
+    """Return the limits on media from the value of `--limits`; others keep their defaults.
 
     Raises:
-        ConfigError: it is no JSON object of known limits with positive numbers.
+        ConfigError: the value is not a JSON object of positive numbers with the names of limits.
     """
-    known = [field.name for field in fields(Limits)]
-    try:
-        chosen = json.loads(given or "{}")
-        if not isinstance(chosen, dict) or not all(
-            isinstance(value, int | float) for value in chosen.values()
-        ):
-            raise ValueError("it must be an object of numbers")
-    except ValueError as error:
-        raise ConfigError(f"--limits is not valid: {error}") from error
-    unknown = sorted(set(chosen) - set(known))
+    values = _parse_numbers(text or "{}")
+    names = [field.name for field in fields(Limits)]
+    unknown = sorted(set(values) - set(names))
     if unknown:
         raise ConfigError(
-            f"--limits does not know {', '.join(map(repr, unknown))}; known: {', '.join(known)}"
+            f"--limits does not know {', '.join(map(repr, unknown))}; known: {', '.join(names)}"
         )
-    return Limits(**chosen)
+    return Limits(**values)
 
 
-def sampling_of(
+def _parse_numbers(text: str) -> dict[str, Any]:
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"--limits is not valid: {error}") from error
+    is_numeric = isinstance(values, dict) and all(
+        isinstance(value, int | float) for value in values.values()
+    )
+    if not is_numeric:
+        raise ConfigError("--limits is not valid: it must be an object of numbers")
+    numbers: dict[str, Any] = values
+    return numbers
+
+
+def sampling_options(
     sample: bool,
     temperature: float | None,
     top_k: int | None,
@@ -141,9 +222,12 @@ def sampling_of(
     min_p: float | None,
     repetition_penalty: float | None,
 ) -> dict[str, Any]:
-    """Options for `generate`; temperature 0 means greedy."""
-    drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-    chosen = {name: value for name, value in drawing.items() if value is not None}
-    do_sample = temperature != 0 and (sample or bool(chosen))
-    penalty = {} if repetition_penalty is None else {"repetition_penalty": repetition_penalty}
-    return {"do_sample": do_sample, **(chosen if do_sample else {}), **penalty}
+    """Return the options of `generate` for sampling; temperature 0 means greedy decoding."""
+    options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    sampling = {name: value for name, value in options.items() if value is not None}
+    generation: dict[str, Any] = {"do_sample": False}
+    if temperature != 0 and (sample or sampling):
+        generation = {"do_sample": True, **sampling}
+    if repetition_penalty is not None:
+        generation["repetition_penalty"] = repetition_penalty
+    return generation

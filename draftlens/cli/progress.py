@@ -1,5 +1,4 @@
-"""What a person sees while something takes its time: all of it on the error stream, and gone when
-it is done."""
+"""Progress of long work on the error stream; it disappears when the work is done."""
 
 from __future__ import annotations
 
@@ -10,68 +9,79 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
 from rich.text import Text
 
-from draftlens.cli.show import errors
+from draftlens.cli.show import error_console
 
 
-def hidden(quiet: bool) -> bool:
-    """Whether nothing is to be drawn: nobody wants it, or nobody would see it."""
-    return quiet or not errors.is_terminal
+def is_hidden(quiet: bool) -> bool:
+    """Whether nothing is drawn: on request, or because the error stream is not a terminal."""
+    return quiet or not error_console.is_terminal
 
 
-def progress_of(quiet: bool, *columns: ProgressColumn, **settings: Any) -> Progress:
-    """Bars that may be hidden: rich's own columns and settings."""
-    return Progress(*columns, console=errors, transient=True, disable=hidden(quiet), **settings)
+def progress_bars(quiet: bool, *columns: ProgressColumn, **settings: Any) -> Progress:
+    """Return rich's progress bars with columns and settings, on the error stream.
+
+    Args:
+        quiet: whether the bars are hidden even on a terminal.
+        columns: rich's columns.
+        settings: further arguments of rich's `Progress`.
+    """
+    return Progress(
+        *columns, console=error_console, transient=True, disable=is_hidden(quiet), **settings
+    )
 
 
 @contextmanager
-def working(what: str, quiet: bool = False) -> Iterator[None]:
-    """A spinner."""
-    if hidden(quiet):
+def spinner(description: str, quiet: bool = False) -> Iterator[None]:
+    """Show a spinner while the body of the `with` statement runs."""
+    if is_hidden(quiet):
         yield
         return
-    with errors.status(Text(what)):
+    with error_console.status(Text(description)):
         yield
 
 
 @contextmanager
 def count_bar(
-    what: str, quiet: bool = False, *columns: ProgressColumn
+    description: str, quiet: bool = False, *columns: ProgressColumn
 ) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar for things that come one after the other: gives what takes (done, total), or None where
-    it is hidden.
+    """Show a bar with a count.
+
+    Yields:
+        a function of the number of finished items and of all items; None where the bar is hidden.
 
     Args:
-        columns: further ones, behind the count.
+        description: text beside the bar.
+        quiet: whether the bar is hidden even on a terminal.
+        columns: further columns after the count.
     """
-    if hidden(quiet):
+    if is_hidden(quiet):
         yield None
         return
-    usual = TextColumn(what, markup=False), BarColumn(), MofNCompleteColumn()
-    with progress_of(quiet, *usual, *columns) as progress:
-        task = progress.add_task(what, total=None)
+    count_columns = (TextColumn(description, markup=False), BarColumn(), MofNCompleteColumn())
+    with progress_bars(quiet, *count_columns, *columns) as progress:
+        task = progress.add_task(description, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
-class Bar:
-    """A bar for work that is planned first: the watcher of `draftlens.bench` and of
-    `draftlens.evaluate`.
+class ProgressBar:
+    """A bar for work of a known amount: the listener of `draftlens.bench` and `draftlens.evaluate`.
 
     Args:
-        progress: draws it.
+        progress: rich's progress bars.
     """
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
-        self.task: Any = progress.add_task("preparing", total=None)
+        self.task = progress.add_task("preparing", total=None)
 
     def plan(self, work: float) -> None:
-        """So much is to be done."""
+        """Set the amount of all work."""
         self.progress.update(self.task, total=work)
 
-    def begin(self, what: str) -> None:
-        """This comes next."""
-        self.progress.update(self.task, description=what)
+    def begin(self, description: str) -> None:
+        """Describe the work that comes next."""
+        self.progress.update(self.task, description=description)
 
     def done(self, work: float) -> None:
-        """So much more is done."""
+        """Add finished work."""
         self.progress.advance(self.task, work)

@@ -1,4 +1,4 @@
-"""What a person sees: answers as they come, tables, one line for an error."""
+"""Output of the commands: streamed answers, tables, figures and JSON."""
 
 from __future__ import annotations
 
@@ -16,12 +16,69 @@ from draftlens.core.result import Result
 from draftlens.core.stats import DEFINITIONS
 
 console = Console(highlight=False, emoji=False)
-errors = Console(stderr=True, highlight=False, emoji=False)
+error_console = Console(stderr=True, highlight=False, emoji=False)
 DRAFT_STYLE = "bold green"
 
 
+class WordWriter:
+    """Prints text that arrives in pieces, without breaking words at the edge of a terminal.
+
+    A word is printed when the space after it arrives: only then is its length known, and with it
+    the line that it belongs to.
+
+    Args:
+        console: where the text is printed.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.column = 0
+        self.word = Text()
+
+    def write(self, text: Text) -> None:
+        """Add a piece of text and print the words that it completes."""
+        for index in range(len(text)):
+            character = text[index]
+            if character.plain.isspace():
+                self._print_word()
+                self._print_space(character)
+            else:
+                self.word.append(character)
+
+    def end(self) -> None:
+        """Print the last word and end the line."""
+        self._print_word()
+        self._end_line()
+
+    def _print_word(self) -> None:
+        is_too_long = self.column + self.word.cell_len > self.console.width
+        if self.console.is_terminal and self.column and is_too_long:
+            self._end_line()
+        self._print(self.word)
+        self.word = Text()
+
+    def _print_space(self, character: Text) -> None:
+        if character.plain == "\n":
+            self._end_line()
+        elif not self.console.is_terminal or 0 < self.column < self.console.width:
+            self._print(character)
+
+    def _end_line(self) -> None:
+        self.console.print()
+        self.column = 0
+
+    def _print(self, text: Text) -> None:
+        self.console.print(text, end="", soft_wrap=True)
+        self.column += text.cell_len
+
+
 def show_stream(stream: Stream, pieces: Callable[[list[int]], list[str]]) -> Result:
-    """Print an answer as it comes, what the draft supplied in colour; return the result."""
+    """Print an answer while it is generated and return the result.
+
+    Args:
+        stream: the answer.
+        pieces: decodes each token by itself, as `Engine.pieces` does.
+    """
     writer = WordWriter(console)
     for chunk in stream:
         if chunk.text:
@@ -30,90 +87,46 @@ def show_stream(stream: Stream, pieces: Callable[[list[int]], list[str]]) -> Res
     return stream.result
 
 
-class WordWriter:
-    """Prints text that comes in pieces without breaking words at the edge of a terminal.
-
-    A word is printed once the space behind it is known, so the line it belongs to is known too.
-    """
-
-    def __init__(self, to: Console) -> None:
-        self.console, self.column, self.word = to, 0, Text()
-
-    def write(self, text: Text) -> None:
-        """Take a piece; print the words that it completes."""
-        for character in (text[index] for index in range(len(text))):
-            if character.plain.isspace():
-                self._flush()
-                self._space(character)
-            else:
-                self.word.append(character)
-
-    def end(self) -> None:
-        """Print what is left and end the line."""
-        self._flush()
-        self.console.print()
-        self.column = 0
-
-    def _flush(self) -> None:
-        if (
-            self.console.is_terminal
-            and self.column
-            and self.column + self.word.cell_len > self.console.width
-        ):
-            self.console.print()
-            self.column = 0
-        self._print(self.word)
-        self.word = Text()
-
-    def _space(self, character: Text) -> None:
-        if character.plain == "\n":
-            self.console.print()
-            self.column = 0
-        elif not self.console.is_terminal or 0 < self.column < self.console.width:
-            self._print(character)
-
-    def _print(self, text: Text) -> None:
-        self.console.print(text, end="", soft_wrap=True)
-        self.column += text.cell_len
-
-
 def shaded(
     text: str,
     tokens: Sequence[int],
     from_draft: Sequence[bool],
     pieces: Callable[[list[int]], list[str]],
 ) -> Text:
-    """A chunk's text, its draft-supplied part in colour.
+    """Return the text of a chunk with the tokens from the draft in colour.
 
     Args:
-        pieces: decodes each token by itself; where the pieces do not add up to the text (a
-            character spread over tokens), the whole chunk takes the colour of its first token.
+        text: the text of all tokens together.
+        tokens: their ids.
+        from_draft: whether the draft supplied each of them.
+        pieces: decodes each token by itself. If the pieces do not add up to the text, because a
+            character is spread over tokens, the chunk has the colour of its first token.
     """
     parts = pieces(list(tokens))
     if "".join(parts) != text:
         return Text(text, DRAFT_STYLE if any(from_draft[:1]) else "")
-    shaded_text = Text()
+    coloured = Text()
     for part, drafted in zip(parts, from_draft, strict=True):
-        shaded_text.append(part, DRAFT_STYLE if drafted else "")
-    return shaded_text
+        coloured.append(part, DRAFT_STYLE if drafted else "")
+    return coloured
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table, first column to the left, figures to the right.
+    """Print a table with its first column aligned left and all others aligned right.
 
-    Names may be the user's, so a bracket is a bracket and not markup, and what is too long goes on
-    below.
+    Cells are printed as they are, without markup, because file names may contain brackets. Long
+    cells are folded.
     """
     grid = Table(title=Text(title, "bold"), title_justify="left")
     for index, column in enumerate(columns):
         grid.add_column(Text(column), justify="left" if index == 0 else "right", overflow="fold")
     for row in rows:
-        grid.add_row(*map(Text, row))
+        grid.add_row(*(Text(cell) for cell in row))
     console.print(grid)
 
 
-class Noted(Protocol):
-    """A table with a note below it, as reports have them."""
+class ReportTable(Protocol):
+    """A table of a report, with a note below it."""
 
     @property
     def title(self) -> str: ...
@@ -125,55 +138,62 @@ class Noted(Protocol):
     def note(self) -> str: ...
 
 
-def show_tables(tables: Iterable[Noted], about: str) -> None:
-    """Print a report's tables and what it is about."""
-    for found in tables:
-        table(found.title, found.columns, found.rows)
-        if found.note:
-            console.print(f"  {found.note}", style="dim", markup=False)
+def show_tables(tables: Iterable[ReportTable], about: str) -> None:
+    """Print the tables of a report and a line about the run."""
+    for report_table in tables:
+        table(report_table.title, report_table.columns, report_table.rows)
+        if report_table.note:
+            console.print(f"  {report_table.note}", style="dim", markup=False)
         console.print()
     console.print(about, markup=False, style="dim")
 
 
 def show_files(folder: Path, *names: str) -> None:
-    """Say what was written."""
+    """Print the names of the files that a command has written."""
     console.print(f"{folder} holds {', '.join(names)}", markup=False, soft_wrap=True)
 
 
 def show_stats(result: Result) -> None:
-    """One line of figures under an answer."""
+    """Print the figures of an answer as one line on the error stream."""
     stats = result.stats
     parts: list[str | tuple[str, str]] = [
         f"{stats.emitted} tokens in {stats.e2e:.2f} s ({stats.tokens_per_second:.1f} tokens/s)",
         f"first after {stats.ttft:.2f} s",
     ]
     if stats.drafted:
-        supplied = sum(map(sum, result.from_draft))
+        supplied = num_supplied(result)
         parts.append((f"{supplied} from the draft", DRAFT_STYLE))
         parts.append(f"mean acceptance length {stats.mean_acceptance_length:.2f}")
     parts.append(exactness(result))
     line = Text(" · ").join(Text.assemble(part) for part in parts)
-    errors.print(line, style="dim", soft_wrap=True)
+    error_console.print(line, style="dim", soft_wrap=True)
+
+
+def num_supplied(result: Result) -> int:
+    """Return the number of tokens that the draft supplied, in all rows."""
+    return sum(sum(row) for row in result.from_draft)
 
 
 def exactness(result: Result) -> str:
-    """Whether the answer is exact, and if not, what was approximate."""
-    return "lossless" if result.lossless else f"approximate: {', '.join(result.approximate)}"
+    """Return `lossless`, or what was approximate in an answer."""
+    if result.lossless:
+        return "lossless"
+    return f"approximate: {', '.join(result.approximate)}"
 
 
-def definitions(*names: str) -> None:
-    """What the named metrics mean."""
+def show_definitions(*names: str) -> None:
+    """Print the definitions of metrics."""
     for name in names:
         console.print(f"  {name}: {DEFINITIONS[name]}", style="dim", markup=False)
 
 
 def print_json(value: Any) -> None:
-    """One JSON object on standard output."""
+    """Print a value as JSON on standard output."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def result_json(result: Result) -> dict[str, Any]:
-    """A result as JSON values."""
+    """Return a result as JSON values."""
     return {
         "text": result.text,
         "tokens": result.tokens,

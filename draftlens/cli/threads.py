@@ -1,4 +1,4 @@
-"""How many threads a model on the CPU should have."""
+"""The number of threads for a model on the CPU."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from typing import Any
 
 import torch
 
-SMALL = 50_000_000
-"""Parameters below which one thread is faster than several: threads wait for each other longer than
-they compute."""
+MAX_SINGLE_THREADED = 50_000_000
+"""Number of parameters below which one thread is faster than several.
+
+In smaller models, threads wait for each other longer than they compute.
+"""
 
 
 def settle_threads(model: Any) -> None:
-    """Give a small model on the CPU one thread, unless the user has set OMP_NUM_THREADS.
+    """Set torch to one thread if a model is small and on the CPU.
 
-    On a busy machine the waiting costs a factor of five and more, since a thread that has no core
-    holds up all others.
+    Does nothing if the user has set OMP_NUM_THREADS. On a busy machine several threads are five or
+    more times slower, because each thread without a core delays all others.
     """
     if "OMP_NUM_THREADS" in os.environ or model.device.type != "cpu":
         return
-    if sum(parameter.numel() for parameter in model.parameters()) < SMALL:
+    if sum(parameter.numel() for parameter in model.parameters()) < MAX_SINGLE_THREADED:
         torch.set_num_threads(1)

@@ -1,5 +1,4 @@
-"""`draftlens train-draft`: options from the fields of `DraftTraining`, a plan before, a summary
-behind."""
+"""`draftlens train-draft`: its options are the fields of `DraftTraining`."""
 
 from __future__ import annotations
 
@@ -10,118 +9,131 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 import typer
 from transformers.utils import logging as transformers_logging
 
-from draftlens.cli.show import console, errors, print_json, table
+from draftlens.cli.options import AsJson
+from draftlens.cli.show import console, error_console, print_json, table
 
 if TYPE_CHECKING:
-    from draftlens.train.report import Plan, Trained
+    from draftlens.train.report import Plan, StagePlan, Trained
 
 
 def train_draft(**options: Any) -> None:
-    """Train a small draft for a target on LLaVA-style data, or go on where an interrupted run left
-    off."""
-    from draftlens.train import DraftTraining  # takes seconds to import
+    """Train a small draft for a target.
+
+    The data are conversations in the layout of LLaVA. A run that was interrupted is resumed from
+    its last checkpoint.
+    """
+    # Takes seconds to import.
+    from draftlens.train import DraftTraining
     from draftlens.train import train_draft as train
     from draftlens.train.report import LossLines
 
     transformers_logging.disable_progress_bar()
     quiet = options.pop("as_json")
-    bars = errors.is_terminal and not quiet
-    lines = [] if bars or quiet else [LossLines(lambda line: errors.print(line, markup=False))]
+    bars = error_console.is_terminal and not quiet
+    callbacks = []
+    if not bars and not quiet:
+        callbacks.append(LossLines(lambda line: error_console.print(line, markup=False)))
     try:
         trained = train(
             DraftTraining(**options),
             on_plan=None if quiet else show_plan,
-            callbacks=lines,
+            callbacks=callbacks,
             progress=bars,
         )
-    except KeyboardInterrupt as stop:
-        if str(stop):
-            errors.print(f"\n{stop}", markup=False, soft_wrap=True)
+    except KeyboardInterrupt as interrupt:
+        if str(interrupt):
+            error_console.print(f"\n{interrupt}", markup=False, soft_wrap=True)
         raise
-    if trained.main:
-        show_trained(trained, quiet)
+    if not trained.main:
+        return
+    if quiet:
+        _print_json(trained)
+    else:
+        show_trained(trained)
 
 
 def signature() -> inspect.Signature:
-    """An argument or option for each field of `DraftTraining`, and `--json`."""
+    """Return a signature with an option for each field of `DraftTraining`, and `--json`."""
     from draftlens.train.options import DraftTraining
 
     hints = get_type_hints(DraftTraining, include_extras=True)
     parameters = []
     for item in fields(DraftTraining):
-        kind, help = get_args(hints[item.name])
-        # Options are named, so that a switch gets no --no-... beside it.
-        option = (
-            typer.Argument(help=help)
-            if item.name == "data"
-            else typer.Option(f"--{item.name.replace('_', '-')}", help=help)
-        )
+        kind, help_text = get_args(hints[item.name])
+        if item.name == "data":
+            option = typer.Argument(help=help_text)
+        else:
+            # With a name, a switch has no --no-... beside it.
+            option = typer.Option(f"--{item.name.replace('_', '-')}", help=help_text)
         default = inspect.Parameter.empty if item.default is MISSING else item.default
-        parameters.append((item.name, Annotated[kind, option], default))
-    parameters.append(
-        ("as_json", Annotated[bool, typer.Option("--json", help="Print one JSON object.")], False)
-    )
-    return inspect.Signature(
-        [
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-            )
-            for name, annotation, default in parameters
-        ]
+        parameters.append(_parameter(item.name, Annotated[kind, option], default))
+    parameters.append(_parameter("as_json", AsJson, False))
+    return inspect.Signature(parameters)
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
     )
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command; its options are those of the dataclass."""
+    """Add the command with the options of `DraftTraining`."""
     train_draft.__signature__ = signature()  # type: ignore[attr-defined]
     app.command("train-draft")(train_draft)
 
 
 def show_plan(plan: Plan) -> None:
     """Print what will be trained."""
-    parts = ", ".join(f"{part} {count / 1e6:.2f}M" for part, count in plan.parameters.items())
-    console.print(f"{plan.model}: {parts}", soft_wrap=True, markup=False)
-    where = f"{plan.processes} x {plan.device}" if plan.processes > 1 else plan.device
-    console.print(f"{plan.precision} on {where}, {plan.media} media files", soft_wrap=True)
-    rows = [
-        [
-            stage.name,
-            f"{stage.trained / 1e6:.2f}M",
-            str(stage.entries)
-            + (f" ({stage.skipped} of text alone left out)" if stage.skipped else ""),
-            f"~{stage.tokens}",
-            f"~{stage.answer_tokens}",
-            str(stage.batch),
-            str(stage.device_batch),
-            str(stage.steps),
-        ]
-        for stage in plan.stages
+    parts = [f"{part} {count / 1e6:.2f}M" for part, count in plan.parameters.items()]
+    console.print(f"{plan.model}: {', '.join(parts)}", soft_wrap=True, markup=False)
+    device = f"{plan.processes} x {plan.device}" if plan.processes > 1 else plan.device
+    console.print(f"{plan.precision} on {device}, {plan.media} media files", soft_wrap=True)
+    columns = [
+        "stage",
+        "trained",
+        "entries",
+        "tokens",
+        "answer tokens",
+        "batch",
+        "device batch",
+        "steps",
     ]
-    columns = ["stage", "trains", "entries", "tokens", "answer tokens", "batch", "at once", "steps"]
-    table("to be trained", columns, rows)
+    table("to be trained", columns, [_plan_row(stage) for stage in plan.stages])
 
 
-def show_trained(trained: Trained, as_json: bool) -> None:
-    """Print what was trained."""
-    if as_json:
-        losses = trained.losses
-        report = {
+def _plan_row(stage: StagePlan) -> list[str]:
+    entries = str(stage.entries)
+    if stage.skipped:
+        entries += f" ({stage.skipped} without media left out)"
+    return [
+        stage.name,
+        f"{stage.trained / 1e6:.2f}M",
+        entries,
+        f"~{stage.tokens}",
+        f"~{stage.answer_tokens}",
+        str(stage.batch),
+        str(stage.device_batch),
+        str(stage.steps),
+    ]
+
+
+def _print_json(trained: Trained) -> None:
+    print_json(
+        {
             "folder": str(trained.folder),
             "seconds": trained.seconds,
             "resumed": trained.resumed,
+            "steps": {stage.name: stage.steps for stage in trained.plan.stages},
+            "losses": trained.losses,
         }
-        print_json(
-            {**report, "steps": {s.name: s.steps for s in trained.plan.stages}, "losses": losses}
-        )
-        return
-    rows = []
-    for stage in trained.plan.stages:
-        points = trained.losses[stage.name]
-        first, last = (f"{points[index]['loss']:.3f}" for index in (0, -1)) if points else ("", "")
-        rows.append(
-            [stage.name, str(stage.steps), str(trained.resumed[stage.name] or ""), first, last]
-        )
-    table("trained", ["stage", "steps", "went on from", "first loss", "last loss"], rows)
+    )
+
+
+def show_trained(trained: Trained) -> None:
+    """Print what was trained and where the draft is."""
+    columns = ["stage", "steps", "resumed from step", "first loss", "last loss"]
+    table("trained", columns, [_trained_row(trained, stage) for stage in trained.plan.stages])
     plot = "" if trained.plotted else " (no loss.png: matplotlib is not installed)"
     console.print(
         f"{trained.folder} holds the draft, after {trained.seconds:.0f} s{plot}",
@@ -129,3 +141,15 @@ def show_trained(trained: Trained, as_json: bool) -> None:
         markup=False,
     )
     console.print(f'draftlens.load(target, draft="{trained.folder}")', soft_wrap=True, markup=False)
+
+
+def _trained_row(trained: Trained, stage: StagePlan) -> list[str]:
+    losses = [f"{point['loss']:.3f}" for point in trained.losses[stage.name]]
+    resumed = trained.resumed[stage.name]
+    return [
+        stage.name,
+        str(stage.steps),
+        str(resumed) if resumed else "",
+        losses[0] if losses else "",
+        losses[-1] if losses else "",
+    ]

@@ -1,4 +1,4 @@
-"""Plain against accelerated on the user's own input: tier 3 of the exactness tiers."""
+"""Comparison of an accelerated answer with plain decoding of the same prompt, token by token."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from draftlens.methods import PlainDecoding
 
 @dataclass(frozen=True)
 class Verification:
-    """What a comparison showed.
+    """The outcome of a comparison.
 
     Args:
-        name: of the input.
-        reference: stock `generate` for greedy answers; our plain decoding with the same seed for
-            sampled ones, since stock sampling draws from torch's generator.
-        tokens: compared.
-        divergence: the first difference, None if there is none.
-        dtype: what the target computes in.
+        name: name of the prompt's media.
+        reference: what the answer is compared with: stock `generate` for greedy answers, and
+            plain decoding with the same seed for sampled ones, because stock sampling draws from
+            torch's generator.
+        tokens: number of tokens of the reference.
+        divergence: the first difference; None if there is none.
+        dtype: data type that the target computes in.
         result: the accelerated answer.
     """
 
@@ -38,24 +39,38 @@ class Verification:
 
     @property
     def failed(self) -> bool:
-        """A difference in float32 is an error of ours; below it, near-ties may fall otherwise."""
+        """Whether the answers differ although the precision is at least float32.
+
+        In a lower precision, rounding can decide near-ties differently, which is no error.
+        """
         return self.divergence is not None and self.dtype in (torch.float32, torch.float64)
 
-    def facts(self) -> dict[str, Any]:
-        """As JSON."""
-        found = None if self.divergence is None else vars(self.divergence)
-        exact = {"lossless": self.result.lossless, "approximate": list(self.result.approximate)}
-        facts = {"input": self.name, "reference": self.reference, "tokens": self.tokens}
-        return {**facts, "identical": found is None, "first_divergence": found, **exact}
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return {
+            "input": self.name,
+            "reference": self.reference,
+            "tokens": self.tokens,
+            "identical": self.divergence is None,
+            "first_divergence": None if self.divergence is None else vars(self.divergence),
+            "lossless": self.result.lossless,
+            "approximate": list(self.result.approximate),
+        }
 
 
 def verify_engine(
     engine: Engine, inputs: Inputs, name: str, options: dict[str, Any]
 ) -> Verification:
-    """Run both and compare.
+    """Answer a prompt by the engine's method and by plain decoding, and compare the tokens.
+
+    Args:
+        engine: the target with its draft and its method.
+        inputs: one prompt.
+        name: name of the prompt's media.
+        options: as for `Engine.answer`.
 
     Raises:
-        ConfigError: the method draws other tokens by design (`rejection` sampling).
+        ConfigError: the method draws different tokens by design (`rejection` sampling).
     """
     do_sample = options.get("do_sample", False)
     if do_sample and engine.method.sampling_rule == "rejection":
@@ -64,34 +79,41 @@ def verify_engine(
         )
     result = engine.answer(inputs, **options).run()
     if do_sample:
-        plain = engine.answer(inputs, method=PlainDecoding(), **options).run()
-        reference = StockRun(plain.tokens, plain.stats.e2e, plain.stats.ttft)
+        reference = "plain decoding with the same seed"
+        run = _run_plain(engine, inputs, options)
     else:
-        stock = {name: value for name, value in options.items() if name != "seed"}
-        reference = run_stock(engine.target.backbone, inputs.target, keep_logits=True, **stock)
-    divergence = first_divergence(reference, result.tokens)
-    kind = "plain decoding with the same seed" if do_sample else "stock generate"
+        reference = "stock generate"
+        greedy = {name: value for name, value in options.items() if name != "seed"}
+        run = run_stock(engine.target.backbone, inputs.target, keep_logits=True, **greedy)
     return Verification(
-        name,
-        kind,
-        sum(map(len, reference.tokens)),
-        divergence,
-        engine.target.backbone.dtype,
-        result,
+        name=name,
+        reference=reference,
+        tokens=sum(len(row) for row in run.tokens),
+        divergence=first_divergence(run, result.tokens),
+        dtype=engine.target.backbone.dtype,
+        result=result,
     )
 
 
+def _run_plain(engine: Engine, inputs: Inputs, options: dict[str, Any]) -> StockRun:
+    plain = engine.answer(inputs, method=PlainDecoding(), **options).run()
+    return StockRun(plain.tokens, plain.stats.e2e, plain.stats.ttft)
+
+
 def show_verification(verification: Verification) -> None:
-    """Say what was found."""
-    divergence, result = verification.divergence, verification.result
+    """Print the outcome of a comparison."""
+    divergence = verification.divergence
     dtype = str(verification.dtype).removeprefix("torch.")
-    told = f"{verification.name}: {verification.tokens} tokens against {verification.reference} in {dtype}"
-    console.print(told, markup=False)
+    comparison = f"{verification.tokens} tokens against {verification.reference} in {dtype}"
+    console.print(f"{verification.name}: {comparison}", markup=False)
     if divergence is None:
-        console.print(f"identical: [bold green]yes[/] ({exactness(result)})")
+        console.print(f"identical: [bold green]yes[/] ({exactness(verification.result)})")
         return
-    margin = "" if divergence.margin is None else f", by a logit margin of {divergence.margin:.3g}"
+    margin = (
+        "" if divergence.margin is None else f", with a logit margin of {divergence.margin:.3g}"
+    )
     console.print(
-        f"identical: [bold red]no[/]; first at token {divergence.index} of row {divergence.row}: "
-        f"the reference says {divergence.stock}, accelerated {divergence.ours}{margin}"
+        f"identical: [bold red]no[/]; first difference at token {divergence.index} of row "
+        f"{divergence.row}: {divergence.stock} in the reference, {divergence.ours} in the "
+        f"accelerated answer{margin}"
     )

@@ -1,4 +1,4 @@
-"""`draftlens world`: the procedural world as data to train or measure other models on."""
+"""`draftlens world`: exports the procedural world as data for training or evaluating models."""
 
 from __future__ import annotations
 
@@ -15,60 +15,76 @@ from draftlens.cli.show import console, print_json
 
 
 class Split(StrEnum):
-    """What to export."""
+    """The splits to export."""
 
-    BOTH, TRAIN, TEST = "both", "train", "test"
+    BOTH = "both"
+    TRAIN = "train"
+    TEST = "test"
 
 
 class Format(StrEnum):
-    """How to write it."""
+    """The format of the export."""
 
-    LLAVA, DATASETS = "llava", "datasets"
+    LLAVA = "llava"
+    DATASETS = "datasets"
 
 
 def world(
-    out: Annotated[Path, typer.Argument(help="A new folder.")],
-    clips: Annotated[int, typer.Option(min=0, help="Clips with dialogues.")] = 20,
-    pictures: Annotated[int, typer.Option(min=0, help="Pictures with dialogues.")] = 20,
+    out: Annotated[Path, typer.Argument(help="Folder to write to; it must be new or empty.")],
+    clips: Annotated[int, typer.Option(min=0, help="Number of clips with dialogues.")] = 20,
+    pictures: Annotated[int, typer.Option(min=0, help="Number of pictures with dialogues.")] = 20,
     pairs: Annotated[
-        int, typer.Option(min=0, help="Pairs of pictures that differ in one thing.")
+        int,
+        typer.Option(
+            min=0, help="Number of dialogues about two pictures that differ in one detail."
+        ),
     ] = 10,
-    talks: Annotated[int, typer.Option(min=0, help="Dialogues about nothing to be seen.")] = 10,
-    split: Annotated[
-        Split, typer.Option(help="Training data, held-out test data, or both.")
-    ] = Split.BOTH,
+    talks: Annotated[int, typer.Option(min=0, help="Number of dialogues without media.")] = 10,
+    split: Annotated[Split, typer.Option(help="Splits to write.")] = Split.BOTH,
     held_out: Annotated[
         float,
-        typer.Option(min=0.0, help="With --split both: test samples for each training sample."),
+        typer.Option(
+            min=0.0, help="Number of test samples per training sample, with --split both."
+        ),
     ] = 0.1,
     start: Annotated[
-        int, typer.Option(min=0, help="Samples to leave out: another export goes on from there.")
+        int,
+        typer.Option(
+            min=0, help="Number of samples to skip, for example those of an earlier export."
+        ),
     ] = 0,
     format: Annotated[
-        Format, typer.Option(help="JSON as LLaVA's, or a folder for load_dataset.")
+        Format,
+        typer.Option(
+            help="Format to write: JSON in the layout of LLaVA, or a folder for "
+            "`datasets.load_dataset`."
+        ),
     ] = Format.LLAVA,
-    frames: Annotated[int, typer.Option(min=1, help="Frames of a clip.")] = 96,
-    rate: Annotated[int, typer.Option(min=1, help="Frames a second.")] = 24,
+    frames: Annotated[int, typer.Option(min=1, help="Number of frames of a clip.")] = 96,
+    rate: Annotated[int, typer.Option(min=1, help="Frames per second of a clip.")] = 24,
     side: Annotated[
-        int, typer.Option(min=16, help="Pixels a side of frames and pictures; even.")
+        int,
+        typer.Option(
+            min=16, help="Width and height of frames and pictures in pixels, an even number."
+        ),
     ] = 256,
     as_json: AsJson = False,
 ) -> None:
-    """Write clips and pictures of the procedural world with dialogues in which every answer is the
-    right one."""
-    from draftlens.world.export import (  # not needed by other commands
-        export_datasets,
-        export_llava,
-        seeds_of,
-    )
+    """Write clips and pictures with dialogues about them.
+
+    The scenes are those of the procedural world, in which the right answer to every question is
+    known.
+    """
+    # Other commands do not need these imports.
+    from draftlens.world.export import export_datasets, export_llava, seeds_of
 
     export = export_llava if format is Format.LLAVA else export_datasets
     counts = {"clip": clips, "picture": pictures, "pair": pairs, "talk": talks}
     seeds = seeds_of(counts, split.value, held_out, start)
     with count_bar("writing samples", as_json, TimeRemainingColumn()) as on_sample:
-        written = export(out, seeds, frames=frames, rate=rate, side=side, on_sample=on_sample)
+        entries = export(out, seeds, frames=frames, rate=rate, side=side, on_sample=on_sample)
     if as_json:
-        print_json({"folder": str(out), **written})
-    else:
-        said = ", ".join(f"{count} entries to {name}" for name, count in written.items() if count)
-        console.print(f"{out}: {said}", markup=False, soft_wrap=True)
+        print_json({"folder": str(out), **entries})
+        return
+    parts = [f"{count} entries to {name}" for name, count in entries.items() if count]
+    console.print(f"{out}: {', '.join(parts)}", markup=False, soft_wrap=True)

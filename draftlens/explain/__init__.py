@@ -1,7 +1,7 @@
-"""Shows what a pruned draft saw, and why: a sheet to look at and a page to explore."""
+"""Pictures of the visual tokens that a pruned draft keeps: a contact sheet and an HTML page."""
 
+from draftlens.explain.contact_sheet import sheet
 from draftlens.explain.html import page
-from draftlens.explain.sheet import sheet
-from draftlens.explain.trace import Trace, pruning_method, trace
+from draftlens.explain.tracing import Trace, pruning_method, trace
 
 __all__ = ["Trace", "page", "pruning_method", "sheet", "trace"]

@@ -1,98 +1,112 @@
-"""Two bar charts as inline SVG; colours come from the page's style."""
+"""The two bar charts of the page as inline SVG; their colours are those of the page's style."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from draftlens.core.stats import PHASES
-from draftlens.explain.sheet import top_of
-from draftlens.explain.trace import Round
-from draftlens.explain.views import View
+from draftlens.explain.layout import axis_top
+from draftlens.explain.tracing import Round
+from draftlens.explain.views import View, mean_share, view_noun
 
-WIDTH, HEIGHT = 1150, 132
-"""Of a chart's bars, in units of its own."""
-WIDEST = 130.0
-"""Of one bar."""
+WIDTH = 1150
+"""Width of all bars of a chart, in SVG units."""
+HEIGHT = 132
+"""Height of the highest bar, in SVG units."""
+MAX_PITCH = 130.0
+"""Distance between the left edges of two bars, at most."""
 COLOURS = ("#9aa5b8", "#5b7fb5", "#34518c", "#b0578d", "#8a6bbf", "#ffb000", "#2f8f83", "#c9c4b8")
 PHASE_COLOURS = dict(zip(PHASES, COLOURS, strict=True))
 
 
-def rounds_chart(rounds: Sequence[Round]) -> str:
-    """A bar for each round: what it accepted, and the target's own token on top."""
-    most = max((one.emitted for one in rounds), default=1)
-    bars = []
-    for number, (left, thick) in enumerate(_places(len(rounds)), 1):
-        one = rounds[number - 1]
-        accepted, emitted = (count / most * HEIGHT for count in (one.accepted, one.emitted))
-        parts = _bar(left, thick, accepted, emitted - accepted, "bonus") + _bar(
-            left, thick, 0, accepted, "kept"
+@dataclass(frozen=True)
+class _Column:
+    """The horizontal place of a bar."""
+
+    left: float
+    width: float
+
+    def rectangle(self, kind: str, bottom: float, height: float) -> str:
+        """Return a rectangle of a CSS class."""
+        top = HEIGHT - bottom - height
+        return (
+            f'<rect class="{kind}" x="{self.left:.1f}" y="{top:.1f}" '
+            f'width="{self.width:.1f}" height="{max(0.0, height):.1f}"/>'
         )
-        bars.append(f'<g data-round="{number}">{_hit(left, thick)}{parts}</g>')
-    step = -(-most // 4)
-    lines = "".join(_line(count, count / most * HEIGHT) for count in range(0, most + 1, step))
-    return _svg(lines + "".join(bars) + _ends(len(rounds), "round"))
+
+    def hover_area(self) -> str:
+        """Return an area of full height, so that the pointer also meets a short bar above it."""
+        return (
+            f'<rect class="hit" x="{self.left:.1f}" y="0" '
+            f'width="{self.width:.1f}" height="{HEIGHT}"/>'
+        )
+
+
+def rounds_chart(rounds: Sequence[Round]) -> str:
+    """Return a bar for each round: the accepted tokens and, above, the target's own token."""
+    largest = max((entry.emitted for entry in rounds), default=1)
+    unit = HEIGHT / largest
+    columns = _columns(len(rounds))
+    bars = []
+    for number, (entry, column) in enumerate(zip(rounds, columns, strict=True), 1):
+        accepted = entry.accepted * unit
+        bonus = column.rectangle("bonus", accepted, entry.emitted * unit - accepted)
+        drafted = column.rectangle("kept", 0, accepted)
+        bars.append(f'<g data-round="{number}">{column.hover_area()}{bonus}{drafted}</g>')
+    step = -(-largest // 4)
+    lines = [_grid_line(str(count), count * unit) for count in range(0, largest + 1, step)]
+    return _svg("".join([*lines, *bars]) + _axis_labels(columns, "round"))
 
 
 def shares_chart(views: Sequence[View]) -> str:
-    """A bar for each view: kept cells / all cells, and a dashed line at the share of all."""
-    high = top_of([view.share for view in views])
-    bars = [
-        f'<g data-view="{index}">{_hit(left, thick)}{_bar(left, thick, 0, view.share / high * HEIGHT, "kept")}</g>'
-        for index, (view, (left, thick)) in enumerate(zip(views, _places(len(views)), strict=True))
-    ]
-    mean = sum(view.counts[0] for view in views) / max(1, sum(view.counts[1] for view in views))
-    lines = _line("0 %", 0) + _line(f"{high * 100:.3g} %", HEIGHT)
-    height = HEIGHT * (1 - mean / high)
-    dashes = f'<line class="mean" x1="0" x2="{WIDTH}" y1="{height:.1f}" y2="{height:.1f}"/>'
-    text = (
-        f'<text x="{WIDTH + 6}" y="{height + 4:.1f}">{mean * 100:.1f} %</text>'
-        if 0.15 < mean / high < 0.85
-        else ""
-    )
-    return _svg(
-        lines
-        + "".join(bars)
-        + dashes
-        + text
-        + _ends(len(views), "frame" if views[0].when else "view")
-    )
+    """Return a bar for the share of cells kept in each view, and a dashed line at the mean."""
+    top = axis_top([view.share for view in views])
+    columns = _columns(len(views))
+    bars = []
+    for index, (view, column) in enumerate(zip(views, columns, strict=True)):
+        bar = column.rectangle("kept", 0, view.share / top * HEIGHT)
+        bars.append(f'<g data-view="{index}">{column.hover_area()}{bar}</g>')
+    lines = _grid_line("0%", 0) + _grid_line(f"{top * 100:.3g}%", HEIGHT)
+    mean_line = _mean_line(mean_share(views), top)
+    labels = _axis_labels(columns, view_noun(views))
+    return _svg(lines + "".join(bars) + mean_line + labels)
 
 
-def _places(count: int) -> list[tuple[float, float]]:
-    """Left edge and width of each bar."""
-    pitch = min(WIDTH / max(1, count), WIDEST)
-    return [(index * pitch, pitch * 0.82 if pitch > 5 else pitch) for index in range(count)]
+def _mean_line(mean: float, top: float) -> str:
+    """A dashed line, with its share beside it unless that would cover another label."""
+    position = mean / top
+    y = HEIGHT * (1 - position)
+    line = f'<line class="mean" x1="0" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>'
+    if not 0.15 < position < 0.85:
+        return line
+    return f'{line}<text x="{WIDTH + 6}" y="{y + 4:.1f}">{mean * 100:.1f}%</text>'
 
 
-def _bar(left: float, thick: float, bottom: float, tall: float, kind: str) -> str:
-    top = HEIGHT - bottom - tall
-    return f'<rect class="{kind}" x="{left:.1f}" y="{top:.1f}" width="{thick:.1f}" height="{max(0.0, tall):.1f}"/>'
+def _columns(count: int) -> list[_Column]:
+    pitch = min(WIDTH / max(1, count), MAX_PITCH)
+    width = pitch * 0.82 if pitch > 5 else pitch
+    return [_Column(index * pitch, width) for index in range(count)]
 
 
-def _hit(left: float, thick: float) -> str:
-    """Lets a short bar be met by a pointer above it."""
-    return f'<rect class="hit" x="{left:.1f}" y="0" width="{thick:.1f}" height="{HEIGHT}"/>'
-
-
-def _line(name: object, height: float) -> str:
-    at = HEIGHT - height
+def _grid_line(label: str, height: float) -> str:
+    y = HEIGHT - height
     return (
-        f'<line class="floor" x1="0" x2="{WIDTH}" y1="{at:.1f}" y2="{at:.1f}"/>'
-        f'<text x="{WIDTH + 6}" y="{at + 4:.1f}">{name}</text>'
+        f'<line class="floor" x1="0" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        f'<text x="{WIDTH + 6}" y="{y + 4:.1f}">{label}</text>'
     )
 
 
-def _ends(count: int, kind: str) -> str:
-    """The first and last number below the axis."""
-    if not count:
+def _axis_labels(columns: Sequence[_Column], noun: str) -> str:
+    """The numbers of the first and the last bar below the axis."""
+    if not columns:
         return ""
-    left, thick = _places(count)[-1]
-    last = (
-        f'<text x="{left + thick:.1f}" y="{HEIGHT + 18}" text-anchor="end">{count}</text>'
-        if count > 1
-        else ""
-    )
-    return f'<text x="0" y="{HEIGHT + 18}">{kind} 1</text>{last}'
+    y = HEIGHT + 18
+    first = f'<text x="0" y="{y}">{noun} 1</text>'
+    if len(columns) == 1:
+        return first
+    right = columns[-1].left + columns[-1].width
+    return f'{first}<text x="{right:.1f}" y="{y}" text-anchor="end">{len(columns)}</text>'
 
 
 def _svg(content: str) -> str:

@@ -1,4 +1,4 @@
-"""One HTML file that needs nothing else: pictures, styles, script and data are all in it."""
+"""One HTML file with its pictures, styles, script and data; it loads nothing else."""
 
 from __future__ import annotations
 
@@ -12,74 +12,70 @@ from typing import Any
 
 from PIL import Image
 
-from draftlens.core.stats import DEFINITIONS
+from draftlens.core.stats import DEFINITIONS, Stats
 from draftlens.explain import paint
 from draftlens.explain.charts import PHASE_COLOURS, rounds_chart, shares_chart
-from draftlens.explain.sheet import inside, subtitle
-from draftlens.explain.trace import Trace
-from draftlens.explain.views import View, drawn
+from draftlens.explain.contact_sheet import subtitle
+from draftlens.explain.layout import fit_inside
+from draftlens.explain.tracing import PlainRun, Speedup, Trace
+from draftlens.explain.views import View, clamp_aspect, view_noun
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-"""Whatever a page holds, it can load nothing."""
-QUALITY = 88
-"""Of the JPEG pictures."""
-NARROW, BROAD = 0.4, 8.0
-"""Width / height from which on a picture gets less or more room than its column has."""
-TALLEST = 1200
-"""Pixels that a narrow picture is high, at most."""
+"""Content security policy with which the page cannot load anything."""
+JPEG_QUALITY = 88
+NARROW_ASPECT = 0.4
+"""Width / height below which the height of a picture is limited."""
+BROAD_ASPECT = 8.0
+"""Width / height above which a picture has a row of its own."""
+MAX_HEIGHT = 1200
+"""Height of a narrow picture in pixels, at most."""
+_VIEW_SIZES = ((16, 640, 250), (64, 400, 180))
+"""Largest number of views, pixels of a picture's longer side, and width of a column."""
+_SMALLEST_VIEW_SIZE = (256, 130)
 
 
 def page(trace: Trace) -> str:
-    """The whole page as text."""
-    parts = files("draftlens.explain")
-    style, script = (
-        parts.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js")
-    )
+    """Return the HTML page of a trace."""
+    folder = files("draftlens.explain")
+    style = folder.joinpath("page.css").read_text(encoding="utf-8")
+    script = folder.joinpath("page.js").read_text(encoding="utf-8")
     sections = (_head, _views, _answer, _rounds, _time, _settings)
     body = "\n".join(section(trace) for section in sections)
-    data = _json("trace", trace.to_dict()) + "\n" + _json("look", _look(trace))
+    data = _json("trace", trace.to_dict()) + "\n" + _json("look", _colours(trace))
+    title = f"{escape(trace.title)}: visual tokens kept for the draft"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        f"<title>{escape(trace.title)}: what the draft "
-        f"saw</title>\n<style>\n{style}</style>\n</head>\n"
+        f"<title>{title}</title>\n<style>\n{style}</style>\n</head>\n"
         f'<body>\n<main>\n{body}\n</main>\n<div id="tip" role="status" hidden></div>\n'
         f"{data}\n<script>\n{script}</script>\n</body>\n</html>\n"
     )
 
 
 def _json(name: str, value: Any) -> str:
-    """Data that no text in it can break out of."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace(
-        "<", "\\u003c"
-    )
+    """A script element with JSON data; `<` is escaped so that no text can end the element."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = text.replace("<", "\\u003c")
     return f'<script type="application/json" id="{name}">{text}</script>'
 
 
-def _look(trace: Trace) -> dict[str, Any]:
-    scale = paint.Scale.of(trace.shown.views)
-    ends = {"low": 0.5, "high": 2.0} if scale is None else {"low": scale.low, "high": scale.high}
-    return {"ramp": paint.RAMP, "nothing": paint.NOTHING, "kept": paint.KEPT, **ends}
+def _colours(trace: Trace) -> dict[str, Any]:
+    """The colours and the scale that the script draws with."""
+    scale = paint.Scale.of(trace.visual.views) or paint.Scale(0.5, 2.0)
+    return {
+        "ramp": paint.RAMP,
+        "nothing": paint.NO_SCORE,
+        "kept": paint.KEPT,
+        "low": scale.low,
+        "high": scale.high,
+    }
 
 
 def _head(trace: Trace) -> str:
-    kept, total = trace.shown.counts
-    stats = trace.stats
-    supplied = sum(one.accepted for one in trace.rounds)
-    figures = [
-        (f"{kept:,} of {total:,}", "visual tokens seen by the draft"),
-        (f"{stats.mean_acceptance_length:.2f}", "tokens a round (mean acceptance length)"),
-        (
-            f"{supplied / max(1, stats.emitted) * 100:.0f} %",
-            f"of {stats.emitted} tokens supplied by the draft",
-        ),
-    ]
-    if trace.speedup and trace.plain:
-        same = "same answer" if trace.plain.identical else "ANOTHER ANSWER"
-        figures.append((f"{trace.speedup[0]:.2f}x", f"plain decoding's speed, end to end; {same}"))
     tiles = "".join(
-        f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>" for value, name in figures
+        f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>"
+        for value, name in _figures(trace)
     )
     return (
         f'<header><h1>{escape(trace.title)}</h1><p class="lead">{escape(subtitle(trace))}</p>'
@@ -87,77 +83,129 @@ def _head(trace: Trace) -> str:
     )
 
 
+def _figures(trace: Trace) -> list[tuple[str, str]]:
+    """Values and names of the figures at the top of the page."""
+    counts = trace.visual.counts
+    stats = trace.stats
+    supplied = sum(entry.accepted for entry in trace.rounds)
+    supplied_share = supplied / max(1, stats.emitted)
+    figures = [
+        (f"{counts.kept:,} of {counts.total:,}", "visual tokens kept for the draft"),
+        (f"{stats.mean_acceptance_length:.2f}", "tokens per round (mean acceptance length)"),
+        (f"{supplied_share * 100:.0f}%", f"of {stats.emitted} tokens supplied by the draft"),
+    ]
+    speedup = trace.speedup
+    if speedup and trace.plain:
+        answer = "same answer" if trace.plain.identical else "DIFFERENT ANSWER"
+        name = f"end-to-end speedup over plain decoding; {answer}"
+        figures.append((f"{speedup.end_to_end:.2f}x", name))
+    return figures
+
+
 def _views(trace: Trace) -> str:
-    views, scale = trace.shown.views, paint.Scale.of(trace.shown.views)
-    modes = ("kept", *(("attention",) if scale else ()), "picture")
-    buttons = "".join(
-        f'<button type="button" data-mode="{mode}" aria-pressed="{str(mode == "kept").lower()}">{mode.title()}</button>'
-        for mode in modes
-    )
-    side, wide = (640, 250) if len(views) <= 16 else (400, 180) if len(views) <= 64 else (256, 130)
+    views = trace.visual.views
+    scale = paint.Scale.of(views)
+    side, column_width = _view_size(len(views))
     figures = "\n".join(_figure(index, view, side) for index, view in enumerate(views))
-    legend = ""
-    if scale:
-        legend = (
-            f'<div class="scale">attention of the target <span>{scale.low:.2g}x</span>'
-            f'<i style="background: linear-gradient(90deg, {", ".join(paint.RAMP)})"></i>'
-            f"<span>{scale.high:.2g}x the mean cell</span></div>"
-        )
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in trace.notes)
-    kind = "frame" if views[0].when else "view"
+    legend = "" if scale is None else _scale_legend(scale)
     return (
-        f'<section><div class="line"><h2>What the draft saw</h2>{legend}<div class="switch">{buttons}</div></div>'
-        f'<div class="views" style="--wide: {wide}px">\n{figures}\n</div>{notes}</section>'
-        f'<section><div class="line"><h2>Share kept of each {kind}</h2></div>'
+        '<section><div class="line"><h2>Visual tokens kept for the draft</h2>'
+        f'{legend}<div class="switch">{_mode_buttons(scale is not None)}</div></div>'
+        f'<div class="views" style="--wide: {column_width}px">\n{figures}\n</div>{notes}</section>'
+        '<section><div class="line">'
+        f"<h2>Share of cells kept in each {view_noun(views)}</h2></div>"
         f'<div class="panel">{shares_chart(views)}</div></section>'
     )
 
 
-def _figure(index: int, view: View, side: int) -> str:
-    kept, total = view.counts
-    name = f"{view.name}, {view.when}" if view.when else view.name
-    image = (
-        ""
-        if view.image is None
-        else f'<img alt="{escape(name)}" src="{inlined(view.image, side)}">'
-    )
-    row = ' style="grid-column: 1 / -1"' if view.aspect > BROAD else ""
-    limit = f"; max-width: {TALLEST * view.aspect:.0f}px" if view.aspect < NARROW else ""
+def _view_size(num_views: int) -> tuple[int, int]:
+    """Pixels of a picture's longer side, and the width of a column."""
+    for max_views, side, column_width in _VIEW_SIZES:
+        if num_views <= max_views:
+            return side, column_width
+    return _SMALLEST_VIEW_SIZE
+
+
+def _mode_buttons(has_scores: bool) -> str:
+    modes = ["kept", "attention", "picture"] if has_scores else ["kept", "picture"]
+    buttons = []
+    for mode in modes:
+        pressed = "true" if mode == "kept" else "false"
+        buttons.append(
+            f'<button type="button" data-mode="{mode}" aria-pressed="{pressed}">'
+            f"{mode.title()}</button>"
+        )
+    return "".join(buttons)
+
+
+def _scale_legend(scale: paint.Scale) -> str:
+    gradient = f"linear-gradient(90deg, {', '.join(paint.RAMP)})"
     return (
-        f'<figure data-view="{index}"{row}><figcaption>{escape(name)}<span>{kept} of {total}</span></figcaption>'
-        f'<div class="frame" style="aspect-ratio: {view.aspect:.4f}{limit}">{image}<canvas></canvas></div></figure>'
+        f'<div class="scale">attention of the target <span>{scale.low:.2g}x</span>'
+        f'<i style="background: {gradient}"></i>'
+        f"<span>{scale.high:.2g}x the mean cell</span></div>"
     )
 
 
-def inlined(image: Image.Image, side: int) -> str:
-    """A picture as a data address, its longer side at most `side` pixels and its shorter one as it
-    is drawn."""
-    small, own = image.convert("RGB"), image.width / image.height
-    if drawn(own) != own:
-        small = small.resize(inside(drawn(own), (side, side)), Image.Resampling.LANCZOS)
+def _figure(index: int, view: View, side: int) -> str:
+    counts = view.counts
+    name = escape(f"{view.name}, {view.when}" if view.when else view.name)
+    image = ""
+    if view.image is not None:
+        image = f'<img alt="{name}" src="{inline_image(view.image, side)}">'
+    row = ' style="grid-column: 1 / -1"' if view.aspect > BROAD_ASPECT else ""
+    style = f"aspect-ratio: {view.aspect:.4f}"
+    if view.aspect < NARROW_ASPECT:
+        style += f"; max-width: {MAX_HEIGHT * view.aspect:.0f}px"
+    return (
+        f'<figure data-view="{index}"{row}>'
+        f"<figcaption>{name}<span>{counts.kept} of {counts.total}</span></figcaption>"
+        f'<div class="frame" style="{style}">{image}<canvas></canvas></div></figure>'
+    )
+
+
+def inline_image(image: Image.Image, side: int) -> str:
+    """Return a picture as a JPEG data URL.
+
+    Its longer side has at most `side` pixels. Its aspect is limited like that of views.
+    """
+    small = image.convert("RGB")
+    aspect = image.width / image.height
+    drawn_aspect = clamp_aspect(aspect)
+    if drawn_aspect != aspect:
+        small = small.resize(fit_inside(drawn_aspect, (side, side)), Image.Resampling.LANCZOS)
     small.thumbnail((side, side), Image.Resampling.LANCZOS)
     file = io.BytesIO()
-    small.save(file, "JPEG", quality=QUALITY)
+    small.save(file, "JPEG", quality=JPEG_QUALITY)
     return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def _answer(trace: Trace) -> str:
-    spans = "".join(
-        f'<span data-round="{piece.round}"{" class=drafted" if piece.drafted else ""}>{escape(piece.text)}</span>'
-        for piece in trace.pieces
+    spans = []
+    for piece in trace.pieces:
+        style = " class=drafted" if piece.drafted else ""
+        spans.append(f'<span data-round="{piece.round}"{style}>{escape(piece.text)}</span>')
+    keys = _keys(
+        [
+            ("var(--kept-soft)", "supplied by the draft"),
+            ("var(--card)", "generated by the target"),
+        ]
     )
     return (
-        '<section><div class="line"><h2>Answer</h2>'
-        + _keys(
-            [("var(--kept-soft)", "supplied by the draft"), ("var(--card)", "the target's own")]
-        )
-        + f'</div><div class="panel"><p class="note" style="margin: 0 0 8px">{escape(trace.prompt)}</p>'
-        f'<div class="answer">{spans}</div></div></section>'
+        f'<section><div class="line"><h2>Answer</h2>{keys}</div><div class="panel">'
+        f'<p class="note" style="margin: 0 0 8px">{escape(trace.prompt)}</p>'
+        f'<div class="answer">{"".join(spans)}</div></div></section>'
     )
 
 
 def _rounds(trace: Trace) -> str:
-    keys = _keys([("var(--kept)", "accepted from the draft"), ("var(--bonus)", "the target's own")])
+    keys = _keys(
+        [
+            ("var(--kept)", "accepted from the draft"),
+            ("var(--bonus)", "generated by the target"),
+        ]
+    )
     return (
         f'<section><div class="line"><h2>Tokens of each round</h2>{keys}</div>'
         f'<div class="panel">{rounds_chart(trace.rounds)}</div></section>'
@@ -165,57 +213,60 @@ def _rounds(trace: Trace) -> str:
 
 
 def _time(trace: Trace) -> str:
-    stats = trace.stats
-    spent = [(name, seconds) for name, seconds in stats.phases.items() if seconds > 0]
-    whole = sum(seconds for _, seconds in spent) or 1.0
-    bar = "".join(
-        f'<i style="width: {seconds / whole * 100:.2f}%; background: {PHASE_COLOURS[name]}"></i>'
-        for name, seconds in spent
-    )
-    keys = _keys(
-        [
-            (PHASE_COLOURS[name], f"{name.replace('_', ' ')} {seconds:.3f} s")
-            for name, seconds in spent
-        ]
-    )
-    rows = [("this answer", f"{stats.e2e:.3f} s end to end, {stats.decode:.3f} s of it decoding")]
+    phases = [(name, seconds) for name, seconds in trace.stats.phases.items() if seconds > 0]
+    total = sum(seconds for _, seconds in phases) or 1.0
+    bars = []
+    keys = []
+    for name, seconds in phases:
+        colour = PHASE_COLOURS[name]
+        width = seconds / total * 100
+        bars.append(f'<i style="width: {width:.2f}%; background: {colour}"></i>')
+        keys.append((colour, f"{name.replace('_', ' ')} {seconds:.3f} s"))
+    rows = [("this answer", _duration(trace.stats))]
     if trace.plain and trace.speedup:
-        rows.append(
-            (
-                "plain decoding",
-                f"{trace.plain.e2e:.3f} s end to end, {trace.plain.decode:.3f} s of it decoding",
-            )
-        )
-        rows.append(
-            ("speedup", f"{trace.speedup[0]:.2f}x end to end, {trace.speedup[1]:.2f}x decoding")
-        )
-    rows += [
-        ("target forwards", str(stats.target_forwards)),
-        ("draft forwards", str(stats.draft_forwards)),
-        ("guesses accepted", f"{stats.accepted} of {stats.drafted}"),
-        (
-            "mean acceptance length",
-            f"{stats.mean_acceptance_length:.2f}: {DEFINITIONS['mean_acceptance_length']}",
-        ),
-    ]
+        rows += _comparison_rows(trace.plain, trace.speedup)
+    rows += _count_rows(trace.stats)
     return (
-        f'<section><div class="line"><h2>Time</h2></div><div class="panel"><div class="time">{bar}</div>{keys}'
+        '<section><div class="line"><h2>Time</h2></div>'
+        f'<div class="panel"><div class="time">{"".join(bars)}</div>{_keys(keys)}'
         f'<div style="height: 14px"></div>{_table(rows)}</div></section>'
     )
 
 
+def _duration(run: Stats | PlainRun) -> str:
+    return f"{run.e2e:.3f} s end to end, of which decoding takes {run.decode:.3f} s"
+
+
+def _comparison_rows(plain: PlainRun, speedup: Speedup) -> list[tuple[str, str]]:
+    factors = f"{speedup.end_to_end:.2f}x end to end, {speedup.decoding:.2f}x decoding"
+    return [("plain decoding", _duration(plain)), ("speedup", factors)]
+
+
+def _count_rows(stats: Stats) -> list[tuple[str, str]]:
+    length = f"{stats.mean_acceptance_length:.2f}: {DEFINITIONS['mean_acceptance_length']}"
+    return [
+        ("target forwards", str(stats.target_forwards)),
+        ("draft forwards", str(stats.draft_forwards)),
+        ("draft tokens accepted", f"{stats.accepted} of {stats.drafted}"),
+        ("mean acceptance length", length),
+    ]
+
+
 def _settings(trace: Trace) -> str:
     method = trace.to_dict()["method"]
-    chosen = [(name.replace("_", " "), _word(value)) for name, value in method.items()]
-    others = [("prompt", trace.prompt), *trace.settings.items()]
+    method_rows = [(name.replace("_", " "), _value_text(value)) for name, value in method.items()]
+    run_rows = [("prompt", trace.prompt), *trace.settings.items()]
     return (
         '<section><div class="line"><h2>Settings</h2></div><div class="wide">'
-        f'<div class="panel">{_table(chosen)}</div><div class="panel">{_table(others)}</div></div></section>'
+        f'<div class="panel">{_table(method_rows)}</div>'
+        f'<div class="panel">{_table(run_rows)}</div></div></section>'
     )
 
 
-def _word(value: Any) -> str:
-    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
+def _value_text(value: Any) -> str:
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _table(rows: Sequence[tuple[str, str]]) -> str:
@@ -225,8 +276,10 @@ def _table(rows: Sequence[tuple[str, str]]) -> str:
     return f"<table>{cells}</table>"
 
 
-def _keys(names: Sequence[tuple[str, str]]) -> str:
+def _keys(entries: Sequence[tuple[str, str]]) -> str:
+    """A legend of colours and their meanings."""
     keys = "".join(
-        f'<span><i style="background: {colour}"></i>{escape(name)}</span>' for colour, name in names
+        f'<span><i style="background: {colour}"></i>{escape(name)}</span>'
+        for colour, name in entries
     )
     return f'<div class="keys">{keys}</div>'

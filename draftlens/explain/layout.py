@@ -1,4 +1,4 @@
-"""How many columns a contact sheet has, and where everything on it stands."""
+"""The grid of a contact sheet: its number of columns and the place of each card."""
 
 from __future__ import annotations
 
@@ -8,29 +8,32 @@ from math import ceil
 from statistics import median
 
 WIDTH = 1600
-"""Pixels from edge to edge."""
+"""Width of the sheet in pixels."""
 MARGIN = 72
-GAP = 22
-"""Between cards."""
-SEAM = 5
-"""Between a picture and its heatmap."""
-LABEL = 30
-"""Height of the line above a picture."""
+"""Pixels to the left and right of the cards."""
 ROOM = WIDTH - 2 * MARGIN
-"""For cards, from the left to the right."""
-TALLEST = 2400
-"""Of all cards together, at most: whoever scrolls further has lost the legend."""
-LEAST = 8
-"""Pixels of a picture's box, each way."""
+"""Width of all cards of a row and the gaps between them, at most."""
+GAP = 22
+"""Pixels between two cards."""
+NARROW_GAP = 12
+"""Pixels between two cards where there are more than 8 columns."""
+SEAM = 5
+"""Pixels between a picture and its heatmap."""
+LABEL_HEIGHT = 30
+"""Height of the line of text above a picture."""
+MAX_HEIGHT = 2400
+"""Height of all cards together, at most: on a higher sheet the legend is out of sight."""
+MIN_SIDE = 8
+"""Width and height of a picture's box, at least."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A grid of cards, each a line of text, a picture and its heatmap.
+    """A grid of cards, each with a line of text, a picture and its heatmap.
 
     Args:
-        columns, rows: of cards.
-        beside: whether the heatmap stands to the right of its picture; below it otherwise.
+        columns, rows: numbers of cards.
+        beside: whether the heatmap is to the right of its picture; otherwise it is below.
         size: width and height of each picture's box.
         gap: pixels between cards.
     """
@@ -43,70 +46,90 @@ class Layout:
 
     @property
     def card(self) -> tuple[int, int]:
-        """Width and height of a card, its line included."""
+        """Width and height of a card, its line of text included."""
         width, height = self.size
         if self.beside:
-            return 2 * width + SEAM, height + LABEL
-        return width, 2 * height + SEAM + LABEL
+            return 2 * width + SEAM, height + LABEL_HEIGHT
+        return width, 2 * height + SEAM + LABEL_HEIGHT
 
     @property
     def width(self) -> int:
-        """Of all cards and the gaps between them."""
+        """Width of all columns and the gaps between them."""
         return self.columns * self.card[0] + (self.columns - 1) * self.gap
 
     @property
     def height(self) -> int:
-        """Of all cards and the gaps between them."""
+        """Height of all rows and the gaps between them."""
         return self.rows * self.card[1] + (self.rows - 1) * self.gap
 
     def corner(self, index: int) -> tuple[int, int]:
-        """Where a card begins, from the top left of the grid."""
+        """Left and top of a card, from the top left corner of the grid."""
         row, column = divmod(index, self.columns)
         return column * (self.card[0] + self.gap), row * (self.card[1] + self.gap)
 
 
 def fit(aspects: Sequence[float], heatmaps: bool = True) -> Layout:
-    """The layout whose height comes nearest to that of a slide, with few empty places in its last
-    row.
+    """Return the layout with the height nearest to that of a slide and a well-filled last row.
 
-    Where even that is very high, its pictures are made smaller.
+    If the cards would be higher than `MAX_HEIGHT`, the pictures are made smaller.
 
     Args:
         aspects: width / height of each picture.
-        heatmaps: whether there are any.
+        heatmaps: whether each picture has a heatmap.
     """
-    count, aspect = len(aspects), median(aspects)
-    wanted = 620 + min(8 * count, 520)
+    count = len(aspects)
+    aspect = median(aspects)
+    ideal_height = 620 + min(8 * count, 520)
 
     def cost(layout: Layout) -> float:
         empty = layout.columns * layout.rows - count
-        return abs(layout.height - wanted) / wanted + 1.5 * empty / count
+        return abs(layout.height - ideal_height) / ideal_height + 1.5 * empty / count
 
-    tried = [
-        _layout(count, columns, beside, aspect)
-        for columns in range(1, count + 1)
-        for beside in (True, False)
-    ]
-    fitting = (
-        layout for layout in tried if layout.width <= ROOM and (heatmaps or not layout.beside)
-    )
-    return _bounded(min(fitting, key=cost), aspect)
+    candidates = []
+    for columns in range(1, count + 1):
+        if heatmaps:
+            candidates.append(_layout(count, columns, True, aspect))
+        candidates.append(_layout(count, columns, False, aspect))
+    fitting = [layout for layout in candidates if layout.width <= ROOM]
+    return _limit_height(min(fitting, key=cost), aspect)
+
+
+def fit_inside(aspect: float, box: tuple[int, int]) -> tuple[int, int]:
+    """Return width and height of the largest picture of an aspect inside a box."""
+    width, height = box
+    if aspect >= width / height:
+        return width, max(1, round(width / aspect))
+    return max(1, round(height * aspect)), height
+
+
+def axis_top(shares: Sequence[float]) -> float:
+    """Return the upper end of an axis of shares.
+
+    It is the largest share, at least 1%; above 5% it is rounded up to a multiple of 5%.
+    """
+    largest = max(shares)
+    if largest < 0.05:
+        return max(0.01, largest)
+    return min(1.0, ceil(largest * 20) / 20)
 
 
 def _layout(count: int, columns: int, beside: bool, aspect: float) -> Layout:
-    gap = GAP if columns <= 8 else 12
-    card = (ROOM - (columns - 1) * gap) / columns
-    width = max(LEAST, int((card - SEAM) / 2 if beside else card))
-    return Layout(
-        columns, -(-count // columns), beside, (width, max(LEAST, round(width / aspect))), gap
-    )
+    gap = GAP if columns <= 8 else NARROW_GAP
+    rows = -(-count // columns)
+    card_width = (ROOM - (columns - 1) * gap) / columns
+    if beside:
+        card_width = (card_width - SEAM) / 2
+    width = max(MIN_SIDE, int(card_width))
+    height = max(MIN_SIDE, round(width / aspect))
+    return Layout(columns, rows, beside, (width, height), gap)
 
 
-def _bounded(layout: Layout, aspect: float) -> Layout:
-    """The same with smaller pictures, if it is higher than `TALLEST`."""
-    excess = layout.height - TALLEST
+def _limit_height(layout: Layout, aspect: float) -> Layout:
+    """The same layout with smaller pictures if it is higher than `MAX_HEIGHT`."""
+    excess = layout.height - MAX_HEIGHT
     if excess <= 0:
         return layout
-    stacked = layout.rows * (1 if layout.beside else 2)
-    height = max(LEAST, layout.size[1] - ceil(excess / stacked))
-    return replace(layout, size=(max(LEAST, round(height * aspect)), height))
+    pictures_per_column = layout.rows * (1 if layout.beside else 2)
+    height = max(MIN_SIDE, layout.size[1] - ceil(excess / pictures_per_column))
+    width = max(MIN_SIDE, round(height * aspect))
+    return replace(layout, size=(width, height))

@@ -69,8 +69,8 @@
       const row = Math.min(rows - 1, Math.max(0, Math.floor(((event.clientY - box.top) / box.height) * rows)));
       const column = Math.min(columns - 1, Math.max(0, Math.floor(((event.clientX - box.left) / box.width) * columns)));
       const score = view.scores[row][column];
-      if (!view.there[row][column]) return say(event, ["no token here"]);
-      const lines = [view.kept[row][column] ? "seen by the draft" : "left out", `row ${row + 1}, column ${column + 1}`];
+      if (!view.has_token[row][column]) return say(event, ["no token here"]);
+      const lines = [view.kept[row][column] ? "kept" : "pruned", `row ${row + 1}, column ${column + 1}`];
       if (score !== null) {
         const rank = known.findIndex((other) => other <= score) + 1;
         lines.push(`attention ${score.toFixed(2)} x the mean cell`, `rank ${rank} of ${known.length}`);
@@ -88,9 +88,9 @@
 
   for (const [name, tell] of [
     ["round", (i) => i ? [`round ${i}`, `${data.rounds[i - 1].accepted} accepted of ${data.rounds[i - 1].drafted} drafted`,
-      `${data.rounds[i - 1].emitted} tokens emitted`] : ["first token", "from the target's prefill"]],
-    ["view", (i) => { const v = data.views[i], k = v.kept.flat(), t = v.there.flat(), sum = (a) => a.reduce((x, y) => x + y, 0);
-      return [v.when ? `${v.name}, ${v.when}` : v.name, `${sum(k)} of ${sum(t)} cells seen by the draft`]; }],
+      `${data.rounds[i - 1].emitted} tokens emitted`] : ["first token", "from the prefill of the target"]],
+    ["view", (i) => { const v = data.views[i], k = v.kept.flat(), t = v.has_token.flat(), sum = (a) => a.reduce((x, y) => x + y, 0);
+      return [v.when ? `${v.name}, ${v.when}` : v.name, `${sum(k)} of ${sum(t)} cells kept`]; }],
   ]) {
     const parts = [...document.querySelectorAll(`[data-${name}]`)];
     parts.forEach((part) => {

@@ -1,4 +1,4 @@
-"""Colours, letters and cells: what both the sheet and the page are made of."""
+"""Colours, text and cells: the drawing that the contact sheet and the HTML page share."""
 
 from __future__ import annotations
 
@@ -13,27 +13,35 @@ from PIL import Image, ImageDraw, ImageFont
 
 from draftlens.explain.views import Mask, Scores, View
 
-INK, MUTED, FAINT, LINE, PAPER = "#15171c", "#636873", "#9a9fa8", "#dfddd6", "#faf9f6"
+INK = "#15171c"
+MUTED = "#636873"
+FAINT = "#9a9fa8"
+LINE = "#dfddd6"
+PAPER = "#faf9f6"
 KEPT = "#ffb000"
-"""Around what the draft saw."""
+"""Colour of the line around kept cells."""
 RAMP = ("#0d0b24", "#3a1463", "#7b1f74", "#bd3a68", "#ee6a4c", "#fdae5f", "#fdf0b5")
-"""Attention from low to high, of evenly rising lightness."""
-NOTHING = "#e6e4de"
-"""Where no token stands or no score is known."""
-BLANK = "#c3c6cd"
-"""In place of a picture whose cells have no known place."""
-DARK, GREY = 0.27, 0.75
-"""Brightness of what the draft did not see, and how much of its colour is taken."""
+"""Colours of attention from low to high, evenly spaced in lightness."""
+NO_SCORE = "#e6e4de"
+"""Colour of cells without a token or without a score."""
+NO_PICTURE = "#c3c6cd"
+"""Colour of views whose cells have no known place in a picture."""
+PRUNED_BRIGHTNESS = 0.27
+PRUNED_GREY = 0.75
+"""Share of the colour that pruned cells lose, 0 to 1."""
+
+_LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 
 Pixels = np.ndarray[Any, np.dtype[np.float32]]
+_Box = tuple[int, int, int, int]  # left, top, right and bottom
 
 
 @dataclass(frozen=True)
 class Scale:
-    """One colour scale for all views: logarithmic, in units of the mean cell's attention.
+    """The colour scale that all views share: logarithmic, relative to the mean of all cells.
 
     Args:
-        low, high: what the ends of the ramp stand for; beyond them colours do not change.
+        low, high: scores at the two ends of the ramp; scores beyond have the colour of the end.
     """
 
     low: float
@@ -41,108 +49,162 @@ class Scale:
 
     @classmethod
     def of(cls, views: Sequence[View]) -> Scale | None:
-        """From the 1st to the 99th percentile of all cells, at least from 0.67 to 1.5; None if no
-        score is known."""
+        """Return the scale from the 1st to the 99th percentile of all cells.
+
+        It spans at least 0.67 to 1.5. The result is None if no score is known.
+        """
         scores = np.concatenate([view.scores[np.isfinite(view.scores)] for view in views])
         if not len(scores):
             return None
-        low, high = (float(q) for q in np.quantile(scores, [0.01, 0.99]))
+        low, high = (float(quantile) for quantile in np.quantile(scores, [0.01, 0.99]))
         high = max(high, 1.5)
-        return cls(min(max(low, high / 1000), 0.67), high)
+        low = max(low, high / 1000)
+        return cls(min(low, 0.67), high)
 
     def place(self, scores: Scores) -> Scores:
-        """Places on the ramp, 0 to 1; NaN stays."""
-        inside = np.clip(scores, self.low, self.high)
-        return np.asarray(np.log(inside / self.low) / np.log(self.high / self.low), np.float32)
+        """Return positions on the ramp, 0 to 1, in the shape of `scores`; NaN stays NaN."""
+        clipped = np.clip(scores, self.low, self.high)
+        positions = np.log(clipped / self.low) / np.log(self.high / self.low)
+        return np.asarray(positions, np.float32)
 
 
 def rgb(colour: str) -> Pixels:
-    """float32 ``[3]``, 0 to 255."""
-    return np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)], np.float32)
+    """Return a colour such as `#ffb000` as float32 ``[3]``, 0 to 255."""
+    channels = [int(colour[start : start + 2], 16) for start in (1, 3, 5)]
+    return np.array(channels, np.float32)
 
 
-def ramp(places: Scores) -> Pixels:
-    """Colours float32 ``[..., 3]`` of places on the ramp, 0 to 1; NOTHING for NaN."""
+def ramp(positions: Scores) -> Pixels:
+    """Return colours float32 ``[..., 3]`` for positions on the ramp, 0 to 1; NO_SCORE for NaN."""
     stops = np.stack([rgb(colour) for colour in RAMP])
-    at = np.nan_to_num(places) * (len(stops) - 1)
-    channels = [np.interp(at, np.arange(len(stops)), stops[:, channel]) for channel in range(3)]
-    return np.where(np.isfinite(places)[..., None], np.stack(channels, -1), rgb(NOTHING)).astype(
-        np.float32
-    )
+    indices = np.arange(len(stops))
+    scaled = np.nan_to_num(positions) * (len(stops) - 1)
+    channels = [np.interp(scaled, indices, stops[:, channel]) for channel in range(3)]
+    is_known = np.isfinite(positions)[..., None]
+    return np.where(is_known, np.stack(channels, -1), rgb(NO_SCORE)).astype(np.float32)
 
 
 @cache
 def font(size: int) -> Any:
-    """Pillow's own typeface, so that no system needs to have one; it knows ASCII and a little
-    more."""
+    """Return the typeface that Pillow contains, in pixels.
+
+    It needs no font on the system. It has ASCII and a few other characters.
+    """
     return ImageFont.load_default(size=size)
 
 
-def plain(text: str) -> str:
-    """What of a text the typeface can show, a question mark for each other character."""
+def drawable(text: str) -> str:
+    """Return a text with a question mark for each character that the typeface does not have."""
     return "".join(c if " " <= c <= "~" or c in "·…" else "?" for c in text)
 
 
-def fitting(text: str, size: int, width: float) -> str:
-    """The text, its end cut off where it is wider than `width` pixels; nothing where not even dots
-    have room."""
-    text = plain(text)
-    if font(size).getlength(text) <= width:
+def fit_text(text: str, size: int, width: float) -> str:
+    """Return a drawable text, shortened to at most `width` pixels.
+
+    A shortened text ends with an ellipsis; it is empty if not even the ellipsis has room.
+    """
+    text = drawable(text)
+    letters = font(size)
+    if letters.getlength(text) <= width:
         return text
-    fits = bisect_right(
-        range(len(text)), width, key=lambda end: font(size).getlength(text[:end] + "…")
+    num_fitting = bisect_right(
+        range(len(text)), width, key=lambda end: letters.getlength(text[:end] + "…")
     )
-    return text[: fits - 1].rstrip() + "…" if fits else ""
+    return text[: num_fitting - 1].rstrip() + "…" if num_fitting else ""
 
 
-def under(view: View, size: tuple[int, int]) -> Pixels:
-    """The picture alone, float32 ``[h, w, 3]``."""
+def kept_image(view: View, size: tuple[int, int]) -> Image.Image:
+    """Draw a picture of `size` (width, height) with its kept cells bright and the others dark."""
+    pixels = _picture(view, size)
+    grey = (pixels @ _LUMA)[..., None]
+    dark = (pixels * (1 - PRUNED_GREY) + grey * PRUNED_GREY) * PRUNED_BRIGHTNESS + 10
+    is_kept = _expand(view.kept, size)[..., None]
+    return outline(np.where(is_kept, pixels, dark), view.kept)
+
+
+def heatmap(view: View, size: tuple[int, int], scale: Scale) -> Image.Image:
+    """Draw the target's attention to each cell, with an outline around the kept cells.
+
+    Args:
+        size: width and height in pixels.
+    """
+    colours = ramp(scale.place(view.scores))
+    return outline(_expand(colours, size), view.kept, "#ffffff")
+
+
+def _picture(view: View, size: tuple[int, int]) -> Pixels:
+    """The picture alone in a size (width, height), float32 ``[h, w, 3]``."""
+    width, height = size
     if view.image is None:
-        return np.broadcast_to(rgb(BLANK), (size[1], size[0], 3)).astype(np.float32)
-    smooth = Image.Resampling.LANCZOS
-    return np.asarray(view.image.convert("RGB").resize(size, smooth), np.float32)
+        return np.broadcast_to(rgb(NO_PICTURE), (height, width, 3)).astype(np.float32)
+    resized = view.image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
+    return np.asarray(resized, np.float32)
 
 
-def spread(cells: Any, size: tuple[int, int]) -> Any:
-    """Values of cells ``[H, W, ...]`` at each of a picture's pixels ``[h, w, ...]``."""
-    rows = np.arange(size[1]) * cells.shape[0] // size[1]
-    columns = np.arange(size[0]) * cells.shape[1] // size[0]
+def _expand(cells: Any, size: tuple[int, int]) -> Any:
+    """Repeat values of cells ``[H, W, ...]`` to the pixels of a picture ``[h, w, ...]``."""
+    width, height = size
+    rows = np.arange(height) * cells.shape[0] // height
+    columns = np.arange(width) * cells.shape[1] // width
     return cells[rows][:, columns]
 
 
-def lit(view: View, size: tuple[int, int]) -> Image.Image:
-    """The picture with the kept cells as they are and all others dark."""
-    pixels = under(view, size)
-    grey = pixels @ np.array([0.299, 0.587, 0.114], np.float32)
-    dim = (pixels * (1 - GREY) + grey[..., None] * GREY) * DARK + 10
-    return outlined(np.where(spread(view.kept, size)[..., None], pixels, dim), view.kept)
+def outline(pixels: Pixels, kept: Mask, colour: str = KEPT) -> Image.Image:
+    """Draw a line along every edge between a kept cell and a pruned one.
 
-
-def heat(view: View, size: tuple[int, int], scale: Scale) -> Image.Image:
-    """The target's attention to each cell, the kept ones outlined."""
-    return outlined(spread(ramp(scale.place(view.scores)), size), view.kept, "#ffffff")
-
-
-def outlined(pixels: Pixels, kept: Mask, colour: str = KEPT) -> Image.Image:
-    """A line along every edge between kept cells and others."""
+    Args:
+        pixels: float32 ``[h, w, 3]``, 0 to 255.
+        kept: bool ``[H, W]``.
+        colour: of the line.
+    """
     image = Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
-    draw, (rows, columns) = ImageDraw.Draw(image), kept.shape
-    cell = min(image.width / columns, image.height / rows)
-    thick = 1 if cell < 14 else 2 if cell < 60 else 3
-    xs = [-(-column * image.width // columns) for column in range(columns + 1)]
-    ys = [-(-row * image.height // rows) for row in range(rows + 1)]
+    draw = ImageDraw.Draw(image)
+    rows, columns = kept.shape
+    thickness = _line_thickness(min(image.width / columns, image.height / rows))
+    lefts = _cell_starts(columns, image.width)
+    tops = _cell_starts(rows, image.height)
     for row, column in np.argwhere(kept):
-        left, top, right, bottom = xs[column], ys[row], xs[column + 1] - 1, ys[row + 1] - 1
-        if right < left or bottom < top:
-            continue  # cells smaller than a pixel: this one has none
-        sides = (
-            (row, column - 1, (left, top, left + thick - 1, bottom)),
-            (row, column + 1, (right - thick + 1, top, right, bottom)),
-            (row - 1, column, (left, top, right, top + thick - 1)),
-            (row + 1, column, (left, bottom - thick + 1, right, bottom)),
-        )
-        for beside, along, box in sides:
-            outside = not (0 <= beside < rows and 0 <= along < columns)
-            if outside or not kept[beside, along]:
-                draw.rectangle(box, fill=colour)
+        box = (lefts[column], tops[row], lefts[column + 1] - 1, tops[row + 1] - 1)
+        if box[2] < box[0] or box[3] < box[1]:
+            continue  # The cell is smaller than a pixel and has none.
+        for edge in _edges(kept, row, column):
+            draw.rectangle(_strip(box, edge, thickness), fill=colour)
     return image
+
+
+def _edges(kept: Mask, row: int, column: int) -> list[str]:
+    """The edges of a kept cell beyond which the cell is pruned or the picture ends."""
+    rows, columns = kept.shape
+    edges = []
+    if column == 0 or not kept[row, column - 1]:
+        edges.append("left")
+    if column == columns - 1 or not kept[row, column + 1]:
+        edges.append("right")
+    if row == 0 or not kept[row - 1, column]:
+        edges.append("top")
+    if row == rows - 1 or not kept[row + 1, column]:
+        edges.append("bottom")
+    return edges
+
+
+def _strip(box: _Box, edge: str, thickness: int) -> _Box:
+    """The part of a box along one of its edges; boxes include their last row and column."""
+    left, top, right, bottom = box
+    if edge == "left":
+        return left, top, left + thickness - 1, bottom
+    if edge == "right":
+        return right - thickness + 1, top, right, bottom
+    if edge == "top":
+        return left, top, right, top + thickness - 1
+    return left, bottom - thickness + 1, right, bottom
+
+
+def _line_thickness(cell_side: float) -> int:
+    if cell_side < 14:
+        return 1
+    return 2 if cell_side < 60 else 3
+
+
+def _cell_starts(count: int, length: int) -> list[int]:
+    """First pixels of `count` cells on `length` pixels, and the end of the last cell."""
+    return [-(-index * length // count) for index in range(count + 1)]

@@ -1,11 +1,14 @@
-"""From visual tokens to pictures with a grid on them: which cell was kept, and how much the target
-looked at it."""
+"""Grids of visual tokens over the pictures that they represent.
+
+Each view is one frame, picture or tile with a grid of cells: which cells the draft reads, and how
+much attention the target pays to each.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -17,26 +20,38 @@ Cells = np.ndarray[Any, np.dtype[np.int64]]
 Scores = np.ndarray[Any, np.dtype[np.float32]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
+MAX_ASPECT = 20.0
+"""Largest ratio of a picture's longer to its shorter side with which it is drawn.
 
-TINY = float(np.finfo(np.float32).tiny)
-"""In place of a mean of nothing."""
-LONGEST = 20.0
-"""A picture's longer side / its shorter one as it is drawn, at most: on a line no cell could be
-seen."""
+On a thinner picture no cell would be visible.
+"""
+_SMALLEST_MEAN = float(np.finfo(np.float32).tiny)  # avoids a division by zero
+
+
+class Counts(NamedTuple):
+    """Numbers of visual tokens or cells.
+
+    Args:
+        kept: those that the draft reads.
+        total: all of them.
+    """
+
+    kept: int
+    total: int
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """One frame, picture or tile as the draft's prompt holds it: H rows of W cells.
+    """One frame, picture or tile of the draft's prompt as a grid of H rows and W columns.
 
     Args:
-        name: such as `frame 3` or `tile 2 of picture 1`.
-        when: of a frame its time, such as `0.4 s`; else empty.
-        image: what the cells lie on; None where their place in the picture is not known.
-        scores: the target's attention to each cell in units of the mean cell's, float32 ``[H, W]``;
-            NaN where it was not read or no token stands.
-        kept: whether the draft saw the cell, bool ``[H, W]``.
-        there: whether a token stands for it, bool ``[H, W]``.
+        name: for example `frame 3` or `tile 2 of picture 1`.
+        when: the time of a frame, for example `0.4 s`; empty for anything else.
+        image: the picture under the grid; None where the place of the cells is not known.
+        scores: the target's attention to each cell, relative to the mean of all cells, float32
+            ``[H, W]``; NaN where it was not computed or where the cell has no token.
+        kept: whether the draft reads the cell, bool ``[H, W]``.
+        has_token: whether a visual token represents the cell, bool ``[H, W]``.
     """
 
     name: str
@@ -44,131 +59,159 @@ class View:
     image: Image.Image | None
     scores: Scores
     kept: Mask
-    there: Mask
+    has_token: Mask
 
     @property
-    def counts(self) -> tuple[int, int]:
-        """Kept cells and all cells."""
-        return int(self.kept.sum()), int(self.there.sum())
+    def counts(self) -> Counts:
+        """Numbers of kept cells and of cells with a token."""
+        return Counts(int(self.kept.sum()), int(self.has_token.sum()))
 
     @property
     def share(self) -> float:
-        """Kept cells / all cells."""
-        kept, total = self.counts
-        return kept / max(1, total)
+        """Kept cells / cells with a token, 0 to 1."""
+        return self.counts.kept / max(1, self.counts.total)
 
     @property
     def aspect(self) -> float:
-        """Width / height as it is drawn."""
-        return drawn(self.own_aspect)
+        """Width / height with which the view is drawn."""
+        return clamp_aspect(self.source_aspect)
 
     @property
-    def own_aspect(self) -> float:
-        """Width / height of the picture, or of the grid where there is none."""
+    def source_aspect(self) -> float:
+        """Width / height of the picture, or of the grid where there is no picture."""
         if self.image is None:
-            return float(self.kept.shape[1] / self.kept.shape[0])
+            rows, columns = self.kept.shape
+            return float(columns / rows)
         return self.image.width / self.image.height
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; unknown scores are null."""
-        scores = [
-            [round(float(s), 4) if np.isfinite(s) else None for s in row] for row in self.scores
-        ]
-        return {"name": self.name, "when": self.when, "scores": scores} | {
-            name: values.astype(int).tolist()
-            for name, values in (("kept", self.kept), ("there", self.there))
+        """Return plain JSON values without the picture; unknown scores are null."""
+        return {
+            "name": self.name,
+            "when": self.when,
+            "scores": [[_json_score(score) for score in row] for row in self.scores],
+            "kept": self.kept.astype(int).tolist(),
+            "has_token": self.has_token.astype(int).tolist(),
         }
 
 
+def _json_score(score: np.float32) -> float | None:
+    return round(float(score), 4) if np.isfinite(score) else None
+
+
 @dataclass(frozen=True)
-class Shown:
-    """All of a prompt's visual tokens.
+class VisualTokens:
+    """All visual tokens of the draft's prompt.
 
     Args:
-        views: those that have a cell of their own.
-        spare: tokens that share the cell of the one before (ends of rows and pictures), all and
-            kept.
+        views: the frames, pictures or tiles with the tokens that have a cell of their own.
+        spare: the tokens without one: they end a row or a picture and share the cell of the token
+            before.
     """
 
     views: tuple[View, ...]
-    spare: tuple[int, int]
+    spare: Counts
 
     @property
-    def counts(self) -> tuple[int, int]:
-        """Kept and all visual tokens."""
-        kept, total = np.sum([view.counts for view in self.views], axis=0)
-        return int(kept) + self.spare[1], int(total) + self.spare[0]
+    def counts(self) -> Counts:
+        """Numbers of kept and of all visual tokens."""
+        num_kept = sum(view.counts.kept for view in self.views)
+        num_cells = sum(view.counts.total for view in self.views)
+        return Counts(num_kept + self.spare.kept, num_cells + self.spare.total)
 
 
-def drawn(aspect: float) -> float:
-    """Width / height with which something of this width / height is drawn: its own up to
-    `LONGEST`."""
-    return min(max(aspect, 1 / LONGEST), LONGEST)
+def mean_share(views: Sequence[View]) -> float:
+    """Return kept cells / all cells over several views, 0 to 1."""
+    num_kept = sum(view.counts.kept for view in views)
+    num_cells = sum(view.counts.total for view in views)
+    return num_kept / max(1, num_cells)
 
 
-def runs_of(choice: Choice) -> list[slice]:
-    """The stretches of visual tokens without text between them."""
-    at = choice.at.cpu().numpy()
-    starts = np.flatnonzero(np.diff(at, prepend=-2) != 1).tolist()
-    return [slice(start, end) for start, end in zip(starts, [*starts[1:], len(at)], strict=True)]
+def view_noun(views: Sequence[View]) -> str:
+    """Return `frame` for views of a clip and `view` for anything else."""
+    return "frame" if views[0].when else "view"
 
 
-def wholes_of(cells: Cells, runs: Sequence[slice], pictures: int) -> dict[int, int]:
-    """Which picture is shown whole at which time (t), as far as that is known: first as an
-    overview, then in detail.
+def clamp_aspect(aspect: float) -> float:
+    """Return a ratio of width to height, limited to `MAX_ASPECT` and its inverse."""
+    return min(max(aspect, 1 / MAX_ASPECT), MAX_ASPECT)
+
+
+def token_runs(choice: Choice) -> list[slice]:
+    """Return the runs of visual tokens without text between them, in the order of the prompt."""
+    positions = choice.at.cpu().numpy()
+    starts = np.flatnonzero(np.diff(positions, prepend=-2) != 1).tolist()
+    ends = [*starts[1:], len(positions)]
+    return [slice(start, end) for start, end in zip(starts, ends, strict=True)]
+
+
+def whole_pictures(cells: Cells, runs: Sequence[slice], num_pictures: int) -> dict[int, int]:
+    """Map each view that shows a whole picture to the index of that picture.
+
+    A picture can have two such views: an overview and, after it, the same picture in detail. Views
+    for which this is not known are left out.
 
     Args:
-        cells: frame, row and column of each visual token, int64 ``[n, 3]``.
-        runs: stretches of visual tokens without text between them.
-        pictures: how many the prompt shows.
+        cells: view, row and column of each of the n visual tokens, int64 ``[n, 3]``.
+        runs: runs of visual tokens without text between them.
+        num_pictures: number of pictures in the prompt.
     """
-    if len(runs) != pictures:
-        return {int(time): 0 for time in cells[:1, 0]}
-    known = {}
+    if len(runs) != num_pictures:
+        return {int(cells[0, 0]): 0} if len(cells) else {}
+    pictures = {}
     for number, run in enumerate(runs):
-        times, counts = np.unique(cells[run, 0], return_counts=True)
-        known[int(times[0])] = number
-        rows, columns = cells[run][cells[run, 0] == times[-1], 1:].max(0) + 1
-        if len(times) == 2 and counts[1] == rows * (
-            columns + 1
-        ):  # a tile's rows do not end with newlines
-            known[int(times[1])] = number
-    return known
+        views, counts = np.unique(cells[run, 0], return_counts=True)
+        pictures[int(views[0])] = number
+        if len(views) != 2:
+            continue
+        rows, columns = cells[run][cells[run, 0] == views[1], 1:].max(0) + 1
+        # The rows of a picture in detail end with newline tokens; the rows of a tile do not.
+        if counts[1] == rows * (columns + 1):
+            pictures[int(views[1])] = number
+    return pictures
 
 
-def show(choice: Choice, pictures: Sequence[Picture]) -> Shown:
-    """Lay a choice on its pictures.
+def build_views(choice: Choice, pictures: Sequence[Picture]) -> VisualTokens:
+    """Arrange a pruner's choice as grids over pictures.
 
-    The first token of a cell is the one that stands for its pixels; others there have no place of
-    their own.
+    Where several tokens share a cell, the first one represents its pixels, and the others count as
+    spare.
 
     Args:
-        choice: n visual tokens, their cells and scores, and the kept ones.
-        pictures: one for each frame, picture or tile that the cells name.
+        choice: the n visual tokens with their cells and scores, and the kept ones.
+        pictures: one for each frame, picture or tile to which the cells belong.
     """
     cells = choice.visual.cells.cpu().numpy()
-    own = np.zeros(len(cells), dtype=bool)
-    own[np.unique(cells, axis=0, return_index=True)[1]] = True
-    kept = np.zeros(len(cells), dtype=bool)
-    kept[choice.kept.cpu().numpy()] = True
-    scores = np.full(len(cells), np.nan, dtype=np.float32)
-    if choice.visual.scores is not None:
-        scores = choice.visual.scores.float().cpu().numpy()
-        scores = scores / max(float(scores[own].mean()), TINY)
+    has_cell = np.zeros(len(cells), dtype=bool)
+    has_cell[np.unique(cells, axis=0, return_index=True)[1]] = True
+    is_kept = np.zeros(len(cells), dtype=bool)
+    is_kept[choice.kept.cpu().numpy()] = True
+    scores = _relative_scores(choice, has_cell)
     views = []
-    for time, picture in enumerate(pictures):
-        chosen = own & (cells[:, 0] == time)
-        views.append(_view(picture, cells[chosen, 1:], scores[chosen], kept[chosen]))
-    return Shown(tuple(views), (int((~own).sum()), int((kept & ~own).sum())))
+    for index, picture in enumerate(pictures):
+        in_view = has_cell & (cells[:, 0] == index)
+        views.append(_view(picture, cells[in_view, 1:], scores[in_view], is_kept[in_view]))
+    spare = Counts(int((is_kept & ~has_cell).sum()), int((~has_cell).sum()))
+    return VisualTokens(tuple(views), spare)
 
 
-def _view(picture: Picture, places: Cells, scores: Scores, kept: Mask) -> View:
-    """A view from its cells ``[m, 2]`` (row, column) and what is known of each ``[m]``."""
-    rows, columns = places.max(0) + 1
-    spot = places[:, 0], places[:, 1]
-    grid, seen, there = (
-        np.full((rows, columns), np.nan, np.float32),
-        *np.zeros((2, rows, columns), bool),
-    )
-    grid[spot], seen[spot], there[spot] = scores, kept, True
-    return View(picture.name, picture.when, picture.image, grid, seen, there)
+def _relative_scores(choice: Choice, has_cell: Mask) -> Scores:
+    """Scores relative to the mean of the tokens with a cell, ``[n]``; NaN if there are none."""
+    if choice.visual.scores is None:
+        return np.full(len(has_cell), np.nan, dtype=np.float32)
+    scores: Scores = choice.visual.scores.float().cpu().numpy()
+    mean = max(float(scores[has_cell].mean()), _SMALLEST_MEAN)
+    return scores / np.float32(mean)
+
+
+def _view(picture: Picture, cells: Cells, scores: Scores, kept: Mask) -> View:
+    """A view from the rows and columns of m cells, ``[m, 2]``, and their scores and flags."""
+    rows, columns = cells[:, 0], cells[:, 1]
+    shape = (int(rows.max()) + 1, int(columns.max()) + 1)
+    score_grid = np.full(shape, np.nan, dtype=np.float32)
+    kept_grid = np.zeros(shape, dtype=bool)
+    has_token = np.zeros(shape, dtype=bool)
+    score_grid[rows, columns] = scores
+    kept_grid[rows, columns] = kept
+    has_token[rows, columns] = True
+    return View(picture.name, picture.when, picture.image, score_grid, kept_grid, has_token)

@@ -1,5 +1,4 @@
-"""The sheet's pixels: kept cells are lit where they are, heat rises with scores, bars with
-shares."""
+"""The pixels of the contact sheet: kept cells are bright, and heatmaps and bars show their values."""
 
 from __future__ import annotations
 
@@ -10,10 +9,24 @@ import pytest
 from PIL import Image
 
 from draftlens.explain import paint, sheet
-from draftlens.explain.layout import MARGIN, TALLEST, WIDTH, Layout, fit
-from draftlens.explain.sheet import FOOT, HEAD, MOST, chosen, inside, notes_of, top_of
-from draftlens.explain.views import Shown, View
-from tests.unit.explain.traces import GREY, brightness, shown, trace_of
+from draftlens.explain.contact_sheet import (
+    FOOT_HEIGHT,
+    HEAD_HEIGHT,
+    MAX_VIEWS,
+    footnotes,
+    select_views,
+)
+from draftlens.explain.layout import (
+    MARGIN,
+    MAX_HEIGHT,
+    WIDTH,
+    Layout,
+    axis_top,
+    fit,
+    fit_inside,
+)
+from draftlens.explain.views import Counts, View, VisualTokens
+from tests.unit.explain.traces import GREY, brightness, trace_of, visual_tokens
 
 
 def middles(image: Image.Image, rows: int, columns: int) -> np.ndarray:
@@ -25,18 +38,18 @@ def middles(image: Image.Image, rows: int, columns: int) -> np.ndarray:
 
 @pytest.mark.parametrize("size", [(120, 90), (163, 91), (37, 29)])
 @pytest.mark.parametrize("image", [GREY, None])
-def test_kept_cells_are_lit_and_all_others_dark(
+def test_kept_cells_are_bright_and_all_others_dark(
     size: tuple[int, int], image: Image.Image | None
 ) -> None:
-    for view in shown(image=image, kept=(0, 1, 17, 30)).views:
-        values = middles(paint.lit(view, size), 3, 4)
+    for view in visual_tokens(image=image, kept=(0, 1, 17, 30)).views:
+        values = middles(paint.kept_image(view, size), 3, 4)
         assert (values[view.kept] > 150).all()
         assert (values[~view.kept] < 80).all()
 
 
-def test_a_line_stands_on_every_edge_between_kept_and_other_cells_and_on_no_other() -> None:
-    view = shown(kept=(5, 6)).views[0]  # row 1, columns 1 and 2
-    pixels = np.asarray(paint.lit(view, (120, 90)), np.float32)
+def test_a_line_is_drawn_on_every_edge_between_kept_and_pruned_cells_and_on_no_other() -> None:
+    view = visual_tokens(kept=(5, 6)).views[0]  # row 1, columns 1 and 2
+    pixels = np.asarray(paint.kept_image(view, (120, 90)), np.float32)
     is_line = (np.abs(pixels - paint.rgb(paint.KEPT)) < 2).all(-1)
     assert is_line[45, 30]
     assert is_line[45, 89]
@@ -48,11 +61,11 @@ def test_a_line_stands_on_every_edge_between_kept_and_other_cells_and_on_no_othe
 
 
 def test_heat_rises_with_the_score_on_one_scale() -> None:
-    views = shown().views
+    views = visual_tokens().views
     scale = paint.Scale.of(views)
     assert scale is not None
     values = np.concatenate(
-        [middles(paint.heat(view, (120, 90), scale), 3, 4).ravel() for view in views]
+        [middles(paint.heatmap(view, (120, 90), scale), 3, 4).ravel() for view in views]
     )
     assert (np.diff(values) >= -1).all()
     assert values[-1] - values[0] > 150
@@ -68,33 +81,38 @@ def test_the_scale_is_logarithmic_and_never_too_narrow() -> None:
     unknown = [View("", "", None, np.full((2, 2), np.nan, np.float32), *np.ones((2, 2, 2), bool))]
     assert paint.Scale.of(unknown) is None
     assert paint.ramp(np.array([np.nan], np.float32)).tolist() == [
-        paint.rgb(paint.NOTHING).tolist()
+        paint.rgb(paint.NO_SCORE).tolist()
     ]
 
 
 @pytest.mark.parametrize("frames", [1, 4, 8, 16, 64])
-def test_cards_stand_where_the_layout_says(frames: int) -> None:
-    found = shown(frames, kept=(0, 7, 12 * frames - 1))
-    drawn, layout = sheet(trace_of(found)), fit([view.aspect for view in found.views])
+def test_cards_are_at_the_places_of_the_layout(frames: int) -> None:
+    visual = visual_tokens(frames, kept=(0, 7, 12 * frames - 1))
+    drawn, layout = sheet(trace_of(visual)), fit([view.aspect for view in visual.views])
     assert drawn.width == WIDTH
     assert drawn.height < 2000
     for index in (0, frames - 1):
         left, top = layout.corner(index)
-        size = inside(4 / 3, layout.size)
-        box = (MARGIN + left, HEAD + top + 30, MARGIN + left + size[0], HEAD + top + 30 + size[1])
-        card = paint.lit(found.views[index], size)
+        size = fit_inside(4 / 3, layout.size)
+        box = (
+            MARGIN + left,
+            HEAD_HEIGHT + top + 30,
+            MARGIN + left + size[0],
+            HEAD_HEIGHT + top + 30 + size[1],
+        )
+        card = paint.kept_image(visual.views[index], size)
         assert np.array_equal(np.asarray(drawn.crop(box)), np.asarray(card))
         assert box[2] <= WIDTH - MARGIN + 1
 
 
-def test_more_frames_than_have_room_are_thinned_out_evenly_and_it_is_said() -> None:
-    found = shown(200)
-    names = [view.name for view in chosen(found.views)]
-    assert len(names) == MOST
+def test_more_frames_than_have_room_are_thinned_out_evenly_with_a_note() -> None:
+    visual = visual_tokens(200)
+    names = [view.name for view in select_views(visual.views)]
+    assert len(names) == MAX_VIEWS
     assert (names[0], names[-1]) == ("frame 1", "frame 200")
-    assert notes_of(trace_of(found))[0].startswith("64 of 200 views are shown")
-    assert notes_of(trace_of(shown(64))) == []
-    assert sheet(trace_of(found)).height < 2000
+    assert footnotes(trace_of(visual))[0].startswith("64 of 200 views are shown")
+    assert footnotes(trace_of(visual_tokens(64))) == []
+    assert sheet(trace_of(visual)).height < 2000
 
 
 SIZES = {
@@ -114,13 +132,13 @@ def test_ordinary_pictures_have_the_layout_that_is_nearest_to_a_slide(
 
 
 @pytest.mark.parametrize("heatmaps", [True, False])
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8, 13, 45, MOST])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8, 13, 45, MAX_VIEWS])
 def test_cards_have_room_whatever_their_shape(count: int, heatmaps: bool) -> None:
     for aspect in np.geomspace(1 / 3000, 3000, 81):
         layout = fit([aspect] * count, heatmaps)
         assert layout.columns * layout.rows >= count
         assert layout.width <= WIDTH - 2 * MARGIN
-        assert layout.height <= TALLEST
+        assert layout.height <= MAX_HEIGHT
 
 
 @pytest.mark.parametrize("heatmaps", [True, False])
@@ -129,14 +147,14 @@ def test_tall_pictures_are_made_smaller_and_not_more_than_they_must(
     count: int, aspect: float, heatmaps: bool
 ) -> None:
     layout = fit([aspect] * count, heatmaps)
-    assert layout.height > TALLEST - 3
+    assert layout.height > MAX_HEIGHT - 3
     assert layout.size[0] / layout.size[1] == pytest.approx(aspect, rel=0.01)
 
 
 def test_rows_of_tall_pictures_share_the_height() -> None:
-    layout = fit([1 / 400] * MOST)
+    layout = fit([1 / 400] * MAX_VIEWS)
     assert layout.rows == 2
-    assert layout.height == pytest.approx(TALLEST, abs=2)
+    assert layout.height == pytest.approx(MAX_HEIGHT, abs=2)
 
 
 LINES = [(1200, 6), (6, 1200), (30, 6000), (2, 1), (1, 1000)]
@@ -147,13 +165,15 @@ LINES = [(1200, 6), (6, 1200), (30, 6000), (2, 1), (1, 1000)]
 def test_pictures_like_a_line_have_a_sheet_of_ordinary_size(
     size: tuple[int, int], frames: int
 ) -> None:
-    found = shown(frames, image=Image.new("RGB", size), kept=tuple(range(0, 12 * frames, 5)))
+    visual = visual_tokens(
+        frames, image=Image.new("RGB", size), kept=tuple(range(0, 12 * frames, 5))
+    )
     tracemalloc.start()
-    drawn = sheet(trace_of(found))
+    drawn = sheet(trace_of(visual))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert drawn.width == WIDTH
-    assert drawn.height <= HEAD + TALLEST + FOOT
+    assert drawn.height <= HEAD_HEIGHT + MAX_HEIGHT + FOOT_HEIGHT
     assert peak < 2e8
 
 
@@ -164,71 +184,81 @@ def test_what_is_longer_than_can_be_shown_is_drawn_shorter() -> None:
         ((2000, 100), 20),
         ((120, 90), 4 / 3),
     ):
-        assert shown(1, image=Image.new("RGB", size), kept=(5,)).views[0].aspect == pytest.approx(
-            aspect
-        )
-    view = shown(1, image=Image.new("RGB", (1200, 6), (180, 180, 180)), kept=(5,)).views[0]
-    top, left = HEAD + 30, MARGIN
-    drawn = sheet(trace_of(Shown((view,), (0, 0)))).crop((left, top, WIDTH - MARGIN, top + 73))
+        assert visual_tokens(1, image=Image.new("RGB", size), kept=(5,)).views[
+            0
+        ].aspect == pytest.approx(aspect)
+    view = visual_tokens(1, image=Image.new("RGB", (1200, 6), (180, 180, 180)), kept=(5,)).views[0]
+    top, left = HEAD_HEIGHT + 30, MARGIN
+    drawn = sheet(trace_of(VisualTokens((view,), Counts(0, 0)))).crop(
+        (left, top, WIDTH - MARGIN, top + 73)
+    )
     values = middles(drawn, 3, 4)
     assert (values[view.kept] > 150).all()
     assert (values[~view.kept] < 80).all()
 
 
 def test_cells_smaller_than_a_pixel_are_drawn_where_they_have_one() -> None:
-    """Of 30 rows on 12 pixels every pixel shows one: the row whose stretch it lies in."""
+    """Of 30 rows on 12 pixels, each pixel shows the row at its place."""
     kept = np.ones((30, 40), bool)
     kept[:15] = False
     view = View("", "", GREY, np.ones((30, 40), np.float32), kept, np.ones((30, 40), bool))
     for size in ((20, 12), (200, 12), (20, 120), (1, 1), (3, 2)):
-        pixels = np.asarray(paint.lit(view, size), np.float32)
+        pixels = np.asarray(paint.kept_image(view, size), np.float32)
         assert pixels.shape == (size[1], size[0], 3)
-        paint.heat(view, size, paint.Scale(0.5, 2.0))
-    values = brightness(paint.lit(view, (200, 12)))
+        paint.heatmap(view, size, paint.Scale(0.5, 2.0))
+    values = brightness(paint.kept_image(view, (200, 12)))
     assert (values[:6] < 80).all()
     assert (values[6:] > 150).all()
 
 
 def test_a_line_of_text_has_room_above_a_narrow_picture() -> None:
-    """Among others it takes the width of the box; where all are narrow, the figure alone is
-    told."""
-    views = (*shown(3).views, *shown(1, image=Image.new("RGB", (10, 200)), kept=(5,)).views)
+    """Next to wider pictures the text takes the width of the box; if all are narrow, only the
+    figure is drawn."""
+    views = (
+        *visual_tokens(3).views,
+        *visual_tokens(1, image=Image.new("RGB", (10, 200)), kept=(5,)).views,
+    )
     layout = fit([view.aspect for view in views])
     left, top = layout.corner(3)
-    line = sheet(trace_of(Shown(views, (0, 0)))).crop((0, HEAD + top, WIDTH, HEAD + top + 28))
+    line = sheet(trace_of(VisualTokens(views, Counts(0, 0)))).crop(
+        (0, HEAD_HEIGHT + top, WIDTH, HEAD_HEIGHT + top + 28)
+    )
     dark = np.flatnonzero((brightness(line) < 200).any(0))
     inside_box = dark[dark >= MARGIN + left - 20]
     assert inside_box.min() >= MARGIN + left
     assert inside_box.max() == pytest.approx(MARGIN + left + layout.size[0], abs=4)
-    assert paint.fitting("frame 1", 14, 3) == paint.fitting("frame 1", 14, -9) == ""
-    assert paint.fitting("frame 1", 14, paint.font(14).getlength("…")) == "…"
+    assert paint.fit_text("frame 1", 14, 3) == paint.fit_text("frame 1", 14, -9) == ""
+    assert paint.fit_text("frame 1", 14, paint.font(14).getlength("…")) == "…"
 
 
 def test_bars_are_as_high_as_shares() -> None:
-    found = shown(2, kept=(*range(6), 12, 13, 14))  # 6 and 3 of 12
-    drawn = np.asarray(sheet(trace_of(found)), np.float32)
+    visual = visual_tokens(2, kept=(*range(6), 12, 13, 14))  # 6 and 3 of 12
+    drawn = np.asarray(sheet(trace_of(visual)), np.float32)
     below = (
-        HEAD + fit([4 / 3] * 2).height + 80
+        HEAD_HEIGHT + fit([4 / 3] * 2).height + 80
     )  # under the legend, which has a line of the same colour
     full = (np.abs(drawn - paint.rgb(paint.KEPT)) < 2).all(-1)[below:]
     tall = [int(full[:, MARGIN + 20 + index * 184].sum()) for index in range(2)]
     assert tall[0] == pytest.approx(2 * tall[1], abs=4)
-    assert top_of([0.5, 0.25]) == 0.5
-    assert top_of([0.51]) == 0.55
-    assert top_of([0.02]) == 0.02
-    assert top_of([0.0]) == 0.01
+    assert axis_top([0.5, 0.25]) == 0.5
+    assert axis_top([0.51]) == 0.55
+    assert axis_top([0.02]) == 0.02
+    assert axis_top([0.0]) == 0.01
 
 
 def test_pictures_of_other_aspects_keep_theirs() -> None:
-    assert inside(2.0, (100, 100)) == (100, 50)
-    assert inside(0.5, (100, 100)) == (50, 100)
-    assert inside(1.0, (200, 100)) == (100, 100)
+    assert fit_inside(2.0, (100, 100)) == (100, 50)
+    assert fit_inside(0.5, (100, 100)) == (50, 100)
+    assert fit_inside(1.0, (200, 100)) == (100, 100)
 
 
 def test_any_title_can_be_drawn() -> None:
-    assert paint.fitting("日本.mp4", 20, 500) == "??.mp4"
-    cut = paint.fitting("w" * 300, 20, 200)
+    assert paint.fit_text("日本.mp4", 20, 500) == "??.mp4"
+    cut = paint.fit_text("w" * 300, 20, 200)
     assert cut.endswith("…")
     assert 185 <= paint.font(20).getlength(cut) <= 200
     notes = ("a note " * 60,)
-    assert sheet(trace_of(shown(when=False), title="long name " * 40, notes=notes)).width == WIDTH
+    assert (
+        sheet(trace_of(visual_tokens(when=False), title="long name " * 40, notes=notes)).width
+        == WIDTH
+    )

@@ -1,4 +1,4 @@
-"""Made-up traces: every cell is known beforehand."""
+"""Artificial traces with known cells."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from PIL import Image
 from draftlens.core.stats import Stats
 from draftlens.draft.pruned import Choice
 from draftlens.explain.pictures import Picture
-from draftlens.explain.trace import Piece, Plain, Round, Trace
-from draftlens.explain.views import Shown, show
+from draftlens.explain.tracing import Piece, PlainRun, Round, Trace
+from draftlens.explain.views import VisualTokens, build_views
 from draftlens.methods import SpecVLM
 from draftlens.prune import Visual
 
@@ -24,7 +24,7 @@ def choice(
     kept: tuple[int, ...] = (0, 17),
     spare: int = 0,
 ) -> Choice:
-    """A raster of cells with scores 1, 2, 3, ...; `spare` tokens more share the last cell."""
+    """A grid of cells with scores 1, 2, 3, ...; `spare` further tokens share the last cell."""
     grid = torch.cartesian_prod(torch.arange(frames), torch.arange(rows), torch.arange(columns))
     cells = torch.cat([grid, grid[-1:].expand(spare, -1)])
     scores = torch.arange(1.0, len(cells) + 1)
@@ -35,17 +35,19 @@ def choice(
     )
 
 
-def shown(frames: int = 4, image: Image.Image | None = GREY, when: bool = True, **options) -> Shown:
-    """The same on grey pictures."""
-    made = choice(frames, **options)
+def visual_tokens(
+    frames: int = 4, image: Image.Image | None = GREY, when: bool = True, **options
+) -> VisualTokens:
+    """The visual tokens of a `choice` with these options, on grey pictures."""
+    selection = choice(frames, **options)
     pictures = [
         Picture(f"frame {t + 1}", f"{t / 2:.1f} s" if when else "", image) for t in range(frames)
     ]
-    return show(made, pictures)
+    return build_views(selection, pictures)
 
 
 def trace_of(
-    shown: Shown, title: str = "clip.mp4", prompt: str = "Describe the video.", notes=()
+    visual: VisualTokens, title: str = "clip.mp4", prompt: str = "Describe the video.", notes=()
 ) -> Trace:
     """A trace of three rounds and a short answer."""
     rounds = (Round(25, 3, 4), Round(25, 0, 1), Round(25, 2, 2))
@@ -61,11 +63,11 @@ def trace_of(
         title,
         prompt,
         SpecVLM(),
-        shown,
+        visual,
         pieces,
         rounds,
         stats,
-        Plain(2.0, 1.6, True),
+        PlainRun(2.0, 1.6, True),
         {"target": "a", "draft": "b"},
         notes,
     )

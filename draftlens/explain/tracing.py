@@ -1,0 +1,382 @@
+"""One answer with what explains it: the visual tokens kept, the tokens drafted and accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from draftlens import __version__
+from draftlens.api import Engine, Inputs, Stream
+from draftlens.core.errors import ConfigError, InputError
+from draftlens.core.result import Result
+from draftlens.core.stats import Stats
+from draftlens.draft.pruned import Choice
+from draftlens.draft.self_draft import SelfDrafter
+from draftlens.draft.small_model import SmallModelDrafter
+from draftlens.explain.pictures import locate_pictures
+from draftlens.explain.views import (
+    MAX_ASPECT,
+    VisualTokens,
+    build_views,
+    token_runs,
+    whole_pictures,
+)
+from draftlens.media.conversation import Conversation
+from draftlens.methods import SpecVLM, resolve
+from draftlens.prune import make_pruner
+
+_WARM_UP_TOKENS = 12
+
+
+@dataclass(frozen=True)
+class Round:
+    """One verification pass of the target.
+
+    Args:
+        drafted: number of draft tokens that the target verified.
+        accepted: number of draft tokens that became part of the answer.
+        emitted: number of tokens that the answer gained: the accepted ones and the target's bonus
+            token, unless the answer ended before it.
+    """
+
+    drafted: int
+    accepted: int
+    emitted: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The text of one token, or of several tokens that share a character.
+
+    Args:
+        text: never empty.
+        drafted: whether the draft supplied it.
+        round: number of the verification pass, from 1; 0 for the token from prefill.
+    """
+
+    text: str
+    drafted: bool
+    round: int
+
+
+@dataclass(frozen=True)
+class PlainRun:
+    """Plain decoding of the same prompt by the same target.
+
+    Args:
+        e2e: seconds from the call to the last token.
+        decode: seconds from the first token to the last.
+        identical: whether it returned the same tokens.
+    """
+
+    e2e: float
+    decode: float
+    identical: bool
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """Seconds of plain decoding / seconds of the traced answer.
+
+    Args:
+        end_to_end: from the call to the last token.
+        decoding: from the first token to the last.
+    """
+
+    end_to_end: float
+    decoding: float
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One explained answer.
+
+    Args:
+        title: name of the clip or pictures.
+        prompt: the text of the prompt.
+        method: the decoding method.
+        visual: the draft's visual tokens.
+        pieces: the text of the answer.
+        rounds: the verification passes in order.
+        stats: counters and times.
+        plain: the times of plain decoding, if it was measured.
+        settings: models, media and versions, by name.
+        notes: sentences that a reader of the pictures needs.
+    """
+
+    title: str
+    prompt: str
+    method: SpecVLM
+    visual: VisualTokens
+    pieces: tuple[Piece, ...]
+    rounds: tuple[Round, ...]
+    stats: Stats
+    plain: PlainRun | None
+    settings: dict[str, str]
+    notes: tuple[str, ...]
+
+    @property
+    def speedup(self) -> Speedup | None:
+        """The speedup over plain decoding; None where plain decoding was not measured."""
+        if self.plain is None or not self.stats.decode:
+            return None
+        return Speedup(
+            end_to_end=self.plain.e2e / self.stats.e2e,
+            decoding=self.plain.decode / self.stats.decode,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values without the pictures.
+
+        `spare` is a list of the number of all tokens without a cell and of the kept ones.
+        """
+        counts = self.visual.counts
+        spare = self.visual.spare
+        return {
+            "title": self.title,
+            "prompt": self.prompt,
+            "method": {"method": self.method.name, **asdict(self.method)},
+            "kept": counts.kept,
+            "total": counts.total,
+            "spare": [spare.total, spare.kept],
+            "views": [view.to_dict() for view in self.visual.views],
+            "pieces": [asdict(piece) for piece in self.pieces],
+            "rounds": [asdict(entry) for entry in self.rounds],
+            "stats": self.stats.to_dict(),
+            "plain": None if self.plain is None else asdict(self.plain),
+            "settings": self.settings,
+            "notes": list(self.notes),
+        }
+
+
+def trace(
+    engine: Engine,
+    chat: Conversation,
+    title: str,
+    *,
+    method: Any = "specvlm",
+    compare: bool = True,
+    **options: Any,
+) -> Trace:
+    """Answer a prompt about a clip or pictures and return what explains the answer.
+
+    Args:
+        engine: the target and its draft.
+        chat: a conversation with one prompt, its media already read.
+        title: name of the media.
+        method: `specvlm`, or a dict or dataclass of its options.
+        compare: whether plain decoding is measured too.
+        options: as for `Engine.answer`.
+
+    Raises:
+        ConfigError: the method does not prune visual tokens.
+        InputError: the prompt has no pictures, or the answer ended before anything was drafted.
+    """
+    pruned = pruning_method(method)
+    if not chat.images and not chat.videos:
+        raise InputError("there is nothing to explain in a prompt without pictures")
+    inputs = engine.process([chat])
+    plain = _run_plain(engine, inputs, pruned, options) if compare else None
+    stream = engine.answer(inputs, method=pruned, **options)
+    choices = watch(stream)
+    steps = _run(stream, engine)
+    if not choices:
+        raise InputError("the answer ended with its first token, so nothing was drafted")
+    visual = _shown(engine, chat, inputs, stream, choices[0])
+    return Trace(
+        title=title,
+        prompt=_prompt(chat),
+        method=pruned,
+        visual=visual,
+        pieces=steps.pieces,
+        rounds=steps.rounds,
+        stats=stream.session.stats,
+        plain=None if plain is None else _comparison(plain, stream.result),
+        settings=_settings(engine, stream, chat),
+        notes=_notes(visual, pruned, several=len(choices) > 1),
+    )
+
+
+def watch(stream: Stream) -> list[Choice]:
+    """Record what a stream's drafter keeps, with the target's attention scores.
+
+    Returns:
+        a list that is empty at first; the drafter appends its choices when it begins.
+
+    Raises:
+        ConfigError: the drafter does not prune visual tokens.
+    """
+    drafter = stream.session.drafter
+    if not isinstance(drafter, SmallModelDrafter) or drafter.pruning is None:
+        raise ConfigError(
+            "explain shows which visual tokens a draft keeps, but this draft keeps all of them: "
+            "use method specvlm"
+        )
+    choices: list[Choice] = []
+    drafter.pruning = replace(drafter.pruning, observer=choices.append)
+    # The heatmap needs the scores even if the pruner does not use them.
+    drafter.needs_scores = True
+    return choices
+
+
+def pruning_method(method: Any) -> SpecVLM:
+    """Return the method with a name, or from a dict or a dataclass.
+
+    Raises:
+        ConfigError: there is no such method, or it does not prune visual tokens.
+    """
+    resolved = resolve(method, has_draft=True)
+    if not isinstance(resolved, SpecVLM):
+        raise ConfigError(
+            f"explain shows which visual tokens a draft keeps, but method {resolved.name!r} keeps "
+            f"all of them: use method specvlm"
+        )
+    return resolved
+
+
+def _run_plain(engine: Engine, inputs: Inputs, method: SpecVLM, options: dict[str, Any]) -> Result:
+    """Decode plainly, after a warm-up that keeps lazy initialisation out of both measurements."""
+    short = {**options, "max_new_tokens": _WARM_UP_TOKENS}
+    engine.answer(inputs, method="plain", **short).run()
+    engine.answer(inputs, method=method, **short).run()
+    return engine.answer(inputs, method="plain", **options).run()
+
+
+def _comparison(plain: Result, traced: Result) -> PlainRun:
+    return PlainRun(plain.stats.e2e, plain.stats.decode, plain.tokens == traced.tokens)
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The rounds of an answer and its text."""
+
+    rounds: tuple[Round, ...]
+    pieces: tuple[Piece, ...]
+
+
+def _run(stream: Stream, engine: Engine) -> _Steps:
+    """Run a stream to its end and record each round."""
+    stats = stream.session.stats
+    rounds = []
+    spans = []
+    drafted = 0
+    for number, chunk in enumerate(stream):
+        if number:
+            newly_drafted = stats.drafted - drafted
+            rounds.append(Round(newly_drafted, sum(chunk.from_draft), len(chunk.tokens)))
+        drafted = stats.drafted
+        for token, from_draft in zip(chunk.tokens, chunk.from_draft, strict=True):
+            spans.append((token, from_draft, number))
+    return _Steps(tuple(rounds), pieces_of(spans, engine.target.processor.tokenizer))
+
+
+def pieces_of(spans: Sequence[tuple[int, bool, int]], tokenizer: Any) -> tuple[Piece, ...]:
+    """Return the text that each token adds to the tokens before it.
+
+    Args:
+        spans: id, whether the draft supplied it, and round of each token.
+        tokenizer: the target's tokenizer.
+    """
+    ids, told, pieces = [token for token, _, _ in spans], 0, []
+    for count, (_, drafted, number) in enumerate(spans, 1):
+        text = tokenizer.decode(ids[:count], skip_special_tokens=True)
+        # An incomplete character becomes part of the piece whose token completes it.
+        if len(text) > told and (
+            count == len(ids) or not text.endswith("\N{REPLACEMENT CHARACTER}")
+        ):
+            pieces.append(Piece(text[told:], drafted, number))
+            told = len(text)
+    return tuple(pieces)
+
+
+def _shown(
+    engine: Engine, chat: Conversation, inputs: Inputs, stream: Stream, choice: Choice
+) -> VisualTokens:
+    """The draft's visual tokens on the pictures that its own processor made."""
+    separate = None if isinstance(stream.session.drafter, SelfDrafter) else engine.draft
+    model_inputs = inputs.target if separate is None or inputs.draft is None else inputs.draft
+    return lay_out(choice, chat, model_inputs, (separate or engine.target).processor)
+
+
+def lay_out(
+    choice: Choice, chat: Conversation, inputs: Mapping[str, Any], processor: Any
+) -> VisualTokens:
+    """Arrange a pruner's choice on the pictures of a prompt.
+
+    Args:
+        choice: the kept tokens among the draft's visual tokens.
+        chat: the conversation with its media.
+        inputs: what the processor returned for the conversation.
+        processor: of the model that drafts.
+    """
+    cells = choice.visual.cells.cpu().numpy()
+    runs = token_runs(choice)
+    views_per_run = [len(np.unique(cells[run, 0])) for run in runs]
+    whole = whole_pictures(cells, runs, len(chat.images))
+    pictures = locate_pictures(chat, inputs, processor, views_per_run, whole)
+    return build_views(choice, pictures)
+
+
+def _prompt(chat: Conversation) -> str:
+    texts = []
+    for message in chat.messages:
+        texts += [item["text"] for item in message["content"] if item["type"] == "text"]
+    return " ".join(texts)
+
+
+def _settings(engine: Engine, stream: Stream, chat: Conversation) -> dict[str, str]:
+    """Models, media and versions by name."""
+    drafts_itself = engine.draft is None or isinstance(stream.session.drafter, SelfDrafter)
+    backbone = engine.target.backbone
+    media = [f"{len(video.frames)} frames of {video.duration:.1f} s" for video in chat.videos]
+    media += [f"{image.width} x {image.height} pixels" for image in chat.images]
+    return {
+        "target": engine.target.name,
+        "draft": "the target itself"
+        if drafts_itself or engine.draft is None
+        else engine.draft.name,
+        "media": ", ".join(media),
+        "precision": str(backbone.dtype).removeprefix("torch."),
+        "device": str(backbone.device),
+        "versions": f"draftlens {__version__}, torch {torch.__version__}, "
+        f"transformers {transformers.__version__}",
+    }
+
+
+def _notes(visual: VisualTokens, method: SpecVLM, several: bool) -> tuple[str, ...]:
+    """Sentences about what the pictures do not show by themselves."""
+    notes = []
+    spare = visual.spare
+    if spare.total == 1:
+        state = "kept" if spare.kept else "pruned"
+        notes.append(
+            f"1 visual token ends a row or a picture and has no cell of its own; it is {state}."
+        )
+    elif spare.total:
+        notes.append(
+            f"{spare.total} visual tokens end rows or pictures and have no cells of their own; "
+            f"{spare.kept} of them are kept."
+        )
+    if several:
+        notes.append(
+            "Each layer keeps different tokens (kv sparse); the pictures show the tokens that the "
+            "sum of the scores over all layers would keep."
+        )
+    if not make_pruner(method.pruner, asdict(method)).needs_scores:
+        notes.append(
+            f"Pruner {method.pruner} does not use attention scores; they were computed for these "
+            f"pictures only."
+        )
+    if any(view.image is None for view in visual.views):
+        notes.append(
+            "Cells without a picture are drawn in the order of the prompt, because their places in "
+            "the picture are not known."
+        )
+    if any(view.aspect != view.source_aspect for view in visual.views):
+        notes.append(f"Pictures longer than {MAX_ASPECT:g} to 1 are drawn as {MAX_ASPECT:g} to 1.")
+    return tuple(notes)
