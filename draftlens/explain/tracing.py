@@ -353,9 +353,9 @@ def _notes(visual: VisualTokens, method: SpecVLM, several: bool) -> tuple[str, .
     notes = []
     spare = visual.spare
     if spare.total == 1:
-        fate = "kept" if spare.kept else "pruned"
+        state = "kept" if spare.kept else "pruned"
         notes.append(
-            f"1 visual token ends a row or a picture and has no cell of its own; it is {fate}."
+            f"1 visual token ends a row or a picture and has no cell of its own; it is {state}."
         )
     elif spare.total:
         notes.append(

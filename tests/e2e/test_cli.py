@@ -20,7 +20,7 @@ PICTURE = str(CLIPS / "shapes.png")
 
 @pytest.fixture
 def run(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`draftlens` with these words."""
+    """Call `draftlens` with some arguments."""
     return command
 
 
@@ -48,7 +48,7 @@ def test_demo_json_holds_the_figures(run) -> None:
 
 
 def test_a_name_with_brackets_is_shown_as_it_is(run, tmp_path: Path) -> None:
-    """As video downloaders give them; to rich they would be a style and a picture."""
+    """Video downloaders write such names; rich would read them as a style and an emoji."""
     clip = tmp_path / "Trip :x: [dqw4w9WgXcQ].mp4"
     shutil.copy(CLIP, clip)
     status, out, err = run(
@@ -60,7 +60,7 @@ def test_a_name_with_brackets_is_shown_as_it_is(run, tmp_path: Path) -> None:
 
 
 def test_without_a_draft_nothing_is_drafted(run) -> None:
-    """Even though the name of the target stands for a pair."""
+    """Even though the name of the target is that of a pair."""
     words = ["--draft", "none", "--frames", "2", "--max-new-tokens", "6", "--device", "cpu"]
     status, out, err = run("caption", CLIP, *words, "--json")
     assert status == 0, err
@@ -119,7 +119,7 @@ def test_verify_finds_no_difference(run, words: list[str]) -> None:
     assert report["tokens"] > 0
 
 
-def test_verify_tells_of_several_clips_in_one_json(run) -> None:
+def test_verify_prints_several_clips_as_one_json(run) -> None:
     words = ["--max-new-tokens", "4", "--device", "cpu", "--json"]
     status, out, _ = run("verify", CLIP, CLIP, *words)
     assert status == 0
@@ -129,14 +129,14 @@ def test_verify_tells_of_several_clips_in_one_json(run) -> None:
 def test_verify_asks_about_an_image_what_ask_does(run, monkeypatch: pytest.MonkeyPatch) -> None:
     from draftlens.cli import app
 
-    asked = []
+    prompts = []
     read = app.read_media
     monkeypatch.setattr(
-        app, "read_media", lambda *given, **media: asked.append(given[2]) or read(*given, **media)
+        app, "read_media", lambda *args, **media: prompts.append(args[2]) or read(*args, **media)
     )
     for words in ([PICTURE, "--images"], [CLIP], [CLIP, "--prompt", "What?"]):
         run("verify", *words, "--max-new-tokens", "2", "--device", "cpu")
-    assert asked == ["Describe the image.", "Describe the video.", "What?"]
+    assert prompts == ["Describe the image.", "Describe the video.", "What?"]
 
 
 def test_verify_exits_with_1_on_a_difference_and_shows_where(
@@ -165,7 +165,7 @@ def test_verify_refuses_what_cannot_be_compared(run) -> None:
     assert "rejection sampling draws other tokens by design" in " ".join(err.split())
 
 
-def test_doctor_tells_of_the_machine_and_of_a_pair(run) -> None:
+def test_doctor_shows_the_machine_and_a_pair(run) -> None:
     status, out, _ = run("doctor", "--json", "--target", "embedded", "--device", "cpu")
     facts = json.loads(out)
     assert status == 0

@@ -23,7 +23,7 @@ SHORT = ["--max-new-tokens", "6"]
 
 @pytest.fixture
 def run(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`draftlens explain` with these words."""
+    """Call `draftlens explain` with some arguments."""
     return lambda *words: command("explain", *words, "--device", "cpu")
 
 
@@ -81,18 +81,18 @@ def test_pictures_like_a_line_have_a_sheet_of_ordinary_size(
 ) -> None:
     Image.open(PICTURE).resize(size).save(tmp_path / "line.png")
     out = tmp_path / "out"
-    status, said, err = run(
+    status, printed, err = run(
         "--images", str(tmp_path / "line.png"), "--no-compare", *SHORT, "--out", str(out)
     )
     assert status == 0, err
-    assert "Pictures longer than 20 to 1 are drawn as 20 to 1." in said
+    assert "Pictures longer than 20 to 1 are drawn as 20 to 1." in printed
     with Image.open(out / "line.png") as drawn:
         assert drawn.width == 1600
         assert drawn.height < high
 
 
 def test_without_a_draft_the_target_drafts_for_itself(run, tmp_path: Path) -> None:
-    """Even though the name of the target stands for a pair."""
+    """Even though the name of the target is that of a pair."""
     words = ["--draft", "none", "--frames", "2", "--no-compare", "--json", "--out", str(tmp_path)]
     status, out, err = run(str(CLIP), *SHORT, *words)
     assert status == 0, err
@@ -102,23 +102,23 @@ def test_without_a_draft_the_target_drafts_for_itself(run, tmp_path: Path) -> No
 def test_the_trace_is_that_of_the_answer(engine: draftlens.Engine) -> None:
     options = {"max_new_tokens": 60}
     chat = read(ask("Describe the video.", video=CLIP), 4)
-    found = trace(engine, chat, "clip", compare=False, **options)
+    answer = trace(engine, chat, "clip", compare=False, **options)
     plain = engine.generate(
         "Describe the video.", video=CLIP, num_frames=4, method="specvlm", **options
     )
-    assert "".join(piece.text for piece in found.pieces) == plain.text
-    assert all(one.emitted == one.accepted + 1 for one in found.rounds[:-1])
+    assert "".join(piece.text for piece in answer.pieces) == plain.text
+    assert all(entry.emitted == entry.accepted + 1 for entry in answer.rounds[:-1])
     assert (
-        sum(one.accepted for one in found.rounds)
+        sum(entry.accepted for entry in answer.rounds)
         == plain.stats.accepted
         == sum(map(sum, plain.from_draft))
     )
-    assert sum(one.drafted for one in found.rounds) == plain.stats.drafted
-    assert sum(one.emitted for one in found.rounds) == plain.stats.emitted - 1
-    assert found.visual.counts == (plain.stats.kept, plain.stats.visual)
-    assert found.pieces[0].round == 0
-    assert not found.pieces[0].drafted
-    assert {piece.round for piece in found.pieces} <= set(range(len(found.rounds) + 1))
+    assert sum(entry.drafted for entry in answer.rounds) == plain.stats.drafted
+    assert sum(entry.emitted for entry in answer.rounds) == plain.stats.emitted - 1
+    assert answer.visual.counts == (plain.stats.kept, plain.stats.visual)
+    assert answer.pieces[0].round == 0
+    assert not answer.pieces[0].drafted
+    assert {piece.round for piece in answer.pieces} <= set(range(len(answer.rounds) + 1))
 
 
 @pytest.mark.parametrize(

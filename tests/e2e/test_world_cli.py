@@ -1,5 +1,5 @@
-"""`draftlens world` as a person uses it: folders that other tools read, one sentence where that
-cannot be."""
+"""`draftlens world` as a person uses it: folders that other tools read, and errors as one
+sentence."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ SMALL = ("--frames", "8", "--rate", "8", "--side", "128")
 
 @pytest.fixture
 def world(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`draftlens world` with these words."""
+    """Call `draftlens world` with some arguments."""
     return partial(command, "world")
 
 
 def test_the_folder_one_is_in(world, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It stays, and its name matters as little as anywhere."""
+    """The current folder is written to and not replaced."""
     monkeypatch.chdir(tmp_path)
     before = tmp_path.stat().st_ino
     status, _, err = world(
@@ -42,11 +42,11 @@ def test_the_folder_one_is_in(world, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_clips_and_pictures_for_llava(world, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "world"
-    status, said, err = world(
+    status, printed, err = world(
         str(out), "--clips", "2", "--pictures", "1", "--pairs", "1", "--talks", "1", *SMALL
     )
     assert (status, err) == (0, "")
-    assert " ".join(said.split()) == f"{out}: 5 entries to train, 4 entries to test"
+    assert " ".join(printed.split()) == f"{out}: 5 entries to train, 4 entries to test"
     rows = [
         row for name in ("train", "test") for row in json.loads((out / f"{name}.json").read_text())
     ]
@@ -65,7 +65,7 @@ def test_clips_and_pictures_for_llava(world, tmp_path: Path) -> None:
 def test_a_held_out_folder_for_datasets(world, tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     none = ("--clips", "0", "--talks", "0", "--pairs", "0")
-    status, said, _ = world(
+    status, printed, _ = world(
         str(tmp_path / "x"),
         *none,
         "--pictures",
@@ -78,7 +78,7 @@ def test_a_held_out_folder_for_datasets(world, tmp_path: Path) -> None:
         "--json",
     )
     assert status == 0
-    assert json.loads(said) == {"folder": str(tmp_path / "x"), "train": 0, "test": 2}
+    assert json.loads(printed) == {"folder": str(tmp_path / "x"), "train": 0, "test": 2}
     rows = datasets.load_dataset(str(tmp_path / "x"), cache_dir=str(tmp_path / "cache"))["test"]
     assert rows["seed"][:] == [HELD_OUT, HELD_OUT + 1]
     for row in rows:

@@ -1,5 +1,5 @@
-"""Parts of the command line that a whole run does not show: line breaks, names, bars on a terminal,
-threads."""
+"""Parts of the command line that a run of a command does not cover: line breaks, names, progress
+on a terminal, threads."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 
 
 def cells_of(printed: str) -> list[list[str]]:
-    """The texts of a table's rows, folded ones put together again."""
+    """The cells of a printed table, with folded cells joined."""
     rows: list[list[str]] = []
     for line in printed.splitlines():
         parts = [part.strip() for part in line.split("│")[1:-1]]
@@ -85,7 +85,7 @@ def test_a_table_shows_names_as_they_are(narrow: io.StringIO, name: str) -> None
 
 
 def test_a_table_folds_what_is_too_long(narrow: io.StringIO) -> None:
-    """Cut, the three would read alike."""
+    """If they were cut, the three names would be the same."""
     names = [f"specvlm,prune_ratio=0.{digit},attention_mass=0.{digit}" for digit in (5, 7, 9)]
     columns = ["method", *(f"figure{number}" for number in range(8))]
     table("", columns, [[name, *["1.00"] * 8] for name in names])
@@ -94,10 +94,10 @@ def test_a_table_folds_what_is_too_long(narrow: io.StringIO) -> None:
     assert max(map(len, narrow.getvalue().splitlines())) <= 80
 
 
-def test_titles_and_figures_look_as_ever(
+def test_titles_are_bold_and_figures_are_aligned_right(
     narrow: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bold title and heads, first column to the left, the others to the right."""
+    """Bold title and headers, first column aligned left and the others right."""
     styled = Console(file=narrow, width=80, force_terminal=True, color_system="standard")
     monkeypatch.setattr(show, "console", styled)
     table("the title", ["name", "figure"], [["a", "1"]])
@@ -105,12 +105,12 @@ def test_titles_and_figures_look_as_ever(
         assert words in narrow.getvalue()
 
 
-def test_paths_are_told_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_paths_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     show_files(Path("runs:x:/[/old]"), "a[b].png")
     assert capsys.readouterr().out == "runs:x:/[/old] holds a[b].png\n"
 
 
-def test_what_was_approximate_is_told_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_approximate_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     result = Result(
         [[1, 2]],
         [[False, True]],
@@ -119,14 +119,14 @@ def test_what_was_approximate_is_told_as_it_is(capsys: pytest.CaptureFixture[str
         ("a [bold] step", "[/x]"),
     )
     show_stats(result)
-    told = capsys.readouterr().err
-    assert "1 from the draft · mean acceptance length" in told
-    assert told.endswith("· approximate: a [bold] step, [/x]\n")
+    printed = capsys.readouterr().err
+    assert "1 from the draft · mean acceptance length" in printed
+    assert printed.endswith("· approximate: a [bold] step, [/x]\n")
 
 
 @pytest.fixture
 def drawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """What is drawn on the error stream, a terminal or not."""
+    """What is drawn on the error stream, which is a terminal if the parameter is True."""
     file = io.StringIO()
     monkeypatch.setattr(
         progress,
@@ -137,12 +137,12 @@ def drawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> io
 
 
 def draw_all(quiet: bool) -> list[bool]:
-    """Every kind of progress once; whether the two that give something to call gave it."""
+    """Draw every kind of progress; return whether the count bar and the progress bars are drawn."""
     with spinner("loading the model", quiet):
         pass
-    with count_bar("reading frames", quiet) as told:
-        if told:
-            told(2, 5)
+    with count_bar("reading frames", quiet) as on_item:
+        if on_item:
+            on_item(2, 5)
     with progress_bars(quiet) as bars:
         bar = ProgressBar(bars)
         bar.plan(4)
@@ -154,7 +154,7 @@ def draw_all(quiet: bool) -> list[bool]:
             4,
             "captions",
         )
-    return [told is not None, not bars.disable]
+    return [on_item is not None, not bars.disable]
 
 
 @pytest.mark.parametrize("drawn", [True], indirect=True)
@@ -191,7 +191,7 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Sized(torch.nn.Module):
-    """A model of a given number of parameters that holds no memory."""
+    """A model with a number of parameters that takes no memory."""
 
     device = torch.device("cpu")
 

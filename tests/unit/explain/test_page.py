@@ -1,4 +1,4 @@
-"""The page: well-formed, whole in itself, and its data are the trace."""
+"""The page is well-formed, loads nothing, and contains the data of the trace."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from PIL import Image
 
 from draftlens.explain import page
 from draftlens.explain.html import inline_image
-from tests.unit.explain.traces import shown, trace_of
+from tests.unit.explain.traces import trace_of, visual_tokens
 
 VOID = {"meta", "img", "br", "line", "rect"}
 NASTY = 'a "clip" </script><b>&amp;\'.mp4 <!-- http: //x'
 
 
 class Reader(HTMLParser):
-    """Checks that tags close in order and keeps attributes and texts."""
+    """Checks that tags close in order, and collects attributes and texts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,14 +56,14 @@ def parsed(text: str) -> Reader:
 
 
 def scripts(text: str) -> dict[str, object]:
-    found = re.findall(
+    scripts = re.findall(
         r'<script type="application/json" id="(\w+)">(.*?)</script>', text, re.DOTALL
     )
-    return {name: json.loads(content) for name, content in found}
+    return {name: json.loads(content) for name, content in scripts}
 
 
 def test_the_data_are_the_trace() -> None:
-    trace = trace_of(shown(spare=2), notes=("Something.",))
+    trace = trace_of(visual_tokens(spare=2), notes=("Something.",))
     data = scripts(page(trace))["trace"]
     assert data == json.loads(json.dumps(trace.to_dict()))
     assert isinstance(data, dict)
@@ -72,7 +72,7 @@ def test_the_data_are_the_trace() -> None:
 
 
 def test_the_page_is_well_formed_and_loads_nothing() -> None:
-    text = page(trace_of(shown()))
+    text = page(trace_of(visual_tokens()))
     reader = parsed(text)
     assert not re.search(r"https?:", text)
     assert "@import" not in text
@@ -92,7 +92,7 @@ def test_the_page_is_well_formed_and_loads_nothing() -> None:
 
 
 def test_no_text_breaks_out_of_its_place() -> None:
-    trace = trace_of(shown(), title=NASTY, prompt=NASTY, notes=(NASTY,))
+    trace = trace_of(visual_tokens(), title=NASTY, prompt=NASTY, notes=(NASTY,))
     text = page(trace)
     reader = parsed(text)
     assert "".join(words for tag, words in reader.texts if tag == "h1") == NASTY
@@ -102,7 +102,7 @@ def test_no_text_breaks_out_of_its_place() -> None:
 
 
 def test_every_view_round_and_token_is_there() -> None:
-    reader = parsed(page(trace_of(shown(3))))
+    reader = parsed(page(trace_of(visual_tokens(3))))
     by = {
         name: [a[name] for _, a in reader.tags if name in a] for name in ("data-view", "data-round")
     }
@@ -121,7 +121,7 @@ def test_every_view_round_and_token_is_there() -> None:
 
 
 def test_bars_of_rounds_are_as_high_as_tokens() -> None:
-    text = page(trace_of(shown()))
+    text = page(trace_of(visual_tokens()))
     chart = text[text.index("Tokens of each round") :]
     heights = [
         float(h)
@@ -140,14 +140,14 @@ def test_bars_of_rounds_are_as_high_as_tokens() -> None:
 
 
 def test_pictures_are_inlined_as_they_are() -> None:
-    given = Image.new("RGB", (900, 300), (200, 40, 40))
-    address = inline_image(given, 300)
+    image = Image.new("RGB", (900, 300), (200, 40, 40))
+    address = inline_image(image, 300)
     picture = Image.open(
         io.BytesIO(base64.b64decode(address.removeprefix("data:image/jpeg;base64,")))
     )
     assert picture.size == (300, 100)
     assert np.abs(np.asarray(picture, int) - (200, 40, 40)).max() < 6
-    assert given.size == (900, 300)  # others show it too
+    assert image.size == (900, 300)  # the picture itself is not changed
 
 
 @pytest.mark.parametrize(
@@ -177,9 +177,9 @@ def test_pictures_like_a_line_are_as_thick_as_they_are_drawn(
 def test_long_pictures_have_room_on_the_page(
     size: tuple[int, int], row: str | None, frame: str
 ) -> None:
-    """A narrow one is at most 1200 pixels high, a broad one has a row of its own, any other fills
-    its column."""
-    tags = parsed(page(trace_of(shown(1, image=Image.new("RGB", size), kept=(5,))))).tags
+    """A narrow picture is at most 1200 pixels high, a broad one has a row of its own, and any
+    other fills its column."""
+    tags = parsed(page(trace_of(visual_tokens(1, image=Image.new("RGB", size), kept=(5,))))).tags
     assert [attributes.get("style") for tag, attributes in tags if tag == "figure"] == [row]
     assert [
         attributes["style"] for _, attributes in tags if attributes.get("class") == "frame"
@@ -187,9 +187,10 @@ def test_long_pictures_have_room_on_the_page(
 
 
 def test_views_without_pictures_scores_or_times_have_a_page_too() -> None:
-    for view in (found := shown(2, image=None, when=False)).views:
+    visual = visual_tokens(2, image=None, when=False)
+    for view in visual.views:
         view.scores[:] = np.nan
-    text = page(trace_of(found))
+    text = page(trace_of(visual))
     parsed(text)
     assert "Attention" not in text
     data = scripts(text)["trace"]
@@ -201,9 +202,13 @@ STAND_IN = """
 const page = JSON.parse(require("fs").readFileSync(0, "utf8"));
 class Part {
   constructor(tagName, dataset = {}, textContent = "") {
-    Object.assign(this, { tagName, dataset, textContent, heard: {}, inside: {}, marks: {}, drawn: 0, hidden: true });
+    Object.assign(this, { tagName, dataset, textContent, drawn: 0, hidden: true });
+    Object.assign(this, { heard: {}, inside: {}, marks: {} });
     Object.assign(this, { clientWidth: 40, clientHeight: 30, style: { setProperty() {} } });
-    this.classList = { add: (name) => { this.marks[name] = true; }, remove: (name) => { this.marks[name] = false; } };
+    this.classList = {
+      add: (name) => { this.marks[name] = true; },
+      remove: (name) => { this.marks[name] = false; },
+    };
   }
   addEventListener(kind, act) { (this.heard[kind] ??= []).push(act); }
   fire(kind, x = 0, y = 0) { this.heard[kind].forEach((act) => act({ clientX: x, clientY: y })); }
@@ -217,10 +222,16 @@ const figures = page.trace.views.map((_, index) => new Part("FIGURE", { view: St
 const buttons = page.modes.map((mode) => new Part("BUTTON", { mode }));
 const rounds = page.trace.rounds.map((_, index) => new Part("rect", { round: String(index + 1) }));
 const ids = { tip: new Part("DIV") };
-for (const name of ["trace", "look"]) ids[name] = new Part("SCRIPT", {}, JSON.stringify(page[name]));
-const groups = { figure: figures, ".switch button": buttons, "[data-round]": rounds, "[data-view]": figures };
+for (const name of ["trace", "look"]) {
+  ids[name] = new Part("SCRIPT", {}, JSON.stringify(page[name]));
+}
+const groups = {
+  figure: figures, ".switch button": buttons, "[data-round]": rounds, "[data-view]": figures,
+};
 globalThis.document = {
-  getElementById: (id) => ids[id], querySelectorAll: (name) => groups[name], querySelector: () => new Part("DIV"),
+  getElementById: (id) => ids[id],
+  querySelectorAll: (name) => groups[name],
+  querySelector: () => new Part("DIV"),
   createElement: (name) => new Part(name),
 };
 Object.assign(globalThis, { window: globalThis, innerWidth: 800, innerHeight: 600 });
@@ -244,37 +255,37 @@ rounds[2].fire("pointerenter");
 told.here = rounds.map((round) => Boolean(round.marks.here));
 console.log(JSON.stringify(told));
 """
-"""As much of a browser as the script asks for: says what it draws and tells."""
+"""The parts of a browser that the script uses; prints what the script draws and shows."""
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-def test_the_script_draws_and_tells(tmp_path: Path) -> None:
-    """Two frames of 3 x 4 cells; the draft sees the first cell of the one and the sixth of the
-    other."""
-    text = page(trace_of(shown(2)))
+def test_the_script_draws_cells_and_describes_them(tmp_path: Path) -> None:
+    """Two frames of 3 x 4 cells; the first cell of one frame and the sixth of the other are
+    kept."""
+    text = page(trace_of(visual_tokens(2)))
     for name, content in (
         ("page.js", text.rpartition("<script>")[2].partition("</script>")[0]),
         ("run.js", STAND_IN),
     ):
         (tmp_path / name).write_text(content)
-    given = {
+    data = {
         **scripts(text),
         "script": str(tmp_path / "page.js"),
         "modes": ["attention", "picture", "kept"],
     }
     run = ["node", str(tmp_path / "run.js")]
-    told = json.loads(
+    output = json.loads(
         subprocess.run(
-            run, input=json.dumps(given), capture_output=True, check=True, text=True
+            run, input=json.dumps(data), capture_output=True, check=True, text=True
         ).stdout
     )
     # A kept cell has four edges. Besides, attention paints all twelve cells, and the other view
     # those left out.
-    assert told["drawn"] == {"attention": [12 + 4] * 2, "picture": [0, 0], "kept": [11 + 4] * 2}
+    assert output["drawn"] == {"attention": [12 + 4] * 2, "picture": [0, 0], "kept": [11 + 4] * 2}
     score = [f"attention {value / 12.5:.2f} x the mean cell" for value in (1, 18)]
-    assert told["cells"] == [
+    assert output["cells"] == [
         ["kept", "row 1, column 1", score[0], "rank 24 of 24"],
         ["kept", "row 2, column 2", score[1], "rank 7 of 24"],
     ]
-    assert told["round"] == ["round 3", "2 accepted of 25 drafted", "2 tokens emitted"]
-    assert told["here"] == [False, False, True]
+    assert output["round"] == ["round 3", "2 accepted of 25 drafted", "2 tokens emitted"]
+    assert output["here"] == [False, False, True]

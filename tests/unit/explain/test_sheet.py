@@ -1,5 +1,4 @@
-"""The sheet's pixels: kept cells are lit where they are, heat rises with scores, bars with
-shares."""
+"""The pixels of the contact sheet: kept cells are bright, heatmaps and bars show values."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from draftlens.explain.layout import (
     fit_inside,
 )
 from draftlens.explain.views import Counts, View, VisualTokens
-from tests.unit.explain.traces import GREY, brightness, shown, trace_of
+from tests.unit.explain.traces import GREY, brightness, trace_of, visual_tokens
 
 
 def middles(image: Image.Image, rows: int, columns: int) -> np.ndarray:
@@ -39,17 +38,17 @@ def middles(image: Image.Image, rows: int, columns: int) -> np.ndarray:
 
 @pytest.mark.parametrize("size", [(120, 90), (163, 91), (37, 29)])
 @pytest.mark.parametrize("image", [GREY, None])
-def test_kept_cells_are_lit_and_all_others_dark(
+def test_kept_cells_are_bright_and_all_others_dark(
     size: tuple[int, int], image: Image.Image | None
 ) -> None:
-    for view in shown(image=image, kept=(0, 1, 17, 30)).views:
+    for view in visual_tokens(image=image, kept=(0, 1, 17, 30)).views:
         values = middles(paint.kept_image(view, size), 3, 4)
         assert (values[view.kept] > 150).all()
         assert (values[~view.kept] < 80).all()
 
 
-def test_a_line_stands_on_every_edge_between_kept_and_other_cells_and_on_no_other() -> None:
-    view = shown(kept=(5, 6)).views[0]  # row 1, columns 1 and 2
+def test_a_line_is_drawn_on_every_edge_between_kept_and_pruned_cells_and_on_no_other() -> None:
+    view = visual_tokens(kept=(5, 6)).views[0]  # row 1, columns 1 and 2
     pixels = np.asarray(paint.kept_image(view, (120, 90)), np.float32)
     is_line = (np.abs(pixels - paint.rgb(paint.KEPT)) < 2).all(-1)
     assert is_line[45, 30]
@@ -62,7 +61,7 @@ def test_a_line_stands_on_every_edge_between_kept_and_other_cells_and_on_no_othe
 
 
 def test_heat_rises_with_the_score_on_one_scale() -> None:
-    views = shown().views
+    views = visual_tokens().views
     scale = paint.Scale.of(views)
     assert scale is not None
     values = np.concatenate(
@@ -87,9 +86,9 @@ def test_the_scale_is_logarithmic_and_never_too_narrow() -> None:
 
 
 @pytest.mark.parametrize("frames", [1, 4, 8, 16, 64])
-def test_cards_stand_where_the_layout_says(frames: int) -> None:
-    found = shown(frames, kept=(0, 7, 12 * frames - 1))
-    drawn, layout = sheet(trace_of(found)), fit([view.aspect for view in found.views])
+def test_cards_are_at_the_places_of_the_layout(frames: int) -> None:
+    visual = visual_tokens(frames, kept=(0, 7, 12 * frames - 1))
+    drawn, layout = sheet(trace_of(visual)), fit([view.aspect for view in visual.views])
     assert drawn.width == WIDTH
     assert drawn.height < 2000
     for index in (0, frames - 1):
@@ -101,19 +100,19 @@ def test_cards_stand_where_the_layout_says(frames: int) -> None:
             MARGIN + left + size[0],
             HEAD_HEIGHT + top + 30 + size[1],
         )
-        card = paint.kept_image(found.views[index], size)
+        card = paint.kept_image(visual.views[index], size)
         assert np.array_equal(np.asarray(drawn.crop(box)), np.asarray(card))
         assert box[2] <= WIDTH - MARGIN + 1
 
 
-def test_more_frames_than_have_room_are_thinned_out_evenly_and_it_is_said() -> None:
-    found = shown(200)
-    names = [view.name for view in select_views(found.views)]
+def test_more_frames_than_have_room_are_thinned_out_evenly_with_a_note() -> None:
+    visual = visual_tokens(200)
+    names = [view.name for view in select_views(visual.views)]
     assert len(names) == MAX_VIEWS
     assert (names[0], names[-1]) == ("frame 1", "frame 200")
-    assert footnotes(trace_of(found))[0].startswith("64 of 200 views are shown")
-    assert footnotes(trace_of(shown(64))) == []
-    assert sheet(trace_of(found)).height < 2000
+    assert footnotes(trace_of(visual))[0].startswith("64 of 200 views are shown")
+    assert footnotes(trace_of(visual_tokens(64))) == []
+    assert sheet(trace_of(visual)).height < 2000
 
 
 SIZES = {
@@ -166,9 +165,11 @@ LINES = [(1200, 6), (6, 1200), (30, 6000), (2, 1), (1, 1000)]
 def test_pictures_like_a_line_have_a_sheet_of_ordinary_size(
     size: tuple[int, int], frames: int
 ) -> None:
-    found = shown(frames, image=Image.new("RGB", size), kept=tuple(range(0, 12 * frames, 5)))
+    visual = visual_tokens(
+        frames, image=Image.new("RGB", size), kept=tuple(range(0, 12 * frames, 5))
+    )
     tracemalloc.start()
-    drawn = sheet(trace_of(found))
+    drawn = sheet(trace_of(visual))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert drawn.width == WIDTH
@@ -183,10 +184,10 @@ def test_what_is_longer_than_can_be_shown_is_drawn_shorter() -> None:
         ((2000, 100), 20),
         ((120, 90), 4 / 3),
     ):
-        assert shown(1, image=Image.new("RGB", size), kept=(5,)).views[0].aspect == pytest.approx(
-            aspect
-        )
-    view = shown(1, image=Image.new("RGB", (1200, 6), (180, 180, 180)), kept=(5,)).views[0]
+        assert visual_tokens(1, image=Image.new("RGB", size), kept=(5,)).views[
+            0
+        ].aspect == pytest.approx(aspect)
+    view = visual_tokens(1, image=Image.new("RGB", (1200, 6), (180, 180, 180)), kept=(5,)).views[0]
     top, left = HEAD_HEIGHT + 30, MARGIN
     drawn = sheet(trace_of(VisualTokens((view,), Counts(0, 0)))).crop(
         (left, top, WIDTH - MARGIN, top + 73)
@@ -197,7 +198,7 @@ def test_what_is_longer_than_can_be_shown_is_drawn_shorter() -> None:
 
 
 def test_cells_smaller_than_a_pixel_are_drawn_where_they_have_one() -> None:
-    """Of 30 rows on 12 pixels every pixel shows one: the row whose stretch it lies in."""
+    """Of 30 rows on 12 pixels, each pixel shows the row at its place."""
     kept = np.ones((30, 40), bool)
     kept[:15] = False
     view = View("", "", GREY, np.ones((30, 40), np.float32), kept, np.ones((30, 40), bool))
@@ -211,9 +212,12 @@ def test_cells_smaller_than_a_pixel_are_drawn_where_they_have_one() -> None:
 
 
 def test_a_line_of_text_has_room_above_a_narrow_picture() -> None:
-    """Among others it takes the width of the box; where all are narrow, the figure alone is
-    told."""
-    views = (*shown(3).views, *shown(1, image=Image.new("RGB", (10, 200)), kept=(5,)).views)
+    """Next to wider pictures the text takes the width of the box; if all are narrow, only the
+    figure is drawn."""
+    views = (
+        *visual_tokens(3).views,
+        *visual_tokens(1, image=Image.new("RGB", (10, 200)), kept=(5,)).views,
+    )
     layout = fit([view.aspect for view in views])
     left, top = layout.corner(3)
     line = sheet(trace_of(VisualTokens(views, Counts(0, 0)))).crop(
@@ -228,8 +232,8 @@ def test_a_line_of_text_has_room_above_a_narrow_picture() -> None:
 
 
 def test_bars_are_as_high_as_shares() -> None:
-    found = shown(2, kept=(*range(6), 12, 13, 14))  # 6 and 3 of 12
-    drawn = np.asarray(sheet(trace_of(found)), np.float32)
+    visual = visual_tokens(2, kept=(*range(6), 12, 13, 14))  # 6 and 3 of 12
+    drawn = np.asarray(sheet(trace_of(visual)), np.float32)
     below = (
         HEAD_HEIGHT + fit([4 / 3] * 2).height + 80
     )  # under the legend, which has a line of the same colour
@@ -254,4 +258,7 @@ def test_any_title_can_be_drawn() -> None:
     assert cut.endswith("…")
     assert 185 <= paint.font(20).getlength(cut) <= 200
     notes = ("a note " * 60,)
-    assert sheet(trace_of(shown(when=False), title="long name " * 40, notes=notes)).width == WIDTH
+    assert (
+        sheet(trace_of(visual_tokens(when=False), title="long name " * 40, notes=notes)).width
+        == WIDTH
+    )

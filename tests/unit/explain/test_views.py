@@ -1,4 +1,4 @@
-"""Cells, scores and pictures of the draft's visual tokens, for made-up prompts and for every
+"""Cells, scores and pictures of the draft's visual tokens, for artificial prompts and for every
 family."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from draftlens.media import Video
 from draftlens.media.conversation import Conversation
 from draftlens.prune import Visual
 from tests.families import FAMILIES, Family
-from tests.unit.explain.traces import shown, trace_of
+from tests.unit.explain.traces import trace_of, visual_tokens
 
 CASES = [
     (family, kind)
@@ -74,47 +74,47 @@ def test_every_family_gets_a_sheet_with_as_many_lit_cells_as_tokens_were_kept(
     )
     choices = watch(answer)
     stats = answer.run().stats
-    found = lay_out(choices[0], chat, inputs, family.tools)
+    visual = lay_out(choices[0], chat, inputs, family.tools)
     assert len(choices) == 1
-    assert found.counts == (stats.kept, stats.visual)
-    assert sum(view.counts[0] for view in found.views) == stats.kept - found.spare.kept > 0
-    assert all(view.has_token.all() for view in found.views)
-    assert all(np.isfinite(view.scores).all() for view in found.views)
-    assert np.concatenate([view.scores.ravel() for view in found.views]).mean() == pytest.approx(
+    assert visual.counts == (stats.kept, stats.visual)
+    assert sum(view.counts[0] for view in visual.views) == stats.kept - visual.spare.kept > 0
+    assert all(view.has_token.all() for view in visual.views)
+    assert all(np.isfinite(view.scores).all() for view in visual.views)
+    assert np.concatenate([view.scores.ravel() for view in visual.views]).mean() == pytest.approx(
         1, abs=1e-3
     )
-    assert all(view.image is not None for view in found.views)
-    drawn = sheet(trace_of(found))
+    assert all(view.image is not None for view in visual.views)
+    drawn = sheet(trace_of(visual))
     assert drawn.width == 1600
 
 
 def test_frames_that_share_their_cells_are_named_together() -> None:
-    found = locate_pictures(Conversation(videos=[clip(5)]), {}, None, [3], {})
-    assert [picture.name for picture in found] == ["frames 1, 2", "frames 3, 4", "frame 5"]
-    assert [picture.when for picture in found] == ["0.0 s", "1.0 s", "2.0 s"]
-    assert np.array_equal(np.asarray(found[1].image), noise(16, 24, 2))
+    located = locate_pictures(Conversation(videos=[clip(5)]), {}, None, [3], {})
+    assert [picture.name for picture in located] == ["frames 1, 2", "frames 3, 4", "frame 5"]
+    assert [picture.when for picture in located] == ["0.0 s", "1.0 s", "2.0 s"]
+    assert np.array_equal(np.asarray(located[1].image), noise(16, 24, 2))
 
 
-def test_tokens_behind_the_first_of_a_cell_have_no_place() -> None:
-    both = shown(kept=(0, 17, 47, 48), spare=2)
+def test_tokens_after_the_first_of_a_cell_have_no_place() -> None:
+    both = visual_tokens(kept=(0, 17, 47, 48), spare=2)
     assert both.counts == (4, 50)
     assert both.spare == (1, 2)
     assert both.views[3].kept[2, 3]
-    only_the_newline = shown(kept=(0, 17, 48), spare=2)
+    only_the_newline = visual_tokens(kept=(0, 17, 48), spare=2)
     assert not only_the_newline.views[3].kept.any()
 
 
-def test_scores_count_in_units_of_the_mean_cell_and_stand_in_their_places() -> None:
-    views = shown(spare=3).views
+def test_scores_are_relative_to_the_mean_cell_and_in_their_places() -> None:
+    views = visual_tokens(spare=3).views
     assert views[0].scores[0, 0] == pytest.approx(1 / 24.5)
     assert views[1].scores[1, 1] == pytest.approx(18 / 24.5)
     assert [tuple(place) for place in np.argwhere(views[1].kept)] == [(1, 1)]
 
 
-def test_runs_are_cut_where_text_stands() -> None:
+def test_runs_end_at_text() -> None:
     at = torch.tensor([3, 4, 5, 9, 10, 40])
-    made = Choice(at, Visual(torch.zeros(6, 3, dtype=torch.long), torch.zeros(6, 1)), at[:0])
-    assert token_runs(made) == [slice(0, 3), slice(3, 5), slice(5, 6)]
+    selection = Choice(at, Visual(torch.zeros(6, 3, dtype=torch.long), torch.zeros(6, 1)), at[:0])
+    assert token_runs(selection) == [slice(0, 3), slice(3, 5), slice(5, 6)]
 
 
 def rows_with_newlines(time: int, high: int, wide: int) -> np.ndarray:
@@ -136,7 +136,7 @@ def test_a_picture_is_shown_whole_twice_if_its_details_are_known() -> None:
 
 
 def test_of_tiles_only_the_first_shows_the_whole_picture() -> None:
-    """Where details could not be told from tiles: the place of the others is not known."""
+    """Two or three square tiles are not taken for an overview and its details."""
     two, three = (
         np.concatenate([square(0), square(1), [(1, 3, 3)] * 3]),
         np.concatenate([square(t) for t in range(3)]),
@@ -152,8 +152,8 @@ def test_of_tiles_only_the_first_shows_the_whole_picture() -> None:
 def test_details_lie_on_the_picture_in_its_own_shape(
     name: str, size: tuple[int, int], shape: tuple[int, int]
 ) -> None:
-    """Four cells to sixteen pixels; what two tiles side by side were padded with has none, rounded
-    up to a cell."""
+    """Sixteen pixels have four cells; the padding of two tiles side by side has none, rounded up to
+    a cell."""
     family = next(family for family in FAMILIES if family.name == name)
     chat = Conversation(images=[Image.fromarray(noise(*size))])
     inputs = processed(family, chat)
@@ -176,12 +176,12 @@ def test_a_cropped_picture_is_shown_as_the_model_saw_it() -> None:
     chat = Conversation(images=[source])
     for tile, size in ((cropped, (20, 20)), (whole, source.size)):
         pixels = torch.from_numpy(np.asarray(tile, np.float32) / 255).permute(2, 0, 1)[None]
-        found = locate_pictures(chat, {"pixel_values": pixels}, None, [1], {})
-        assert found[0].image is not None
-        assert found[0].image.size == size
+        located = locate_pictures(chat, {"pixel_values": pixels}, None, [1], {})
+        assert located[0].image is not None
+        assert located[0].image.size == size
 
 
-def test_a_drafter_that_leaves_nothing_out_cannot_be_watched() -> None:
+def test_a_drafter_that_keeps_all_tokens_cannot_be_watched() -> None:
     family = FAMILIES[0]
     answer = stream(
         family.build(), processed(family, chat_of("image")), method="plain", max_new_tokens=4

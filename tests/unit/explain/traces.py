@@ -1,4 +1,4 @@
-"""Made-up traces: every cell is known beforehand."""
+"""Artificial traces with known cells."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def choice(
     kept: tuple[int, ...] = (0, 17),
     spare: int = 0,
 ) -> Choice:
-    """A raster of cells with scores 1, 2, 3, ...; `spare` tokens more share the last cell."""
+    """A grid of cells with scores 1, 2, 3, ...; `spare` further tokens share the last cell."""
     grid = torch.cartesian_prod(torch.arange(frames), torch.arange(rows), torch.arange(columns))
     cells = torch.cat([grid, grid[-1:].expand(spare, -1)])
     scores = torch.arange(1.0, len(cells) + 1)
@@ -35,19 +35,19 @@ def choice(
     )
 
 
-def shown(
+def visual_tokens(
     frames: int = 4, image: Image.Image | None = GREY, when: bool = True, **options
 ) -> VisualTokens:
-    """The same on grey pictures."""
-    made = choice(frames, **options)
+    """The visual tokens of a `choice` with these options, on grey pictures."""
+    selection = choice(frames, **options)
     pictures = [
         Picture(f"frame {t + 1}", f"{t / 2:.1f} s" if when else "", image) for t in range(frames)
     ]
-    return build_views(made, pictures)
+    return build_views(selection, pictures)
 
 
 def trace_of(
-    shown: VisualTokens, title: str = "clip.mp4", prompt: str = "Describe the video.", notes=()
+    visual: VisualTokens, title: str = "clip.mp4", prompt: str = "Describe the video.", notes=()
 ) -> Trace:
     """A trace of three rounds and a short answer."""
     rounds = (Round(25, 3, 4), Round(25, 0, 1), Round(25, 2, 2))
@@ -63,7 +63,7 @@ def trace_of(
         title,
         prompt,
         SpecVLM(),
-        shown,
+        visual,
         pieces,
         rounds,
         stats,
