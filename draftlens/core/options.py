@@ -63,5 +63,9 @@ def build(registry: Registry, name: Any, options: Mapping[str, Any]) -> Any:
 
 def describe(registry: Registry, chosen: Any) -> dict[str, Any]:
     """The name and options of an object, from which `make` builds an equal one."""
-    options = dataclasses.asdict(chosen) if dataclasses.is_dataclass(chosen) else {}
-    return {"name": registry.name_of(type(chosen)), **options}
+    description = {"name": registry.name_of(type(chosen))}
+    if dataclasses.is_dataclass(chosen):
+        for field in dataclasses.fields(chosen):
+            if field.init:
+                description[field.name] = getattr(chosen, field.name)
+    return description

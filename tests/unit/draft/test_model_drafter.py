@@ -266,3 +266,47 @@ def test_a_tuner_is_told_what_drafting_and_checking_took(monkeypatch: pytest.Mon
         tell(drafter, rows, Verdict((path, path), ((3,) * (len(path) + 1),) * 2))
         running = [path] if budget == 2 else [path, path]
         assert told == [(chain(depth), depth), (chain(depth), running, 50)]
+
+
+def joined(drafter: ModelDrafter, rows: list[Sequence], *answers: list[int]) -> None:
+    """Further rows with prompts of four tokens join."""
+    prompt_ids = torch.tensor([[0, 0, 0, 3]] * len(answers))
+    more = sequences(prompt_ids, answers)
+    encoded = drafter.encode({"input_ids": prompt_ids})
+    context = TargetContext(encoded, KVCache(1, len(answers), 4), room=20)
+    drafter.begin(batch_of(more), encoded, context)
+    rows += more
+
+
+@pytest.mark.parametrize("topology", [chain(3), FORKED])
+def test_rows_join_and_leave_between_rounds(topology: Topology) -> None:
+    drafter, rows = begun(topology)
+    propose(drafter, rows, 3)
+    tell(drafter, rows, Verdict(((0,), ()), ((3, 9), (1,))))
+    joined(drafter, rows, [4], [8])
+    tree = propose(drafter, rows, 3)
+    assert tree.tokens[:, 0].tolist() == [0, 2, 5, 9]
+    assert held(drafter, 2)[:5] == [0, 0, 0, 3, 4]
+    tell(drafter, rows, Verdict(((), (), (0,), ()), ((5,), (6,), (5, 7), (1,))))
+    drafter.remove(0)
+    rows[0] = rows.pop()
+    assert drafter.model.prompt_lengths == [4, 3, 4]
+    tree = propose(drafter, rows, 3)
+    assert tree.tokens[:, 0].tolist() == [2, 7, 8]
+    assert held(drafter, 0)[:6] == [0, 0, 0, 3, 8, 1]
+    assert held(drafter, 1)[:6] == [0, 0, 5, 6, 1, 6]
+    assert held(drafter, 2)[:7] == [0, 0, 0, 3, 4, 5, 7]
+    drafter.remove(2)
+    rows.pop()
+    assert propose(drafter, rows, 3).tokens[:, 0].tolist() == [2, 7]
+
+
+def test_each_row_draws_with_its_own_noise() -> None:
+    """Rejection sampling: a row's guesses do not depend on the rows beside it."""
+    rule = SamplingRule(do_sample=True, acceptance="rejection")
+    drafter, rows = begun(FORKED, rule)
+    both = propose(drafter, rows, 3)
+    drafter, rows = begun(FORKED, rule)
+    drafter.remove(0)
+    del rows[0]
+    assert torch.equal(propose(drafter, rows, 3).tokens, both.tokens[1:])

@@ -202,9 +202,13 @@ STAND_IN = """
 const page = JSON.parse(require("fs").readFileSync(0, "utf8"));
 class Part {
   constructor(tagName, dataset = {}, textContent = "") {
-    Object.assign(this, { tagName, dataset, textContent, heard: {}, inside: {}, marks: {}, drawn: 0, hidden: true });
+    Object.assign(this, { tagName, dataset, textContent, drawn: 0, hidden: true });
+    Object.assign(this, { heard: {}, inside: {}, marks: {} });
     Object.assign(this, { clientWidth: 40, clientHeight: 30, style: { setProperty() {} } });
-    this.classList = { add: (name) => { this.marks[name] = true; }, remove: (name) => { this.marks[name] = false; } };
+    this.classList = {
+      add: (name) => { this.marks[name] = true; },
+      remove: (name) => { this.marks[name] = false; },
+    };
   }
   addEventListener(kind, act) { (this.heard[kind] ??= []).push(act); }
   fire(kind, x = 0, y = 0) { this.heard[kind].forEach((act) => act({ clientX: x, clientY: y })); }
@@ -218,10 +222,16 @@ const figures = page.trace.views.map((_, index) => new Part("FIGURE", { view: St
 const buttons = page.modes.map((mode) => new Part("BUTTON", { mode }));
 const rounds = page.trace.rounds.map((_, index) => new Part("rect", { round: String(index + 1) }));
 const ids = { tip: new Part("DIV") };
-for (const name of ["trace", "look"]) ids[name] = new Part("SCRIPT", {}, JSON.stringify(page[name]));
-const groups = { figure: figures, ".switch button": buttons, "[data-round]": rounds, "[data-view]": figures };
+for (const name of ["trace", "look"]) {
+  ids[name] = new Part("SCRIPT", {}, JSON.stringify(page[name]));
+}
+const groups = {
+  figure: figures, ".switch button": buttons, "[data-round]": rounds, "[data-view]": figures,
+};
 globalThis.document = {
-  getElementById: (id) => ids[id], querySelectorAll: (name) => groups[name], querySelector: () => new Part("DIV"),
+  getElementById: (id) => ids[id],
+  querySelectorAll: (name) => groups[name],
+  querySelector: () => new Part("DIV"),
   createElement: (name) => new Part(name),
 };
 Object.assign(globalThis, { window: globalThis, innerWidth: 800, innerHeight: 600 });
@@ -250,7 +260,8 @@ console.log(JSON.stringify(told));
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_the_script_draws_cells_and_describes_them(tmp_path: Path) -> None:
-    """Two frames of 3 x 4 cells: the first cell of one frame and the sixth of the other are kept."""
+    """Two frames of 3 x 4 cells; the first cell of one frame and the sixth of the other are
+    kept."""
     text = page(trace_of(visual_tokens(2)))
     for name, content in (
         ("page.js", text.rpartition("<script>")[2].partition("</script>")[0]),

@@ -1,4 +1,4 @@
-"""The pixels of the contact sheet: kept cells are bright, and heatmaps and bars show their values."""
+"""The pixels of the contact sheet: kept cells are bright, heatmaps and bars show values."""
 
 from __future__ import annotations
 

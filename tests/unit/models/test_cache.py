@@ -9,9 +9,10 @@ import pytest
 import torch
 import transformers
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from draftlens.core.errors import UnsupportedModelError
-from draftlens.models.cache import KVCache, check_rollback
+from draftlens.models.cache import GROWTH, KVCache, check_rollback
 
 LAYERS, HEADS, KEY_WIDTH, VALUE_WIDTH = 2, 2, 4, 6
 
@@ -37,6 +38,16 @@ class SlowCache:
         for rows in self.held:
             for row, length in enumerate(lengths):
                 rows[row] = rows[row][:length]
+
+    def join(self, rows: SlowCache) -> None:
+        for held, more in zip(self.held, rows.held, strict=True):
+            held.extend(more)
+
+    def remove(self, row: int) -> None:
+        for rows in self.held:
+            last = rows.pop()
+            if row < len(rows):
+                rows[row] = last
 
     def stacked(self, layer: int, row: int) -> tuple[Tensor, Tensor]:
         keys, values = zip(*self.held[layer][row], strict=True)
@@ -158,6 +169,147 @@ def test_mask_sizes_are_those_of_the_next_read() -> None:
     assert cache.get_mask_sizes(3, 0) == (7, 0)
     assert cache.update(*states(2, 3), 0)[0].shape[2] == 7
     assert cache.layers[0].get_max_length() == 9
+
+
+WIDTH = LAYERS * HEADS * (KEY_WIDTH + VALUE_WIDTH)
+"""Numbers that one token takes in the cache."""
+
+
+def joined(cache: KVCache, twin: SlowCache, rows: int, tokens: int) -> None:
+    """Some rows join: their prefill leaves the present rows alone."""
+    part, part_twin = cache.new_rows(rows), SlowCache(rows)
+    forward(part, part_twin, tokens)
+    lengths = [max(1, tokens - row) for row in range(rows)]
+    part.truncate(lengths)
+    part_twin.truncate(lengths)
+    check(part, part_twin)
+    check(cache, twin)
+    cache.join(part)
+    twin.join(part_twin)
+    check(cache, twin)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("capacity", [300, 8])
+def test_rows_that_join_and_leave_equal_the_slow_twin(seed: int, capacity: int) -> None:
+    """In any order, with passes between them; a small cache grows meanwhile."""
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    cache, twin = KVCache(LAYERS, 2, capacity, grows=True), SlowCache(2)
+    forward(cache, twin, 5)
+    for _ in range(30):
+        event = rng.random()
+        if event < 0.25:
+            joined(cache, twin, rng.randint(1, 3), rng.randint(1, 12))
+        elif event < 0.5 and len(cache.lengths) > 1:
+            row = rng.randrange(len(cache.lengths))
+            cache.remove(row)
+            twin.remove(row)
+        else:
+            base, tokens = list(cache.lengths), rng.randint(1, 4)
+            forward(cache, twin, tokens)
+            slots = [sorted(rng.sample(range(tokens), rng.randint(1, tokens))) for _ in base]
+            cache.keep(base, slots)
+            twin.keep(base, slots)
+        check(cache, twin)
+
+
+class Copies(TorchDispatchMode):
+    """Counts the numbers that are written by copies, and those of new zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copied = 0
+        self.allocated = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket is torch.ops.aten.copy_:
+            self.copied += args[0].numel()
+        if func.overloadpacket is torch.ops.aten.new_zeros:
+            self.allocated += result.numel()
+        return result
+
+
+def fill(cache: KVCache, tokens: int) -> None:
+    rows = len(cache.lengths)
+    for layer in range(LAYERS):
+        cache.update(*states(rows, tokens), layer)
+    cache.advance(tokens)
+
+
+def test_a_joining_row_copies_nothing_while_spare_rows_exist() -> None:
+    """Its own tokens are all that is written; used-up spare rows are doubled."""
+    cache = KVCache(LAYERS, 1, 20)
+    fill(cache, 10)
+    growing = []
+    for num_rows in range(2, 18):
+        addresses = [layer.keys.data_ptr() for layer in cache.layers]
+        with Copies() as seen:
+            part = cache.new_rows(1)
+            fill(part, 3)
+            cache.join(part)
+        moved = [layer.keys.data_ptr() for layer in cache.layers] != addresses
+        if moved:
+            growing.append(num_rows)
+        else:
+            assert (seen.copied, seen.allocated) == (3 * WIDTH, 0)
+        assert len(cache.lengths) == num_rows
+    assert growing == [2, 3, 5, 9, 17]
+
+
+def test_a_leaving_row_copies_at_most_one_row() -> None:
+    cache = KVCache(LAYERS, 4, 20)
+    fill(cache, 10)
+    cache.truncate([10, 9, 8, 7])
+    for row, copied in ((3, 0), (0, 8), (1, 0), (0, 0)):
+        with Copies() as seen:
+            cache.remove(row)
+        assert (seen.copied, seen.allocated) == (copied * WIDTH, 0)
+    assert cache.lengths == []
+
+
+def test_spare_rows_are_used_again() -> None:
+    cache = KVCache(LAYERS, 3, 20)
+    fill(cache, 4)
+    nbytes = cache.nbytes
+    for _ in range(5):
+        cache.remove(0)
+        part = cache.new_rows(1)
+        fill(part, 2)
+        cache.join(part)
+        assert cache.nbytes == nbytes
+
+
+def test_growing_buffers_keep_their_contents() -> None:
+    torch.manual_seed(0)
+    cache, twin = KVCache(LAYERS, 2, 6, grows=True), SlowCache(2)
+    capacities = [cache.capacity]
+    for tokens in (4, 2, 1, 1, 9, 30):
+        forward(cache, twin, tokens)
+        check(cache, twin)
+        capacities.append(cache.capacity)
+    assert capacities == [6, 6, 6, 9, 9, 17, 47]
+    assert GROWTH == 1.5
+    assert cache.layers[0].keys.shape[2] == 47
+
+
+def test_each_token_is_copied_a_bounded_number_of_times() -> None:
+    cache = KVCache(LAYERS, 1, 8, grows=True)
+    with Copies() as seen:
+        for _ in range(2000):
+            fill(cache, 1)
+    assert seen.copied < (1 + 1 / (1 - 1 / GROWTH)) * 2000 * WIDTH
+
+
+def test_a_long_joining_row_enlarges_the_whole_cache() -> None:
+    torch.manual_seed(0)
+    cache, twin = KVCache(LAYERS, 2, 6, grows=True), SlowCache(2)
+    forward(cache, twin, 4)
+    joined(cache, twin, 1, 40)
+    assert cache.capacity >= 40
+    forward(cache, twin, 2)
+    check(cache, twin)
 
 
 SMALL = {
