@@ -14,7 +14,7 @@ from draftlens.core.errors import InputError
 from draftlens.core.readings import NO_READINGS, ReadingSpec
 from draftlens.core.result import Chunk, Result
 from draftlens.core.stats import Clock, Stats
-from draftlens.decode import Session
+from draftlens.decode import Plan, Session
 from draftlens.media import Limits
 from draftlens.media.conversation import Conversation, ask, process, read, same_processing
 from draftlens.methods import MethodLike, resolve
@@ -78,6 +78,11 @@ class Stream:
         for _ in self:
             pass
         return self.result
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the request's method."""
+        return self._call.plan
 
     @property
     def session(self) -> Session:

@@ -12,7 +12,7 @@ from draftlens.cli.loading import load_engine, read_files
 from draftlens.cli.progress import progress_bars
 from draftlens.cli.show import console, print_json, table
 from draftlens.core.errors import ConfigError
-from draftlens.methods import SpecVLM, resolve
+from draftlens.methods import Method, resolve
 from draftlens.models.zoo import EMBEDDED
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _show(calibration: Calibration) -> None:
     console.print(message, markup=False, soft_wrap=True)
 
 
-def _check_method(method: Any) -> SpecVLM:
+def _check_method(method: Any) -> Method:
     """Return the method to calibrate.
 
     Raises:
@@ -113,9 +113,5 @@ def _check_method(method: Any) -> SpecVLM:
     from draftlens.bench.calibrate import check
 
     resolved = resolve(method, True)
-    if not isinstance(resolved, SpecVLM):
-        raise ConfigError(
-            "calibrate chooses the attention_mass of method specvlm with pruner specvlm"
-        )
     check(resolved)
     return resolved

@@ -73,11 +73,12 @@ def verify_engine(
         ConfigError: the method draws different tokens by design (`rejection` sampling).
     """
     do_sample = options.get("do_sample", False)
-    if do_sample and engine.method.sampling_rule == "rejection":
+    stream = engine.answer(inputs, **options)
+    if do_sample and stream.plan.acceptance == "rejection":
         raise ConfigError(
             "rejection sampling draws other tokens by design; verify with the coupled rule"
         )
-    result = engine.answer(inputs, **options).run()
+    result = stream.run()
     if do_sample:
         reference = "plain decoding with the same seed"
         run = _run_plain(engine, inputs, options)

@@ -86,9 +86,10 @@ def subtitle(trace: Trace) -> str:
     """Return the method and the number of views as a short line."""
     method = trace.method
     views = trace.visual.views
-    parts = [f"method {method.name}", f"{method.prune_ratio * 100:g}% pruned"]
-    if method.pruner != method.name:
-        parts.append(f"pruner {method.pruner}")
+    pruner = method["pruner"]["name"]
+    parts = [f"method {method['method']}", f"{method['prune_ratio'] * 100:g}% pruned"]
+    if pruner != method["method"]:
+        parts.append(f"pruner {pruner}")
     shapes = {view.kept.shape for view in views}
     cells = "cells of several sizes"
     if len(shapes) == 1:

@@ -266,6 +266,9 @@ def _settings(trace: Trace) -> str:
 def _value_text(value: Any) -> str:
     if value is None:
         return "none"
+    if isinstance(value, dict):
+        options = [f"{name} {_value_text(option)}" for name, option in value.items()]
+        return ", ".join(options).removeprefix("name ")
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,10 @@ import transformers
 from draftlens import __version__
 from draftlens.api import Engine, Inputs, Stream
 from draftlens.core.errors import ConfigError, InputError
+from draftlens.core.readings import ATTENTION
 from draftlens.core.result import Result
 from draftlens.core.stats import Stats
-from draftlens.draft.pruned import Choice
-from draftlens.draft.self_draft import SelfDrafter
-from draftlens.draft.small_model import SmallModelDrafter
+from draftlens.draft import Pruning
 from draftlens.explain.pictures import locate_pictures
 from draftlens.explain.views import (
     MAX_ASPECT,
@@ -27,8 +26,8 @@ from draftlens.explain.views import (
     whole_pictures,
 )
 from draftlens.media.conversation import Conversation
-from draftlens.methods import SpecVLM, resolve
-from draftlens.prune import make_pruner
+from draftlens.methods import Method, MethodLike, has_option, name_of, resolve, to_dict
+from draftlens.prune import PRUNERS, Choice
 
 _WARM_UP_TOKENS = 12
 
@@ -111,7 +110,7 @@ class Trace:
 
     title: str
     prompt: str
-    method: SpecVLM
+    method: dict[str, Any]
     visual: VisualTokens
     pieces: tuple[Piece, ...]
     rounds: tuple[Round, ...]
@@ -140,7 +139,7 @@ class Trace:
         return {
             "title": self.title,
             "prompt": self.prompt,
-            "method": {"method": self.method.name, **asdict(self.method)},
+            "method": self.method,
             "kept": counts.kept,
             "total": counts.total,
             "spare": [spare.total, spare.kept],
@@ -182,8 +181,13 @@ def trace(
         raise InputError("there is nothing to explain in a prompt without pictures")
     inputs = engine.process([chat])
     plain = _run_plain(engine, inputs, pruned, options) if compare else None
-    stream = engine.answer(inputs, method=pruned, **options)
-    choices = watch(stream)
+    choices: list[Choice] = []
+    # The heatmap needs the scores even if the pruner does not use them.
+    stream = engine.answer(
+        inputs, method=pruned, readings=ATTENTION, observe=choices.append, **options
+    )
+    pruning = stream.plan.pruning
+    assert pruning is not None
     steps = _run(stream, engine)
     if not choices:
         raise InputError("the answer ended with its first token, so nothing was drafted")
@@ -191,55 +195,33 @@ def trace(
     return Trace(
         title=title,
         prompt=_prompt(chat),
-        method=pruned,
+        method=to_dict(pruned),
         visual=visual,
         pieces=steps.pieces,
         rounds=steps.rounds,
         stats=stream.session.stats,
         plain=None if plain is None else _comparison(plain, stream.result),
         settings=_settings(engine, stream, chat),
-        notes=_notes(visual, pruned, several=len(choices) > 1),
+        notes=_notes(visual, pruning, several=len(choices) > 1),
     )
 
 
-def watch(stream: Stream) -> list[Choice]:
-    """Record what a stream's drafter keeps, with the target's attention scores.
-
-    Returns:
-        a list that is empty at first; the drafter appends its choices when it begins.
-
-    Raises:
-        ConfigError: the drafter does not prune visual tokens.
-    """
-    drafter = stream.session.drafter
-    if not isinstance(drafter, SmallModelDrafter) or drafter.pruning is None:
-        raise ConfigError(
-            "explain shows which visual tokens a draft keeps, but this draft keeps all of them: "
-            "use method specvlm"
-        )
-    choices: list[Choice] = []
-    drafter.pruning = replace(drafter.pruning, observer=choices.append)
-    # The heatmap needs the scores even if the pruner does not use them.
-    drafter.needs_scores = True
-    return choices
-
-
-def pruning_method(method: Any) -> SpecVLM:
+def pruning_method(method: MethodLike) -> Method:
     """Return the method with a name, or from a dict or a dataclass.
 
     Raises:
         ConfigError: there is no such method, or it does not prune visual tokens.
     """
     resolved = resolve(method, has_draft=True)
-    if not isinstance(resolved, SpecVLM):
+    if not has_option(resolved, "prune_ratio"):
         raise ConfigError(
-            f"explain shows which visual tokens a draft keeps, but method {resolved.name!r} keeps "
-            f"all of them: use method specvlm"
+            f"explain shows which visual tokens a draft keeps, but method {name_of(resolved)!r} "
+            "keeps all of them: use method specvlm"
         )
     return resolved
 
 
-def _run_plain(engine: Engine, inputs: Inputs, method: SpecVLM, options: dict[str, Any]) -> Result:
+def _run_plain(engine: Engine, inputs: Inputs, method: Method, options: dict[str, Any]) -> Result:
     """Decode plainly, after a warm-up that keeps lazy initialisation out of both measurements."""
     short = {**options, "max_new_tokens": _WARM_UP_TOKENS}
     engine.answer(inputs, method="plain", **short).run()
@@ -298,7 +280,7 @@ def _shown(
     engine: Engine, chat: Conversation, inputs: Inputs, stream: Stream, choice: Choice
 ) -> VisualTokens:
     """The draft's visual tokens on the pictures that its own processor made."""
-    separate = None if isinstance(stream.session.drafter, SelfDrafter) else engine.draft
+    separate = engine.draft if stream.plan.uses_draft else None
     model_inputs = inputs.target if separate is None or inputs.draft is None else inputs.draft
     return lay_out(choice, chat, model_inputs, (separate or engine.target).processor)
 
@@ -331,15 +313,15 @@ def _prompt(chat: Conversation) -> str:
 
 def _settings(engine: Engine, stream: Stream, chat: Conversation) -> dict[str, str]:
     """Models, media and versions by name."""
-    drafts_itself = engine.draft is None or isinstance(stream.session.drafter, SelfDrafter)
+    draft_name = "the target itself"
+    if engine.draft is not None and stream.plan.uses_draft:
+        draft_name = engine.draft.name
     backbone = engine.target.backbone
     media = [f"{len(video.frames)} frames of {video.duration:.1f} s" for video in chat.videos]
     media += [f"{image.width} x {image.height} pixels" for image in chat.images]
     return {
         "target": engine.target.name,
-        "draft": "the target itself"
-        if drafts_itself or engine.draft is None
-        else engine.draft.name,
+        "draft": draft_name,
         "media": ", ".join(media),
         "precision": str(backbone.dtype).removeprefix("torch."),
         "device": str(backbone.device),
@@ -348,7 +330,7 @@ def _settings(engine: Engine, stream: Stream, chat: Conversation) -> dict[str, s
     }
 
 
-def _notes(visual: VisualTokens, method: SpecVLM, several: bool) -> tuple[str, ...]:
+def _notes(visual: VisualTokens, pruning: Pruning, several: bool) -> tuple[str, ...]:
     """Sentences about what the pictures do not show by themselves."""
     notes = []
     spare = visual.spare
@@ -367,9 +349,9 @@ def _notes(visual: VisualTokens, method: SpecVLM, several: bool) -> tuple[str, .
             "Each layer keeps different tokens (kv sparse); the pictures show the tokens that the "
             "sum of the scores over all layers would keep."
         )
-    if not make_pruner(method.pruner, asdict(method)).needs_scores:
+    if not pruning.pruner.readings.attention:
         notes.append(
-            f"Pruner {method.pruner} does not use attention scores; they were computed for these "
+            f"Pruner {PRUNERS.name_of(type(pruning.pruner))} does not use attention scores; they were computed for these "
             f"pictures only."
         )
     if any(view.image is None for view in visual.views):

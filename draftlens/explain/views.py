@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from draftlens.draft.pruned import Choice
+from draftlens.prune import Choice
 from draftlens.explain.pictures import Picture
 
 Cells = np.ndarray[Any, np.dtype[np.int64]]
@@ -139,7 +139,7 @@ def clamp_aspect(aspect: float) -> float:
 
 def token_runs(choice: Choice) -> list[slice]:
     """Return the runs of visual tokens without text between them, in the order of the prompt."""
-    positions = choice.at.cpu().numpy()
+    positions = choice.positions.cpu().numpy()
     starts = np.flatnonzero(np.diff(positions, prepend=-2) != 1).tolist()
     ends = [*starts[1:], len(positions)]
     return [slice(start, end) for start, end in zip(starts, ends, strict=True)]

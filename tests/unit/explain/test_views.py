@@ -3,22 +3,25 @@ family."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from transformers.video_utils import VideoMetadata
 
-from draftlens import stream
+from draftlens.api import Stream
 from draftlens.core.errors import ConfigError
-from draftlens.draft.pruned import Choice
+from draftlens.core.readings import ATTENTION
 from draftlens.explain import sheet
 from draftlens.explain.pictures import locate_pictures
-from draftlens.explain.tracing import lay_out, watch
+from draftlens.explain.tracing import lay_out, pruning_method
 from draftlens.explain.views import token_runs, whole_pictures
 from draftlens.media import Video
 from draftlens.media.conversation import Conversation
-from draftlens.prune import Visual
+from draftlens.prune import Choice, Visual
+from draftlens.request import Request
 from tests.families import FAMILIES, Family
 from tests.unit.explain.traces import trace_of, visual_tokens
 
@@ -63,16 +66,25 @@ def processed(family: Family, chat: Conversation) -> dict:
     return dict(family.tools(text=[f"User: {text}what?"], return_tensors="pt", **options))
 
 
+def observed(
+    family: Family, inputs: dict[str, Any], method: Any, choices: list[Choice], **options: Any
+) -> Stream:
+    """A stream whose pruner's choices are recorded, with attention scores."""
+    request = Request(
+        inputs, method=method, options=options, readings=ATTENTION, observe=choices.append
+    )
+    return Stream(family.build(), None, request)
+
+
 @pytest.mark.parametrize(("family", "kind"), CASES, ids=lambda case: str(case))
 def test_every_family_gets_a_sheet_with_as_many_lit_cells_as_tokens_were_kept(
     family: Family, kind: str
 ) -> None:
     chat = chat_of(kind)
     inputs = processed(family, chat)
-    answer = stream(
-        family.build(), inputs, method={"method": "specvlm", "prune_ratio": 0.6}, max_new_tokens=6
-    )
-    choices = watch(answer)
+    choices: list[Choice] = []
+    method = {"method": "specvlm", "prune_ratio": 0.6}
+    answer = observed(family, inputs, method, choices, max_new_tokens=6)
     stats = answer.run().stats
     visual = lay_out(choices[0], chat, inputs, family.tools)
     assert len(choices) == 1
@@ -157,10 +169,9 @@ def test_details_lie_on_the_picture_in_its_own_shape(
     family = next(family for family in FAMILIES if family.name == name)
     chat = Conversation(images=[Image.fromarray(noise(*size))])
     inputs = processed(family, chat)
-    answer = stream(
-        family.build(), inputs, method={"method": "specvlm", "pruner": "grid"}, max_new_tokens=4
-    )
-    choices = watch(answer)
+    choices: list[Choice] = []
+    method = {"method": "specvlm", "pruner": "grid"}
+    answer = observed(family, inputs, method, choices, max_new_tokens=4)
     answer.run()
     overview, detail = lay_out(choices[0], chat, inputs, family.tools).views
     assert (overview.name, detail.name) == ("overview", "detail")
@@ -181,10 +192,6 @@ def test_a_cropped_picture_is_shown_as_the_model_saw_it() -> None:
         assert located[0].image.size == size
 
 
-def test_a_drafter_that_keeps_all_tokens_cannot_be_watched() -> None:
-    family = FAMILIES[0]
-    answer = stream(
-        family.build(), processed(family, chat_of("image")), method="plain", max_new_tokens=4
-    )
+def test_a_method_that_keeps_all_tokens_cannot_be_explained() -> None:
     with pytest.raises(ConfigError, match="keeps all of them: use method specvlm"):
-        watch(answer)
+        pruning_method("plain")

@@ -7,12 +7,11 @@ import torch
 from PIL import Image
 
 from draftlens.core.stats import Stats
-from draftlens.draft.pruned import Choice
 from draftlens.explain.pictures import Picture
 from draftlens.explain.tracing import Piece, PlainRun, Round, Trace
 from draftlens.explain.views import VisualTokens, build_views
-from draftlens.methods import SpecVLM
-from draftlens.prune import Visual
+from draftlens.methods import SpecVLM, to_dict
+from draftlens.prune import Choice, Visual
 
 GREY = Image.new("RGB", (120, 90), (180, 180, 180))
 
@@ -62,7 +61,7 @@ def trace_of(
     return Trace(
         title,
         prompt,
-        SpecVLM(),
+        to_dict(SpecVLM()),
         visual,
         pieces,
         rounds,

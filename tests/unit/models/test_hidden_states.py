@@ -7,6 +7,7 @@ import torch
 from families import FAMILIES, Family, inputs
 from stock import target
 from torch import Tensor
+from transformers import DynamicCache
 
 from draftlens.core.errors import ConfigError, UnsupportedModelError
 from draftlens.core.readings import ReadingSpec
@@ -30,7 +31,8 @@ def stock_states(backbone: Backbone, prompt: Prompt) -> tuple[Tensor, ...]:
         inputs_embeds=prompt.embeds,
         position_ids=prompt.position_ids,
         attention_mask=None,
-        use_cache=False,
+        past_key_values=DynamicCache(config=backbone.text_config),
+        use_cache=True,
         output_hidden_states=True,
         **prompt.extra,
     )
