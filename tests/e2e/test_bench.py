@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from draftlens.engine import session
 from families import FAMILIES
 from PIL import Image
 
@@ -18,6 +17,7 @@ from draftlens.bench import runner
 from draftlens.bench.clips import VideoFile
 from draftlens.bench.contestants import HfAssisted, HfGenerate, Ours
 from draftlens.core.errors import ConfigError
+from draftlens.decode import session
 from draftlens.measure.stock import run_stock
 from draftlens.methods import PlainDecoding, SpeculativeDecoding, SpecVLM
 from tests.e2e.conftest import CLIPS
