@@ -151,24 +151,31 @@ def measure(
     options = {"max_new_tokens": args.max_new_tokens, "do_sample": False}
     answerers = configurations(engine, args.gamma)
     first_prompt = next(iter(prompts.values()))
-    runs: dict[str, Any] = {}
-    for name, answer in list(answerers.items()):
-        try:
-            answer(first_prompt, options)  # a warm-up; stock may not support assisted generation
-            runs[name] = {**{figure: {} for figure in FIGURES}, "identical": True, "emitted": 0}
-        except Exception as error:
-            runs[name] = {"failed": f"{type(error).__name__}: {error}"}
-            del answerers[name]
+    runs = {name: warm_up(answer, first_prompt, options) for name, answer in answerers.items()}
+    runnable = [name for name in answerers if "failed" not in runs[name]]
     for repeat in range(args.repeats):
         for clip, inputs in prompts.items():
-            answers = {
-                name: answer(inputs, options)
-                for name, answer in rotated(list(answerers.items()), repeat)
-            }
-            reference = next(iter(answers.values()))["tokens"]
-            for name, answer_run in answers.items():
-                add_run(runs[name], clip, answer_run, reference)
+            names = rotated(runnable, repeat)
+            answers = {name: answerers[name](inputs, options) for name in names}
+            reference = answers[names[0]]["tokens"]
+            for name in names:
+                add_run(runs[name], clip, answers[name], reference)
     return runs
+
+
+def warm_up(answer: Answerer, inputs: Inputs, options: dict[str, Any]) -> dict[str, Any]:
+    """Answer a prompt without measuring.
+
+    Returns:
+        Empty figures, or `failed`: some versions of transformers do not support assisted generation
+        for these models.
+    """
+    try:
+        answer(inputs, options)
+    except Exception as error:
+        return {"failed": f"{type(error).__name__}: {error}"}
+    figures: dict[str, Any] = {name: {} for name in FIGURES}
+    return {**figures, "identical": True, "emitted": 0}
 
 
 def add_run(figures: dict[str, Any], clip: str, run: Run, reference: list[list[int]]) -> None:
@@ -204,17 +211,22 @@ def summarize(runs: Mapping[str, Any], costs: Mapping[str, float], gamma: int) -
         "predicted": predicted_speedup(summary[name]["tau"], gamma, costs),
         "measured": quartiles(paired_ratios(runs["plain"]["decode"], chain["decode"])),
     }
-    assisted_speedups = [
-        quartiles(paired_ratios(run["e2e"], chain["e2e"]))
-        for other, run in runs.items()
-        if "assisted" in other and "e2e" in run
-    ]
-    summary["chain against best stock assisted, e2e"] = min(
-        (speedup for speedup in assisted_speedups if speedup is not None),
-        key=lambda speedup: speedup["median"],
-        default=None,
-    )
+    assisted = [run for other_name, run in runs.items() if "assisted" in other_name]
+    summary["chain against best stock assisted, e2e"] = smallest_speedup(assisted, chain)
     return summary
+
+
+def smallest_speedup(
+    runs: Sequence[Mapping[str, Any]], chain: Mapping[str, Any]
+) -> dict[str, float] | None:
+    """Speedup of the chain over the fastest of the runs; None if all of them failed."""
+    speedups = []
+    for run in runs:
+        if "failed" not in run:
+            speedup = quartiles(paired_ratios(run["e2e"], chain["e2e"]))
+            if speedup is not None:
+                speedups.append(speedup)
+    return min(speedups, key=lambda speedup: speedup["median"], default=None)
 
 
 def figures_of(run: Mapping[str, Any], reference: Mapping[str, Any]) -> dict[str, Any]:

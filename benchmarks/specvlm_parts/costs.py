@@ -36,8 +36,11 @@ SIZES = (1, 6, 13, 26, 51)
 CHANCES = 2 * [[[0.8, 0.08, 0.04, 0.02]] * 8]
 """Acceptance by depth and rank of a typical pair, which shapes trees of the given sizes."""
 
-KEPT = 500
+NUM_KEPT = 500
 """Number of visual tokens that a pruned draft keeps."""
+
+PROBE_FRAMES = 500
+STEP_FRAMES = (64, 125, 250, 500, 1000)
 
 SHORT_CLIPS = range(8)
 SHORT_FRAMES = 63
@@ -48,7 +51,7 @@ def probe(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
     """Time and peak memory of the target's prefill at 8,000 visual tokens, with the probe and
     without."""
     target, _ = backbones(engine)
-    prompt = encoded_prompt(target, sample_inputs(engine, caption_sample(0), 500).target)
+    prompt = encoded_prompt(target, sample_inputs(engine, caption_sample(0), PROBE_FRAMES).target)
 
     def prefill(name: str) -> float:
         attention_probe = Probe(prompt.visual, prompt.lengths) if name == "with" else None
@@ -57,11 +60,8 @@ def probe(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
         target.prefill(prompt, cache, attention_probe)
         return time.perf_counter() - start
 
-    times: dict[str, list[float]] = {"without": [], "with": []}
-    prefill("with")
-    for repeat in range(args.repeats):
-        for name in rotated(list(times), repeat):
-            times[name].append(prefill(name))
+    cases = {name: partial(prefill, name) for name in ("without", "with")}
+    times = interleaved_returns(cases, args.repeats)
     pairs = zip(times["with"], times["without"], strict=True)
     ratios = [with_probe / without for with_probe, without in pairs]
     return {
@@ -69,8 +69,21 @@ def probe(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
         "times": times,
         "ratio": statistics.median(ratios),
         "ratios": ratios,
-        "peak": {name: peak_bytes(partial(prefill, name)) for name in times},
+        "peak": {name: peak_bytes(case) for name, case in cases.items()},
     }
+
+
+def interleaved_returns(
+    cases: Mapping[str, Callable[[], float]], repeats: int
+) -> dict[str, list[float]]:
+    """What each case returns in each repeat, with the cases interleaved, after a warm-up."""
+    for case in cases.values():
+        case()
+    values: dict[str, list[float]] = {name: [] for name in cases}
+    for repeat in range(repeats):
+        for name in rotated(list(cases), repeat):
+            values[name].append(cases[name]())
+    return values
 
 
 def peak_bytes(call: Callable[[], Any], attempts: int = 3) -> int:
@@ -99,15 +112,15 @@ def _profiled_peak_bytes(call: Callable[[], Any]) -> int:
 
 
 def step(engine: Engine, args: argparse.Namespace) -> dict[str, float]:
-    """Milliseconds of a draft step by visual tokens of the prompt, with all of them and with `KEPT`
-    of them: the axes of figure 2(a)."""
+    """Milliseconds of a draft step by visual tokens of the prompt, with all of them and with
+    `NUM_KEPT` of them: the axes of figure 2(a)."""
     _, draft = backbones(engine)
     cases: dict[str, Case] = {}
-    for frames in (64, 125, 250, 500, 1000):
+    for frames in STEP_FRAMES:
         inputs = sample_inputs(engine, caption_sample(0), frames)
         whole = encoded_prompt(draft, inputs.draft or inputs.target)
         visual = int(whole.visual.sum())
-        for name, prompt in (("all", whole), (f"{KEPT} kept", pruned_evenly(whole, KEPT))):
+        for name, prompt in (("all", whole), (f"{NUM_KEPT} kept", pruned_evenly(whole, NUM_KEPT))):
             cases[f"{name} {visual}"] = PrefilledPrompt.of(draft, prompt).chain_case(1)
     return milliseconds(cases, 12 * args.repeats)
 
@@ -157,21 +170,26 @@ def decode_seconds(
     Returns:
         By tree, clip and repeat.
     """
-    trees: dict[str, Any] = {f"{nodes} nodes": tree_paths(nodes) for nodes in SIZES}
-    trees["auto"] = "auto"
-    ratio = max(0.9, 1 - KEPT / (16 * frames + 1))
+    methods = tree_methods(max(0.9, 1 - NUM_KEPT / (16 * frames + 1)))
     options = {"max_new_tokens": args.max_new_tokens, "do_sample": False}
     prompts = [sample_inputs(engine, caption_sample(seed), frames) for seed in clips]
-    method = {"method": "specvlm", "prune_ratio": ratio}
     # The automatic tree learns from earlier answers, as on a server.
-    engine.answer(prompts[0], method={**method, "tree": "auto"}, **options).run()
-    seconds: dict[str, list[list[float]]] = {name: [[] for _ in prompts] for name in trees}
+    engine.answer(prompts[0], method=methods["auto"], **options).run()
+    seconds: dict[str, list[list[float]]] = {name: [[] for _ in prompts] for name in methods}
     for repeat in range(repeats):
         for number, inputs in enumerate(prompts):
-            for name, paths in rotated(list(trees.items()), repeat):
-                result = engine.answer(inputs, method={**method, "tree": paths}, **options).run()
+            for name in rotated(list(methods), repeat):
+                result = engine.answer(inputs, method=methods[name], **options).run()
                 seconds[name][number].append(result.stats.tpot)
     return seconds
+
+
+def tree_methods(ratio: float) -> dict[str, dict[str, Any]]:
+    """Method specvlm with this prune ratio and each tree, by the tree's name."""
+    trees: dict[str, Any] = {f"{nodes} nodes": tree_paths(nodes) for nodes in SIZES}
+    trees["auto"] = "auto"
+    base = {"method": "specvlm", "prune_ratio": ratio}
+    return {name: {**base, "tree": paths} for name, paths in trees.items()}
 
 
 def report_probe(figures: Mapping[str, Any]) -> list[str]:
@@ -192,10 +210,10 @@ def report_step(figures: Mapping[str, float]) -> list[str]:
     """A table of draft steps."""
     sizes = sorted({int(name.split()[-1]) for name in figures})
     rows = [
-        (str(size), f"{figures[f'all {size}']:.2f}", f"{figures[f'{KEPT} kept {size}']:.2f}")
+        (str(size), f"{figures[f'all {size}']:.2f}", f"{figures[f'{NUM_KEPT} kept {size}']:.2f}")
         for size in sizes
     ]
-    columns = ("visual tokens", "all, ms", f"{KEPT} kept, ms")
+    columns = ("visual tokens", "all, ms", f"{NUM_KEPT} kept, ms")
     table = markdown_table(columns, rows, text_columns=())
     return ["## A draft step by context", "", *table]
 

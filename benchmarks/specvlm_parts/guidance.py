@@ -1,11 +1,12 @@
-"""The limits of guidance by attention: the gain of a draft from visual tokens that are selected with
-knowledge of the answer.
+"""The limits of guidance by attention: the gain of a draft from visual tokens that are selected
+with knowledge of the answer.
 
-The prompt's attention is compared with that of the answer itself, of target and draft. The latter is
-known only after decoding, hence "oracle". Each selection is also compared with its opposite, the
+The prompt's attention is compared with that of the answer itself, of target and draft. The latter
+is known only after decoding, hence "oracle". Each selection is also compared with its opposite, the
 tokens with the least attention. If the oracle's selection is no better than chance, no guidance by
-attention can be; if only the oracle's is better, the prompt attends to other places than its answer.
-A caption needs all of the picture and a question only one thing in it, so both are measured.
+attention can be; if only the oracle's is better, the prompt attends to other places than its
+answer. A caption needs all of the picture and a question only one thing in it, so both are
+measured.
 """
 
 from __future__ import annotations

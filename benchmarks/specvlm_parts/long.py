@@ -1,5 +1,5 @@
-"""End-to-end and decode-only times at 16,000 visual tokens, compared with stock `generate` and stock
-assisted generation."""
+"""End-to-end and decode-only times at 16,000 visual tokens, compared with stock `generate` and
+stock assisted generation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contestants of a benchmark: our methods and the library's own generation, behind one interface."""
+"""Contestants of a benchmark: our methods and the library's own generation behind one interface."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from draftlens.measure.stock import assistant_settings, run_stock
 from draftlens.methods import METHODS, Method, PlainDecoding, from_dict
 
 REFERENCE = "hf-generate"
-"""This peer is always measured: speedups are relative to its time, and answers are compared with its
-tokens."""
+"""The peer that is always measured: speedups are relative to its time, and answers are compared
+with its tokens."""
 
 PEERS = Registry(
     "peer",
@@ -235,21 +235,16 @@ def line_up(options: Options) -> list[Contestant]:
         ConfigError: a name is unknown or occurs twice, or no method has the field of a sweep.
     """
     peers = [REFERENCE, *(name for name in options.peers if name != REFERENCE)]
-    entries: list[tuple[str, Mapping[str, Any]]] = [
-        *((name, {"peer": name}) for name in peers),
-        *((name, {"method": name}) for name in options.methods),
-        *options.extra.items(),
+    _check_unique([*peers, *options.methods, *options.extra])
+    settings_by_name: dict[str, Mapping[str, Any]] = {name: {"peer": name} for name in peers}
+    settings_by_name |= {name: {"method": name} for name in options.methods}
+    settings_by_name |= options.extra
+    contestants = [
+        Contestant(name, _way(name, settings)) for name, settings in settings_by_name.items()
     ]
-    counts = Counter(name for name, _ in entries)
-    repeated = sorted(name for name, count in counts.items() if count > 1)
-    if repeated:
-        raise ConfigError(
-            f"{', '.join(map(repr, repeated))} is named twice: give each method a name of its own"
-        )
-    contestants = [Contestant(name, _way(name, settings)) for name, settings in entries]
     for field_name, values in options.sweep.items():
         contestants = spread_out(contestants, field_name, values)
-    if options.context and any(_has_field(one, "prune_ratio") for one in contestants):
+    if options.context and any(_has_field(contestant, "prune_ratio") for contestant in contestants):
         contestants = spread_out(contestants, "prune_ratio", [0.0])
     return contestants
 
@@ -265,23 +260,41 @@ def spread_out(
     Raises:
         ConfigError: no method has the field, or a value is not valid.
     """
-    methods = [one for one in contestants if _has_field(one, field_name) and one.base is None]
+    methods = [
+        contestant
+        for contestant in contestants
+        if _has_field(contestant, field_name) and contestant.base is None
+    ]
     if not methods:
         raise ConfigError(f"no method in this run has a {field_name!r} to sweep")
     result = list(contestants)
-    for one, value in itertools.product(methods, values):
-        assert isinstance(one.way, Ours)
-        way = Ours(dataclasses.replace(one.way.method, **{field_name: value}))
-        if all(other.way != way for other in result):
-            name = f"{one.name} {field_name}={value}"
-            result.append(Contestant(name, way, one.name, (field_name, value)))
+    for contestant, value in itertools.product(methods, values):
+        assert isinstance(contestant.way, Ours)
+        way = Ours(dataclasses.replace(contestant.way.method, **{field_name: value}))
+        if all(existing.way != way for existing in result):
+            name = f"{contestant.name} {field_name}={value}"
+            result.append(Contestant(name, way, contestant.name, (field_name, value)))
     return result
 
 
-def _has_field(one: Contestant, field_name: str) -> bool:
-    if not isinstance(one.way, Ours):
+def _check_unique(names: Sequence[str]) -> None:
+    """Refuse names that occur twice.
+
+    Raises:
+        ConfigError: a name does.
+    """
+    counts = Counter(names)
+    repeated = sorted(name for name, count in counts.items() if count > 1)
+    if repeated:
+        raise ConfigError(
+            f"{', '.join(map(repr, repeated))} is named twice: give each method a name of its own"
+        )
+
+
+def _has_field(contestant: Contestant, field_name: str) -> bool:
+    if not isinstance(contestant.way, Ours):
         return False
-    return any(field.name == field_name for field in dataclasses.fields(one.way.method))
+    return any(field.name == field_name for field in dataclasses.fields(contestant.way.method))
 
 
 def _way(name: str, settings: Mapping[str, Any]) -> Way:
@@ -308,12 +321,12 @@ def _peer(name: str, settings: Mapping[str, Any]) -> Way:
     """
     fields = {key: value for key, value in settings.items() if key != "peer"}
     kind = PEERS[settings["peer"]]
-    known = [field.name for field in dataclasses.fields(kind)]
-    unknown = sorted(set(fields) - set(known))
+    names = [field.name for field in dataclasses.fields(kind)]
+    unknown = sorted(set(fields) - set(names))
     if unknown:
         raise ConfigError(
             f"peer of {name!r} does not know {', '.join(map(repr, unknown))}; known: "
-            f"{', '.join(known) or 'none'}"
+            f"{', '.join(names) or 'none'}"
         )
     way: Way = kind(**fields)
     return way

@@ -1,7 +1,7 @@
 """Published benchmarks: rows by Hugging Face `datasets`, videos from a folder on disk.
 
-Only media and questions are used; answers are not graded. Columns are those of the dataset cards that
-each function names, as of 2025. Only annotations are downloaded: the videos must be on disk.
+Only media and questions are used; answers are not graded. Columns are those of the dataset cards
+that each function names, as of 2025. Only annotations are downloaded: the videos must be on disk.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def video_detail_caption(request: WorkloadRequest) -> list[Clip]:
 
     Columns: `video_name` without suffix, `question`.
     """
-    rows = rows_of(request.where or "lmms-lab/VideoDetailCaption", "test")
+    rows = rows_of(request.source or "lmms-lab/VideoDetailCaption", "test")
     entries = (Entry(row["video_name"], row["video_name"], row["question"]) for _, row in rows)
     return _clips(request, entries)
 
@@ -103,7 +103,7 @@ def mvbench(request: WorkloadRequest) -> list[Clip]:
         prompt = multiple_choice(row["question"], row["candidates"])
         return Entry(name, row["video"], prompt, MVBENCH.get(task, ""), TVQA_RATE)
 
-    rows = rows_of(request.where or "OpenGVLab/MVBench", "train", all_configurations=True)
+    rows = rows_of(request.source or "OpenGVLab/MVBench", "train", all_configurations=True)
     return _clips(request, (entry(task, row) for task, row in rows))
 
 
@@ -120,7 +120,7 @@ def mlvu(request: WorkloadRequest) -> list[Clip]:
         prompt = multiple_choice(row["question"], row.get("candidates") or ())
         return Entry(f"{task}/{video}", video, prompt, task)
 
-    rows = rows_of(request.where or "sy1998/MLVU_dev", "test")
+    rows = rows_of(request.source or "sy1998/MLVU_dev", "test")
     return _clips(request, (entry(task, row) for task, row in rows))
 
 
@@ -137,7 +137,7 @@ def long_video_bench(request: WorkloadRequest) -> list[Clip]:
         prompt = multiple_choice(row["question"], row.get("candidates") or valid_options)
         return Entry(row["id"], row["video_path"], prompt)
 
-    rows = rows_of(request.where or "longvideobench/LongVideoBench", "validation")
+    rows = rows_of(request.source or "longvideobench/LongVideoBench", "validation")
     return _clips(request, (entry(row) for _, row in rows))
 
 
@@ -151,7 +151,7 @@ def video_mme(request: WorkloadRequest) -> list[Clip]:
         prompt = "\n".join([row["question"], *row["options"], INSTRUCTION])
         return Entry(row["question_id"], row["videoID"], prompt)
 
-    rows = rows_of(request.where or "lmms-lab/Video-MME", "test")
+    rows = rows_of(request.source or "lmms-lab/Video-MME", "test")
     return _clips(request, (entry(row) for _, row in rows))
 
 
@@ -164,11 +164,11 @@ def multiple_choice(question: str, choices: Sequence[str]) -> str:
     return "\n".join([question, *lettered, INSTRUCTION])
 
 
-def rows_of(where: str, split: str, all_configurations: bool = False) -> Iterator[tuple[str, Row]]:
+def rows_of(source: str, split: str, all_configurations: bool = False) -> Iterator[tuple[str, Row]]:
     """Load the rows of a dataset.
 
     Args:
-        where: a file of annotations (JSON, JSON lines or Parquet), a folder with such files, or a
+        source: a file of annotations (JSON, JSON lines or Parquet), a folder with such files, or a
             dataset on the Hub.
         split: split of a dataset on the Hub.
         all_configurations: whether to load all configurations of a dataset on the Hub instead of
@@ -187,15 +187,15 @@ def rows_of(where: str, split: str, all_configurations: bool = False) -> Iterato
     import datasets  # type: ignore[import-untyped]
 
     datasets.disable_progress_bars()
-    files = _annotations(Path(where), split) if Path(where).exists() else []
+    files = _annotations(Path(source), split) if Path(source).exists() else []
     try:
         if files:
             yield from _rows_of_files(files)
         else:
-            yield from _rows_on_hub(where, split, all_configurations)
+            yield from _rows_on_hub(source, split, all_configurations)
     except (OSError, ValueError, datasets.exceptions.DatasetGenerationError) as error:
         raise ConfigError(
-            f"cannot load the annotations {where!r}: {' '.join(str(error).split())}"
+            f"cannot load the annotations {source!r}: {' '.join(str(error).split())}"
         ) from error
 
 
@@ -255,10 +255,10 @@ def _clips(request: WorkloadRequest, rows: Iterable[Entry]) -> list[Clip]:
         entries = list(rows)
     except KeyError as error:
         raise ConfigError(
-            f"{request.where!r} is not in the format of {dataset}: it has no column {error}"
+            f"{request.source!r} is not in the format of {dataset}: it has no column {error}"
         ) from error
     if not entries:
-        raise ConfigError(f"{request.where!r} holds no rows")
+        raise ConfigError(f"{request.source!r} holds no rows")
     clips = []
     for name, entry in zip(unique_names(e.name for e in entries), entries, strict=True):
         prompt = options.prompt or entry.prompt
@@ -277,8 +277,8 @@ def _media_root(request: WorkloadRequest) -> Path:
         if not root.is_dir():
             raise ConfigError(f"the folder of videos {root} does not exist")
         return root
-    annotations = Path(request.where)
-    if not request.where or not annotations.exists():
+    annotations = Path(request.source)
+    if not request.source or not annotations.exists():
         raise ConfigError(
             f"{request.options.workload} needs --media: the folder that holds its videos"
         )

@@ -1,8 +1,9 @@
 """Peak memory of a call.
 
-On CUDA the peak is that of torch's allocations on all devices together. Elsewhere it is the resident
-memory of the whole process. Linux records its highest value and can reset the record, so no thread
-has to poll it. On other systems only the highest value since the process began is available.
+On CUDA the peak is that of torch's allocations on all devices together. Elsewhere it is the
+resident memory of the whole process. Linux records its highest value and can reset the record, so
+no thread has to poll it. On other systems only the highest value since the process began is
+available.
 """
 
 from __future__ import annotations

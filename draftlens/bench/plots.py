@@ -43,7 +43,7 @@ WIDTH = 7.5
 SPEEDUPS = {"speedup_e2e": "end to end", "speedup_decode": "decoding only"}
 
 CONTEXT_RATIO = 1.5
-"""The draft's step is drawn by context if the longest prompts exceed the shortest by this factor."""
+"""The draft's step is drawn by context if prompt lengths differ by at least this factor."""
 
 
 def plot(summary: Figures, folder: Path) -> list[Path]:
@@ -77,25 +77,8 @@ def speedup(summary: Figures, groups: Figures) -> Figure:
     names = _bases(summary, groups)
     figure, panels = _panels(groups, 1.1 + 0.5 * len(names), share_x=True)
     for group, axes in panels.items():
-        for number, (key, label) in enumerate(SPEEDUPS.items()):
-            places = []
-            values = []
-            for index, name in enumerate(names):
-                row = groups[group]["methods"].get(name)
-                if row is not None and row[key] is not None:
-                    places.append(index + 0.4 * (number - 0.5))
-                    values.append(row[key])
-            medians = [value["median"] for value in values]
-            axes.barh(places, medians, 0.36, color=COLOURS[number], label=label)
-            axes.errorbar(
-                medians,
-                places,
-                xerr=_quartile_whiskers(values),
-                fmt="none",
-                ecolor="black",
-                capsize=2,
-                lw=0.8,
-            )
+        for number, key in enumerate(SPEEDUPS):
+            _draw_speedups(axes, names, groups[group]["methods"], key, number)
         axes.axvline(1, color="black", linewidth=0.8)
         _label_rows(axes, group, names)
     listed = list(panels.values())
@@ -153,8 +136,8 @@ def draft_steps(summary: Figures, groups: Figures) -> Figure:
     SpecVLM's Figure 2(a)."""
     figure, axes = new_axes(WIDTH, 4)
     lines = {name: _rows_by_context(groups, name) for name in _names(groups)}
-    shown = [name for name, rows in lines.items() if rows and _is_on_context_plot(summary, name)]
-    for number, name in enumerate(shown):
+    plotted = [name for name, rows in lines.items() if rows and _is_on_context_plot(summary, name)]
+    for number, name in enumerate(plotted):
         lengths = [row["prompt_tokens"]["median"] for row in lines[name]]
         steps = [_scaled(row["draft_step"], 1000) for row in lines[name]]
         axes.errorbar(
@@ -169,6 +152,31 @@ def draft_steps(summary: Figures, groups: Figures) -> Figure:
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     return figure
+
+
+def _draw_speedups(
+    axes: Axes, names: Sequence[str], methods: Figures, key: str, number: int
+) -> None:
+    """Draw the bars of one of SPEEDUPS.
+
+    Args:
+        axes: the panel.
+        names: methods by row.
+        methods: figures by method.
+        key: the speedup.
+        number: place of the bars in their rows, 0 or 1.
+    """
+    places = []
+    values = []
+    for index, name in enumerate(names):
+        row = methods.get(name)
+        if row is not None and row[key] is not None:
+            places.append(index + 0.4 * (number - 0.5))
+            values.append(row[key])
+    medians = [value["median"] for value in values]
+    axes.barh(places, medians, 0.36, color=COLOURS[number], label=SPEEDUPS[key])
+    ends = _quartile_whiskers(values)
+    axes.errorbar(medians, places, xerr=ends, fmt="none", ecolor="black", capsize=2, lw=0.8)
 
 
 def _is_numeric_sweep(summary: Figures, groups: Figures, field: str) -> bool:

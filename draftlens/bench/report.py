@@ -115,7 +115,14 @@ def _methods_by_line(settings: Figures, field_name: str) -> dict[str, list[str]]
         if field_name not in values:
             continue
         fixed = {key: value for key, value in values.items() if key != field_name}
-        line = next((first for first, other in fixed_settings.items() if other == fixed), name)
+        line = next(
+            (
+                first
+                for first, settings_of_line in fixed_settings.items()
+                if settings_of_line == fixed
+            ),
+            name,
+        )
         fixed_settings.setdefault(line, fixed)
         lines.setdefault(line, []).append(name)
     return lines

@@ -66,7 +66,9 @@ class Plan:
         return {
             "models": models,
             "options": self.options.plain(),
-            "methods": {one.name: one.way.settings() for one in self.contestants},
+            "methods": {
+                contestant.name: contestant.way.settings() for contestant in self.contestants
+            },
             "clips": {clip.name: clip.prompt for clip in self.clips},
             "files": {name: fingerprint(paths) for name, paths in files.items() if paths},
             "memory": Peak(self.devices()).kind,
@@ -106,7 +108,7 @@ class Block:
 
     Args:
         clip: the prompt.
-        cells: the measurements, at least one.
+        cells: the measurements, at least contestant.
     """
 
     clip: Clip
@@ -140,13 +142,13 @@ def schedule(
     order that depends on the seed.
 
     A temporary slowdown of the machine therefore affects all methods alike, and no method always
-    follows the same other one.
+    follows the same other contestant.
     """
     for repeat in range(repeats):
         for clip in clips:
             order = list(contestants)
             random.Random(f"{seed}/{repeat}/{clip.name}").shuffle(order)
-            yield Block(clip, [Cell(repeat, clip, one) for one in order])
+            yield Block(clip, [Cell(repeat, clip, contestant) for contestant in order])
 
 
 def run(plan: Plan, store: Store, listener: ProgressListener | None = None) -> None:
@@ -279,14 +281,14 @@ def _warm_up(
     measured = {m.method for m in store.of(Measurement)}
     candidates = _WarmUpClips(plan, blocks, store)
     refused = set()
-    for one in plan.contestants:
-        if one.name not in waiting:
+    for contestant in plan.contestants:
+        if contestant.name not in waiting:
             continue
-        listener.begin(f"warming up: {one.name}")
-        error = candidates.refusal(one)
-        if error is not None and one.name not in measured:
-            refused.add(one.name)
-            refusal = Refusal(one.name, error)
+        listener.begin(f"warming up: {contestant.name}")
+        error = candidates.refusal(contestant)
+        if error is not None and contestant.name not in measured:
+            refused.add(contestant.name)
+            refusal = Refusal(contestant.name, error)
             if refusal not in store.records:  # a resumed run may hold it already
                 store.append(refusal)
     return refused
@@ -325,25 +327,25 @@ class _WarmUpClips:
             first_blocks.setdefault(block.clip.name, block)
         self.blocks = list(first_blocks.values())
 
-    def refusal(self, one: Contestant) -> str | None:
+    def refusal(self, contestant: Contestant) -> str | None:
         """Why a method does not run; None if it runs, or if there is no clip to try it on."""
         errors: list[str] = []
         for block in list(self.blocks):
-            trial = self._try(one, block)
+            trial = self._try(contestant, block)
             if trial.failure is None:
                 return None
-            if trial.is_clip_independent and one is not self.reference:
+            if trial.is_clip_independent and contestant is not self.reference:
                 return trial.failure.error
-            if self._drop_if_reference_fails(one, block, trial):
+            if self._drop_if_reference_fails(contestant, block, trial):
                 continue
             errors.append(trial.failure.error)
             if len(errors) == TRIES:
                 break
         return errors[0] if errors else None
 
-    def _drop_if_reference_fails(self, one: Contestant, block: Block, trial: _Trial) -> bool:
+    def _drop_if_reference_fails(self, contestant: Contestant, block: Block, trial: _Trial) -> bool:
         """Record a clip as failed if the reference fails on it as well; whether it does."""
-        if one is not self.reference:
+        if contestant is not self.reference:
             trial = self._try(self.reference, block)
         if trial.failure is None:
             return False
@@ -351,14 +353,14 @@ class _WarmUpClips:
         self.blocks.remove(block)
         return True
 
-    def _try(self, one: Contestant, block: Block) -> _Trial:
+    def _try(self, contestant: Contestant, block: Block) -> _Trial:
         """Let a method answer a clip briefly."""
         max_new_tokens = min(WARM_UP_TOKENS, self.plan.options.max_new_tokens)
         try:
-            one.way.answer(self.plan.engine, block.clip.prepare(), max_new_tokens)
+            contestant.way.answer(self.plan.engine, block.clip.prepare(), max_new_tokens)
             return _Trial()
         except Exception as error:
-            failure = _failure(error, block.clip, one.name, block.repeat)
+            failure = _failure(error, block.clip, contestant.name, block.repeat)
             is_clip_independent = isinstance(error, CLIP_INDEPENDENT_ERRORS)
         free()  # after the except clause: until then the exception keeps the frames alive
         return _Trial(failure, is_clip_independent)

@@ -55,14 +55,16 @@ def summarize(store: Store, contestants: Sequence[Contestant], groups: Sequence[
     measurements = [m for m in store.of(Measurement) if m.clip not in failed_clips]
     by_key = {(m.clip, m.method, m.repeat): m for m in measurements}
     measured = {m.method for m in measurements}
-    names = [one.name for one in contestants if one.name in measured]
+    names = [contestant.name for contestant in contestants if contestant.name in measured]
+    groups_by_name = {group: _group(measurements, by_key, names, group) for group in groups}
     divergences = [divergence(m, by_key) for m in measurements]
+    refusals = [r for r in store.of(Refusal) if r.method not in measured]
     return {
-        "groups": {group: _group(measurements, by_key, names, group) for group in groups},
+        "groups": groups_by_name,
         "variants": _variants(contestants),
-        "settings": {one.name: one.way.settings() for one in contestants},
+        "settings": {contestant.name: contestant.way.settings() for contestant in contestants},
         "divergences": [figures for figures in divergences if figures is not None],
-        "refused": {r.method: r.error for r in store.of(Refusal) if r.method not in measured},
+        "refused": {refusal.method: refusal.error for refusal in refusals},
         "failed": [vars(failure) for failure in failures],
         "measurements": len(measurements),
     }
@@ -72,31 +74,22 @@ def figures(measurements: Sequence[Measurement], by_key: ByKey) -> Figures:
     """Figures of one method.
 
     Args:
-        measurements: of the method, at least one.
+        measurements: of the method, at least contestant.
         by_key: all measurements.
 
     Returns:
         JSON values; None where a figure cannot be computed.
     """
-    steps = [draft_step(m) for m in measurements]
-    caches = [m.cache_bytes for m in measurements if m.cache_bytes is not None]
     compared = [m for m in measurements if _reference(m, by_key) is not None]
     return {
         "measurements": len(measurements),
         "prompt_tokens": quartiles([m.prompt_tokens for m in measurements]),
         "tokens": quartiles([len(m.tokens) for m in measurements]),
-        "e2e": quartiles([m.e2e for m in measurements]),
-        "ttft": quartiles([m.ttft for m in measurements]),
-        "decode": quartiles([m.decode for m in measurements]),
-        "tokens_per_second": quartiles([len(m.tokens) / m.e2e for m in measurements]),
+        **_time_figures(measurements),
         "speedup_e2e": quartiles(_speedups(measurements, by_key, lambda m: m.e2e)),
         "speedup_decode": quartiles(_speedups(measurements, by_key, lambda m: m.decode)),
-        "phases": {phase: _median(_phase_seconds(measurements, phase)) for phase in PHASE_ROWS},
-        "draft_step": quartiles([step for step in steps if step is not None]),
         **_counter_figures(measurements),
-        "peak_bytes": max(m.peak_bytes for m in measurements),
-        "grown_bytes": max(m.peak_bytes - m.start_bytes for m in measurements),
-        "cache_bytes": max(caches, default=None),
+        **_memory_figures(measurements),
         "identical": sum(divergence(m, by_key) is None for m in compared),
         "compared": len(compared),
     }
@@ -155,11 +148,34 @@ def _group(
 def _variants(contestants: Iterable[Contestant]) -> Figures:
     """Base, field and value of each variant, by its name."""
     variants = {}
-    for one in contestants:
-        if one.varied is not None:
-            field, value = one.varied
-            variants[one.name] = {"base": one.base, "field": field, "value": value}
+    for contestant in contestants:
+        if contestant.varied is not None:
+            field, value = contestant.varied
+            variants[contestant.name] = {"base": contestant.base, "field": field, "value": value}
     return variants
+
+
+def _time_figures(measurements: Sequence[Measurement]) -> Figures:
+    """Seconds of calls and of their parts."""
+    steps = [draft_step(m) for m in measurements]
+    return {
+        "e2e": quartiles([m.e2e for m in measurements]),
+        "ttft": quartiles([m.ttft for m in measurements]),
+        "decode": quartiles([m.decode for m in measurements]),
+        "tokens_per_second": quartiles([len(m.tokens) / m.e2e for m in measurements]),
+        "phases": {phase: _median(_phase_seconds(measurements, phase)) for phase in PHASE_ROWS},
+        "draft_step": quartiles([step for step in steps if step is not None]),
+    }
+
+
+def _memory_figures(measurements: Sequence[Measurement]) -> Figures:
+    """Largest numbers of bytes."""
+    caches = [m.cache_bytes for m in measurements if m.cache_bytes is not None]
+    return {
+        "peak_bytes": max(m.peak_bytes for m in measurements),
+        "grown_bytes": max(m.peak_bytes - m.start_bytes for m in measurements),
+        "cache_bytes": max(caches, default=None),
+    }
 
 
 def _reference(measurement: Measurement, by_key: ByKey) -> Measurement | None:

@@ -49,13 +49,13 @@ class WorkloadRequest:
     """Arguments of a workload.
 
     Args:
-        where: the part after the workload's name: numbers of frames, a path, or a dataset's name.
+        source: the part after the workload's name: numbers of frames, a path, or a dataset's name.
         options: options of the run.
         processor: the target's processor, whose size the world is rendered at.
         out: folder of the run, whose files are not used as clips.
     """
 
-    where: str
+    source: str
     options: Options
     processor: Any
     out: Path | None = None
@@ -74,9 +74,9 @@ def clips_of(options: Options, processor: Any, out: Path | None = None) -> list[
     Raises:
         ConfigError: the workload is unknown or holds no clips.
     """
-    name, where = parse_workload(options.workload)
+    name, source = parse_workload(options.workload)
     load: Workload = WORKLOADS[name]
-    clips = list(load(WorkloadRequest(where, options, processor, out)))
+    clips = list(load(WorkloadRequest(source, options, processor, out)))
     if options.context:
         names = {clip.name for clip in clips}
         lengths = ",".join(str(length) for length in options.context)
@@ -93,11 +93,11 @@ def parse_workload(text: str) -> tuple[str, str]:
     """
     if Path(text).exists():
         return "folder", text
-    name, _, where = text.partition(":")
+    name, _, source = text.partition(":")
     if name not in WORKLOADS:
-        known = ", ".join(WORKLOADS)
-        raise ConfigError(f"there is no workload and no file {text!r}; known workloads: {known}")
-    return name, where
+        names = ", ".join(WORKLOADS)
+        raise ConfigError(f"there is no workload and no file {text!r}; known workloads: {names}")
+    return name, source
 
 
 def check(options: Options, out: Path, frames: int | None) -> None:
@@ -112,9 +112,9 @@ def check(options: Options, out: Path, frames: int | None) -> None:
         ConfigError: the workload is unknown, it does not support an option, or `out` is the folder
             of the clips.
     """
-    name, where = parse_workload(options.workload)
+    name, source = parse_workload(options.workload)
     is_world = name == "world"
-    if is_world and frames is not None and frame_counts(where or WORLD_LENGTHS) != (frames,):
+    if is_world and frames is not None and frame_counts(source or WORLD_LENGTHS) != (frames,):
         raise ConfigError(
             f"--frames is for files; the lengths of the world's clips are part of the workload's "
             f"name: world:{frames}"
@@ -124,7 +124,7 @@ def check(options: Options, out: Path, frames: int | None) -> None:
             f"--media names the folder of a dataset's videos, and {options.workload} is no dataset"
         )
     if name == "folder":
-        _run_folder_inside(Path(where), out)
+        _run_folder_inside(Path(source), out)
 
 
 def world(request: WorkloadRequest) -> list[Clip]:
@@ -142,7 +142,7 @@ def world(request: WorkloadRequest) -> list[Clip]:
     from draftlens.evaluate.samples import caption_samples
 
     options = request.options
-    lengths = frame_counts(request.where or WORLD_LENGTHS)
+    lengths = frame_counts(request.source or WORLD_LENGTHS)
     side = render_side(request.processor)
     clips = []
     for sample in caption_samples("clip", options.clips or WORLD_CLIPS, options.seed):
@@ -162,7 +162,7 @@ def folder(request: WorkloadRequest) -> list[Clip]:
     Raises:
         ConfigError: there are none, or the folder is the run's own.
     """
-    root = Path(request.where)
+    root = Path(request.source)
     options = request.options
     is_folder = root.is_dir()
     clips = []

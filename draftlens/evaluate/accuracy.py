@@ -3,6 +3,7 @@ guessing."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,9 @@ BY_WORDING = ("ordering", "counting")
 """Families whose figures are also reported for each wording of a question."""
 
 TEXT_KINDS = ("word", "number", "secret")
+
+VOCABULARY = frozenset(word.upper() for word in WORDS) | frozenset(NUMBERS)
+"""All words and numbers that the world shows on a screen."""
 
 
 def captions_right(samples: Sequence[Sample], answers: Sequence[Answer]) -> dict[str, Any]:
@@ -86,17 +90,22 @@ def texts_right(samples: Sequence[Sample], answers: Sequence[Answer]) -> dict[st
     """
     read: dict[str, list[bool]] = {kind: [] for kind in TEXT_KINDS}
     named: list[bool] = []
-    vocabulary = {word.upper() for word in WORDS} | set(NUMBERS)
     for sample, answer in zip(samples, answers, strict=True):
-        words = set(re.findall(r"\w+", answer.text)) & vocabulary
-        kinds = {shown_value(text): text.kind for scene in sample.scenes for text in scene.texts}
+        words = VOCABULARY.intersection(re.findall(r"\w+", answer.text))
+        kinds = _text_kinds(sample)
         for text, kind in kinds.items():
             read[kind].append(text in words)
         named += [word in kinds for word in words]
-    everything = [truth for truths in read.values() for truth in truths]
-    shares = {kind: Share.of(truths) for kind, truths in read.items()}
-    shares |= {"all": Share.of(everything), "named": Share.of(named)}
+    shares = {kind: Share.of(hits) for kind, hits in read.items()}
+    shares["all"] = Share.of(itertools.chain(*read.values()))
+    shares["named"] = Share.of(named)
     return {kind: share.to_json() for kind, share in shares.items()}
+
+
+def _text_kinds(sample: Sample) -> dict[str, str]:
+    """Each text on the screen to its kind."""
+    texts = [text for scene in sample.scenes for text in scene.texts]
+    return {shown_value(text): text.kind for text in texts}
 
 
 def questions_right(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -24,7 +24,7 @@ from draftlens.world import seen_spans
 from draftlens.world.samples import Sample
 from draftlens.world.wording import unmark
 
-KEPT = (Fraction(1), *(Fraction(1, n) for n in (2, 4, 10, 20)), Fraction(0))
+KEPT_SHARES = (Fraction(1), *(Fraction(1, n) for n in (2, 4, 10, 20)), Fraction(0))
 """Shares of the visual tokens that the draft keeps; the first is all of them."""
 
 DRAWS = 3
@@ -97,30 +97,64 @@ def agreement(
     """
     hits = _hits(ranks)
     all_ranks = [rank for row in ranks for rank in row]
-    right_captions = 0
-    hits_by_kind: dict[bool | None, list[bool]] = {True: [], False: [], None: []}
-    for sample, answer, row in zip(samples, answers, hits, strict=True):
-        turn = sample.turns[-1]
-        if answer.text != turn.answer:
-            continue
-        right_captions += 1
-        kinds = token_kinds(turn.told, answer.tokens, decode)
-        for hit, kind in zip(row, kinds[1:], strict=True):
-            hits_by_kind[kind].append(hit)
+    right_captions = _right_captions(samples, answers, hits, decode)
     top = {
         str(limit): Share.of(rank <= limit for rank in all_ranks).to_json()
         for limit in range(1, TOP + 1)
     }
     return {
         "clips": len(samples),
-        "agreed": Share.of(rank == 1 for rank in all_ranks).to_json(),
+        "agreed": top["1"],
         "top": top,
         "acceptance_length": {str(gamma): acceptance_length(hits, gamma) for gamma in GAMMAS},
         "by_depth": by_depth(hits, GAMMAS[-1]),
-        "right_captions": right_captions,
-        "seen": Share.of(hits_by_kind[True]).to_json(),
-        "connecting": Share.of(hits_by_kind[False]).to_json(),
+        "right_captions": right_captions.number,
+        "seen": Share.of(right_captions.visible_hits).to_json(),
+        "connecting": Share.of(right_captions.connecting_hits).to_json(),
     }
+
+
+@dataclass
+class _RightCaptions:
+    """The target's captions that are right word for word.
+
+    Args:
+        number: of these captions.
+        visible_hits: for each token that states something visible, whether the draft ranks it
+            first.
+        connecting_hits: the same for each other token with text.
+    """
+
+    number: int = 0
+    visible_hits: list[bool] = field(default_factory=list)
+    connecting_hits: list[bool] = field(default_factory=list)
+
+    def add(self, hits: Sequence[bool], kinds: Sequence[bool | None]) -> None:
+        """Add a caption.
+
+        Args:
+            hits: for each token after the first, whether the draft ranks it first.
+            kinds: for the same tokens, see `token_kinds`.
+        """
+        self.number += 1
+        for hit, kind in zip(hits, kinds, strict=True):
+            if kind is not None:
+                hits_of_kind = self.visible_hits if kind else self.connecting_hits
+                hits_of_kind.append(hit)
+
+
+def _right_captions(
+    samples: Sequence[Sample],
+    answers: Sequence[Answer],
+    hits: Sequence[Sequence[bool]],
+    decode: Decode,
+) -> _RightCaptions:
+    captions = _RightCaptions()
+    for sample, answer, row in zip(samples, answers, hits, strict=True):
+        turn = sample.turns[-1]
+        if answer.text == turn.answer:
+            captions.add(row, token_kinds(turn.told, answer.tokens, decode)[1:])
+    return captions
 
 
 def token_kinds(told: str, tokens: Sequence[int], decode: Decode) -> list[bool | None]:
@@ -189,9 +223,13 @@ class Pruning:
 
 
 def prunings() -> list[Pruning]:
-    """All prunings of the evaluation: every share of KEPT, those between none and all DRAWS
+    """All prunings of the evaluation: every share of KEPT_SHARES, those between none and all DRAWS
     times."""
-    return [Pruning(kept, draw) for kept in KEPT for draw in range(DRAWS if 0 < kept < 1 else 1)]
+    result = []
+    for share in KEPT_SHARES:
+        draws = DRAWS if 0 < share < 1 else 1
+        result += [Pruning(share, draw) for draw in range(draws)]
+    return result
 
 
 def visual_dependence(
@@ -214,12 +252,12 @@ def visual_dependence(
     indices = resamples(clips, seed)
     rows = []
     whole: _Acceptance | None = None
-    for kept in KEPT:
-        draws = [row for pruning, row in zip(tried, ranks, strict=True) if pruning.kept == kept]
+    for share in KEPT_SHARES:
+        draws = [row for pruning, row in zip(tried, ranks, strict=True) if pruning.kept == share]
         acceptance = _Acceptance(draws, indices)
         if whole is None:
             whole = acceptance
-        rows.append({"removed": float(1 - kept), **acceptance.compared_with(whole)})
+        rows.append({"removed": float(1 - share), **acceptance.compared_with(whole)})
     return {"gamma": GAMMA, "clips": clips, "kept": rows}
 
 

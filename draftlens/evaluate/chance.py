@@ -4,6 +4,7 @@ scenes."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,13 +40,10 @@ class Guesses:
         by_question: defaultdict[_Question, Counter[str]] = defaultdict(Counter)
         by_family: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for seed in range(scenes):
-            rng = np.random.default_rng([seed, 3])
-            scenes_by_kind = {kind: scenes_of(kind, seed) for kind in KINDS}
-            for family, kind in FAMILIES.items():
-                for sample in possible_samples(family, scenes_by_kind[kind], rng):
-                    answer = sample.turns[-1].answer
-                    by_question[_question(family, sample)][answer] += 1
-                    by_family[family][answer] += 1
+            for family, sample in _training_samples(seed):
+                answer = sample.turns[-1].answer
+                by_question[_question(family, sample)][answer] += 1
+                by_family[family][answer] += 1
         self._by_question = {
             question: _most_frequent(counts) for question, counts in by_question.items()
         }
@@ -56,6 +54,15 @@ class Guesses:
         family is unknown."""
         family_guess = self._by_family.get(family, "")
         return self._by_question.get(_question(family, sample), family_guess)
+
+
+def _training_samples(seed: int) -> Iterator[tuple[str, Sample]]:
+    """Families and samples of all questions about the training scenes of a seed."""
+    rng = np.random.default_rng([seed, 3])
+    scenes_by_kind = {kind: scenes_of(kind, seed) for kind in KINDS}
+    for family, kind in FAMILIES.items():
+        for sample in possible_samples(family, scenes_by_kind[kind], rng):
+            yield family, sample
 
 
 def _question(family: str, sample: Sample) -> _Question:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,32 +54,20 @@ def accuracy(models: Figures, frames: int) -> Figure:
     families = next(
         sections["questions"] for sections in models.values() if "questions" in sections
     )
-    rows = [
-        _Row(f"clip captions, {frames} frames: facts", ("captions", str(frames), "facts")),
-        _Row("picture captions: facts", ("pictures", "facts")),
-        *(_Row(family, ("questions", family, "right")) for family in families),
-    ]
+    rows = _accuracy_rows(families, frames)
+    labels = [row.name for row in rows]
     figure, axes = new_axes(7.5, 1.4 + 0.42 * len(rows))
     height = 0.8 / len(models)
     for number, (role, sections) in enumerate(models.items()):
         offset = (number - (len(models) - 1) / 2) * height
         _draw_bars(axes, role, _shares(rows, sections), offset, height)
-    labels = [row.name for row in rows]
     _draw_chance(axes, families, labels)
     axes.set(
         xlim=(-1, 101), ylim=(len(rows) - 0.5, -0.5), xlabel="right, % (whiskers: 95% intervals)"
     )
     axes.set_yticks(range(len(rows)), labels)
     axes.grid(axis="x", alpha=0.3)
-    handles, names = axes.get_legend_handles_labels()
-    order = sorted(range(len(names)), key=lambda index: names[index] == CHANCE)
-    figure.legend(
-        [handles[index] for index in order],
-        [names[index] for index in order],
-        loc="outside upper center",
-        ncols=3,
-        frameon=False,
-    )
+    _add_legend(figure, axes)
     return figure
 
 
@@ -165,6 +153,13 @@ class _Row:
     path: tuple[str, ...]
 
 
+def _accuracy_rows(families: Iterable[str], frames: int) -> list[_Row]:
+    """Rows for captions of clips of this number of frames, of pictures, and for each family."""
+    clips = _Row(f"clip captions, {frames} frames: facts", ("captions", str(frames), "facts"))
+    pictures = _Row("picture captions: facts", ("pictures", "facts"))
+    return [clips, pictures, *(_Row(name, ("questions", name, "right")) for name in families)]
+
+
 def _shares(rows: Sequence[_Row], sections: Figures) -> Iterator[tuple[int, Figures]]:
     """Index and share of each row that was measured."""
     for index, row in enumerate(rows):
@@ -210,6 +205,14 @@ def _draw_chance(axes: Axes, families: Figures, labels: Sequence[str]) -> None:
         places = [row - 0.45, row + 0.45]
         axes.plot([100 * chance] * 2, places, color=RED, linewidth=2, label=label)
         label = None  # one entry in the legend
+
+
+def _add_legend(figure: Figure, axes: Axes) -> None:
+    """Add a legend above the plot, in which the entry for chance comes last."""
+    entries = list(zip(*axes.get_legend_handles_labels(), strict=True))
+    entries.sort(key=lambda entry: entry[1] == CHANCE)
+    handles, labels = zip(*entries, strict=True)
+    figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
 
 
 def _percentages(shares: Sequence[Figures]) -> tuple[list[float], list[list[float]]]:

@@ -39,11 +39,9 @@ def draft_ranks(
     Returns:
         Ranks of each row's tokens after its first.
     """
-    longest = max(len(answer) for answer in answers)
-    if longest < 2:
+    tokens = _padded(answers).to(draft.device)
+    if tokens.shape[1] < 2:
         return [[] for _ in answers]
-    padded = [[*answer, *[0] * (longest - len(answer))] for answer in answers]
-    tokens = torch.tensor(padded, device=draft.device)
     logits = _teacher_forced_logits(draft, prompt, tokens[:, :-1])[..., :vocab_size]
     # The processors expect the target's ids: ids that the draft lacks get a logit of -inf.
     missing = vocab_size - logits.shape[-1]
@@ -52,8 +50,14 @@ def draft_ranks(
     return [row[: len(answer) - 1] for row, answer in zip(ranks.tolist(), answers, strict=True)]
 
 
+def _padded(answers: Sequence[Sequence[int]]) -> Tensor:
+    """Answers of B rows with zeros after the shorter ones, int64 ``[B, T]``."""
+    rows = [torch.tensor(answer, dtype=torch.long) for answer in answers]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
 def _teacher_forced_logits(draft: Backbone, prompt: Prompt, tokens: Tensor) -> Tensor:
-    """Logits ``[B, T, V]`` of the draft after each of T tokens ``[B, T]`` that follow the prompt."""
+    """The draft's logits ``[B, T, V]`` after each of T tokens ``[B, T]`` that follow the prompt."""
     rows, count = tokens.shape
     cache = draft.new_cache(prompt, count + 1)
     draft.prefill(prompt, cache)

@@ -208,9 +208,9 @@ class Evaluation:
     def _visual_dependence(self, on_answers: OnAnswers) -> dict[str, Any]:
         captions = self._target_captions
         answerer = self.answerers["target"]
-        tried = prunings()
-        ranks = ranks_of(answerer, self.clips, captions, self.frames, tried, on_answers)
-        return visual_dependence(tried, ranks, self.options.seed)
+        all_prunings = prunings()
+        ranks = ranks_of(answerer, self.clips, captions, self.frames, all_prunings, on_answers)
+        return visual_dependence(all_prunings, ranks, self.options.seed)
 
     def _decode(self, ids: list[int]) -> str:
         text: str = self.target.processor.tokenizer.decode(ids, skip_special_tokens=True)

@@ -1,5 +1,5 @@
-"""Samples of the evaluation: held-out scenes with one request each, from seeds that no other part of
-draftlens uses."""
+"""Samples of the evaluation: held-out scenes with one request each, from seeds that no other part
+of draftlens uses."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ FAMILIES = {
     "edit": "pair",
     "text only": "talk",
 }
-"""Family of questions to the kind of sample that its questions are about. The family `picture` holds
-all questions about one picture."""
+"""Family of questions to the kind of sample that its questions are about. The family `picture`
+holds all questions about one picture."""
 
 KINDS = tuple(dict.fromkeys(FAMILIES.values()))
 
 SEEDS_PER_RUN = 1_000_000
-"""Scene seeds reserved for each value of ``--seed``. The first million after HELD_OUT belongs to the
-bundled clips and to training."""
+"""Scene seeds reserved for each value of ``--seed``. The first million after HELD_OUT belongs to
+the bundled clips and to training."""
 
 PICTURES = 100_000
 """Offset of the seeds of picture captions."""

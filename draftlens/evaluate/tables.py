@@ -46,14 +46,14 @@ def about(report: Figures) -> str:
     """One paragraph on models, options and environment of the report."""
     models = ", ".join(_model(role, facts) for role, facts in report["models"].items())
     options = report["arguments"]
-    where = report["environment"]
+    environment = report["environment"]
     packages = ", ".join(
-        f"{name} {where['packages'][name]}" for name in ("draftlens", "torch", "transformers")
+        f"{name} {environment['packages'][name]}" for name in ("draftlens", "torch", "transformers")
     )
-    commit = f", commit {where['commit']}" if where["commit"] else ""
+    commit = f", commit {environment['commit']}" if environment["commit"] else ""
     sentences = [
         f"{models[0].upper()}{models[1:]}; {options['clips']} held-out clips, seed "
-        f"{options['seed']}; {where['machine']}, {packages}{commit}."
+        f"{options['seed']}; {environment['machine']}, {packages}{commit}."
     ]
     if not report["finished"]:
         sentences.append("Not finished: only these sections were measured.")
@@ -159,31 +159,44 @@ def _question(name: str, figures: Figures) -> tuple[str, ...]:
 
 
 def _agreement(figures: Figures) -> Iterator[Table]:
+    yield _rank_table(figures)
+    yield _length_table(figures)
+    yield _depth_table(figures)
+
+
+def _rank_table(figures: Figures) -> Table:
     rows = [("ranked first", percent_interval(figures["agreed"]))]
     for rank, share in figures["top"].items():
         if rank != "1":
             rows.append((f"among the first {rank}", percent_interval(share)))
-    seen = percent_interval(figures["seen"])
-    connecting = percent_interval(figures["connecting"])
-    rows.append(("ranked first, of tokens that state something visible", seen))
-    rows.append(("ranked first, of connecting words", connecting))
+    for name, key in (
+        ("tokens that state something visible", "seen"),
+        ("connecting words", "connecting"),
+    ):
+        rows.append((f"ranked first, of {name}", percent_interval(figures[key])))
     note = (
         f"Of {figures['agreed']['total']} tokens of the target's captions of {figures['clips']} "
         f"clips; the last two rows count the {figures['right_captions']} captions that are right "
         f"word for word."
     )
-    yield Table("The draft's ranks of the target's tokens", ("", "share"), rows, note)
+    return Table("The draft's ranks of the target's tokens", ("", "share"), rows, note)
+
+
+def _length_table(figures: Figures) -> Table:
     lengths = [
         (gamma, format_number(length, 2, MISSING))
         for gamma, length in figures["acceptance_length"].items()
     ]
     note = "Tokens emitted by verification passes / passes, bonus token included."
-    yield Table("Mean acceptance length", ("γ", "length"), lengths, note)
+    return Table("Mean acceptance length", ("γ", "length"), lengths, note)
+
+
+def _depth_table(figures: Figures) -> Table:
     depths = [(depth, percent_interval(share)) for depth, share in figures["by_depth"].items()]
     note = (
         f"Share of guesses accepted where all before them in the pass were, at γ = {len(depths)}."
     )
-    yield Table("Acceptance by depth", ("depth", "accepted"), depths, note)
+    return Table("Acceptance by depth", ("depth", "accepted"), depths, note)
 
 
 def _visual_dependence(figures: Figures) -> Table:

@@ -17,6 +17,6 @@ def kept_indices(visual: Tensor, choice: Tensor) -> Tensor:
         Rising indices of tokens, int64 ``[L - n + K]``.
     """
     positions = visual.nonzero()[:, 0]
-    kept = ~visual
-    kept[positions[choice]] = True
-    return kept.nonzero()[:, 0]
+    mask = ~visual
+    mask[positions[choice]] = True
+    return mask.nonzero()[:, 0]

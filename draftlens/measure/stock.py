@@ -101,29 +101,25 @@ def run_stock(
         assistant: a draft model for stock assisted generation.
         options: as for `draftlens.generate`.
     """
-    prompt = left_padded(
-        {
-            name: value.to(target.device) if isinstance(value, Tensor) else value
-            for name, value in inputs.items()
-        }
-    )
+    prompt = left_padded(_moved(inputs, target.device))
+    rows, length = inputs["input_ids"].shape
+    timer = _TokenTimer(on_token)
     settings = {name: value for name, value in options.items() if value is not None}
     if assistant is not None:
         settings["assistant_model"] = assistant
     if keep_logits:
         settings |= {"return_dict_in_generate": True, "output_logits": True}
-    timer = _TokenTimer(on_token)
-    is_single_row = inputs["input_ids"].shape[0] == 1  # stock `generate` streams one row only
+    if rows == 1:  # stock `generate` streams one row only
+        settings["streamer"] = timer
     start = time.perf_counter()
-    output = target.model.generate(**prompt, **settings, streamer=timer if is_single_row else None)
+    output = target.model.generate(**prompt, **settings)
     end = time.perf_counter()
-    first_token = timer.times[0] if timer.times else end
+    ttft = (timer.times[0] if timer.times else end) - start
     sequences = output.sequences if keep_logits else output
-    answers = sequences[:, inputs["input_ids"].shape[1] :].tolist()
-    eos_ids = _eos_ids(target.model, options)
-    tokens = [trim(row, eos_ids) for row in answers]
     logits = torch.stack(output.logits) if keep_logits else None
-    return StockRun(tokens, end - start, first_token - start, logits)
+    eos_ids = _eos_ids(target.model, options)
+    tokens = [trim(row, eos_ids) for row in sequences[:, length:].tolist()]
+    return StockRun(tokens, end - start, ttft, logits)
 
 
 @contextmanager
@@ -163,6 +159,15 @@ def first_divergence(stock: StockRun, ours: list[list[int]]) -> Divergence | Non
         if stock_ids != our_ids:
             return _divergence(stock, row, stock_ids, our_ids)
     return None
+
+
+def _moved(inputs: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    """The inputs with all tensors on a device."""
+    moved = dict(inputs)
+    for name, value in inputs.items():
+        if isinstance(value, Tensor):
+            moved[name] = value.to(device)
+    return moved
 
 
 def _divergence(

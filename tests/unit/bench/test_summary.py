@@ -12,7 +12,6 @@ from draftlens.bench.contestants import Contestant, HfGenerate
 from draftlens.bench.store import Measurement, Store
 from draftlens.bench.summary import PHASE_ROWS, draft_step, summarize
 from draftlens.core.stats import PHASES, Stats
-from draftlens.measure.statistics import quartiles
 
 METHODS = ("hf-generate", "plain", "ours")
 CLIPS = {"a": "short", "b": "short", "c": "long"}
@@ -160,15 +159,6 @@ def test_divergences_are_those_of_the_slow_twin(seed: int) -> None:
     } == expected
     rows = [row for group in summary["groups"].values() for row in group["methods"].values()]
     assert sum(row["compared"] - row["identical"] for row in rows) == len(expected)
-
-
-def test_one_measurement_is_its_own_median() -> None:
-    assert quartiles([3.0]) == {"median": 3.0, "q1": 3.0, "q3": 3.0}
-    assert quartiles([]) is None
-
-
-def test_quartiles_stay_within_the_values() -> None:
-    assert quartiles([1.0, 2.0]) == {"median": 1.5, "q1": 1.25, "q3": 1.75}
 
 
 def test_without_the_reference_there_are_no_ratios() -> None:

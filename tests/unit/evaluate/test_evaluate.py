@@ -24,58 +24,10 @@ from draftlens.evaluate.samples import (
     scenes_of,
     wording,
 )
-from draftlens.measure.rounds import acceptance_length, by_depth, rounds
-from draftlens.measure.statistics import Share, central_interval, resampled_ratios, resamples
 from draftlens.world import HELD_OUT, Turn, facts, novelties, right_facts, sample_scene, still_facts
 from draftlens.world.samples import Sample
 
 BUNDLED = range(HELD_OUT + 10_000, HELD_OUT + 11_001)
-
-
-@pytest.mark.parametrize(
-    ("right", "total", "low", "high"),
-    [
-        (8, 10, 0.4902, 0.9433),
-        (0, 10, 0.0, 0.2775),
-        (10, 10, 0.7225, 1.0),
-        (1, 1, 0.2065, 1.0),
-        (95, 100, 0.8882, 0.9785),
-    ],
-)
-def test_wilsons_interval(right: int, total: int, low: float, high: float) -> None:
-    """Figures of Newcombe (1998) and of R's binom package."""
-    assert Share(right, total).interval == pytest.approx((low, high), abs=1e-4)
-
-
-@pytest.mark.parametrize("total", [1, 2, 3, 4, 7, 10, 49, 100])
-def test_a_share_lies_in_its_interval(total: int) -> None:
-    for right in range(total + 1):
-        low, high = Share(right, total).interval or (2, 2)
-        assert 0 <= low <= right / total <= high <= 1
-
-
-def test_nothing_asked_is_no_share() -> None:
-    assert Share.of([]).to_json() == {
-        "right": 0,
-        "total": 0,
-        "share": None,
-        "low": None,
-        "high": None,
-    }
-    assert Share.of([True, False]).to_json()["share"] == 0.5
-
-
-def test_the_bootstrap_resamples_clips_and_is_the_same_every_time() -> None:
-    drawn = resamples(40, seed=1)
-    assert np.array_equal(drawn, resamples(40, seed=1))
-    assert not np.array_equal(drawn, resamples(40, seed=2))
-    over, under = list(range(40, 80)), [10] * 40
-    values = resampled_ratios(over, under, drawn)
-    assert values[7] == pytest.approx(sum(over[i] for i in drawn[7]) / 400)
-    low, high = central_interval(values)
-    spread = 2 * 1.96 * np.std(over) / 10 / np.sqrt(40)
-    assert high - low == pytest.approx(spread, rel=0.1)
-    assert central_interval(resampled_ratios([3] * 5, [1] * 5, resamples(5, 0))) == (3, 3)
 
 
 def test_samples_are_held_out_and_no_part_shares_a_scene() -> None:
@@ -308,40 +260,6 @@ def test_every_fact_of_the_world_has_a_kind() -> None:
     shot = {"background", "pattern", "count", "camera", "left", "shots"}
     assert kinds <= thing | texts | shot | {"totals"}
     assert kinds >= thing | shot | texts - {"no text"}
-
-
-T, F = True, False
-
-
-@pytest.mark.parametrize(
-    ("hits", "gamma", "accepted"),
-    [
-        ([], 5, []),
-        ([T] * 12, 5, [5, 5]),  # the twelfth is the bonus of the second pass
-        ([T] * 13, 5, [5, 5, 1]),
-        ([F] * 4, 5, [0, 0, 0, 0]),
-        ([T, F, T, T, F, T], 5, [1, 2, 1]),
-        ([T, F, T, T, F, T], 1, [1, 1, 0, 1]),
-        ([T, T, F], 2, [2]),  # a bonus needs no guess
-    ],
-)
-def test_rounds(hits: list[bool], gamma: int, accepted: list[int]) -> None:
-    assert rounds(hits, gamma) == accepted
-
-
-def test_acceptance_length_counts_the_bonus_and_not_the_first_token() -> None:
-    assert acceptance_length([[T] * 12, [F] * 4], 5) == 16 / 6
-    assert acceptance_length([[]], 5) is None
-    assert acceptance_length([[T] * 600], 5) == 6
-
-
-def test_acceptance_by_depth_counts_guesses_whose_forerunners_stood() -> None:
-    # Passes: TF (depth 1 right, 2 wrong), TTT with a bonus, F, and TT at the end, where no third
-    # guess counts.
-    hits = [T, F, T, T, T, T, F, T, T]
-    assert rounds(hits, 3) == [1, 3, 0, 2]
-    depths = by_depth([hits, []], 3)
-    assert [(d["right"], d["total"]) for d in depths.values()] == [(3, 4), (2, 3), (1, 1)]
 
 
 def test_the_goals_say_what_was_not_measured() -> None:

@@ -17,7 +17,7 @@ from stock import noisy
 
 from draftlens.api import Engine
 from draftlens.evaluate.agreement import (
-    KEPT,
+    KEPT_SHARES,
     Pruning,
     agreement,
     prunings,
@@ -177,7 +177,7 @@ def encoded(name: str) -> tuple[list[Sample], Prompt]:
     return samples, draft.encode(draft.prepare(inputs.target, max_new_tokens=1))
 
 
-@pytest.mark.parametrize("kept", KEPT)
+@pytest.mark.parametrize("kept", KEPT_SHARES)
 def test_pruning_leaves_all_text_and_so_many_visual_tokens(kept: Fraction) -> None:
     samples, prompt = encoded("llava_onevision")
     pruned = Pruning(kept, 0)(prompt, samples)
@@ -225,7 +225,7 @@ def test_what_is_left_out_changes_the_drafts_ranks(name: str) -> None:
 def test_every_share_between_all_and_none_is_tried_several_times() -> None:
     tried = prunings()
     assert tried[0] == Pruning(Fraction(1), 0)
-    counts = [sum(pruning.kept == kept for pruning in tried) for kept in KEPT]
+    counts = [sum(pruning.kept == kept for pruning in tried) for kept in KEPT_SHARES]
     assert counts == [1, 3, 3, 3, 3, 1]
 
 
@@ -256,7 +256,7 @@ def test_intervals_are_over_clips_and_paired() -> None:
         ([1, 1, 1, 2], [1, 2]),
         ([1, 2], [2]),
     ]  # 6 to 3, 4 to 2 ...
-    rng, tried = np.random.default_rng(0), [Pruning(kept, 0) for kept in KEPT]
+    rng, tried = np.random.default_rng(0), [Pruning(kept, 0) for kept in KEPT_SHARES]
     chosen = [patterns[i] for i in rng.integers(3, size=30)]
     whole, lost = (
         [pattern[part] * (120 // len(pattern[part])) for pattern in chosen] for part in (0, 1)
