@@ -1,59 +1,67 @@
-"""The engine on the embedded pair: what speculation buys, what overhead costs, and whether theory
-explains it.
+"""The engine on the embedded pair: speedup by speculation, overhead outside the models, and the
+speedup that theory predicts.
 
     python benchmarks/engine.py --out benchmarks/results/engine
 
-Every configuration answers every clip once per repeat, interleaved, so that machine noise hits all
-alike. Times are end to end (vision and prefill included) unless they say decode. Writes OUT.json
-and OUT.md.
+Every configuration answers every clip once per repeat, interleaved, so that noise of the machine
+affects all of them alike. Times are end to end (vision and prefill included) unless they are named
+decode. Writes OUT.json and OUT.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from shared import (
     Answerer,
+    Case,
+    PrefilledPrompt,
     Run,
-    assisted,
+    argument_parser,
+    assisted_answerer,
+    backbones,
+    configure,
+    encoded_prompt,
+    engine_answerer,
     environment,
-    forward_case,
-    ours,
-    quiet,
-    rotate,
-    spread,
-    stock,
-    timed,
-    told,
+    environment_line,
+    median_seconds,
+    milliseconds_line,
+    predicted_speedup,
+    rotated,
+    save,
+    stock_answerer,
 )
 
 import draftlens
 from draftlens.api import Engine, Inputs
+from draftlens.measure.statistics import format_quartiles, quartiles
+from draftlens.measure.tables import markdown_table
 from draftlens.models.backbone import Backbone
 
-PREDICTION = """Written before the first run: plain decoding beats stock generate by about 10%, since the outer model's
-forward and stock's per-token bookkeeping are skipped; chain speculation at γ = 5 reaches 1.7 to 2.1 times; stock
-assisted generation stays below 1.2 times; time outside forwards is 6 to 10% of decode."""
+PREDICTION = """Written before the first run: plain decoding beats stock generate by about 10%,
+since the outer model's forward and stock's per-token bookkeeping are skipped; chain speculation
+at γ = 5 reaches 1.7 to 2.1 times; stock assisted generation stays below 1.2 times; time outside
+forwards is 6 to 10% of decode."""
+
+FIGURES = ("e2e", "decode", "tau", "outside")
+"""Figures of a run that are collected, where the configuration has them."""
+
+FORWARD_REPEATS = 60
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/engine"))
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=1)
+    parser = argument_parser(__doc__, "benchmarks/results/engine", repeats=9)
     parser.add_argument("--gamma", type=int, default=5)
-    parser.add_argument("--max-new-tokens", type=int, default=320)
     args = parser.parse_args()
-    quiet(args.threads)
+    configure(args.threads)
     engine = draftlens.load("embedded", device="cpu")
     folder = Path(str(files("draftlens") / "embedded" / "clips"))
     clips = [record.with_suffix("") for record in sorted(folder.glob("*.mp4.json"))]
@@ -67,214 +75,241 @@ def main() -> None:
         "prediction": PREDICTION,
         "runs": runs,
         "costs": costs,
+        "summary": summarize(runs, costs, args.gamma),
     }
-    report["summary"] = summarize(runs, costs, args.gamma)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.with_suffix(".json").write_text(json.dumps(report) + "\n")
-    args.out.with_suffix(".md").write_text(markdown(report))
-    print(markdown(report))
+    page = markdown(report)
+    save(args.out, report, page)
+    print(page)
 
 
 def configurations(engine: Engine, gamma: int) -> dict[str, Answerer]:
-    """Name to a function that answers one prompt and returns tokens and times."""
-    target, draft = engine.target.backbone, engine.draft.backbone.model  # type: ignore[union-attr]
-    fixed = {"num_assistant_tokens": gamma, "num_assistant_tokens_schedule": "constant"}
+    """Name to a function that answers a prompt."""
+    target, draft = backbones(engine)
+    fixed = {
+        "num_assistant_tokens": gamma,
+        "num_assistant_tokens_schedule": "constant",
+        "assistant_confidence_threshold": 0.0,
+    }
     return {
-        "hf-generate": stock(target),
-        "hf-assisted (defaults)": assisted(target, draft, {}),
-        f"hf-assisted (γ = {gamma})": assisted(
-            target, draft, {**fixed, "assistant_confidence_threshold": 0.0}
-        ),
-        "plain": watched(engine, "plain"),
-        f"chain (γ = {gamma})": watched(engine, {"num_speculative_tokens": gamma}),
-        "tree (eagle)": watched(engine, {"tree": "eagle"}),
+        "hf-generate": stock_answerer(target),
+        "hf-assisted (defaults)": assisted_answerer(target, draft, {}),
+        f"hf-assisted (γ = {gamma})": assisted_answerer(target, draft, fixed),
+        "plain": timed_answerer(engine, "plain"),
+        f"chain (γ = {gamma})": timed_answerer(engine, {"num_speculative_tokens": gamma}),
+        "tree (eagle)": timed_answerer(engine, {"tree": "eagle"}),
     }
 
 
-def watched(engine: Engine, method: Any) -> Answerer:
-    """The engine, and the share of its decode time that lies outside forwards."""
-    answer = ours(engine, method)
+def timed_answerer(engine: Engine, method: Any) -> Answerer:
+    """Answers by a method, and measures the share of decode time outside forwards."""
+    answer = engine_answerer(engine, method)
 
-    def call(inputs: Inputs, options: dict[str, Any]) -> Run:
-        with timed_forwards(engine) as spent:
+    def answer_timed(inputs: Inputs, options: dict[str, Any]) -> Run:
+        with forward_seconds(engine) as seconds:
             run = answer(inputs, options)
-        inside = (
-            spent() + run["phases"]["draft_prefill"]
-        )  # the draft reads the prompt behind the first token
-        return {**run, "tau": run["mean_acceptance_length"], "outside": 1 - inside / run["decode"]}
+        # The draft reads the prompt after the first token, which is part of decoding.
+        inside = sum(seconds) + run["phases"]["draft_prefill"]
+        outside = 1 - inside / run["decode"]
+        return {**run, "tau": run["mean_acceptance_length"], "outside": outside}
 
-    return call
+    return answer_timed
 
 
-class timed_forwards:  # noqa: N801 - used as a context manager
-    """Adds up the time inside decode forwards of both models."""
+@contextmanager
+def forward_seconds(engine: Engine) -> Iterator[list[float]]:
+    """Collect the seconds of each decode forward of both models."""
+    seconds: list[float] = []
 
-    def __init__(self, engine: Engine) -> None:
-        self.backbones = [m.backbone for m in (engine.target, engine.draft) if m is not None]
-        self.seconds = 0.0
-
-    def __enter__(self) -> Callable[[], float]:
-        for backbone in self.backbones:
-            backbone.forward = self._timed(Backbone.forward.__get__(backbone))  # type: ignore[method-assign]
-        return lambda: self.seconds
-
-    def __exit__(self, *_: object) -> None:
-        for backbone in self.backbones:
-            del backbone.forward
-
-    def _timed(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
+    def timed(forward: Callable[..., Any]) -> Callable[..., Any]:
+        def timed_forward(*args: Any) -> Any:
             start = time.perf_counter()
             output = forward(*args)
-            self.seconds += time.perf_counter() - start
+            seconds.append(time.perf_counter() - start)
             return output
 
-        return call
+        return timed_forward
+
+    models = backbones(engine)
+    for backbone in models:
+        backbone.forward = timed(Backbone.forward.__get__(backbone))  # type: ignore[method-assign]
+    try:
+        yield seconds
+    finally:
+        for backbone in models:
+            del backbone.forward
 
 
-def measure(engine: Engine, prompts: dict[str, Inputs], args: argparse.Namespace) -> dict[str, Any]:
-    """Times of every configuration on every clip, interleaved; tokens are compared with stock's."""
+def measure(
+    engine: Engine, prompts: Mapping[str, Inputs], args: argparse.Namespace
+) -> dict[str, Any]:
+    """Measure every configuration on every clip, interleaved.
+
+    Returns:
+        Name of each configuration to its `FIGURES` by clip, and whether its tokens are `identical`
+        to those of the first configuration in the order of the repeat; or to `failed`.
+    """
     options = {"max_new_tokens": args.max_new_tokens, "do_sample": False}
-    table = configurations(engine, args.gamma)
-    runs: dict[str, Any] = {
-        name: {"e2e": {}, "decode": {}, "tau": {}, "outside": {}, "identical": True}
-        for name in table
-    }
-    for name, call in list(table.items()):
-        try:
-            call(
-                next(iter(prompts.values())), options
-            )  # warm-up, and whether stock can run it at all
-        except Exception as error:
-            runs[name] = {"failed": f"{type(error).__name__}: {error}"}
-            del table[name]
+    answerers = configurations(engine, args.gamma)
+    first_prompt = next(iter(prompts.values()))
+    runs = {name: warm_up(answer, first_prompt, options) for name, answer in answerers.items()}
+    runnable = [name for name in answerers if "failed" not in runs[name]]
     for repeat in range(args.repeats):
         for clip, inputs in prompts.items():
-            reference = None
-            for name, call in rotate(list(table.items()), repeat):
-                found = call(inputs, options)
-                run = runs[name]
-                for key in ("e2e", "decode", "tau", "outside"):
-                    if key in found:
-                        run[key].setdefault(clip, []).append(round(found[key], 6))
-                reference = reference or found["tokens"]
-                run["identical"] &= found["tokens"] == reference
-                run["emitted"] = run.get("emitted", 0) + sum(map(len, found["tokens"]))
+            names = rotated(runnable, repeat)
+            answers = {name: answerers[name](inputs, options) for name in names}
+            reference = answers[names[0]]["tokens"]
+            for name in names:
+                add_run(runs[name], clip, answers[name], reference)
     return runs
 
 
+def warm_up(answer: Answerer, inputs: Inputs, options: dict[str, Any]) -> dict[str, Any]:
+    """Answer a prompt without measuring.
+
+    Returns:
+        Empty figures, or `failed`: some versions of transformers do not support assisted generation
+        for these models.
+    """
+    try:
+        answer(inputs, options)
+    except Exception as error:
+        return {"failed": f"{type(error).__name__}: {error}"}
+    figures: dict[str, Any] = {name: {} for name in FIGURES}
+    return {**figures, "identical": True, "emitted": 0}
+
+
+def add_run(figures: dict[str, Any], clip: str, run: Run, reference: list[list[int]]) -> None:
+    """Add one answer to the figures of its configuration."""
+    for name in FIGURES:
+        if name in run:
+            figures[name].setdefault(clip, []).append(round(run[name], 6))
+    figures["identical"] &= run["tokens"] == reference
+    figures["emitted"] += sum(len(row) for row in run["tokens"])
+
+
 def forward_costs(engine: Engine, inputs: Inputs, gamma: int) -> dict[str, float]:
-    """Seconds of raw forwards behind a real prompt: median of 60, the sizes interleaved."""
-    cases: dict[str, Callable[[], None]] = {}
-    for role, loaded, sizes in (
-        ("target", engine.target, (1, gamma + 1, 26)),
-        ("draft", engine.draft, (1, 2)),
-    ):
-        backbone = loaded.backbone  # type: ignore[union-attr]
-        prompt = backbone.encode(backbone.prepare(inputs.target, max_new_tokens=1))
-        cache = backbone.new_cache(prompt, 40)
-        backbone.prefill(prompt, cache)
-        for size in sizes:
-            cases[f"{role}({size})"] = forward_case(backbone, prompt, cache, size)
-    return {name: statistics.median(values) for name, values in timed(cases, 60).items()}
+    """Median seconds of raw forwards after a real prompt, with the sizes interleaved."""
+    target, draft = backbones(engine)
+    sizes = {"target": (1, gamma + 1, 26), "draft": (1, 2)}
+    cases: dict[str, Case] = {}
+    for role, backbone in (("target", target), ("draft", draft)):
+        prefilled = PrefilledPrompt.of(backbone, encoded_prompt(backbone, inputs.target))
+        for size in sizes[role]:
+            cases[f"{role}({size})"] = prefilled.chain_case(size)
+    return median_seconds(cases, FORWARD_REPEATS)
 
 
-def summarize(runs: dict[str, Any], costs: dict[str, float], gamma: int) -> dict[str, Any]:
-    """Medians over clips and repeats, ratios to stock generate, and the speedup that the costs
+def summarize(runs: Mapping[str, Any], costs: Mapping[str, float], gamma: int) -> dict[str, Any]:
+    """Medians over clips and repeats, speedups over stock generate, and the speedup that the costs
     predict."""
     summary: dict[str, Any] = {}
     for name, run in runs.items():
-        if "failed" in run:
-            summary[name] = run
-            continue
-        ratios = {key: paired(runs["hf-generate"][key], run[key]) for key in ("e2e", "decode")}
-        summary[name] = {
-            "e2e_seconds": statistics.median(values(run["e2e"])),
-            "speedup_e2e": spread(ratios["e2e"]),
-            "speedup_decode": spread(ratios["decode"]),
-            "identical": run["identical"],
-            **{key: statistics.mean(values(run[key])) for key in ("tau", "outside") if run[key]},
-        }
-    chain = next(name for name in runs if name.startswith("chain"))
-    tau, one = summary[chain]["tau"], costs["target(1)"]
-    predicted = tau / (gamma * costs["draft(1)"] / one + costs[f"target({gamma + 1})"] / one)
-    measured = spread(paired(runs["plain"]["decode"], runs[chain]["decode"]))
-    assisted_best = [
-        spread(paired(run["e2e"], runs[chain]["e2e"]))
-        for n, run in runs.items()
-        if "assisted" in n and "e2e" in run
-    ]
-    summary["chain against plain, decode"] = {"predicted": predicted, "measured": measured}
-    summary["chain against best stock assisted, e2e"] = min(
-        assisted_best, key=lambda s: s["median"], default=None
-    )
+        summary[name] = run if "failed" in run else figures_of(run, runs["hf-generate"])
+    name = f"chain (γ = {gamma})"
+    chain = runs[name]
+    summary["chain against plain, decode"] = {
+        "predicted": predicted_speedup(summary[name]["tau"], gamma, costs),
+        "measured": quartiles(paired_ratios(runs["plain"]["decode"], chain["decode"])),
+    }
+    assisted = [run for other_name, run in runs.items() if "assisted" in other_name]
+    summary["chain against best stock assisted, e2e"] = smallest_speedup(assisted, chain)
     return summary
 
 
-def values(by_clip: dict[str, list[float]]) -> list[float]:
-    """All clips' values in one list."""
-    return [value for column in by_clip.values() for value in column]
+def smallest_speedup(
+    runs: Sequence[Mapping[str, Any]], chain: Mapping[str, Any]
+) -> dict[str, float] | None:
+    """Speedup of the chain over the fastest of the runs; None if all of them failed."""
+    speedups = []
+    for run in runs:
+        if "failed" not in run:
+            speedup = quartiles(paired_ratios(run["e2e"], chain["e2e"]))
+            if speedup is not None:
+                speedups.append(speedup)
+    return min(speedups, key=lambda speedup: speedup["median"], default=None)
 
 
-def paired(slow: dict[str, list[float]], fast: dict[str, list[float]]) -> list[float]:
+def figures_of(run: Mapping[str, Any], reference: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures of one configuration over all clips and repeats."""
+    figures = {
+        "e2e_seconds": statistics.median(all_values(run["e2e"])),
+        "speedup_e2e": quartiles(paired_ratios(reference["e2e"], run["e2e"])),
+        "speedup_decode": quartiles(paired_ratios(reference["decode"], run["decode"])),
+        "identical": run["identical"],
+    }
+    for name in ("tau", "outside"):
+        if run[name]:
+            figures[name] = statistics.mean(all_values(run[name]))
+    return figures
+
+
+def all_values(by_clip: Mapping[str, Sequence[float]]) -> list[float]:
+    """The values of all clips in one list."""
+    return [value for values in by_clip.values() for value in values]
+
+
+def paired_ratios(
+    slow: Mapping[str, Sequence[float]], fast: Mapping[str, Sequence[float]]
+) -> list[float]:
     """Ratios of runs of the same clip in the same repeat."""
-    return [a / b for clip in slow for a, b in zip(slow[clip], fast[clip], strict=True)]
+    ratios = []
+    for clip in slow:
+        pairs = zip(slow[clip], fast[clip], strict=True)
+        ratios += [slow_value / fast_value for slow_value, fast_value in pairs]
+    return ratios
 
 
-def markdown(report: dict[str, Any]) -> str:
-    """The report for people."""
-    summary, costs = report["summary"], report["costs"]
-    lines = [
-        "# Engine benchmark",
+def markdown(report: Mapping[str, Any]) -> str:
+    """The report as a Markdown page."""
+    summary = report["summary"]
+    columns = (
         "",
-        "| | end to end, s | speedup e2e | speedup decode | τ | outside forwards | identical |",
-    ]
-    lines.append("|---|---:|---:|---:|---:|---:|---|")
-    for name in report["runs"]:
-        row = summary[name]
-        if "failed" in row:
-            lines.append(f"| {name} | failed: {row['failed']} | | | | | |")
-            continue
-        tau = f"{row['tau']:.2f}" if "tau" in row else ""
-        outside = f"{row['outside']:.1%}" if "outside" in row else ""
-        ratios = " | ".join(told(row[key]) for key in ("speedup_e2e", "speedup_decode"))
-        same = "yes" if row["identical"] else "NO"
-        lines.append(
-            f"| {name} | {row['e2e_seconds']:.3f} | {ratios} | {tau} | {outside} | {same} |"
-        )
-    theory = summary["chain against plain, decode"]
-    best = summary["chain against best stock assisted, e2e"]
-    lines += [
-        "",
-        "Speedups are against hf-generate, paired by clip and repeat: median (quartiles). "
-        "Outside forwards: share",
-    ]
-    lines[-1] += (
-        " of decode time in neither model's forward (the draft's reading of the prompt is one), "
-        "mean."
+        "end to end, s",
+        "speedup e2e",
+        "speedup decode",
+        "τ",
+        "outside forwards",
+        "identical",
     )
-    lines += [
-        "",
-        f"Chain against our plain decoding, decode only: measured {told(theory['measured'])}, ",
+    rows = [row_of(name, summary[name]) for name in report["runs"]]
+    theory = summary["chain against plain, decode"]
+    paragraphs = [
+        "# Engine benchmark",
+        "\n".join(markdown_table(columns, rows, text_columns=(0, len(columns) - 1))),
+        "Speedups are against hf-generate, paired by clip and repeat: median (quartiles). "
+        "Outside forwards: share of decode time in neither model's forward (the draft's reading "
+        "of the prompt is one), mean.",
+        f"Chain against our plain decoding, decode only: measured "
+        f"{format_quartiles(theory['measured'])}, predicted by τ / (γ·Td/Tt + Tt(γ)/Tt): "
+        f"{theory['predicted']:.2f}.",
     ]
-    lines[-1] += f"predicted by τ / (γ·Td/Tt + Tt(γ)/Tt): {theory['predicted']:.2f}."
+    best = summary["chain against best stock assisted, e2e"]
     if best is not None:
-        lines += [
-            "",
-            f"Chain against the better stock assisted generation, end to end: {told(best)}.",
-        ]
-    lines += [
-        "",
-        "Raw forwards, ms: "
-        + ", ".join(f"{name} {1e3 * value:.2f}" for name, value in costs.items())
-        + ".",
+        paragraphs.append(
+            f"Chain against the better stock assisted generation, end to end: "
+            f"{format_quartiles(best)}."
+        )
+    paragraphs += [
+        f"Raw forwards, ms: {milliseconds_line(report['costs'])}.",
+        f"Environment: {environment_line(report['environment'])}.",
+        f"Prediction. {' '.join(report['prediction'].split())}",
     ]
-    lines += [
-        "",
-        "Environment: " + ", ".join(f"{k} {v}" for k, v in report["environment"].items()) + ".",
+    return "\n\n".join(paragraphs) + "\n"
+
+
+def row_of(name: str, figures: Mapping[str, Any]) -> list[str]:
+    """Cells of one configuration."""
+    if "failed" in figures:
+        return [name, f"failed: {figures['failed']}", "", "", "", "", ""]
+    return [
+        name,
+        f"{figures['e2e_seconds']:.3f}",
+        format_quartiles(figures["speedup_e2e"]),
+        format_quartiles(figures["speedup_decode"]),
+        f"{figures['tau']:.2f}" if "tau" in figures else "",
+        f"{figures['outside']:.1%}" if "outside" in figures else "",
+        "yes" if figures["identical"] else "NO",
     ]
-    lines += ["", "Prediction. " + " ".join(report["prediction"].split()), ""]
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

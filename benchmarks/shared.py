@@ -1,160 +1,248 @@
-"""What the benchmarks share: clips, peers, interleaving, and what a reader needs to judge their
-figures."""
+"""Helpers that the benchmark scripts share: prompts, ways of answering, interleaved timing, and the
+environment."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import platform
 import statistics
-import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 import transformers
 
-import draftlens
 from draftlens.api import Engine, Inputs
-from draftlens.core import tree as trees
-from draftlens.evaluate.asking import conversation
-from draftlens.measure.stock import run_stock
+from draftlens.core.files import write_json, write_text
+from draftlens.core.tree import Topology, ancestors, attention_mask, chain, depths
+from draftlens.evaluate.answers import conversation
+from draftlens.measure.environment import environment as machine_environment
+from draftlens.measure.stock import assistant_settings, run_stock
 from draftlens.models.backbone import Backbone
-from draftlens.world import HELD_OUT, Turn, marked_caption, sample_scene
+from draftlens.models.prompt import Prompt
+from draftlens.world import HELD_OUT, Turn, sample_scene, marked_caption
 from draftlens.world.samples import Sample
 
 T = TypeVar("T")
-Run = dict[str, Any]  # tokens, seconds e2e and decode, and whatever else is known
+
+Run = dict[str, Any]
+"""One answer: `tokens`, seconds `e2e` and `decode`, and further figures of the engine."""
+
 Answerer = Callable[[Inputs, dict[str, Any]], Run]
+"""Answers a prompt with these options of `generate`."""
+
+Case = Callable[[], None]
+"""A call to be timed."""
 
 SIDE = 64
 PROMPT = "Describe the video."
+WARM_UPS = 2
+"""Calls of each case that are not timed: they fill caches."""
 
 
-def quiet(threads: int) -> None:
-    """Nothing but the report on the screen, and so many threads."""
+def argument_parser(description: str | None, out: str, repeats: int) -> argparse.ArgumentParser:
+    """A parser with the options of every benchmark.
+
+    Args:
+        description: text for ``--help``.
+        out: default of ``--out``, without a suffix.
+        repeats: default of ``--repeats``.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path(out), help="report without suffix")
+    parser.add_argument("--repeats", type=int, default=repeats)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--max-new-tokens", type=int, default=320)
+    return parser
+
+
+def configure(threads: int) -> None:
+    """Set the number of threads and hide messages and progress bars of the libraries."""
     torch.set_num_threads(threads)
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
 
 
-def clip(seed: int) -> Sample:
-    """A held-out clip whose caption is asked for."""
-    shown = sample_scene(HELD_OUT + seed)
-    return Sample("clip", (shown,), (Turn(PROMPT, marked_caption(shown), "caption"),))
-
-
-def given(engine: Engine, sample: Sample, frames: int) -> Inputs:
-    """A sample as the processors would hand it over."""
-    return engine.process([conversation(sample, frames, SIDE)])
-
-
-def stock(target: Backbone, **extra: Any) -> Answerer:
-    """Stock `generate`."""
-
-    def call(inputs: Inputs, options: dict[str, Any]) -> Run:
-        run = run_stock(target, inputs.target, **options, **extra)
-        return {"tokens": run.tokens, "e2e": run.e2e, "decode": run.decode}
-
-    return call
-
-
-def assisted(target: Backbone, draft: Any, settings: dict[str, Any]) -> Answerer:
-    """Stock assisted generation; its knobs live in the draft's generation config."""
-
-    def call(inputs: Inputs, options: dict[str, Any]) -> Run:
-        before = {name: getattr(draft.generation_config, name) for name in settings}
-        draft.generation_config.update(**settings)
-        try:
-            return stock(target, assistant=draft)(inputs, options)
-        finally:
-            draft.generation_config.update(**before)
-
-    return call
-
-
-def ours(engine: Engine, method: Any) -> Answerer:
-    """The engine by one of its methods."""
-
-    def call(inputs: Inputs, options: dict[str, Any]) -> Run:
-        result = engine.answer(inputs, method=method, **options).run()
-        return {"tokens": result.tokens, **result.stats.to_dict()}
-
-    return call
-
-
-def rotate(items: Sequence[T], by: int) -> list[T]:
-    """Another order in each repeat, so that no configuration always follows the same one."""
-    by %= len(items)
-    return [*items[by:], *items[:by]]
-
-
-def timed(cases: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each case, interleaved."""
-    times: dict[str, list[float]] = {name: [] for name in cases}
-    for number in range(rounds + 2):
-        for name, case in rotate(list(cases.items()), number):
-            start = time.perf_counter()
-            case()
-            if number > 1:  # the first two warm caches up
-                times[name].append(time.perf_counter() - start)
-    return times
-
-
-def forward_case(backbone: Backbone, prompt: Any, cache: Any, size: int) -> Callable[[], None]:
-    """One forward of `size` tokens behind what a cache holds, rolled back afterwards."""
-    tokens = torch.arange(size)[None] + 5
-    positions = prompt.positions(torch.arange(size)[None])
-    lengths = list(cache.lengths)
-    mask = trees.attention_mask(lengths, torch.ones(size, size, dtype=torch.bool).tril())
-
-    def call() -> None:
-        backbone.forward(tokens, positions, cache, mask)
-        cache.truncate(lengths)
-
-    return call
-
-
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median and quartiles."""
-    low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else [values[0]] * 3
-    return {"median": middle, "q1": low, "q3": high}
-
-
-def told(value: dict[str, float]) -> str:
-    """A median with its quartiles."""
-    return f"{value['median']:.2f} ({value['q1']:.2f} to {value['q3']:.2f})"
+def save(out: Path, report: Mapping[str, Any], page: str) -> None:
+    """Write the report as ``OUT.json`` and the page as ``OUT.md``."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(out.with_suffix(".json"), report, indent=None)
+    write_text(out.with_suffix(".md"), page)
 
 
 def environment(args: argparse.Namespace) -> dict[str, Any]:
-    """What a reader needs to judge the figures."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
+    """Machine, versions and options of a benchmark."""
+    facts = machine_environment(torch.device("cpu"))
+    packages = facts["packages"]
     return {
-        "processor": processor(),
+        "processor": facts["machine"],
         "cores": os.cpu_count(),
         "threads": args.threads,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "draftlens": draftlens.__version__,
-        "commit": commit.stdout.strip(),
+        "python": facts["python"],
+        "torch": packages["torch"],
+        "transformers": packages["transformers"],
+        "draftlens": packages["draftlens"],
+        "commit": facts["commit"],
         "repeats": args.repeats,
         "max_new_tokens": args.max_new_tokens,
         "dtype": "float32",
     }
 
 
-def processor() -> str:
-    """The processor's model name, where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
-        platform.machine(),
-    )
+def environment_line(facts: Mapping[str, Any]) -> str:
+    """An environment as one line."""
+    return ", ".join(f"{name} {value}" for name, value in facts.items())
+
+
+def caption_sample(seed: int) -> Sample:
+    """A held-out clip with the request for its caption."""
+    scene = sample_scene(HELD_OUT + seed)
+    return Sample("clip", (scene,), (Turn(PROMPT, marked_caption(scene), "caption"),))
+
+
+def sample_inputs(engine: Engine, sample: Sample, frames: int) -> Inputs:
+    """The processors' output for a sample that is shown as this number of frames."""
+    return engine.process([conversation(sample, frames, SIDE)])
+
+
+def encoded_prompt(backbone: Backbone, inputs: Mapping[str, Any]) -> Prompt:
+    """A prompt as the model reads it."""
+    return backbone.encode(backbone.prepare(inputs, max_new_tokens=1))
+
+
+def backbones(engine: Engine) -> tuple[Backbone, Backbone]:
+    """Backbones of target and draft."""
+    assert engine.draft is not None
+    return engine.target.backbone, engine.draft.backbone
+
+
+def stock_answerer(target: Backbone, **extra: Any) -> Answerer:
+    """Answers by stock `generate`.
+
+    Args:
+        target: the model.
+        extra: further arguments of `run_stock`.
+    """
+
+    def answer(inputs: Inputs, options: dict[str, Any]) -> Run:
+        run = run_stock(target, inputs.target, **options, **extra)
+        return {"tokens": run.tokens, "e2e": run.e2e, "decode": run.decode}
+
+    return answer
+
+
+def assisted_answerer(target: Backbone, draft: Backbone, settings: dict[str, Any]) -> Answerer:
+    """Answers by stock assisted generation.
+
+    Args:
+        target, draft: the models.
+        settings: fields of the draft's generation config.
+    """
+    answer_with_draft = stock_answerer(target, assistant=draft.model)
+
+    def answer(inputs: Inputs, options: dict[str, Any]) -> Run:
+        with assistant_settings(draft.model, settings):
+            return answer_with_draft(inputs, options)
+
+    return answer
+
+
+def engine_answerer(engine: Engine, method: Any) -> Answerer:
+    """Answers by one of our methods."""
+
+    def answer(inputs: Inputs, options: dict[str, Any]) -> Run:
+        result = engine.answer(inputs, method=method, **options).run()
+        return {"tokens": result.tokens, **result.stats.to_dict()}
+
+    return answer
+
+
+def rotated(items: Sequence[T], offset: int) -> list[T]:
+    """The items from another first one in each repeat, so that the place of an item in the order
+    changes."""
+    offset %= len(items)
+    return [*items[offset:], *items[:offset]]
+
+
+def interleaved_seconds(cases: Mapping[str, Case], repeats: int) -> dict[str, list[float]]:
+    """Seconds of each case by its name, with the cases interleaved."""
+    seconds: dict[str, list[float]] = {name: [] for name in cases}
+    for number in range(WARM_UPS + repeats):
+        for name, case in rotated(list(cases.items()), number):
+            start = time.perf_counter()
+            case()
+            if number >= WARM_UPS:
+                seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def median_seconds(cases: Mapping[str, Case], repeats: int) -> dict[str, float]:
+    """Median of `interleaved_seconds` of each case."""
+    times = interleaved_seconds(cases, repeats)
+    return {name: statistics.median(seconds) for name, seconds in times.items()}
+
+
+@dataclass(frozen=True)
+class PrefilledPrompt:
+    """A prompt of one row in a model's cache.
+
+    Args:
+        backbone: the model.
+        prompt: the prompt.
+        cache: holds the prompt.
+    """
+
+    backbone: Backbone
+    prompt: Prompt
+    cache: Any
+
+    @classmethod
+    def of(cls, backbone: Backbone, prompt: Prompt, room: int = 60) -> PrefilledPrompt:
+        """Read a prompt into a new cache with room for this number of further tokens."""
+        cache = backbone.new_cache(prompt, room)
+        backbone.prefill(prompt, cache)
+        return cls(backbone, prompt, cache)
+
+    def forward_case(self, tree: Topology) -> Case:
+        """One forward of a tree of tokens and its root after the prompt, which is then removed from
+        the cache."""
+        tokens = torch.arange(len(tree) + 1)[None] + 5
+        positions = self.prompt.positions(depths(tree)[None])
+        lengths = list(self.cache.lengths)
+        mask = attention_mask(lengths, ancestors(tree))
+
+        def forward() -> None:
+            self.backbone.forward(tokens, positions, self.cache, mask)
+            self.cache.truncate(lengths)
+
+        return forward
+
+    def chain_case(self, num_tokens: int) -> Case:
+        """One forward of this number of consecutive tokens, see `forward_case`."""
+        return self.forward_case(chain(num_tokens - 1))
+
+
+def predicted_speedup(
+    tau: float, gamma: int, costs: Mapping[str, float], draft: str = "draft"
+) -> float:
+    """Speedup of decoding with a chain of guesses over plain decoding, equation 3 of SpecVLM:
+    τ / (γ·Td/Tt + Tt(γ)/Tt).
+
+    Args:
+        tau: mean acceptance length.
+        gamma: guesses per pass.
+        costs: seconds of forwards, such as those of `target(1)`.
+        draft: name of the draft's forwards in `costs`.
+    """
+    target = costs["target(1)"]
+    return tau / (gamma * costs[f"{draft}(1)"] / target + costs[f"target({gamma + 1})"] / target)
+
+
+def milliseconds_line(costs: Mapping[str, float]) -> str:
+    """Seconds by name as one line of milliseconds."""
+    return ", ".join(f"{name} {1e3 * seconds:.2f}" for name, seconds in costs.items())

@@ -1,84 +1,92 @@
-"""SpecVLM on the embedded pair: what pruning costs in acceptance, what the probe costs, and what it
-all buys.
+"""SpecVLM on the embedded pair: acceptance by pruning, costs of the probe, and the resulting
+speedups.
 
     python benchmarks/specvlm.py [--parts acceptance,guidance,probe,step,tree,long]
 
-Clips are held-out ones of the world; every answer is compared with stock `generate` or with plain
+Clips are held-out ones of the world. Every answer is compared with stock `generate`, or with plain
 decoding, which the tests compare with it. Times are medians of interleaved repeats. Writes OUT.json
-and OUT.md part by part, so an interrupted run keeps what it measured.
+and OUT.md after every part, so an interrupted run keeps the finished parts.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from shared import environment, quiet
+from shared import argument_parser, configure, environment, environment_line, save
 from specvlm_parts import acceptance, costs, guidance, long
 
 import draftlens
+from draftlens.api import Engine
+from draftlens.measure.options import frame_counts
 
-PREDICTION = """Written before the first run. The draft looks up facts by place and frame, and the target's text
-attends to few tokens, so at r = 0.9 specvlm keeps 90% of the unpruned acceptance and random about 85%; the margin
-grows with r up to 0.95. Stage I alone is as good as both stages, since the world's backgrounds say little. Frame
-dropping and windows lose most. The probe costs about 2% of a prefill at 8,000 visual tokens. The draft's step is
-flat from 1,000 to 16,000 tokens when 500 are kept. End to end at 16,000 visual tokens prefill dominates: 1.1x.
-Before the second run (more clips, a better target, seen on a trial of 40 questions): a caption asks for all of the
-picture, so no choice by attention beats chance there by more than 2% of the length; a question asks for one thing, and
-the prompt's attention then beats chance by 2 to 4 points of tokens guessed at r = 0.97, the answer's own by 5."""
+PREDICTION = """Written before the first run. The draft looks up facts by place and frame, and
+the target's text attends to few tokens, so at r = 0.9 specvlm keeps 90% of the unpruned
+acceptance and random about 85%; the margin grows with r up to 0.95. Stage I alone is as good as
+both stages, since the world's backgrounds say little. Frame dropping and windows lose most. The
+probe costs about 2% of a prefill at 8,000 visual tokens. The draft's step is flat from 1,000 to
+16,000 tokens when 500 are kept. End to end at 16,000 visual tokens prefill dominates: 1.1x.
+Before the second run (more clips, a better target, seen on a trial of 40 questions): a caption
+asks for all of the picture, so no choice by attention beats chance there by more than 2% of the
+length; a question asks for one thing, and the prompt's attention then beats chance by 2 to 4
+points of tokens guessed at r = 0.97, the answer's own by 5."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the benchmark.
+
+    Args:
+        measure: returns its figures as JSON values.
+        report: returns lines of Markdown for these figures.
+    """
+
+    measure: Callable[[Engine, argparse.Namespace], Any]
+    report: Callable[[Any], list[str]]
+
 
 PARTS = {
-    "acceptance": (acceptance.measure, acceptance.tell),
-    "guidance": (guidance.measure, guidance.tell),
-    "probe": (costs.probe, costs.tell_probe),
-    "step": (costs.step, costs.tell_step),
-    "tree": (costs.tree, costs.tell_tree),
-    "long": (long.measure, long.tell),
+    "acceptance": Part(acceptance.measure, acceptance.report),
+    "guidance": Part(guidance.measure, guidance.report),
+    "probe": Part(costs.probe, costs.report_probe),
+    "step": Part(costs.step, costs.report_step),
+    "tree": Part(costs.tree, costs.report_tree),
+    "long": Part(long.measure, long.report),
 }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/specvlm"))
+    parser = argument_parser(__doc__, "benchmarks/results/specvlm", repeats=5)
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--clips", type=int, default=60)
     parser.add_argument(
         "--checked", type=int, default=8, help="clips that the engine itself decodes as well"
     )
-    parser.add_argument(
-        "--frames", type=lambda text: [int(n) for n in text.split(",")], default=[16, 64]
-    )
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--max-new-tokens", type=int, default=320)
+    parser.add_argument("--frames", type=frame_counts, default=(16, 64))
     args = parser.parse_args()
-    quiet(args.threads)
+    configure(args.threads)
     engine = draftlens.load("embedded", device="cpu")
-    args.out.parent.mkdir(parents=True, exist_ok=True)
     file = args.out.with_suffix(".json")
     report = json.loads(file.read_text()) if file.exists() else {}
     report["prediction"] = " ".join(PREDICTION.split())
     for name in args.parts.split(","):
-        measure, _ = PARTS[name]
-        report[name] = {"found": measure(engine, args), "environment": environment(args)}
-        file.write_text(json.dumps(report) + "\n")
-        args.out.with_suffix(".md").write_text(markdown(report))
+        figures = PARTS[name].measure(engine, args)
+        report[name] = {"found": figures, "environment": environment(args)}
+        save(args.out, report, markdown(report))
     print(markdown(report))
 
 
-def markdown(report: dict[str, Any]) -> str:
-    """The report for people: every part that was measured, and where."""
+def markdown(report: Mapping[str, Any]) -> str:
+    """The report as a Markdown page: every measured part with its environment."""
     lines = ["# SpecVLM on the embedded pair", ""]
-    for name, (_, tell) in PARTS.items():
+    for name, part in PARTS.items():
         if name in report:
-            where = ", ".join(
-                f"{key} {value}" for key, value in report[name]["environment"].items()
-            )
-            lines += [*tell(report[name]["found"]), "", f"<sub>{where}</sub>", ""]
+            section = report[name]
+            lines += [*part.report(section["found"]), ""]
+            lines += [f"<sub>{environment_line(section['environment'])}</sub>", ""]
     return "\n".join([*lines, "Prediction. " + report["prediction"], ""])
 
 

@@ -1,1 +1,1 @@
-"""The parts of `benchmarks/specvlm.py`: each measures one thing and tells of it."""
+"""The parts of `benchmarks/specvlm.py`: each measures one thing and reports it in Markdown."""

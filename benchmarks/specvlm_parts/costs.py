@@ -1,232 +1,259 @@
-"""What the probe, a pruned draft's step and a verified tree cost."""
+"""Costs of the probe, of a pruned draft's step and of a verified tree."""
 
 from __future__ import annotations
 
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-from shared import clip, forward_case, given, rotate, timed
+from shared import (
+    Case,
+    PrefilledPrompt,
+    backbones,
+    caption_sample,
+    encoded_prompt,
+    median_seconds,
+    rotated,
+    sample_inputs,
+)
 
 from draftlens.api import Engine
 from draftlens.attention import Probe
-from draftlens.core.tree import Topology, ancestors, attention_mask, depths, from_paths
-from draftlens.models.backbone import Backbone
+from draftlens.core.tree import from_paths
+from draftlens.measure.pruning import kept_indices
+from draftlens.measure.tables import markdown_table
 from draftlens.models.gather import gather
+from draftlens.models.prompt import Prompt
 from draftlens.ops.tree_search import likeliest_paths
 from specvlm_parts.long import CLIP as LONG
 
 SIZES = (1, 6, 13, 26, 51)
-CHANCES = 2 * [[[0.8, 0.08, 0.04, 0.02]] * 8]  # a typical pair's, to shape trees of given sizes
-KEPT = 500
+
+CHANCES = 2 * [[[0.8, 0.08, 0.04, 0.02]] * 8]
+"""Acceptance by depth and rank of a typical pair, which shapes trees of the given sizes."""
+
+NUM_KEPT = 500
+"""Number of visual tokens that a pruned draft keeps."""
+
+PROBE_FRAMES = 500
+STEP_FRAMES = (64, 125, 250, 500, 1000)
+
+SHORT_CLIPS = range(8)
+SHORT_FRAMES = 63
+LONG_FRAMES = 1000
 
 
 def probe(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
     """Time and peak memory of the target's prefill at 8,000 visual tokens, with the probe and
     without."""
-    target = engine.target.backbone
-    prompt = target.encode(target.prepare(given(engine, clip(0), 500).target, max_new_tokens=1))
+    target, _ = backbones(engine)
+    prompt = encoded_prompt(target, sample_inputs(engine, caption_sample(0), PROBE_FRAMES).target)
 
     def prefill(name: str) -> float:
-        reading = Probe(prompt.visual, prompt.lengths) if name == "with" else None
+        attention_probe = Probe(prompt.visual, prompt.lengths) if name == "with" else None
         cache = target.new_cache(prompt, 1)
         start = time.perf_counter()
-        target.prefill(prompt, cache, reading)
+        target.prefill(prompt, cache, attention_probe)
         return time.perf_counter() - start
 
-    times: dict[str, list[float]] = {"without": [], "with": []}
-    prefill("with")
-    for repeat in range(args.repeats):
-        for name in rotate(list(times), repeat):
-            times[name].append(prefill(name))
-    ratios = [b / a for a, b in zip(times["without"], times["with"], strict=True)]
-    peaks = {
-        name: max(peak_bytes(lambda name=name: prefill(name)) for _ in range(3)) for name in times
-    }  # type: ignore[misc]
-    visual = int(prompt.visual.sum())
+    cases = {name: partial(prefill, name) for name in ("without", "with")}
+    times = interleaved_returns(cases, args.repeats)
+    pairs = zip(times["with"], times["without"], strict=True)
+    ratios = [with_probe / without for with_probe, without in pairs]
     return {
-        "visual": visual,
+        "visual": int(prompt.visual.sum()),
         "times": times,
         "ratio": statistics.median(ratios),
         "ratios": ratios,
-        "peak": peaks,
+        "peak": {name: peak_bytes(case) for name, case in cases.items()},
     }
 
 
-def peak_bytes(call: Callable[[], Any]) -> int:
-    """Most bytes that tensors held at once during a call, beyond those held before.
+def interleaved_returns(
+    cases: Mapping[str, Callable[[], float]], repeats: int
+) -> dict[str, list[float]]:
+    """What each case returns in each repeat, with the cases interleaved, after a warm-up."""
+    for case in cases.values():
+        case()
+    values: dict[str, list[float]] = {name: [] for name in cases}
+    for repeat in range(repeats):
+        for name in rotated(list(cases), repeat):
+            values[name].append(cases[name]())
+    return values
 
-    Now and then the profiler loses events and says too little: call it several times.
+
+def peak_bytes(call: Callable[[], Any], attempts: int = 3) -> int:
+    """Largest number of bytes of tensors during a call, beyond those before it.
+
+    Args:
+        call: the function to call.
+        attempts: number of calls, since the profiler occasionally loses events; the largest of
+            their figures is returned.
     """
+    return max(_profiled_peak_bytes(call) for _ in range(attempts))
+
+
+def _profiled_peak_bytes(call: Callable[[], Any]) -> int:
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as run:
         call()
-    held = peak = 0
+    allocated = 0
+    peak = 0
     for event in run.profiler.kineto_results.events():  # type: ignore[union-attr]
         if event.name() == "[memory]":
-            held += event.nbytes()
-            peak = max(peak, held)
+            allocated += event.nbytes()
+            peak = max(peak, allocated)
     return peak
 
 
 def step(engine: Engine, args: argparse.Namespace) -> dict[str, float]:
-    """Milliseconds of a draft step by visual tokens of the prompt, all of them and 500 kept (figure
-    2a's axes)."""
-    draft = engine.draft.backbone  # type: ignore[union-attr]
-    cases: dict[str, Callable[[], None]] = {}
-    for frames in (64, 125, 250, 500, 1000):
-        inputs = given(engine, clip(0), frames)
-        whole = draft.encode(draft.prepare(inputs.draft or inputs.target, max_new_tokens=1))
-        visual = whole.visual[0].nonzero()[:, 0]
-        stays = ~whole.visual[0]
-        stays[visual[torch.linspace(0, len(visual) - 1, KEPT).long()]] = True
-        for name, prompt in (
-            ("all", whole),
-            (f"{KEPT} kept", gather(whole, [stays.nonzero()[:, 0]])),
-        ):
-            cache = draft.new_cache(prompt, 40)
-            draft.prefill(prompt, cache)
-            cases[f"{name} {len(visual)}"] = forward_case(draft, prompt, cache, 1)
-    return {
-        name: 1e3 * statistics.median(times)
-        for name, times in timed(cases, 12 * args.repeats).items()
-    }
+    """Milliseconds of a draft step by visual tokens of the prompt, with all of them and with
+    `NUM_KEPT` of them: the axes of figure 2(a)."""
+    _, draft = backbones(engine)
+    cases: dict[str, Case] = {}
+    for frames in STEP_FRAMES:
+        inputs = sample_inputs(engine, caption_sample(0), frames)
+        whole = encoded_prompt(draft, inputs.draft or inputs.target)
+        visual = int(whole.visual.sum())
+        for name, prompt in (("all", whole), (f"{NUM_KEPT} kept", pruned_evenly(whole, NUM_KEPT))):
+            cases[f"{name} {visual}"] = PrefilledPrompt.of(draft, prompt).chain_case(1)
+    return milliseconds(cases, 12 * args.repeats)
+
+
+def pruned_evenly(prompt: Prompt, keep: int) -> Prompt:
+    """A prompt of one row with this number of its visual tokens, from the first to the last at
+    equal distances."""
+    visual = prompt.visual[0]
+    choice = torch.linspace(0, int(visual.sum()) - 1, keep).long()
+    return gather(prompt, [kept_indices(visual, choice)])
 
 
 def tree(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
-    """Milliseconds of a verification by tree size and context; and what each fixed tree and the
-    automatic one reach."""
-    target = engine.target.backbone
-    cases: dict[str, Callable[[], None]] = {}
-    for frames in (63, 1000):
-        prompt = target.encode(
-            target.prepare(given(engine, clip(0), frames).target, max_new_tokens=1)
-        )
-        cache = target.new_cache(prompt, 60)
-        target.prefill(prompt, cache)
+    """Milliseconds of a verification by tree size and context, and decode seconds with each fixed
+    tree and with the automatic one."""
+    target, _ = backbones(engine)
+    cases: dict[str, Case] = {}
+    for frames in (SHORT_FRAMES, LONG_FRAMES):
+        inputs = sample_inputs(engine, caption_sample(0), frames)
+        prefilled = PrefilledPrompt.of(target, encoded_prompt(target, inputs.target))
+        visual = int(prefilled.prompt.visual.sum())
         for nodes in SIZES:
-            cases[f"{int(prompt.visual.sum())} visual, {nodes} nodes"] = tree_case(
-                target, prompt, cache, sized(nodes)
-            )
-    costs = {
-        name: 1e3 * statistics.median(times)
-        for name, times in timed(cases, 4 * args.repeats).items()
-    }
-    short = decode_seconds(
-        engine, args, frames=63, clips=range(8), repeats=max(3, args.repeats // 2)
-    )
-    long = decode_seconds(
-        engine, args, frames=1000, clips=[LONG], repeats=max(2, args.repeats // 2)
-    )
-    return {"verify_ms": costs, "decode_seconds": {"1009": short, "16001": long}}
+            topology = from_paths(tree_paths(nodes))
+            cases[f"{visual} visual, {nodes} nodes"] = prefilled.forward_case(topology)
+    verification = milliseconds(cases, 4 * args.repeats)
+    half = args.repeats // 2
+    short = decode_seconds(engine, args, SHORT_FRAMES, SHORT_CLIPS, max(3, half))
+    long = decode_seconds(engine, args, LONG_FRAMES, [LONG], max(2, half))
+    return {"verify_ms": verification, "decode_seconds": {"1009": short, "16001": long}}
 
 
-def sized(nodes: int) -> Topology:
-    """The likeliest tree of so many nodes."""
-    return from_paths([path for _, path in likeliest_paths(CHANCES, nodes)])
+def milliseconds(cases: Mapping[str, Case], repeats: int) -> dict[str, float]:
+    """Median milliseconds of each case, with the cases interleaved."""
+    return {name: 1e3 * value for name, value in median_seconds(cases, repeats).items()}
 
 
-def tree_case(target: Backbone, prompt: Any, cache: Any, topology: Topology) -> Callable[[], None]:
-    """One verification of a tree, rolled back afterwards."""
-    lengths = list(cache.lengths)
-    mask = attention_mask(lengths, ancestors(topology))
-    tokens = torch.arange(len(topology) + 1)[None] + 5
-
-    def call() -> None:
-        target.forward(tokens, prompt.positions(depths(topology)[None]), cache, mask)
-        cache.truncate(lengths)
-
-    return call
+def tree_paths(nodes: int) -> list[list[int]]:
+    """Paths of the likeliest tree of this number of nodes."""
+    return [list(path) for _, path in likeliest_paths(CHANCES, nodes)]
 
 
 def decode_seconds(
     engine: Engine, args: argparse.Namespace, frames: int, clips: Sequence[int], repeats: int
 ) -> dict[str, list[list[float]]]:
-    """Decode seconds a token by every fixed tree and by `auto`, by clip and repeat, all
-    interleaved."""
-    trees: dict[str, Any] = {
-        f"{n} nodes": [list(path) for _, path in likeliest_paths(CHANCES, n)] for n in SIZES
-    }
-    trees["auto"] = "auto"
-    ratio = max(0.9, 1 - KEPT / (16 * frames + 1))
+    """Decode seconds per token with every fixed tree and with `auto`, all interleaved.
+
+    Returns:
+        By tree, clip and repeat.
+    """
+    methods = tree_methods(max(0.9, 1 - NUM_KEPT / (16 * frames + 1)))
     options = {"max_new_tokens": args.max_new_tokens, "do_sample": False}
-    shown = [given(engine, clip(seed), frames) for seed in clips]
-    first = {"method": "specvlm", "prune_ratio": ratio, "tree": "auto"}
-    engine.answer(shown[0], method=first, **options).run()  # a server has seen answers before
-    spent: dict[str, list[list[float]]] = {name: [[] for _ in shown] for name in trees}
+    prompts = [sample_inputs(engine, caption_sample(seed), frames) for seed in clips]
+    # The automatic tree learns from earlier answers, as on a server.
+    engine.answer(prompts[0], method=methods["auto"], **options).run()
+    seconds: dict[str, list[list[float]]] = {name: [[] for _ in prompts] for name in methods}
     for repeat in range(repeats):
-        for number, inputs in enumerate(shown):
-            for name, chosen in rotate(list(trees.items()), repeat):
-                method = {"method": "specvlm", "prune_ratio": ratio, "tree": chosen}
-                result = engine.answer(inputs, method=method, **options).run()
-                spent[name][number].append(result.stats.tpot)
-    return spent
+        for number, inputs in enumerate(prompts):
+            for name in rotated(list(methods), repeat):
+                result = engine.answer(inputs, method=methods[name], **options).run()
+                seconds[name][number].append(result.stats.tpot)
+    return seconds
 
 
-def tell_probe(found: dict[str, Any]) -> list[str]:
-    """A paragraph."""
-    low, high = min(found["ratios"]), max(found["ratios"])
-    memory, runs = found["peak"]["with"] / found["peak"]["without"], len(found["ratios"])
+def tree_methods(ratio: float) -> dict[str, dict[str, Any]]:
+    """Method specvlm with this prune ratio and each tree, by the tree's name."""
+    trees: dict[str, Any] = {f"{nodes} nodes": tree_paths(nodes) for nodes in SIZES}
+    trees["auto"] = "auto"
+    base = {"method": "specvlm", "prune_ratio": ratio}
+    return {name: {**base, "tree": paths} for name, paths in trees.items()}
+
+
+def report_probe(figures: Mapping[str, Any]) -> list[str]:
+    """A paragraph on the probe."""
+    ratios = figures["ratios"]
+    without = figures["peak"]["without"]
+    memory = figures["peak"]["with"] / without
     return [
-        f"## The probe at {found['visual']} visual tokens",
+        f"## The probe at {figures['visual']} visual tokens",
         "",
-        f"Prefill with the probe / without: {found['ratio']:.3f} ({low:.3f} to {high:.3f}, "
-        f"{runs} pairs). Peak memory "
-        f"of tensors: {memory:.3f} times ({found['peak']['without'] / 1e6:.0f} MB without).",
+        f"Prefill with the probe / without: {figures['ratio']:.3f} ({min(ratios):.3f} to "
+        f"{max(ratios):.3f}, {len(ratios)} pairs). Peak memory of tensors: {memory:.3f} times "
+        f"({without / 1e6:.0f} MB without).",
     ]
 
 
-def tell_step(found: dict[str, float]) -> list[str]:
-    """A table."""
-    lines = [
-        "## A draft step by context",
-        "",
-        f"| visual tokens | all, ms | {KEPT} kept, ms |",
-        "|---:|---:|---:|",
+def report_step(figures: Mapping[str, float]) -> list[str]:
+    """A table of draft steps."""
+    sizes = sorted({int(name.split()[-1]) for name in figures})
+    rows = [
+        (str(size), f"{figures[f'all {size}']:.2f}", f"{figures[f'{NUM_KEPT} kept {size}']:.2f}")
+        for size in sizes
     ]
-    sizes = sorted({int(name.split()[-1]) for name in found})
-    return lines + [
-        f"| {n} | {found[f'all {n}']:.2f} | {found[f'{KEPT} kept {n}']:.2f} |" for n in sizes
-    ]
+    columns = ("visual tokens", "all, ms", f"{NUM_KEPT} kept, ms")
+    table = markdown_table(columns, rows, text_columns=())
+    return ["## A draft step by context", "", *table]
 
 
-def tell_tree(found: dict[str, Any]) -> list[str]:
-    """Two tables."""
-    costs, decode = found["verify_ms"], found["decode_seconds"]
-    sizes = sorted({int(name.split()[0]) for name in costs})
-    lines = [
-        "## Verification by tree size",
-        "",
-        "| nodes | " + " | ".join(f"{n} visual, ms" for n in sizes) + " |",
-    ]
-    lines.append("|---:|" + "---:|" * len(sizes))
-    for nodes in SIZES:
-        lines.append(
-            f"| {nodes} | "
-            + " | ".join(f"{costs[f'{n} visual, {nodes} nodes']:.2f}" for n in sizes)
-            + " |"
-        )
-    lines += [
-        "",
-        "| tree | " + " | ".join(f"decode at {n} visual, ms a token" for n in decode) + " |",
-    ]
-    lines.append("|---|" + "---:|" * len(decode))
-    for name in decode["1009"]:
-        means = [
-            1e3 * statistics.mean(map(statistics.median, column[name]))
-            for column in decode.values()
-        ]
-        lines.append(f"| {name} | " + " | ".join(f"{value:.2f}" for value in means) + " |")
+def report_tree(figures: Mapping[str, Any]) -> list[str]:
+    """A table of verifications and a table of decoding."""
+    decode = figures["decode_seconds"]
     runs = ", ".join(
-        f"{len(c['auto'])} clips, {len(c['auto'][0])} repeats at {n}" for n, c in decode.items()
+        f"{len(by_tree['auto'])} clips, {len(by_tree['auto'][0])} repeats at {visual}"
+        for visual, by_tree in decode.items()
     )
     return [
-        *lines,
+        "## Verification by tree size",
+        "",
+        *_verification_table(figures["verify_ms"]),
+        "",
+        *_decode_table(decode),
         "",
         f"Means over clips of medians over repeats ({runs}); fixed trees are the likeliest of "
         f"their size.",
     ]
+
+
+def _verification_table(costs: Mapping[str, float]) -> list[str]:
+    contexts = sorted({int(name.split()[0]) for name in costs})
+    columns = ["nodes", *(f"{visual} visual, ms" for visual in contexts)]
+    rows = []
+    for nodes in SIZES:
+        values = [costs[f"{visual} visual, {nodes} nodes"] for visual in contexts]
+        rows.append([str(nodes), *(f"{value:.2f}" for value in values)])
+    return markdown_table(columns, rows, text_columns=())
+
+
+def _decode_table(decode: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> list[str]:
+    columns = ["tree", *(f"decode at {visual} visual, ms a token" for visual in decode)]
+    rows = []
+    for name in decode["1009"]:
+        means = [
+            1e3 * statistics.mean(statistics.median(repeats) for repeats in by_tree[name])
+            for by_tree in decode.values()
+        ]
+        rows.append([name, *(f"{value:.2f}" for value in means)])
+    return markdown_table(columns, rows)

@@ -1,45 +1,58 @@
-"""Why attention guides as well or badly as it does: what a draft gains from tokens chosen with
-knowledge of the answer.
+"""The limits of guidance by attention: the gain of a draft from visual tokens that are selected
+with knowledge of the answer.
 
-The prompt's attention is compared with that of the answer itself (known only afterwards, hence
-"oracle"), of target and draft, and each with its opposite: the tokens least looked at. If the
-oracle's choice is no better than chance, no guidance by attention could be; if it is and the
-prompt's is not, the prompt looks elsewhere than its answer will. A caption needs all of the picture
-and a question one thing in it, so both are asked.
+The prompt's attention is compared with that of the answer itself, of target and draft. The latter
+is known only after decoding, hence "oracle". Each selection is also compared with its opposite, the
+tokens with the least attention. If the oracle's selection is no better than chance, no guidance by
+attention can be; if only the oracle's is better, the prompt attends to other places than its
+answer. A caption needs all of the picture and a question only one thing in it, so both are
+measured.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from shared import clip
+from numpy.typing import NDArray
+from shared import backbones, caption_sample
 from torch import Tensor
 
 from draftlens.api import Engine
 from draftlens.draft.pruned import Pruning
-from draftlens.evaluate.samples import asked
-from draftlens.evaluate.shares import middle, ratio, resamples
+from draftlens.evaluate.samples import question_samples
+from draftlens.measure.statistics import central_interval, resampled_ratios, resamples
+from draftlens.measure.tables import markdown_table
 from draftlens.prune import Visual, keep_count, make_pruner
+from draftlens.prune.base import top
 from draftlens.world.samples import Sample
-from specvlm_parts.seeing import TREES, Scene, attention_to, passes, ranks, scene
+from specvlm_parts.acceptance import Difference
+from specvlm_parts.scenes import TREES, Scene, attention_of_answer, passes, ranks, read_scene
 
 RATIOS = (0.9, 0.97)
 DRAWS = 4
 FAMILIES = ("retrieval", "attribute", "ordering", "counting")
-SEED = 7  # of the questions: other scenes than those of `draftlens evaluate`
-PROMPT, ORACLE, OTHER = "the prompt, target", "the answer, target", "the answer, draft"
-COLUMNS = (
-    "right",
-    "tokens",
-    *TREES,
-)  # of the counts: guesses right, tokens behind the first, passes of each tree
+
+SEED = 7
+"""Seed of the questions; `draftlens evaluate` uses other scenes."""
+
+PROMPT = "the prompt, target"
+ORACLE = "the answer, target"
+DRAFT_ORACLE = "the answer, draft"
+
+Counts = dict[str, list[list[int]]]
+"""By case and sample: tokens that the draft guesses, tokens after the first, passes of each of
+TREES."""
 
 
-class Chosen:
-    """A pruner with scores of its own."""
+class ScorePruner:
+    """Keeps the tokens with the highest of fixed scores.
+
+    Args:
+        scores: float ``[n]``.
+    """
 
     needs_scores = False
 
@@ -47,157 +60,185 @@ class Chosen:
         self.scores = scores
 
     def select(self, visual: Visual, keep: int) -> Tensor:
-        """The `keep` highest."""
-        return self.scores.argsort(descending=True, stable=True)[:keep].sort().values
+        """Indices of the `keep` highest scores, rising."""
+        return top(self.scores, keep)
 
 
 def measure(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
-    """Captions and questions of every family, by clips of the first length that was asked for."""
-    frames, number = args.frames[0], args.clips
-    asks: dict[str, Iterable[Sample]] = {"caption": map(clip, range(number))}
-    asks |= {family: asked(family, number, SEED) for family in FAMILIES}
-    return {
-        "frames": frames,
-        **{name: one(engine, samples, frames, args) for name, samples in asks.items()},
+    """Captions, and questions of every family, about clips of the first length in `args.frames`."""
+    frames = args.frames[0]
+    samples = {"caption": [caption_sample(seed) for seed in range(args.clips)]}
+    for family in FAMILIES:
+        samples[family] = question_samples(family, args.clips, SEED)
+    kinds = {
+        kind: measure_samples(engine, of_kind, frames, args.max_new_tokens)
+        for kind, of_kind in samples.items()
     }
+    return {"frames": frames, **kinds}
 
 
-def one(
-    engine: Engine, samples: Iterable[Sample], frames: int, args: argparse.Namespace
+def measure_samples(
+    engine: Engine, samples: Iterable[Sample], frames: int, max_new_tokens: int
 ) -> dict[str, Any]:
-    """Counts by choice and sample; and how uneven the attention is."""
-    counts: dict[str, list[list[int]]] = {}
-    heads: dict[str, list[float]] = {}
+    """Counts by case and sample, and the mean share of attention to the highest tenth of the visual
+    tokens."""
+    counts: Counts = {}
+    shares: dict[str, list[float]] = {}
     for sample in samples:
-        shown = scene(engine, sample, frames, args.max_new_tokens)
-        known = attentions(engine, shown)
-        for name, scores in known.items():
-            best = scores.sort(descending=True).values
-            heads.setdefault(name, []).append(
-                float(best[: keep_count(len(best), 0.9)].sum() / best.sum())
-            )
-        for r in RATIOS:
-            for name, prunings in choices(known, r).items():
-                ranked = [ranks(engine, shown, pruning) for pruning in prunings]
-                flat = [rank for row in ranked for rank in row]
-                spent = [sum(passes(row, tree) for row in ranked) for tree in TREES.values()]
-                counts.setdefault(f"{name} {r}", []).append([flat.count(1), len(flat), *spent])
+        scene = read_scene(engine, sample, frames, max_new_tokens)
+        scores = attentions(engine, scene)
+        for name, values in scores.items():
+            shares.setdefault(name, []).append(share_of_top_tenth(values))
+        for ratio in RATIOS:
+            for name, prunings in selections(scores, ratio).items():
+                row = count(engine, scene, prunings)
+                counts.setdefault(f"{name} {ratio}", []).append(row)
     return {
         "counts": counts,
-        "top_tenth": {name: sum(shares) / len(shares) for name, shares in heads.items()},
+        "top_tenth": {name: sum(values) / len(values) for name, values in shares.items()},
     }
 
 
-def attentions(engine: Engine, shown: Scene) -> dict[str, Tensor]:
-    """Who looks how much at each visual token, float32 ``[n]``."""
-    target, draft = engine.target.backbone, engine.draft.backbone  # type: ignore[union-attr]
-    at = shown.prompt.visual[0]
-    assert shown.seen.scores is not None
+def count(engine: Engine, scene: Scene, prunings: Sequence[Pruning]) -> list[int]:
+    """One row of `Counts`, over all prunings of a case."""
+    rows = [ranks(engine, scene, pruning) for pruning in prunings]
+    all_ranks = [rank for row in rows for rank in row]
+    all_passes = [sum(passes(row, tree) for row in rows) for tree in TREES.values()]
+    return [all_ranks.count(1), len(all_ranks), *all_passes]
+
+
+def share_of_top_tenth(scores: Tensor) -> float:
+    """Share of the sum of scores that the highest tenth of them holds."""
+    values = scores.sort(descending=True).values
+    return float(values[: keep_count(len(values), 0.9)].sum() / values.sum())
+
+
+def attentions(engine: Engine, scene: Scene) -> dict[str, Tensor]:
+    """Attention to each visual token, float32 ``[n]``, by its source."""
+    target, draft = backbones(engine)
+    assert scene.seen.scores is not None
+    visual = scene.prompt.visual[0]
+    inputs = scene.inputs
+    oracle = attention_of_answer(target, inputs.target, scene.answer)
+    draft_oracle = attention_of_answer(draft, inputs.draft or inputs.target, scene.answer)
     return {
-        PROMPT: shown.seen.scores[0, shown.seen.prompt.visual[0]],
-        ORACLE: attention_to(target, dict(shown.inputs.target), shown.answer)[at],
-        OTHER: attention_to(draft, dict(shown.inputs.draft or shown.inputs.target), shown.answer)[
-            at
-        ],
+        PROMPT: scene.seen.scores[0, scene.seen.prompt.visual[0]],
+        ORACLE: oracle[visual],
+        DRAFT_ORACLE: draft_oracle[visual],
     }
 
 
-def choices(known: dict[str, Tensor], r: float) -> dict[str, list[Pruning]]:
-    """Name to the prunings of its draws."""
-    some: dict[str, list[Pruning]] = {"all of it": [Pruning(make_pruner("none", {}), 0)]}
-    some |= {f"most by {name}": [Pruning(Chosen(scores), r)] for name, scores in known.items()}
-    some |= {f"least by {name}": [Pruning(Chosen(-scores), r)] for name, scores in known.items()}
-    some["random"] = [Pruning(make_pruner("random", {"seed": seed}), r) for seed in range(DRAWS)]
-    some["uniform"] = [Pruning(make_pruner("uniform", {}), r)]
-    return some | {"nothing": [Pruning(make_pruner("all", {}), 1)]}
+def selections(scores: Mapping[str, Tensor], ratio: float) -> dict[str, list[Pruning]]:
+    """Name of each case to the prunings of its draws."""
+    cases = {"all of it": [Pruning(make_pruner("none", {}), 0)]}
+    for name, values in scores.items():
+        cases[f"most by {name}"] = [Pruning(ScorePruner(values), ratio)]
+    for name, values in scores.items():
+        cases[f"least by {name}"] = [Pruning(ScorePruner(-values), ratio)]
+    cases["random"] = [
+        Pruning(make_pruner("random", {"seed": seed}), ratio) for seed in range(DRAWS)
+    ]
+    cases["uniform"] = [Pruning(make_pruner("uniform", {}), ratio)]
+    cases["nothing"] = [Pruning(make_pruner("all", {}), 1)]
+    return cases
 
 
-def tell(found: dict[str, Any]) -> list[str]:
-    """How even attention is, then a table for captions and one for questions."""
-    lines = [f"## What attention could guide to (clips of {found['frames']} frames)", ""]
-    lines += [
+def report(figures: Mapping[str, Any]) -> list[str]:
+    """The distribution of attention, then a table for captions and one for questions, as lines of
+    Markdown."""
+    number = len(next(iter(figures["caption"]["counts"].values())))
+    return [
+        f"## What attention could guide to (clips of {figures['frames']} frames)",
+        "",
         "The tenth of the visual tokens that is looked at most holds, of all attention to them:",
         "",
-    ]
-    kinds = ("caption", *FAMILIES)
-    lines += ["| by | " + " | ".join(kinds) + " |", "|---|" + "---:|" * len(kinds)]
-    for name in (PROMPT, ORACLE, OTHER):
-        lines.append(
-            f"| {name} | "
-            + " | ".join(f"{found[kind]['top_tenth'][name]:.0%}" for kind in kinds)
-            + " |"
-        )
-    number = len(next(iter(found["caption"]["counts"].values())))
-    lines += [
+        *attention_table(figures),
         "",
         f"Captions of {number} clips, mean acceptance length:",
         "",
-        *captions(found["caption"]["counts"]),
-    ]
-    lines += [
+        *caption_table(figures["caption"]["counts"]),
         "",
         f"Answers to {number} questions of each family, share of their tokens that the draft "
         f"guesses:",
         "",
+        *question_lines({family: figures[family]["counts"] for family in FAMILIES}),
     ]
-    return [*lines, *questions({family: found[family]["counts"] for family in FAMILIES})]
 
 
-def captions(counts: dict[str, list[list[int]]]) -> list[str]:
-    """Mean acceptance lengths by choice."""
-    lines = [
-        "| the draft sees | "
-        + " | ".join(f"{tree}, r = {r}" for r in RATIOS for tree in TREES)
-        + " |"
-    ]
-    lines.append("|---|" + "---:|" * len(RATIOS) * len(TREES))
-    for name in dict.fromkeys(case.rsplit(" ", 1)[0] for case in counts):
-        totals = [np.sum(counts[f"{name} {r}"], 0) for r in RATIOS]
-        cells = [f"{row[1] / row[column]:.2f}" for row in totals for column in (2, 3)]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return lines
+def attention_table(figures: Mapping[str, Any]) -> list[str]:
+    """Share of attention to the highest tenth of the visual tokens."""
+    kinds = ("caption", *FAMILIES)
+    rows = []
+    for name in (PROMPT, ORACLE, DRAFT_ORACLE):
+        shares = [figures[kind]["top_tenth"][name] for kind in kinds]
+        rows.append([name, *(f"{share:.0%}" for share in shares)])
+    return markdown_table(["by", *kinds], rows)
 
 
-def questions(counts: dict[str, dict[str, list[list[int]]]]) -> list[str]:
-    """Shares of tokens guessed by choice and family, and the gain of the prompt's and the oracle's
-    over chance."""
-    names = dict.fromkeys(case.rsplit(" ", 1)[0] for case in counts[FAMILIES[0]])
-    lines = [
-        "| the draft sees | "
-        + " | ".join(f"{family}, r = {r}" for family in counts for r in RATIOS)
-        + " |"
-    ]
-    lines.append("|---|" + "---:|" * len(RATIOS) * len(counts))
-    for name in names:
-        cells = [np.sum(table[f"{name} {r}"], 0) for table in counts.values() for r in RATIOS]
-        lines.append(
-            f"| {name} | "
-            + " | ".join(f"{right / tokens:.1%}" for right, tokens, *_ in cells)
-            + " |"
-        )
+def caption_table(counts: Counts) -> list[str]:
+    """Mean acceptance lengths by case."""
+    columns = ["the draft sees"]
+    for ratio in RATIOS:
+        columns += [f"{tree}, r = {ratio}" for tree in TREES]
+    rows = []
+    for name in case_names(counts):
+        cells = [name]
+        for ratio in RATIOS:
+            _, tokens, *tree_passes = np.sum(counts[f"{name} {ratio}"], 0)
+            cells += [f"{tokens / number:.2f}" for number in tree_passes]
+        rows.append(cells)
+    return markdown_table(columns, rows)
+
+
+def question_lines(families: Mapping[str, Counts]) -> list[str]:
+    """Shares of guessed tokens by case and family, and the gain of the prompt's and the oracle's
+    selections over chance."""
+    columns = ["the draft sees"]
+    for family in families:
+        columns += [f"{family}, r = {ratio}" for ratio in RATIOS]
+    rows = []
+    for name in case_names(families[FAMILIES[0]]):
+        cells = [name]
+        for counts in families.values():
+            for ratio in RATIOS:
+                guessed, tokens, *_ = np.sum(counts[f"{name} {ratio}"], 0)
+                cells.append(f"{guessed / tokens:.1%}")
+        rows.append(cells)
+    lines = markdown_table(columns, rows)
     for name in (f"most by {PROMPT}", f"most by {ORACLE}"):
-        pooled = {
-            r: gain(
-                [table[f"{case} {r}"] for table in counts.values() for case in (name, "random")]
-            )
-            for r in RATIOS
-        }
-        told = ", ".join(
-            f"r = {r}: {v:+.1%} ({low:+.1%} to {high:+.1%})" for r, (v, low, high) in pooled.items()
+        gains = ", ".join(
+            f"r = {ratio}: {gain(families, f'{name} {ratio}', f'random {ratio}')}"
+            for ratio in RATIOS
         )
-        lines += ["", f"All families, {name} against random: {told}."]
+        lines += ["", f"All families, {name} against random: {gains}."]
     return lines
 
 
-def gain(tables: list[list[list[int]]]) -> tuple[float, float, float]:
-    """Share guessed, chosen less random, over all families, and its 95% interval; tables alternate
-    between the two."""
-    chosen, drawn = (
-        np.concatenate([np.asarray(table) for table in tables[start::2]]) for start in (0, 1)
-    )
-    picks = resamples(len(chosen), 0)
-    first, second = (
-        ratio(rows[:, 0].tolist(), rows[:, 1].tolist(), picks) for rows in (chosen, drawn)
-    )
-    value = chosen[:, 0].sum() / chosen[:, 1].sum() - drawn[:, 0].sum() / drawn[:, 1].sum()
-    return float(value), *middle(first - second)
+def case_names(counts: Counts) -> list[str]:
+    """Names of cases without their ratios."""
+    return list(dict.fromkeys(case.rsplit(" ", 1)[0] for case in counts))
+
+
+def gain(families: Mapping[str, Counts], case: str, baseline: str) -> Difference:
+    """Share of guessed tokens in one case minus that in another one, over all families."""
+    rows = pooled(families, case)
+    baseline_rows = pooled(families, baseline)
+    indices = resamples(len(rows), 0)
+    resampled = resampled_guesses(rows, indices) - resampled_guesses(baseline_rows, indices)
+    value = guessed_share(rows) - guessed_share(baseline_rows)
+    return Difference(value, *central_interval(resampled))
+
+
+def pooled(families: Mapping[str, Counts], case: str) -> NDArray[np.int64]:
+    """Rows of a case in all families, int64 ``[samples, columns]``."""
+    return np.concatenate([np.asarray(counts[case]) for counts in families.values()])
+
+
+def guessed_share(rows: NDArray[np.int64]) -> float:
+    """Share of guessed tokens."""
+    return float(rows[:, 0].sum() / rows[:, 1].sum())
+
+
+def resampled_guesses(rows: NDArray[np.int64], indices: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Share of guessed tokens in each resample."""
+    return resampled_ratios(rows[:, 0].tolist(), rows[:, 1].tolist(), indices)

@@ -1,160 +1,197 @@
-"""End to end and decode-only at 16,000 visual tokens, beside stock `generate` and stock assisted
-generation."""
+"""End-to-end and decode-only times at 16,000 visual tokens, compared with stock `generate` and
+stock assisted generation."""
 
 from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shared import Answerer, assisted, clip, forward_case, given, ours, rotate, stock, timed
+from shared import (
+    Answerer,
+    Case,
+    PrefilledPrompt,
+    Run,
+    assisted_answerer,
+    backbones,
+    caption_sample,
+    encoded_prompt,
+    engine_answerer,
+    median_seconds,
+    milliseconds_line,
+    predicted_speedup,
+    rotated,
+    sample_inputs,
+    stock_answerer,
+)
 
 from draftlens.api import Engine, Inputs
+from draftlens.measure.pruning import kept_indices
+from draftlens.measure.tables import markdown_table
 from draftlens.models.gather import gather
+from draftlens.models.prompt import Prompt
 from draftlens.prune import keep_count
 from draftlens.prune.base import spread
 
-FRAMES, GAMMA, RATIO = 1000, 5, 0.97
+FRAMES = 1000
+WARM_UP_FRAMES = 16
+GAMMA = 5
+RATIO = 0.97
+FORWARD_REPEATS = 20
+
 CLIP = 8
-"""Of clips 0 to 11 the one whose answer is long and readable: the target learned from 4,097 visual
-tokens at most, and at 16,001 it mostly says a few words or one word for ever."""
-CHAINS = {"chain, unpruned": 0.0, "specvlm, chain": RATIO}
+"""The only one of clips 0 to 11 with a long and readable answer: the target was trained on at most
+4,097 visual tokens, and at 16,001 most of its answers are a few words or one word without end."""
+
+CHAINS = {"chain, unpruned": "draft", "specvlm, chain": "pruned"}
+"""Methods with a chain of guesses to the name of their draft's forwards."""
 
 
 def measure(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
-    """Every method on the same clip, interleaved; and what eq. 3 makes of raw forwards measured in
-    the same run."""
-    inputs = given(engine, clip(CLIP), FRAMES)
+    """Measure every method on the same clip, interleaved, with raw forwards in the same run.
+
+    Returns:
+        JSON values: `runs` by method, or an error message, and `costs`, seconds of raw forwards.
+    """
     options = {"max_new_tokens": args.max_new_tokens, "do_sample": False}
-    table = methods(engine)
-    found: dict[str, Any] = {name: [] for name in table}
+    answerers = methods(engine)
+    runs: dict[str, Any] = {name: [] for name in answerers}
 
     def answer(name: str, inputs: Inputs) -> None:
         try:
-            found[name].append(table[name](inputs, options))
-        except Exception as error:  # stock assisted generation, on some versions
-            found[name] = f"{type(error).__name__}: {error}"
-            del table[name]
+            runs[name].append(answerers[name](inputs, options))
+        except Exception as error:  # stock assisted generation, with some versions of transformers
+            runs[name] = f"{type(error).__name__}: {error}"
+            del answerers[name]
 
-    for name in list(table):  # first calls import, make plans and choose kernels
-        answer(name, given(engine, clip(CLIP), 16))
+    short_inputs = sample_inputs(engine, caption_sample(CLIP), WARM_UP_FRAMES)
+    inputs = sample_inputs(engine, caption_sample(CLIP), FRAMES)
+    for name in list(answerers):  # first calls import modules and choose kernels
+        answer(name, short_inputs)
     answer("plain", inputs)
-    found.update({name: [] for name in table})
+    for name in answerers:
+        runs[name] = []
     costs: list[dict[str, float]] = []
     for repeat in range(args.repeats):
-        for name in rotate(list(table), repeat):
+        for name in rotated(list(answerers), repeat):
             answer(name, inputs)
-        costs.append(forwards(engine, inputs))
-    return {
-        "runs": found,
-        "costs": {name: statistics.median(c[name] for c in costs) for name in costs[0]},
-    }
+        costs.append(forward_seconds(engine, inputs))
+    medians = {name: statistics.median(row[name] for row in costs) for name in costs[0]}
+    return {"runs": runs, "costs": medians}
 
 
 def methods(engine: Engine) -> dict[str, Answerer]:
-    """Name to a function that answers."""
-    target, draft = engine.target.backbone, engine.draft.backbone.model  # type: ignore[union-attr]
+    """Name of each method to a function that answers a prompt."""
+    target, draft = backbones(engine)
     specvlm = {"method": "specvlm", "prune_ratio": RATIO}
+    chain = {"tree": None, "num_speculative_tokens": GAMMA}
     return {
-        "hf-generate": stock(target),
-        "hf-assisted": assisted(target, draft, {}),
-        "plain": ours(engine, "plain"),
-        "chain, unpruned": ours(engine, {"num_speculative_tokens": GAMMA}),
-        "specvlm": ours(engine, specvlm),
-        "specvlm, auto tree": ours(engine, {**specvlm, "tree": "auto"}),
-        "specvlm, chain": ours(engine, {**specvlm, "tree": None, "num_speculative_tokens": GAMMA}),
+        "hf-generate": stock_answerer(target),
+        "hf-assisted": assisted_answerer(target, draft, {}),
+        "plain": engine_answerer(engine, "plain"),
+        "chain, unpruned": engine_answerer(engine, {"num_speculative_tokens": GAMMA}),
+        "specvlm": engine_answerer(engine, specvlm),
+        "specvlm, auto tree": engine_answerer(engine, {**specvlm, "tree": "auto"}),
+        "specvlm, chain": engine_answerer(engine, {**specvlm, **chain}),
     }
 
 
-def forwards(engine: Engine, inputs: Inputs) -> dict[str, float]:
-    """Seconds of raw forwards behind the prompt: one token and γ + 1 of the target, one of the
-    draft."""
-    cases: dict[str, Callable[[], None]] = {}
-    for role, loaded in (("target", engine.target), ("draft", engine.draft)):
-        backbone = loaded.backbone  # type: ignore[union-attr]
-        whole = backbone.encode(backbone.prepare(inputs.target, max_new_tokens=1))
-        visual = whole.visual[0].nonzero()[:, 0]
-        stays = ~whole.visual[0]
-        stays[visual[spread(len(visual), keep_count(len(visual), RATIO), visual.device)]] = True
-        prompts = {
-            "target": {role: whole},
-            "draft": {"draft": whole, "pruned": gather(whole, [stays.nonzero()[:, 0]])},
-        }
-        for name, prompt in prompts[role].items():
-            cache = backbone.new_cache(prompt, 40)
-            backbone.prefill(prompt, cache)
-            for size in (1, GAMMA + 1) if role == "target" else (1,):
-                cases[f"{name}({size})"] = forward_case(backbone, prompt, cache, size)
-    return {name: statistics.median(times) for name, times in timed(cases, 20).items()}
+def forward_seconds(engine: Engine, inputs: Inputs) -> dict[str, float]:
+    """Median seconds of raw forwards after the prompt: of one token and of γ + 1 tokens by the
+    target, and of one token by the draft with and without pruning."""
+    target, draft = backbones(engine)
+    target_prompt = PrefilledPrompt.of(target, encoded_prompt(target, inputs.target))
+    whole = encoded_prompt(draft, inputs.target)
+    cases: dict[str, Case] = {
+        "target(1)": target_prompt.chain_case(1),
+        f"target({GAMMA + 1})": target_prompt.chain_case(GAMMA + 1),
+        "draft(1)": PrefilledPrompt.of(draft, whole).chain_case(1),
+        "pruned(1)": PrefilledPrompt.of(draft, pruned(whole)).chain_case(1),
+    }
+    return median_seconds(cases, FORWARD_REPEATS)
 
 
-def predicted(tau: float, costs: dict[str, float], draft: str) -> float:
-    """Equation 3: the speedup of decoding over one token a forward."""
-    one = costs["target(1)"]
-    return tau / (GAMMA * costs[f"{draft}(1)"] / one + costs[f"target({GAMMA + 1})"] / one)
+def pruned(prompt: Prompt) -> Prompt:
+    """A prompt of one row without the share RATIO of its visual tokens."""
+    visual = prompt.visual[0]
+    count = int(visual.sum())
+    choice = spread(count, keep_count(count, RATIO), visual.device)
+    return gather(prompt, [kept_indices(visual, choice)])
 
 
-def tell(found: dict[str, Any]) -> list[str]:
-    """A table, and theory beside it."""
-    runs = found["runs"]
+def report(figures: Mapping[str, Any]) -> list[str]:
+    """A table, and a comparison with theory, as lines of Markdown."""
+    runs = figures["runs"]
+    columns = (
+        "",
+        "end to end, s",
+        "speedup e2e",
+        "decode, s",
+        "speedup decode",
+        "τ",
+        "same",
+    )
+    rows = [row_of(name, method_runs, runs["hf-generate"]) for name, method_runs in runs.items()]
     lines = [
         "## 16,000 visual tokens",
         "",
-        "| | end to end, s | speedup e2e | decode, s | speedup decode | τ | same |",
-    ]
-    lines.append("|---|---:|---:|---:|---:|---:|---|")
-    for name, rows in runs.items():
-        lines.append(
-            f"| {name} | "
-            + (f"failed: {rows} | | | | | |" if isinstance(rows, str) else line(rows, runs))
-        )
-    lines += [
+        *markdown_table(columns, rows, text_columns=(0, len(columns) - 1)),
         "",
-        f"Medians of {len(runs['plain'])} interleaved runs of one clip after a warm-up, and "
-        f"from the least to the "
-        "greatest ratio. Decode against our plain decoding:",
+        f"Medians of {len(runs['plain'])} interleaved runs of one clip after a warm-up, and from "
+        f"the least to the greatest ratio. Decode against our plain decoding:",
     ]
-    for name, ratio in CHAINS.items():
-        tau = runs[name][0]["mean_acceptance_length"]
-        theory = predicted(tau, found["costs"], "pruned" if ratio else "draft")
-        measured = statistics.median(gains(runs["plain"], runs[name], "decode"))
-        inside = [
-            run["decode"] - run["phases"]["prune"] - run["phases"]["draft_prefill"]
-            for run in runs[name]
-        ]
-        rounds = statistics.median(
-            p["decode"] / t for p, t in zip(runs["plain"], inside, strict=True)
-        )
-        lines.append(
-            f"{name}: eq. 3 predicts {theory:.2f}, measured {measured:.2f} "
-            f"({measured / theory - 1:+.0%}), "
-            f"{rounds:.2f} ({rounds / theory - 1:+.0%}) without the draft's reading of the prompt."
-        )
-    told = ", ".join(f"{name} {1e3 * value:.2f}" for name, value in found["costs"].items())
-    return [*lines, "", f"Raw forwards, ms: {told}."]
+    for name, draft in CHAINS.items():
+        lines.append(theory_line(name, runs[name], runs["plain"], figures["costs"], draft))
+    return [*lines, "", f"Raw forwards, ms: {milliseconds_line(figures['costs'])}."]
 
 
-def shown(ratios: list[float]) -> str:
+def row_of(name: str, runs: Sequence[Run] | str, reference: Sequence[Run]) -> list[str]:
+    """Cells of one method."""
+    if isinstance(runs, str):
+        return [name, f"failed: {runs}", "", "", "", "", ""]
+    tau = runs[0].get("mean_acceptance_length")
+    pairs = zip(reference, runs, strict=True)
+    same = all(stock["tokens"] == run["tokens"] for stock, run in pairs)
+    return [
+        name,
+        f"{statistics.median(run['e2e'] for run in runs):.2f}",
+        format_range(speedups(reference, runs, "e2e")),
+        f"{statistics.median(run['decode'] for run in runs):.2f}",
+        format_range(speedups(reference, runs, "decode")),
+        "" if tau is None else f"{tau:.2f}",
+        "yes" if same else "NO",
+    ]
+
+
+def theory_line(
+    name: str, runs: Sequence[Run], plain: Sequence[Run], costs: Mapping[str, float], draft: str
+) -> str:
+    """The measured speedup of decoding with a chain, compared with the predicted one."""
+    predicted = predicted_speedup(runs[0]["mean_acceptance_length"], GAMMA, costs, draft)
+    measured = statistics.median(speedups(plain, runs, "decode"))
+    without_reading = statistics.median(
+        plain_run["decode"] / (run["decode"] - prompt_seconds(run))
+        for plain_run, run in zip(plain, runs, strict=True)
+    )
+    return (
+        f"{name}: eq. 3 predicts {predicted:.2f}, measured {measured:.2f} "
+        f"({measured / predicted - 1:+.0%}), {without_reading:.2f} "
+        f"({without_reading / predicted - 1:+.0%}) without the draft's reading of the prompt."
+    )
+
+
+def prompt_seconds(run: Run) -> float:
+    """Decode seconds in which the draft's prompt is pruned and read."""
+    return float(run["phases"]["prune"] + run["phases"]["draft_prefill"])
+
+
+def speedups(slow: Sequence[Run], fast: Sequence[Run], figure: str) -> list[float]:
+    """Ratios of the runs of one repeat."""
+    pairs = zip(slow, fast, strict=True)
+    return [slow_run[figure] / fast_run[figure] for slow_run, fast_run in pairs]
+
+
+def format_range(ratios: Sequence[float]) -> str:
     """Median and range."""
     return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-
-
-def gains(slow: list[dict[str, Any]], fast: list[dict[str, Any]], key: str) -> list[float]:
-    """Ratios of the runs of one repeat."""
-    return [a[key] / b[key] for a, b in zip(slow, fast, strict=True)]
-
-
-def line(rows: list[dict[str, Any]], runs: dict[str, Any]) -> str:
-    """One method's cells."""
-    reference = runs["hf-generate"]
-    spent = {key: statistics.median(run[key] for run in rows) for key in ("e2e", "decode")}
-    faster = {key: shown(gains(reference, rows, key)) for key in spent}
-    tau = f"{rows[0]['mean_acceptance_length']:.2f}" if "mean_acceptance_length" in rows[0] else ""
-    same = (
-        "yes"
-        if all(r["tokens"] == s["tokens"] for s, r in zip(reference, rows, strict=True))
-        else "NO"
-    )
-    times = f"{spent['e2e']:.2f} | {faster['e2e']} | {spent['decode']:.2f} | {faster['decode']}"
-    return f"{times} | {tau} | {same} |"

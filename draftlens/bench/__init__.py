@@ -1,5 +1,4 @@
-"""Methods and peers timed on the same clips, interleaved, so that figures can be compared:
-`draftlens bench`."""
+"""Methods and the library's own ways of generating, timed on the same clips: `draftlens bench`."""
 
 from draftlens.bench.contestants import line_up
 from draftlens.bench.options import Options

@@ -1,5 +1,5 @@
-"""Choosing SpecVLM's λ on a few clips, as the paper's appendix A does: the share that keeps most
-acceptance."""
+"""Calibration of SpecVLM's λ on a few clips, as in appendix A of the paper: the value with the
+longest mean acceptance."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MASSES = tuple(step / 10 for step in range(11))
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was found.
+    """Acceptance by attention mass.
 
     Args:
         masses: the values of `attention_mass` that were tried.
@@ -33,8 +33,8 @@ class Calibration:
 
     @property
     def best(self) -> float:
-        """The mass with the longest mean acceptance; of equals the smallest, which leaves most to
-        be spread evenly."""
+        """The mass with the longest mean acceptance; of equal ones the smallest, which spreads the
+        most tokens evenly."""
         curve = self.curve
         return self.masses[curve.index(max(curve))]
 
@@ -43,8 +43,8 @@ def check(method: SpecVLM) -> None:
     """Refuse a method for which no mass could be found.
 
     Raises:
-        ConfigError: it has no attention mass, what it drafts goes by the clock, or there is nothing
-            to choose from.
+        ConfigError: the method has no attention mass, its drafts depend on measured times, or it
+            prunes no token or every token.
     """
     if method.pruner != "specvlm":
         raise ConfigError(
@@ -52,14 +52,13 @@ def check(method: SpecVLM) -> None:
         )
     if method.tree == "auto":
         raise ConfigError(
-            "tree 'auto' goes by the clock, and so would the attention_mass: use 'eagle', null "
-            "or a list of paths"
+            "tree 'auto' depends on measured times, and so would the attention_mass: use 'eagle', "
+            "null or a list of paths"
         )
     if method.prune_ratio in (0, 1):
         raise ConfigError(
             f"prune_ratio {method.prune_ratio:g} leaves nothing to choose, so no attention_mass "
-            f"is best: "
-            "use one between 0 and 1"
+            f"is best: use one between 0 and 1"
         )
 
 
@@ -71,15 +70,15 @@ def calibrate(
     max_new_tokens: int = 256,
     on_answer: Callable[[], None] = lambda: None,
 ) -> Calibration:
-    """Answers every clip at every mass, greedily; everything else is as `method` says.
+    """Answer every clip greedily with every mass.
 
     Args:
         engine: a pair, or a target alone.
-        clips: two to four prompts that are not measured with afterwards.
-        method: its pruner must be `specvlm` for the mass to matter.
+        clips: two to four prompts that are not used for measurements afterwards.
+        method: all its fields but `attention_mass` are used as they are.
         masses: values of `attention_mass`.
-        max_new_tokens: longest answer.
-        on_answer: called after each.
+        max_new_tokens: longest answer in tokens.
+        on_answer: called after each answer.
 
     Raises:
         ConfigError: `check` refuses the method.
@@ -89,9 +88,9 @@ def calibrate(
     for mass in masses:
         row = []
         for inputs in clips:
-            chosen = replace(method, attention_mass=mass)
+            variant = replace(method, attention_mass=mass)
             result = engine.answer(
-                inputs, method=chosen, max_new_tokens=max_new_tokens, do_sample=False
+                inputs, method=variant, max_new_tokens=max_new_tokens, do_sample=False
             ).run()
             row.append(result.stats.mean_acceptance_length)
             on_answer()

@@ -1,4 +1,4 @@
-"""What is shown and asked: a clip, wherever it comes from."""
+"""Clips: the prompts of a benchmark with their media."""
 
 from __future__ import annotations
 
@@ -12,33 +12,40 @@ import numpy as np
 from draftlens.core.errors import MediaError
 from draftlens.media import Video, load_image
 from draftlens.media.conversation import Conversation, ask, read
+from draftlens.media.sampling import midpoints
 
 if TYPE_CHECKING:
     from draftlens.world.samples import Sample
 
-Shown = Callable[[], Conversation]
-"""Reads the media and returns the conversation: the part of reading that is timed."""
+Reader = Callable[[], Conversation]
+"""Reads the media and returns the conversation. The time that it takes is part of a measurement."""
 
-PICTURES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
-FILMS = frozenset(
+IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
+VIDEO_SUFFIXES = frozenset(
     {".mp4", ".mkv", ".webm", ".mov", ".avi", ".m4v", ".mpg", ".mpeg", ".ts", ".flv", ".wmv"}
 )
 
 
 class Media(Protocol):
-    """Where the pixels come from."""
+    """Source of the pixels of a clip."""
 
-    def prepare(self, prompt: str, frames: int) -> Shown:
-        """Do what is not timed; what is returned is.
+    def prepare(self, prompt: str, frames: int) -> Reader:
+        """Do all work that is not to be timed.
 
-        Raises:
-            MediaError: when it is called, if the media cannot be read.
+        Args:
+            prompt: the question about the media.
+            frames: number of frames that a video is sampled to.
+
+        Returns:
+            A function that reads the media. It raises MediaError if they cannot be read.
         """
         ...
 
     def files(self) -> Sequence[Path]:
-        """What is read from disk, so that a run is not resumed with another content; empty where
-        nothing is."""
+        """Files that are read from disk; empty if there are none.
+
+        Their fingerprints are stored, so that a run is not resumed with other content.
+        """
         ...
 
 
@@ -47,11 +54,11 @@ class Clip:
     """One prompt of a benchmark.
 
     Args:
-        name: unlike all others in the run.
-        prompt: what is asked.
-        media: what is shown.
-        frames: that a video is sampled to.
-        group: clips of one group are summed up together.
+        name: unique in the run.
+        prompt: the question about the media.
+        media: source of the pixels.
+        frames: number of frames that a video is sampled to.
+        group: clips of one group are summarized together.
     """
 
     name: str
@@ -60,7 +67,7 @@ class Clip:
     frames: int
     group: str
 
-    def prepare(self) -> Shown:
+    def prepare(self) -> Reader:
         """See `Media.prepare`."""
         return self.media.prepare(self.prompt, self.frames)
 
@@ -71,12 +78,12 @@ class Clip:
 
 @dataclass(frozen=True)
 class VideoFile:
-    """A video on disk, read anew in every measurement."""
+    """A video on disk, which is read in every measurement."""
 
     path: Path
 
-    def prepare(self, prompt: str, frames: int) -> Shown:
-        """Nothing but the message is made beforehand."""
+    def prepare(self, prompt: str, frames: int) -> Reader:
+        """See `Media.prepare`."""
         return lambda: read(ask(prompt, video=self.path), frames)
 
     def files(self) -> Sequence[Path]:
@@ -86,12 +93,12 @@ class VideoFile:
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Images on disk, read anew in every measurement."""
+    """Images on disk, which are read in every measurement."""
 
     paths: tuple[Path, ...]
 
-    def prepare(self, prompt: str, frames: int) -> Shown:
-        """Nothing but the message is made beforehand."""
+    def prepare(self, prompt: str, frames: int) -> Reader:
+        """See `Media.prepare`."""
         return lambda: read(ask(prompt, images=list(self.paths)), frames)
 
     def files(self) -> Sequence[Path]:
@@ -105,30 +112,31 @@ class FrameFolder:
 
     Args:
         path: the folder.
-        rate: pictures per second of film.
+        rate: pictures per second of video.
     """
 
     path: Path
     rate: float
 
-    def prepare(self, prompt: str, frames: int) -> Shown:
-        """The folder is listed in the measurement, as a video's index would be."""
+    def prepare(self, prompt: str, frames: int) -> Reader:
+        """See `Media.prepare`. The folder is listed by the reader, since reading the index of a
+        video file is timed as well."""
 
-        def shown() -> Conversation:
+        def read_folder() -> Conversation:
             chat = read(ask(prompt), frames)
             content = [{"type": "video"}, *chat.messages[0]["content"]]
-            return Conversation(
-                [{"role": "user", "content": content}], videos=[self._video(frames)]
-            )
+            message = {"role": "user", "content": content}
+            return Conversation([message], videos=[self._video(frames)])
 
-        return shown
+        return read_folder
 
     def files(self) -> Sequence[Path]:
-        """The pictures, in order; the folder where there are none."""
+        """The pictures in order; the folder itself if it holds none."""
         return self._pictures() or [self.path]
 
     def _pictures(self) -> list[Path]:
-        return sorted(file for file in self.path.glob("*") if file.suffix.lower() in PICTURES)
+        files = self.path.glob("*")
+        return sorted(file for file in files if file.suffix.lower() in IMAGE_SUFFIXES)
 
     def _video(self, frames: int) -> Video:
         if not self.path.is_dir():
@@ -136,62 +144,57 @@ class FrameFolder:
         files = self._pictures()
         if not files:
             raise MediaError(f"cannot read {self.path}: it holds no pictures")
-        count = min(frames, len(files))
-        picks = [
-            (2 * i + 1) * len(files) // (2 * count) for i in range(count)
-        ]  # the middles of equal parts
-        pictures = [np.asarray(load_image(files[i])) for i in picks]
+        indices = tuple(midpoints(0, len(files), min(frames, len(files))))
+        pictures = [np.asarray(load_image(files[index])) for index in indices]
         if len({picture.shape for picture in pictures}) > 1:
             raise MediaError(f"cannot read {self.path}: its pictures are not all of one size")
-        times = tuple(i / self.rate for i in picks)
-        return Video(
-            str(self.path),
-            np.stack(pictures),
-            times,
-            tuple(picks),
-            self.rate,
-            len(files),
-            len(files) / self.rate,
-        )
+        times = tuple(index / self.rate for index in indices)
+        duration = len(files) / self.rate
+        pixels = np.stack(pictures)
+        return Video(str(self.path), pixels, times, indices, self.rate, len(files), duration)
 
 
 @dataclass(frozen=True)
 class WorldScene:
-    """A scene of the procedural world, rendered before the measurement: its frames are in memory.
+    """A scene of the procedural world, which is rendered before the measurement.
 
     Args:
-        sample: with one question.
-        side: pixels a side.
+        sample: the scene with one question.
+        side: pixels a side of the frames.
     """
 
     sample: Sample
     side: int
 
-    def prepare(self, prompt: str, frames: int) -> Shown:
-        """Render; the sample holds the prompt already."""
-        from draftlens.evaluate.asking import conversation
+    def prepare(self, prompt: str, frames: int) -> Reader:
+        """See `Media.prepare`. The sample already holds the prompt."""
+        from draftlens.evaluate.answers import conversation
 
         chat = conversation(self.sample, frames, self.side)
         return lambda: chat
 
     def files(self) -> Sequence[Path]:
-        """None: what is drawn is settled by the seed."""
+        """Empty: the seed determines the frames."""
         return []
 
 
 def spread(items: list[Clip], count: int | None) -> list[Clip]:
-    """`count` of the items, evenly spread from first to last: the files of a set are often sorted
-    by kind."""
+    """Select items at equal distances from first to last, since datasets are often sorted by task.
+
+    Args:
+        items: all items.
+        count: number of items to select; None selects all.
+    """
     if count is None or count >= len(items):
         return items
-    return [items[(2 * i + 1) * len(items) // (2 * count)] for i in range(count)]
+    return [items[index] for index in midpoints(0, len(items), count)]
 
 
-def unlike(names: Iterable[str]) -> list[str]:
-    """The same names, with a number behind those that come again."""
-    seen: dict[str, int] = {}
-    found = []
+def unique_names(names: Iterable[str]) -> list[str]:
+    """The names, with a number appended to each repetition: ``a``, ``a#2``, ``a#3``."""
+    counts: dict[str, int] = {}
+    result = []
     for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        found.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
-    return found
+        counts[name] = counts.get(name, 0) + 1
+        result.append(name if counts[name] == 1 else f"{name}#{counts[name]}")
+    return result

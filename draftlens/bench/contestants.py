@@ -1,26 +1,27 @@
-"""Who is measured: our methods and the library's own ways, behind one call."""
+"""Contestants of a benchmark: our methods and the library's own generation behind one interface."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from draftlens.api import Engine, Inputs
-from draftlens.bench.clips import Shown
+from draftlens.bench.clips import Reader
 from draftlens.bench.options import Options
 from draftlens.core.errors import ConfigError, InputError, MediaError
 from draftlens.core.registry import Registry
 from draftlens.core.stats import Clock, Stats
-from draftlens.measure.stock import run_stock
+from draftlens.measure.stock import assistant_settings, run_stock
 from draftlens.methods import METHODS, Method, PlainDecoding, from_dict
 
 REFERENCE = "hf-generate"
-"""Always measured: speed is told in multiples of its time, and answers are compared with its
-tokens."""
+"""The peer that is always measured: speedups are relative to its time, and answers are compared
+with its tokens."""
 
 PEERS = Registry(
     "peer",
@@ -41,6 +42,7 @@ COUNTERS = (
     "target_forwards",
     "draft_forwards",
 )
+"""Counters of `Stats` that are stored."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,11 @@ class Answer:
         tokens: new token ids.
         e2e: seconds from before the clip is read to the last token.
         ttft: seconds from the same moment to the first token.
-        phases: seconds by phase (`engine.stats.PHASES`); where a library's own loop cannot be
-            looked into, fewer.
+        phases: seconds by phase (`draftlens.core.stats.PHASES`); fewer phases for the library's own
+            generation, whose loop cannot be timed from outside.
         prompt_tokens: length of the target's prompt.
-        counters: of `Stats`; empty where nothing counts.
-        cache_bytes: of both models' keys and values; None where they cannot be seen.
+        counters: `COUNTERS` by name; empty for the library's own generation.
+        cache_bytes: bytes of both models' keys and values; None if they are not accessible.
     """
 
     tokens: list[int]
@@ -68,31 +70,36 @@ class Answer:
 
 
 class Way(Protocol):
-    """How an answer is made."""
+    """A way of generating an answer."""
 
     def settings(self) -> dict[str, Any]:
-        """Everything that sets it apart, as JSON values."""
+        """All settings as JSON values; different ways have different settings."""
         ...
 
-    def answer(self, engine: Engine, shown: Shown, max_new_tokens: int) -> Answer:
-        """Read the clip, process it and answer, greedily.
+    def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> Answer:
+        """Read the clip, process it and answer greedily.
+
+        Args:
+            engine: the models.
+            read_clip: returns the conversation.
+            max_new_tokens: longest answer in tokens.
 
         Raises:
             MediaError: the clip cannot be read, or a processor refuses it.
-            DraftlensError: it does not go with the engine's models.
+            DraftlensError: the way does not support the engine's models.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """A way with a name.
+    """A way of generating with its name.
 
     Args:
         name: as in the report.
-        way: how it answers.
-        base: name of the method that it is a variant of.
-        varied: the field that makes it one, and its value.
+        way: generates the answers.
+        base: name of the method that this one is a variant of; None if it is no variant.
+        varied: name and value of the field in which a variant differs from its base.
     """
 
     name: str
@@ -108,21 +115,22 @@ class Ours:
     method: Method
 
     def settings(self) -> dict[str, Any]:
-        """Its name and fields."""
+        """Name and fields of the method."""
         return {"method": self.method.name, **dataclasses.asdict(self.method)}
 
-    def answer(self, engine: Engine, shown: Shown, max_new_tokens: int) -> Answer:
-        """See `Way.answer`. A method that has no use for the draft model does not process its input
-        either."""
+    def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> Answer:
+        """See `Way.answer`. A method that does not use the draft model is measured without
+        processing its input."""
         if isinstance(self.method, PlainDecoding) or getattr(self.method, "draft", None) == "self":
             engine = Engine(engine.target, None, self.method)
         clock = Clock(Stats())
         with clock.phase("frames"):
-            inputs = _read(engine, shown)
+            inputs = _read(engine, read_clip)
         stream = engine.answer(
             inputs, method=self.method, clock=clock, max_new_tokens=max_new_tokens
         )
-        stats, session = stream.run().stats, stream.session
+        stats = stream.run().stats
+        session = stream.session
         caches = [session.cache, getattr(session.drafter, "cache", None)]
         return Answer(
             tokens=list(session.rows.tokens[0]),
@@ -140,25 +148,25 @@ class HfGenerate:
     """The unmodified library's ``model.generate``."""
 
     def settings(self) -> dict[str, Any]:
-        """There is nothing to set."""
+        """The name: there are no options."""
         return {"peer": "hf-generate"}
 
-    def answer(self, engine: Engine, shown: Shown, max_new_tokens: int) -> Answer:
+    def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> Answer:
         """See `Way.answer`."""
-        return _stock(engine, shown, max_new_tokens)
+        return _stock_answer(engine, read_clip, max_new_tokens)
 
 
 @dataclass(frozen=True)
 class HfAssisted:
     """The library's assisted generation: ``model.generate(assistant_model=draft)``.
 
-    Its knobs live in the draft's generation config; None leaves the library's default.
+    The options are fields of the draft's generation config; None keeps the config's value.
 
     Args:
-        num_assistant_tokens: guesses a round.
+        num_assistant_tokens: guesses per round.
         num_assistant_tokens_schedule: `constant`, `heuristic` or `heuristic_transient`.
-        assistant_confidence_threshold: below this probability the draft stops guessing; 0 turns
-            that off.
+        assistant_confidence_threshold: the draft stops guessing below this probability; 0 disables
+            this rule.
     """
 
     num_assistant_tokens: int | None = None
@@ -166,46 +174,46 @@ class HfAssisted:
     assistant_confidence_threshold: float | None = None
 
     def settings(self) -> dict[str, Any]:
-        """What is not left to the library."""
-        chosen = {name: value for name, value in vars(self).items() if value is not None}
-        return {"peer": "hf-assisted", **chosen}
+        """The name and the options that differ from None."""
+        return {"peer": "hf-assisted", **self._options()}
 
-    def answer(self, engine: Engine, shown: Shown, max_new_tokens: int) -> Answer:
+    def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> Answer:
         """See `Way.answer`.
 
         Raises:
-            ConfigError: there is no draft model.
+            ConfigError: the engine has no draft model.
         """
         if engine.draft is None:
             raise ConfigError("hf-assisted needs a draft model")
         draft = engine.draft.backbone.model
-        chosen = {name: value for name, value in vars(self).items() if value is not None}
-        before = {name: getattr(draft.generation_config, name) for name in chosen}
-        draft.generation_config.update(**chosen)
-        try:
-            return _stock(engine, shown, max_new_tokens, assistant=draft)
-        finally:
-            draft.generation_config.update(**before)
+        with assistant_settings(draft, self._options()):
+            return _stock_answer(engine, read_clip, max_new_tokens, assistant=draft)
+
+    def _options(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
-def _read(engine: Engine, shown: Shown) -> Inputs:
-    """What the processors make of the clip.
+def _read(engine: Engine, read_clip: Reader) -> Inputs:
+    """The processors' output for a clip.
 
     Raises:
-        MediaError: it cannot be read, or one of them refuses it: no matter which method asked.
+        MediaError: the clip cannot be read, or a processor refuses it, which is independent of the
+            method.
     """
     try:
-        return engine.process([shown()])
+        return engine.process([read_clip()])
     except InputError as error:
         raise MediaError(str(error)) from error
 
 
-def _stock(engine: Engine, shown: Shown, max_new_tokens: int, assistant: Any = None) -> Answer:
-    """A call of the library, with the same reading of the clip as ours; its vision counts as
-    prefill."""
+def _stock_answer(
+    engine: Engine, read_clip: Reader, max_new_tokens: int, assistant: Any = None
+) -> Answer:
+    """A call of the library that reads the clip in the same way as our methods; its vision encoder
+    counts as prefill."""
     start = time.perf_counter()
-    inputs = _read(Engine(engine.target, None, PlainDecoding()), shown).target
-    read = time.perf_counter() - start
+    inputs = _read(Engine(engine.target, None, PlainDecoding()), read_clip).target
+    reading = time.perf_counter() - start
     run = run_stock(
         engine.target.backbone,
         inputs,
@@ -215,87 +223,110 @@ def _stock(engine: Engine, shown: Shown, max_new_tokens: int, assistant: Any = N
     )
     e2e = time.perf_counter() - start
     ttft = e2e - run.decode
-    phases = {"frames": read, "target_prefill": ttft - read, "verify": run.decode}
+    phases = {"frames": reading, "target_prefill": ttft - reading, "verify": run.decode}
     return Answer(run.tokens[0], e2e, ttft, phases, int(inputs["input_ids"].shape[1]))
 
 
 def line_up(options: Options) -> list[Contestant]:
-    """Everybody that the options name, the reference first, and the variants that a sweep or
-    contexts ask for.
+    """All contestants that the options name, the reference first, and their variants for sweeps and
+    contexts.
 
     Raises:
-        ConfigError: a name is not known or comes twice, or nobody has the field that is to be
-            swept.
+        ConfigError: a name is unknown or occurs twice, or no method has the field of a sweep.
     """
     peers = [REFERENCE, *(name for name in options.peers if name != REFERENCE)]
-    named: list[tuple[str, Mapping[str, Any]]] = [(name, {"peer": name}) for name in peers]
-    named += [(name, {"method": name}) for name in options.methods]
-    named += list(options.extra.items())
-    twice = sorted({name for name, _ in named if sum(other == name for other, _ in named) > 1})
-    if twice:
-        raise ConfigError(
-            f"{', '.join(map(repr, twice))} is named twice: give each method a name of its own"
-        )
-    chosen = [Contestant(name, _way(name, settings)) for name, settings in named]
+    _check_unique([*peers, *options.methods, *options.extra])
+    settings_by_name: dict[str, Mapping[str, Any]] = {name: {"peer": name} for name in peers}
+    settings_by_name |= {name: {"method": name} for name in options.methods}
+    settings_by_name |= options.extra
+    contestants = [
+        Contestant(name, _way(name, settings)) for name, settings in settings_by_name.items()
+    ]
     for field_name, values in options.sweep.items():
-        chosen = spread_out(chosen, field_name, values)
-    if options.context and any(_has(one, "prune_ratio") for one in chosen):
-        chosen = spread_out(chosen, "prune_ratio", [0.0])
-    return chosen
+        contestants = spread_out(contestants, field_name, values)
+    if options.context and any(_has_field(contestant, "prune_ratio") for contestant in contestants):
+        contestants = spread_out(contestants, "prune_ratio", [0.0])
+    return contestants
 
 
 def spread_out(
-    chosen: Sequence[Contestant], field_name: str, values: Sequence[Any]
+    contestants: Sequence[Contestant], field_name: str, values: Sequence[Any]
 ) -> list[Contestant]:
-    """The same, and behind all, one variant for each method that has the field and each value.
+    """Append a variant for each value of a field and each method that has the field.
 
-    What is there already, under whatever name, is not put in again: `report.swept` finds it.
+    A variant that equals another contestant is not added: `report.swept` finds that one, whatever
+    its name is.
 
     Raises:
-        ConfigError: no method has the field, or a value makes no sense.
+        ConfigError: no method has the field, or a value is not valid.
     """
-    able = [one for one in chosen if _has(one, field_name) and one.base is None]
-    if not able:
+    methods = [
+        contestant
+        for contestant in contestants
+        if _has_field(contestant, field_name) and contestant.base is None
+    ]
+    if not methods:
         raise ConfigError(f"no method in this run has a {field_name!r} to sweep")
-    found = list(chosen)
-    for one, value in itertools.product(able, values):
-        assert isinstance(one.way, Ours)
-        method = dataclasses.replace(one.way.method, **{field_name: value})
-        if all(other.way != Ours(method) for other in found):
-            found.append(
-                Contestant(
-                    f"{one.name} {field_name}={value}", Ours(method), one.name, (field_name, value)
-                )
-            )
-    return found
+    result = list(contestants)
+    for contestant, value in itertools.product(methods, values):
+        assert isinstance(contestant.way, Ours)
+        way = Ours(dataclasses.replace(contestant.way.method, **{field_name: value}))
+        if all(existing.way != way for existing in result):
+            name = f"{contestant.name} {field_name}={value}"
+            result.append(Contestant(name, way, contestant.name, (field_name, value)))
+    return result
 
 
-def _has(one: Contestant, field_name: str) -> bool:
-    return isinstance(one.way, Ours) and any(
-        f.name == field_name for f in dataclasses.fields(one.way.method)
-    )
+def _check_unique(names: Sequence[str]) -> None:
+    """Refuse names that occur twice.
+
+    Raises:
+        ConfigError: a name does.
+    """
+    counts = Counter(names)
+    repeated = sorted(name for name, count in counts.items() if count > 1)
+    if repeated:
+        raise ConfigError(
+            f"{', '.join(map(repr, repeated))} is named twice: give each method a name of its own"
+        )
+
+
+def _has_field(contestant: Contestant, field_name: str) -> bool:
+    if not isinstance(contestant.way, Ours):
+        return False
+    return any(field.name == field_name for field in dataclasses.fields(contestant.way.method))
 
 
 def _way(name: str, settings: Mapping[str, Any]) -> Way:
-    """The way that these settings describe.
+    """The way of generating that these settings describe.
 
     Raises:
-        ConfigError: they are no settings, or name something unknown.
+        ConfigError: the settings are no mapping, or name something unknown.
     """
     if not isinstance(settings, Mapping):
         raise ConfigError(f"the settings of {name!r} must be an object, not {settings!r}")
-    if "peer" not in settings:
-        if settings.get("method") in PEERS and settings.get("method") not in METHODS:
-            raise ConfigError(f"{settings['method']!r} is a peer, not a method")
-        return Ours(from_dict(settings))
-    fields = dict(settings)
-    kind = PEERS[fields.pop("peer")]
-    known = [f.name for f in dataclasses.fields(kind)]
-    unknown = sorted(set(fields) - set(known))
+    if "peer" in settings:
+        return _peer(name, settings)
+    method = settings.get("method")
+    if method in PEERS and method not in METHODS:
+        raise ConfigError(f"{method!r} is a peer, not a method")
+    return Ours(from_dict(settings))
+
+
+def _peer(name: str, settings: Mapping[str, Any]) -> Way:
+    """The library's own way of generating that these settings describe.
+
+    Raises:
+        ConfigError: the peer or one of its fields is unknown.
+    """
+    fields = {key: value for key, value in settings.items() if key != "peer"}
+    kind = PEERS[settings["peer"]]
+    names = [field.name for field in dataclasses.fields(kind)]
+    unknown = sorted(set(fields) - set(names))
     if unknown:
-        known_names = ", ".join(known) or "none"
         raise ConfigError(
-            f"peer of {name!r} does not know {', '.join(map(repr, unknown))}; known: {known_names}"
+            f"peer of {name!r} does not know {', '.join(map(repr, unknown))}; known: "
+            f"{', '.join(names) or 'none'}"
         )
     way: Way = kind(**fields)
     return way

@@ -1,8 +1,7 @@
 """Published benchmarks: rows by Hugging Face `datasets`, videos from a folder on disk.
 
-Only what is shown and asked is taken; answers are not marked here. Columns are those of the dataset
-cards that each function names, as of 2025. Nothing but annotations is ever downloaded: the videos
-must be there.
+Only media and questions are used; answers are not graded. Columns are those of the dataset cards
+that each function names, as of 2025. Only annotations are downloaded: the videos must be on disk.
 """
 
 from __future__ import annotations
@@ -15,14 +14,25 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from draftlens.bench.clips import FILMS, Clip, FrameFolder, Media, VideoFile, spread, unlike
-from draftlens.bench.workloads import Wanted
+from draftlens.bench.clips import (
+    VIDEO_SUFFIXES,
+    Clip,
+    FrameFolder,
+    Media,
+    VideoFile,
+    spread,
+    unique_names,
+)
+from draftlens.bench.workloads import WorkloadRequest
 from draftlens.core.errors import ConfigError
 
 Row = Mapping[str, Any]
-KINDS = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+
+FORMATS = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+"""Suffix of a file of annotations to its format."""
+
 LETTERS = "ABCDEFGHIJ"
-BEST = "Answer with the option's letter from the given choices directly."
+INSTRUCTION = "Answer with the option's letter from the given choices directly."
 
 MVBENCH = {
     "action_sequence": "star",
@@ -46,21 +56,22 @@ MVBENCH = {
     "moving_direction": "clevrer",
     "object_existence": "clevrer",
 }
-"""MVBench's tasks to the folder that its videos lie in: names of files are not unlike across
-folders."""
-TVQA_RATE = 3.0  # frames a second of MVBench's folders of pictures
+"""Task of MVBench to the folder of its videos, since file names are not unique across folders."""
+
+TVQA_RATE = 3.0
+"""Frames per second of MVBench's folders of pictures."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What one row says.
+    """A row of annotations in a common form.
 
     Args:
-        name: of the clip.
-        video: name of its file, perhaps without suffix, or of its folder of frames.
-        prompt: what is asked.
-        folder: above it, tells files of one name apart.
-        frame_rate: of a folder of frames.
+        name: name of the clip.
+        video: name of its file, which may lack the suffix, or of its folder of frames.
+        prompt: the question.
+        folder: name of a folder above the video, which distinguishes files of equal names.
+        frame_rate: frames per second of a folder of frames.
     """
 
     name: str
@@ -70,101 +81,104 @@ class Entry:
     frame_rate: float = 1.0
 
 
-def video_detail_caption(wanted: Wanted) -> list[Clip]:
-    """https://huggingface.co/datasets/lmms-lab/VideoDetailCaption: `video_name` without suffix,
-    `question`."""
-    rows = rows_of(wanted.where or "lmms-lab/VideoDetailCaption", "test")
-    return _clips(
-        wanted, (Entry(row["video_name"], row["video_name"], row["question"]) for _, row in rows)
-    )
+def video_detail_caption(request: WorkloadRequest) -> list[Clip]:
+    """Clips of https://huggingface.co/datasets/lmms-lab/VideoDetailCaption.
+
+    Columns: `video_name` without suffix, `question`.
+    """
+    rows = rows_of(request.source or "lmms-lab/VideoDetailCaption", "test")
+    entries = (Entry(row["video_name"], row["video_name"], row["question"]) for _, row in rows)
+    return _clips(request, entries)
 
 
-def mvbench(wanted: Wanted) -> list[Clip]:
-    """https://huggingface.co/datasets/OpenGVLab/MVBench: a file a task with `video`, `question`,
-    `candidates`.
+def mvbench(request: WorkloadRequest) -> list[Clip]:
+    """Clips of https://huggingface.co/datasets/OpenGVLab/MVBench.
 
-    The whole video is shown, also where the row has a `start` and an `end`.
+    A file per task with the columns `video`, `question`, `candidates`. The whole video is shown,
+    also where the row has a `start` and an `end`.
     """
 
     def entry(task: str, row: Row) -> Entry:
-        prompt = choice(row["question"], row["candidates"])
-        return Entry(
-            f"{task}/{row['video']}", row["video"], prompt, MVBENCH.get(task, ""), TVQA_RATE
-        )
+        name = f"{task}/{row['video']}"
+        prompt = multiple_choice(row["question"], row["candidates"])
+        return Entry(name, row["video"], prompt, MVBENCH.get(task, ""), TVQA_RATE)
 
-    rows = rows_of(wanted.where or "OpenGVLab/MVBench", "train", configurations=True)
-    return _clips(wanted, (entry(task, row) for task, row in rows))
+    rows = rows_of(request.source or "OpenGVLab/MVBench", "train", all_configurations=True)
+    return _clips(request, (entry(task, row) for task, row in rows))
 
 
-def mlvu(wanted: Wanted) -> list[Clip]:
-    """https://huggingface.co/datasets/MLVU/MVLU: `video`, `question`, `candidates` in
-    json/1_plotQA.json and so on.
+def mlvu(request: WorkloadRequest) -> list[Clip]:
+    """Clips of https://huggingface.co/datasets/MLVU/MVLU.
 
-    The copies in Parquet for lmms-eval (sy1998/MLVU_dev) call it `video_name`, and some write the
-    candidates into the question. Open questions (summary, sub_scene) have no candidates.
+    Columns of json/1_plotQA.json and the other tasks: `video`, `question`, `candidates`. In the
+    Parquet copies for lmms-eval (sy1998/MLVU_dev) the first is `video_name`, and in some of them
+    the question includes the candidates. Open questions (summary, sub_scene) have no candidates.
     """
 
     def entry(task: str, row: Row) -> Entry:
         video = row.get("video") or row["video_name"]
-        return Entry(
-            f"{task}/{video}", video, choice(row["question"], row.get("candidates") or ()), task
-        )
+        prompt = multiple_choice(row["question"], row.get("candidates") or ())
+        return Entry(f"{task}/{video}", video, prompt, task)
 
-    rows = rows_of(wanted.where or "sy1998/MLVU_dev", "test")
-    return _clips(wanted, (entry(task, row) for task, row in rows))
+    rows = rows_of(request.source or "sy1998/MLVU_dev", "test")
+    return _clips(request, (entry(task, row) for task, row in rows))
 
 
-def long_video_bench(wanted: Wanted) -> list[Clip]:
-    """https://huggingface.co/datasets/longvideobench/LongVideoBench: `id`, `video_path`,
-    `question`, and choices.
+def long_video_bench(request: WorkloadRequest) -> list[Clip]:
+    """Clips of https://huggingface.co/datasets/longvideobench/LongVideoBench.
 
-    Choices are `candidates` in lvb_val.json, and `option0` to `option4` ("N/A" where there are
-    fewer) in Parquet.
+    Columns: `id`, `video_path`, `question`, and either `candidates` (lvb_val.json) or `option0` to
+    `option4` (Parquet), where "N/A" fills missing options.
     """
 
     def entry(row: Row) -> Entry:
-        options = [row.get(f"option{i}") for i in range(5)]
-        choices = row.get("candidates") or [
-            option for option in options if option not in (None, "N/A")
-        ]
-        return Entry(row["id"], row["video_path"], choice(row["question"], choices))
+        options = [row.get(f"option{number}") for number in range(5)]
+        valid_options = [option for option in options if option not in (None, "N/A")]
+        prompt = multiple_choice(row["question"], row.get("candidates") or valid_options)
+        return Entry(row["id"], row["video_path"], prompt)
 
-    rows = rows_of(wanted.where or "longvideobench/LongVideoBench", "validation")
-    return _clips(wanted, (entry(row) for _, row in rows))
+    rows = rows_of(request.source or "longvideobench/LongVideoBench", "validation")
+    return _clips(request, (entry(row) for _, row in rows))
 
 
-def video_mme(wanted: Wanted) -> list[Clip]:
-    """https://huggingface.co/datasets/lmms-lab/Video-MME: `videoID`, `question_id`, `question`,
-    lettered `options`."""
+def video_mme(request: WorkloadRequest) -> list[Clip]:
+    """Clips of https://huggingface.co/datasets/lmms-lab/Video-MME.
+
+    Columns: `videoID`, `question_id`, `question`, and `options` that begin with their letters.
+    """
 
     def entry(row: Row) -> Entry:
-        return Entry(
-            row["question_id"], row["videoID"], "\n".join([row["question"], *row["options"], BEST])
-        )
+        prompt = "\n".join([row["question"], *row["options"], INSTRUCTION])
+        return Entry(row["question_id"], row["videoID"], prompt)
 
-    rows = rows_of(wanted.where or "lmms-lab/Video-MME", "test")
-    return _clips(wanted, (entry(row) for _, row in rows))
+    rows = rows_of(request.source or "lmms-lab/Video-MME", "test")
+    return _clips(request, (entry(row) for _, row in rows))
 
 
-def choice(question: str, choices: Sequence[str]) -> str:
-    """The question with lettered choices; as it is where there are none."""
+def multiple_choice(question: str, choices: Sequence[str]) -> str:
+    """The question with lettered choices and the instruction to answer with a letter; the question
+    alone if there are no choices."""
     if not choices:
         return question
     lettered = [f"({letter}) {text}" for letter, text in zip(LETTERS, choices, strict=False)]
-    return "\n".join([question, *lettered, BEST])
+    return "\n".join([question, *lettered, INSTRUCTION])
 
 
-def rows_of(where: str, split: str, configurations: bool = False) -> Iterator[tuple[str, Row]]:
-    """Rows with the name of their file or configuration.
+def rows_of(source: str, split: str, all_configurations: bool = False) -> Iterator[tuple[str, Row]]:
+    """Load the rows of a dataset.
 
     Args:
-        where: annotations (JSON, JSON lines or Parquet), a folder that holds some, or a dataset on
-            the Hub.
-        split: of a dataset on the Hub.
-        configurations: whether all of its configurations are wanted, and not only its first.
+        source: a file of annotations (JSON, JSON lines or Parquet), a folder with such files, or a
+            dataset on the Hub.
+        split: split of a dataset on the Hub.
+        all_configurations: whether to load all configurations of a dataset on the Hub instead of
+            the first.
+
+    Yields:
+        Each row with the name of its file or configuration.
 
     Raises:
-        ConfigError: nothing can be loaded, or the package is missing.
+        ConfigError: the rows cannot be loaded, or the package `datasets` is missing.
     """
     if find_spec("datasets") is None:
         raise ConfigError(
@@ -173,116 +187,152 @@ def rows_of(where: str, split: str, configurations: bool = False) -> Iterator[tu
     import datasets  # type: ignore[import-untyped]
 
     datasets.disable_progress_bars()
-    files = _annotations(Path(where), split) if Path(where).exists() else []
+    files = _annotations(Path(source), split) if Path(source).exists() else []
     try:
         if files:
-            for file in files:
-                for row in datasets.load_dataset(
-                    KINDS[file.suffix], data_files=str(file), split="train"
-                ):
-                    yield file.stem, row
+            yield from _rows_of_files(files)
         else:
-            names = datasets.get_dataset_config_names(where)
-            for name in names if configurations else names[:1]:
-                for row in datasets.load_dataset(where, name, split=split):
-                    yield name, row
+            yield from _rows_on_hub(source, split, all_configurations)
     except (OSError, ValueError, datasets.exceptions.DatasetGenerationError) as error:
         raise ConfigError(
-            f"cannot load the annotations {where!r}: {' '.join(str(error).split())}"
+            f"cannot load the annotations {source!r}: {' '.join(str(error).split())}"
         ) from error
+
+
+def _rows_of_files(files: Iterable[Path]) -> Iterator[tuple[str, Row]]:
+    from datasets import load_dataset
+
+    for file in files:
+        for row in load_dataset(FORMATS[file.suffix], data_files=str(file), split="train"):
+            yield file.stem, row
+
+
+def _rows_on_hub(name: str, split: str, all_configurations: bool) -> Iterator[tuple[str, Row]]:
+    from datasets import get_dataset_config_names, load_dataset
+
+    configurations = get_dataset_config_names(name)
+    if not all_configurations:
+        configurations = configurations[:1]
+    for configuration in configurations:
+        for row in load_dataset(name, configuration, split=split):
+            yield configuration, row
 
 
 def _annotations(path: Path, split: str) -> list[Path]:
-    """The files that hold rows: this one, or those of this folder or of its `json`, `data` or
-    `videomme` folder.
+    """The files of annotations at a path: the file itself, or those of the folder or of its `json`,
+    `data` or `videomme` folder.
 
-    Where files are named after splits, those of another are left out; where the same rows are there
-    as JSON and as Parquet, the JSON is taken.
+    If some files are named after the split, only these are used. If there are JSON and Parquet
+    files, which hold the same rows, the JSON files are used.
+
+    Raises:
+        ConfigError: the file has another suffix, or the folder holds no annotations.
     """
     if path.is_file():
-        if path.suffix not in KINDS:
+        if path.suffix not in FORMATS:
             raise ConfigError(f"{path} is not annotations (.json, .jsonl or .parquet)")
         return [path]
     for folder in (path / "json", path / "data", path / "videomme", path):
-        files = sorted(file for file in folder.glob("*") if file.suffix in KINDS and file.is_file())
-        files = [file for file in files if split.removesuffix("idation") in file.stem] or files
+        files = sorted(f for f in folder.glob("*") if f.suffix in FORMATS and f.is_file())
         if files:
-            return [
-                file for file in files if KINDS[file.suffix] == min(KINDS[f.suffix] for f in files)
-            ]
+            split_name = split.removesuffix("idation")  # some files say "val"
+            files = [file for file in files if split_name in file.stem] or files
+            preferred = min(FORMATS[file.suffix] for file in files)
+            return [file for file in files if FORMATS[file.suffix] == preferred]
     raise ConfigError(f"{path} holds no annotations (.json, .jsonl or .parquet)")
 
 
-def _clips(wanted: Wanted, entries: Iterable[Entry]) -> list[Clip]:
-    options = wanted.options
-    name = options.workload.partition(":")[0]
-    finder = Finder(_media_root(wanted))
+def _clips(request: WorkloadRequest, rows: Iterable[Entry]) -> list[Clip]:
+    """Find the videos of the rows and select `Options.clips` of them.
+
+    Raises:
+        ConfigError: the rows lack a column, there are none, or the folder of videos is unknown.
+    """
+    options = request.options
+    dataset = options.workload.partition(":")[0]
+    finder = Finder(_media_root(request))
     try:
-        found = list(entries)
+        entries = list(rows)
     except KeyError as error:
         raise ConfigError(
-            f"{wanted.where!r} is not in the format of {name}: it has no column {error}"
+            f"{request.source!r} is not in the format of {dataset}: it has no column {error}"
         ) from error
-    clips = [
-        Clip(label, options.prompt or entry.prompt, finder.find(entry), options.frames, name)
-        for label, entry in zip(unlike(entry.name for entry in found), found, strict=True)
-    ]
-    if not clips:
-        raise ConfigError(f"{wanted.where!r} holds no rows")
+    if not entries:
+        raise ConfigError(f"{request.source!r} holds no rows")
+    clips = []
+    for name, entry in zip(unique_names(e.name for e in entries), entries, strict=True):
+        prompt = options.prompt or entry.prompt
+        clips.append(Clip(name, prompt, finder.find(entry), options.frames, dataset))
     return spread(clips, options.clips)
 
 
-def _media_root(wanted: Wanted) -> Path:
-    root = wanted.options.media
+def _media_root(request: WorkloadRequest) -> Path:
+    """The folder of a dataset's videos.
+
+    Raises:
+        ConfigError: it does not exist, or it is not named and the annotations are on the Hub.
+    """
+    root = request.options.media
     if root is not None:
         if not root.is_dir():
             raise ConfigError(f"the folder of videos {root} does not exist")
         return root
-    beside = Path(wanted.where)
-    if not wanted.where or not beside.exists():
+    annotations = Path(request.source)
+    if not request.source or not annotations.exists():
         raise ConfigError(
-            f"{wanted.options.workload} needs --media: the folder that holds its videos"
+            f"{request.options.workload} needs --media: the folder that holds its videos"
         )
-    return beside if beside.is_dir() else beside.parent
+    return annotations if annotations.is_dir() else annotations.parent
 
 
 @dataclass(frozen=True)
 class Finder:
-    """Finds videos under a folder, however deep: unpacked archives nest them differently."""
+    """Finds videos at any depth of a folder, since unpacked archives nest them differently.
+
+    Args:
+        root: the folder.
+    """
 
     root: Path
 
     def find(self, entry: Entry) -> Media:
-        """The video of an entry; one that is not there is refused when it is to be read."""
-        wanted = entry.video.rstrip("/")
-        exact = self.root / wanted
-        paths = [] if exact.exists() else self._candidates(wanted)
-        here = [path for path in paths if entry.folder in path.relative_to(self.root).parts]
-        path = next(iter(here or paths), exact)
+        """The video of an entry. A missing video raises an error only when it is read."""
+        name = entry.video.rstrip("/")
+        path = self.root / name
+        if not path.exists():
+            candidates = self._candidates(name)
+            if candidates:
+                in_folder = [file for file in candidates if self._lies_in(file, entry.folder)]
+                path = (in_folder or candidates)[0]
         return FrameFolder(path, entry.frame_rate) if path.is_dir() else VideoFile(path)
 
-    def _candidates(self, wanted: str) -> list[Path]:
-        name = wanted.rsplit("/", 1)[-1]
-        paths = self._index.get(name) or self._index.get(f"{name}.*") or []
-        deep = [
-            path
-            for path in paths
-            if f"/{path.relative_to(self.root).as_posix()}".endswith(f"/{wanted}")
-        ]
-        return deep or paths
+    def _lies_in(self, path: Path, folder: str) -> bool:
+        return folder in path.relative_to(self.root).parts
+
+    def _candidates(self, name: str) -> list[Path]:
+        """Videos of this name, which may lack the suffix; those in the folders of the name if there
+        are any."""
+        file_name = name.rsplit("/", 1)[-1]
+        paths = self._index.get(file_name) or self._index.get(f"{file_name}.*") or []
+        matches = []
+        for path in paths:
+            relative = path.relative_to(self.root).as_posix()
+            if f"/{relative}".endswith(f"/{name}"):
+                matches.append(path)
+        return matches or paths
 
     @cached_property
     def _index(self) -> dict[str, list[Path]]:
-        """Names of films (with their suffix, and with ``.*`` instead) and of folders, to their
-        paths."""
+        """Paths by name: videos under their names and under their names with the suffix ``.*``,
+        folders under their names."""
         index: dict[str, list[Path]] = {}
         for top, folders, files in os.walk(self.root):
-            folders.sort()
-            found = [Path(top, name) for name in [*sorted(files), *folders]]
-            for path in found:
-                if path.suffix.lower() in FILMS:
+            folders.sort()  # in place: the order in which os.walk visits them
+            for name in [*sorted(files), *folders]:
+                path = Path(top, name)
+                is_video = path.suffix.lower() in VIDEO_SUFFIXES
+                if is_video:
                     index.setdefault(f"{path.stem}.*", []).append(path)
-                elif path.name not in folders:
-                    continue
-                index.setdefault(path.name, []).append(path)
+                if is_video or name in folders:
+                    index.setdefault(name, []).append(path)
         return index

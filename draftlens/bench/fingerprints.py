@@ -1,4 +1,5 @@
-"""Which files a run is made from: enough to notice that one was replaced, without reading it."""
+"""Fingerprints of the files that a run reads: they change when a file is replaced, and computing
+them does not read the files."""
 
 from __future__ import annotations
 
@@ -9,36 +10,39 @@ from pathlib import Path
 
 from draftlens.models.zoo import path_of
 
-LOADED = frozenset({".safetensors", ".bin", ".json", ".jinja", ".model", ".txt"})
-"""Suffixes of what `from_pretrained` reads: weights, configurations, processors, vocabularies."""
+MODEL_SUFFIXES = frozenset({".safetensors", ".bin", ".json", ".jinja", ".model", ".txt"})
+"""Suffixes of the files that `from_pretrained` reads: weights, configurations, processors,
+vocabularies."""
 
 
 def fingerprint(files: Sequence[Path]) -> str:
-    """Size and time of change of files together, and a checksum of their sizes and times to the
-    nanosecond.
+    """Total size of the files, time of the latest change, and a checksum of all sizes and times.
 
-    What is not there counts as empty and of 1970.
+    A missing file counts as empty and changed in 1970.
     """
     facts = [_size_and_time(file) for file in files]
-    size, newest = sum(size for size, _ in facts), max(time for _, time in facts)
+    size = sum(file_size for file_size, _ in facts)
+    seconds = max(nanoseconds for _, nanoseconds in facts) // 10**9
     checksum = hashlib.sha256(repr(facts).encode()).hexdigest()[:8]
-    return f"{size} bytes, {datetime.fromtimestamp(newest // 10**9, UTC):%Y-%m-%d %H:%M:%S}, {checksum}"
+    return f"{size} bytes, {datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}, {checksum}"
 
 
 def model_files(name: str, role: str) -> dict[str, str]:
-    """Fingerprints of the files of a model in a folder; none of one on the Hub, which its name
-    stands for.
+    """Fingerprints of a model's files.
 
     Args:
-        name, role: as for `models.zoo.path_of`.
+        name, role: as for `draftlens.models.zoo.path_of`.
+
+    Returns:
+        Name to fingerprint; empty for a model on the Hub, which its name identifies.
     """
     files = sorted(Path(path_of(name, role)).glob("*"))
-    return {
-        file.name: fingerprint([file]) for file in files if file.suffix in LOADED and file.is_file()
-    }
+    model_files = [file for file in files if file.suffix in MODEL_SUFFIXES and file.is_file()]
+    return {file.name: fingerprint([file]) for file in model_files}
 
 
 def _size_and_time(file: Path) -> tuple[int, int]:
+    """Size in bytes and time of the last change in nanoseconds."""
     try:
         status = file.stat()
     except OSError:

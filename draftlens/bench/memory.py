@@ -1,8 +1,9 @@
-"""The highest memory while something runs.
+"""Peak memory of a call.
 
-On CUDA it is what torch has allocated, all devices together. Else it is the resident memory of the
-whole process: Linux keeps the highest value itself and can be told to begin anew, so that nothing
-has to watch. Where it cannot, the highest value since the process began is all that there is.
+On CUDA the peak is that of torch's allocations on all devices together. Elsewhere it is the
+resident memory of the whole process. Linux records its highest value and can reset the record, so
+no thread has to poll it. On other systems only the highest value since the process began is
+available.
 """
 
 from __future__ import annotations
@@ -15,58 +16,74 @@ import torch
 
 CUDA = "allocated by torch on CUDA"
 RESIDENT = "resident memory of the process"
-EVER = "highest resident memory since the process began"
-STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+SINCE_START = "highest resident memory since the process began"
+
+STATUS = Path("/proc/self/status")
+RESET = Path("/proc/self/clear_refs")
 
 
 class Peak:
     """Highest memory between `start` and `stop`.
 
     Args:
-        devices: that models are on.
+        devices: the devices of the models.
+
+    Attributes:
+        kind: what is measured: CUDA, RESIDENT or SINCE_START.
     """
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
         self.devices = [device for device in devices if device.type == "cuda"]
-        self.kind = CUDA if self.devices else RESIDENT if _begin_anew() else EVER
+        if self.devices:
+            self.kind = CUDA
+        elif _reset_peak():
+            self.kind = RESIDENT
+        else:
+            self.kind = SINCE_START
 
     def start(self) -> int:
-        """Begin anew; bytes in use now."""
-        if self.devices:
+        """Reset the peak.
+
+        Returns:
+            Bytes in use now.
+        """
+        if self.kind == CUDA:
             for device in self.devices:
                 torch.cuda.reset_peak_memory_stats(device)
             return sum(torch.cuda.memory_allocated(device) for device in self.devices)
         if self.kind == RESIDENT:
-            _begin_anew()
-            return _kilobytes("VmRSS") * 1024
-        return _ever()
+            _reset_peak()
+            return _resident_bytes("VmRSS")
+        return _peak_since_start()
 
     def stop(self) -> int:
-        """Most bytes in use since `start`."""
-        if self.devices:
+        """The largest number of bytes in use since `start`."""
+        if self.kind == CUDA:
             return sum(torch.cuda.max_memory_allocated(device) for device in self.devices)
-        return _kilobytes("VmHWM") * 1024 if self.kind == RESIDENT else _ever()
+        if self.kind == RESIDENT:
+            return _resident_bytes("VmHWM")
+        return _peak_since_start()
 
 
-def _begin_anew() -> bool:
-    """Have Linux forget the highest resident memory so far (proc(5): clear_refs, 5); False where it
-    cannot."""
+def _reset_peak() -> bool:
+    """Reset the highest resident memory (proc(5): clear_refs, 5); False if the system cannot."""
     try:
         RESET.write_text("5")
-        return _kilobytes("VmHWM") > 0
+        return _resident_bytes("VmHWM") > 0
     except OSError:
         return False
 
 
-def _kilobytes(name: str) -> int:
+def _resident_bytes(name: str) -> int:
+    """A value of /proc/self/status, which is in kilobytes, in bytes; 0 if it is missing."""
     for line in STATUS.read_text().splitlines():
         if line.startswith(f"{name}:"):
-            return int(line.split()[1])
+            return int(line.split()[1]) * 1024
     return 0
 
 
-def _ever() -> int:
-    import resource  # not on every system
+def _peak_since_start() -> int:
+    import resource  # does not exist on Windows
 
     highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return highest if sys.platform == "darwin" else highest * 1024

@@ -1,13 +1,14 @@
-"""What is measured, as plain values."""
+"""Options of a benchmark, as plain values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from draftlens.core.errors import ConfigError
+from draftlens.measure.options import options_to_json
 
 DEFAULT_METHODS = ("plain", "speculative", "specvlm")
 DEFAULT_PEERS = ("hf-generate", "hf-assisted")
@@ -15,22 +16,23 @@ DEFAULT_PEERS = ("hf-generate", "hf-assisted")
 
 @dataclass(frozen=True)
 class Options:
-    """What is measured on what, and how often.
+    """Options of a benchmark.
 
     Args:
         workload: `world:8,64`, a file or folder, or `dataset:where` (`workloads.WORKLOADS`).
-        clips: most clips, of the world at each length; None takes 4 of the world and all of
-            anything else.
-        frames: to sample from each clip that is a file.
-        prompt: asked of every clip; None takes the workload's own.
-        media: folder with a dataset's videos; None looks beside its annotations.
-        methods: names of ours; extra: name to a method's (or peer's) options.
-        peers: names of others.
-        sweep: fields of methods, each with the values that it takes (`contestants.spread_out`).
+        clips: largest number of clips, for the world at each length; None uses 4 of the world and
+            all clips of other workloads.
+        frames: number of frames to sample from each file.
+        prompt: question about every clip; None uses the workload's own.
+        media: folder with a dataset's videos; None searches the folder of its annotations.
+        methods: names of our methods.
+        extra: further methods and peers: name to options.
+        peers: names of the library's own ways of generating.
+        sweep: fields of methods, each with its values (`contestants.spread_out`).
         context: numbers of frames at which the draft's step is timed, with and without pruning.
-        repeats: measurements of each clip by each method.
-        max_new_tokens: longest answer.
-        seed: of the order, and of the world's scenes.
+        repeats: number of measurements of each clip by each method.
+        max_new_tokens: longest answer in tokens.
+        seed: seed of the order of measurements and of the world's scenes.
 
     Raises:
         ConfigError: a number is less than 1.
@@ -52,21 +54,18 @@ class Options:
 
     def __post_init__(self) -> None:
         numbers = {
-            "clips": 1 if self.clips is None else self.clips,
             "frames": self.frames,
             "repeats": self.repeats,
+            "max_new_tokens": self.max_new_tokens,
         }
-        numbers |= {"max_new_tokens": self.max_new_tokens} | {
-            f"context {n}": n for n in self.context
-        }
+        if self.clips is not None:
+            numbers["clips"] = self.clips
+        for count in self.context:
+            numbers[f"context {count}"] = count
         for name, number in numbers.items():
             if number < 1:
                 raise ConfigError(f"{name} must be at least 1, not {number}")
 
     def plain(self) -> dict[str, Any]:
-        """As JSON values."""
-        values = asdict(self) | {"media": None if self.media is None else str(self.media)}
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in values.items()
-        }
+        """The options as JSON values."""
+        return options_to_json(self)

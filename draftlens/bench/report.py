@@ -1,111 +1,206 @@
-"""Figures for people: tables on the terminal and a Markdown page."""
+"""The summary of a run as tables, for the terminal and for Markdown."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from draftlens.bench.contestants import REFERENCE
 from draftlens.bench.summary import PHASE_ROWS
+from draftlens.measure.statistics import format_quartiles
+from draftlens.measure.tables import Table, format_number, markdown_page
 
 Figures = Mapping[str, Any]
+Point = tuple[Any, Figures]
+"""A value of a field, and the figures of the method with this value."""
+
 MIB = 2**20
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table with its heading.
+def tables(summary: Figures) -> Iterator[Table]:
+    """All tables of the report, in its order.
 
     Args:
-        title, columns, rows: as they are shown.
-        note: a sentence below.
+        summary: of `summarize`, with the description of the run as `run`.
     """
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str = ""
-
-
-def tables(summary: Figures) -> Iterator[Table]:
-    """Every table of the report, in its order."""
-    for group, found in summary["groups"].items():
-        if found["methods"]:
-            yield _speeds(group, found)
-            yield _details(group, found)
-            yield _phases(
-                group, found, [name for name in found["methods"] if name not in summary["variants"]]
-            )
-    yield from _sweeps(summary)
+    for group, figures in summary["groups"].items():
+        if figures["methods"]:
+            yield _speed_table(group, figures)
+            yield _detail_table(group, figures)
+            names = [name for name in figures["methods"] if name not in summary["variants"]]
+            yield _phase_table(group, figures, names)
+    for field_name in swept_fields(summary):
+        rows = list(_sweep_rows(summary, field_name))
+        if rows:
+            yield _sweep_table(field_name, rows)
     if summary["divergences"]:
-        yield _divergences(summary["divergences"])
+        yield _divergence_table(summary["divergences"])
     if summary["refused"]:
-        yield Table("Does not run", ("method", "why"), list(summary["refused"].items()))
+        rows = list(summary["refused"].items())
+        yield Table("Does not run", ("method", "why"), rows, text_columns=(0, 1))
     if summary["failed"]:
-        rows = [(f["clip"], f["method"] or "reading", f["error"]) for f in summary["failed"]]
-        yield Table("Clips that failed, left out of every figure", ("clip", "method", "why"), rows)
+        yield _failure_table(summary["failed"])
 
 
-def _speeds(group: str, found: Figures) -> Table:
-    columns = ("method", "seconds", "speedup e2e", "speedup decode", "identical")
-    rows = [
-        (
-            name,
-            _number(_median(row["e2e"]), 3),
-            ratio(row["speedup_e2e"]),
-            ratio(row["speedup_decode"]),
-            NOTHING
-            if not row["compared"]
-            else "yes"
-            if row["identical"] == row["compared"]
-            else _share(row),
-        )
-        for name, row in found["methods"].items()
+def markdown(summary: Figures, pictures: Sequence[str] = ()) -> str:
+    """The report as a Markdown page.
+
+    Args:
+        summary: as for `tables`.
+        pictures: file names of plots in the folder of the page.
+    """
+    return markdown_page("Benchmark", about(summary), tables(summary), pictures)
+
+
+def about(summary: Figures) -> str:
+    """One paragraph on models, options and environment of the run."""
+    run = summary["run"]
+    environment = run["environment"]
+    options = run["options"]
+    models = "; ".join(_model(role, facts) for role, facts in run["models"].items())
+    packages = [f"{name} {version}" for name, version in environment["packages"].items() if version]
+    software = [
+        f"{environment['threads']} threads",
+        f"python {environment['python']}",
+        *packages,
+        f"commit {environment['commit'] or 'unknown'}",
     ]
-    clips = f"{found['clips']} clip" + "s" * (found["clips"] != 1)
-    note = f"{clips}, {found['prompt_tokens']['median']:.0f} prompt tokens (median). Seconds: median of whole calls. "
-    note += (
-        f"Speedups: against {REFERENCE} on the same clip in the same repeat, median (quartiles)."
+    return (
+        f"{models}. {options['repeats']} repeats, at most {options['max_new_tokens']} new tokens, "
+        f"greedy. Memory: {run['memory']}. {environment['machine']}, {', '.join(software)}."
+    )
+
+
+def swept_fields(summary: Figures) -> list[str]:
+    """Fields of methods that vary in the run, because of `Options.sweep` or `Options.context`."""
+    fields = list(summary["run"]["options"].get("sweep", {}))
+    fields += [variant["field"] for variant in summary["variants"].values()]
+    return list(dict.fromkeys(fields))
+
+
+def swept(summary: Figures, group: str, field_name: str) -> dict[str, list[Point]]:
+    """Figures of methods by the value of a field.
+
+    Methods that differ in this field alone form one line, which has the name of the first of them.
+    Lines that begin with a variant are left out, since they are variants of another field and not
+    part of this sweep.
+
+    Args:
+        summary: as for `tables`.
+        group: group of clips.
+        field_name: the field.
+
+    Returns:
+        Name of each line of two or more points to its points, in the order of numeric values.
+    """
+    methods = summary["groups"][group]["methods"]
+    lines: dict[str, list[Point]] = {}
+    for line, names in _methods_by_line(summary["settings"], field_name).items():
+        points = [
+            (summary["settings"][name][field_name], methods[name])
+            for name in names
+            if name in methods
+        ]
+        if len(points) > 1 and line not in summary["variants"]:
+            lines[line] = _sorted_points(points)
+    return lines
+
+
+def _methods_by_line(settings: Figures, field_name: str) -> dict[str, list[str]]:
+    """Name of each line to the names of its methods, which differ in one field alone."""
+    lines: dict[str, list[str]] = {}
+    fixed_settings: dict[str, Figures] = {}
+    for name, values in settings.items():
+        if field_name not in values:
+            continue
+        fixed = {key: value for key, value in values.items() if key != field_name}
+        line = next(
+            (
+                first
+                for first, settings_of_line in fixed_settings.items()
+                if settings_of_line == fixed
+            ),
+            name,
+        )
+        fixed_settings.setdefault(line, fixed)
+        lines.setdefault(line, []).append(name)
+    return lines
+
+
+def _sorted_points(points: list[Point]) -> list[Point]:
+    """The points by value if all values are numbers, else as they are."""
+    if all(isinstance(value, int | float) for value, _ in points):
+        return sorted(points, key=lambda point: point[0])
+    return points
+
+
+def _speed_table(group: str, figures: Figures) -> Table:
+    columns = ("method", "seconds", "speedup e2e", "speedup decode", "identical")
+    rows = []
+    for name, row in figures["methods"].items():
+        seconds = format_number(_median(row["e2e"]), 3)
+        speedups = (format_quartiles(row["speedup_e2e"]), format_quartiles(row["speedup_decode"]))
+        rows.append((name, seconds, *speedups, _identical(row)))
+    clips = "1 clip" if figures["clips"] == 1 else f"{figures['clips']} clips"
+    note = (
+        f"{clips}, {figures['prompt_tokens']['median']:.0f} prompt tokens (median). Seconds: "
+        f"median of whole calls. Speedups: against {REFERENCE} on the same clip in the same "
+        f"repeat, median (quartiles)."
     )
     return Table(group, columns, rows, note)
 
 
-def _details(group: str, found: Figures) -> Table:
-    columns = ("method", "tokens/s", "first token, s", "mean acc. length", "accepted")
-    columns_of_memory = ("peak MiB", "of it grown", "caches MiB")
-    rows = [
-        (
-            name,
-            _number(_median(row["tokens_per_second"]), 1),
-            _number(_median(row["ttft"]), 3),
-            _number(row["mean_acceptance_length"], 2),
-            _percent(row["draft_acceptance_rate"]),
-            _number(row["peak_bytes"] / MIB, 0),
-            _number(row["grown_bytes"] / MIB, 1),
-            _number(None if row["cache_bytes"] is None else row["cache_bytes"] / MIB, 2),
-        )
-        for name, row in found["methods"].items()
-    ]
-    return Table(f"{group}: drafts and memory", (*columns, *columns_of_memory), rows)
-
-
-def _share(row: Figures) -> str:
+def _identical(row: Figures) -> str:
+    """Whether the answers are identical to the reference's."""
+    if not row["compared"]:
+        return ""
+    if row["identical"] == row["compared"]:
+        return "yes"
     return f"{row['identical']} of {row['compared']}"
 
 
-def _phases(group: str, found: Figures, names: Sequence[str]) -> Table:
+def _detail_table(group: str, figures: Figures) -> Table:
+    columns = (
+        "method",
+        "tokens/s",
+        "first token, s",
+        "mean acc. length",
+        "accepted",
+        "peak MiB",
+        "of it grown",
+        "caches MiB",
+    )
     rows = [
-        (label, *(_milliseconds(found["methods"][name]["phases"][phase]) for name in names))
-        for phase, label in PHASE_ROWS.items()
+        (
+            name,
+            format_number(_median(row["tokens_per_second"]), 1),
+            format_number(_median(row["ttft"]), 3),
+            format_number(row["mean_acceptance_length"], 2),
+            _percent(row["draft_acceptance_rate"]),
+            _mebibytes(row["peak_bytes"], 0),
+            _mebibytes(row["grown_bytes"], 1),
+            _mebibytes(row["cache_bytes"], 2),
+        )
+        for name, row in figures["methods"].items()
     ]
-    note = "Milliseconds, medians: they do not add up exactly. Of the library's own loops only reading, the way to the"
-    note += " first token (vision included, and for assisted generation its first round) and the rest can be told apart"
-    return Table(f"{group}: where the time goes", ("phase, ms", *names), rows, note + ".")
+    return Table(f"{group}: drafts and memory", columns, rows)
 
 
-def _sweeps(summary: Figures) -> Iterator[Table]:
+def _phase_table(group: str, figures: Figures, names: Sequence[str]) -> Table:
+    rows = []
+    for phase, label in PHASE_ROWS.items():
+        seconds = [figures["methods"][name]["phases"][phase] for name in names]
+        rows.append((label, *(_milliseconds(value) for value in seconds)))
+    note = (
+        "Milliseconds, medians, which do not add up exactly. The library's own generation is "
+        "timed in three parts: reading; everything up to the first token, vision and (for "
+        "assisted generation) the first round included; and the rest."
+    )
+    return Table(f"{group}: where the time goes", ("phase, ms", *names), rows, note)
+
+
+def _sweep_table(field_name: str, rows: Sequence[Sequence[str]]) -> Table:
     columns = (
         "clips",
         "method",
@@ -114,151 +209,67 @@ def _sweeps(summary: Figures) -> Iterator[Table]:
         "accepted",
         "visual tokens kept",
         "draft step, ms",
+        "speedup decode",
     )
-    for field_name in swept_fields(summary):
-        rows = [
-            (
-                group,
-                base,
-                value if isinstance(value, str) else json.dumps(value),
-                _number(row["mean_acceptance_length"], 2),
-                _percent(row["draft_acceptance_rate"]),
-                _percent(row["visual_kept"]),
-                _milliseconds(_median(row["draft_step"])),
-                ratio(row["speedup_decode"]),
-            )
-            for group in summary["groups"]
-            for base, points in swept(summary, group, field_name).items()
-            for value, row in points
-        ]
-        if rows:
-            yield Table(f"By {field_name}", (*columns, "speedup decode"), rows)
+    return Table(f"By {field_name}", columns, rows, text_columns=(0, 1, 2))
 
 
-def swept_fields(summary: Figures) -> list[str]:
-    """Fields that were asked to be varied, with `--sweep` or by `--context`."""
-    fields = [
-        *summary["run"]["options"].get("sweep", {}),
-        *(of["field"] for of in summary["variants"].values()),
-    ]
-    return list(dict.fromkeys(fields))
+def _sweep_rows(summary: Figures, field_name: str) -> Iterator[tuple[str, ...]]:
+    for group in summary["groups"]:
+        for line, points in swept(summary, group, field_name).items():
+            for value, row in points:
+                yield (
+                    group,
+                    line,
+                    value if isinstance(value, str) else json.dumps(value),
+                    format_number(row["mean_acceptance_length"], 2),
+                    _percent(row["draft_acceptance_rate"]),
+                    _percent(row["visual_kept"]),
+                    _milliseconds(_median(row["draft_step"])),
+                    format_quartiles(row["speedup_decode"]),
+                )
 
 
-def swept(summary: Figures, group: str, field_name: str) -> dict[str, list[tuple[Any, Figures]]]:
-    """Method to its figures by value of a field, in the order of the values; only lines of two
-    points or more.
-
-    Methods that differ in nothing but the field are one line, by whatever names they were measured.
-    It bears the name of the first; if that is a variant, then of another field, and nobody asked
-    for the line.
-    """
-    methods = summary["groups"][group]["methods"]
-    lines: dict[str, list[tuple[Any, Figures]]] = {}
-    shared: dict[str, Figures] = {}
-    for name, settings in summary["settings"].items():
-        if field_name not in settings:
-            continue
-        rest = {key: value for key, value in settings.items() if key != field_name}
-        line = next((first for first, other in shared.items() if other == rest), name)
-        shared.setdefault(line, rest)
-        if name in methods:
-            lines.setdefault(line, []).append((settings[field_name], methods[name]))
-    for points in lines.values():
-        if all(isinstance(value, int | float) for value, _ in points):
-            points.sort(key=lambda point: point[0])
-    variants = summary["variants"]
-    return {
-        line: points for line, points in lines.items() if len(points) > 1 and line not in variants
-    }
-
-
-def _divergences(found: Sequence[Figures]) -> Table:
-    rows = [
-        (
-            d["clip"],
-            d["method"],
-            str(d["repeat"]),
-            str(d["index"]),
-            _token(d["reference"]),
-            _token(d["method_says"]),
-        )
-        for d in found
-    ]
+def _divergence_table(divergences: Sequence[Figures]) -> Table:
     columns = ("clip", "method", "repeat", "token", f"{REFERENCE} says", "the method says")
-    return Table(f"Answers that differ from {REFERENCE}'s", columns, rows)
+    rows = []
+    for difference in divergences:
+        place = (str(difference["repeat"]), str(difference["index"]))
+        tokens = (_token(difference["reference"]), _token(difference["method_says"]))
+        rows.append((difference["clip"], difference["method"], *place, *tokens))
+    return Table(f"Answers that differ from {REFERENCE}'s", columns, rows, text_columns=(0, 1))
+
+
+def _failure_table(failures: Sequence[Figures]) -> Table:
+    columns = ("clip", "method", "why")
+    rows = [
+        (failure["clip"], failure["method"] or "reading", failure["error"]) for failure in failures
+    ]
+    title = "Clips that failed, left out of every figure"
+    return Table(title, columns, rows, text_columns=(0, 1, 2))
+
+
+def _model(role: str, facts: Figures) -> str:
+    size = f"{facts['parameters'] / 1e6:.1f}M"
+    details = ", ".join([facts["class"], size, facts["dtype"], facts["device"]])
+    return f"{role} {facts['name']} ({details})"
 
 
 def _token(token: int | None) -> str:
     return "(has ended)" if token is None else str(token)
 
 
-def about(summary: Figures) -> str:
-    """One paragraph on models, machine and settings."""
-    run = summary["run"]
-    models = [
-        f"{role} {m['name']} ({m['class']}, {m['parameters'] / 1e6:.1f}M, {m['dtype']}, "
-        f"{m['device']})"
-        for role, m in run["models"].items()
-    ]
-    packages = ", ".join(f"{name} {v}" for name, v in run["environment"]["packages"].items() if v)
-    where = run["environment"]
-    options = run["options"]
-    return (
-        f"{'; '.join(models)}. {options['repeats']} repeats, at most "
-        f"{options['max_new_tokens']} new tokens, greedy. "
-        f"Memory: {run['memory']}. {where['machine']}, {where['threads']} threads, python "
-        f"{where['python']}, "
-        f"{packages}, commit {where['commit'] or 'unknown'}."
-    )
-
-
-def markdown(summary: Figures, pictures: Sequence[str] = ()) -> str:
-    """The report as a page.
-
-    Args:
-        pictures: file names of plots beside it.
-    """
-    lines = ["# Benchmark", "", about(summary)]
-    for table in tables(summary):
-        lines += ["", f"## {table.title}", ""]
-        lines += [
-            "| " + " | ".join(map(_cell, table.columns)) + " |",
-            "|---" * len(table.columns) + "|",
-        ]
-        lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in table.rows]
-        lines += ["", table.note] if table.note else []
-    for picture in pictures:
-        lines += ["", f"![{picture}]({picture})"]
-    return "\n".join([*lines, ""])
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
-
-
-NOTHING = ""
-
-
-def ratio(value: Figures | None) -> str:
-    """A median with its quartiles."""
-    return (
-        NOTHING
-        if value is None
-        else f"{value['median']:.2f} ({value['q1']:.2f} to {value['q3']:.2f})"
-    )
-
-
 def _median(value: Figures | None) -> float | None:
     return None if value is None else value["median"]
 
 
-def _number(value: float | None, digits: int) -> str:
-    return NOTHING if value is None else f"{value:.{digits}f}"
-
-
 def _percent(value: float | None) -> str:
-    return NOTHING if value is None else f"{100 * value:.0f}%"
+    return "" if value is None else f"{100 * value:.0f}%"
 
 
-def _milliseconds(value: float | None) -> str:
-    return NOTHING if value is None else f"{1000 * value:.2f}"
+def _milliseconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{1000 * seconds:.2f}"
+
+
+def _mebibytes(size: int | None, digits: int) -> str:
+    return "" if size is None else f"{size / MIB:.{digits}f}"

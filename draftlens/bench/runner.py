@@ -1,4 +1,4 @@
-"""The run: who answers which clip when, what goes wrong, and what is kept of it."""
+"""The run of a benchmark: the order of measurements, failures, and what is stored."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from draftlens.api import Engine
-from draftlens.bench.clips import Clip, Shown
+from draftlens.bench.clips import Clip, Reader
 from draftlens.bench.contestants import Contestant
 from draftlens.bench.fingerprints import fingerprint, model_files
 from draftlens.bench.memory import Peak
@@ -26,12 +26,16 @@ from draftlens.core.errors import (
     MediaError,
     UnsupportedModelError,
 )
+from draftlens.measure.environment import environment, model_facts, models_by_role
+from draftlens.measure.progress import ProgressListener, SilentProgress
 
 WARM_UP_TOKENS = 16
+
 TRIES = 3
-"""A method is refused when it failed on so many clips that the reference answers."""
-ON_EVERY_CLIP = (ConfigError, IncompatiblePairError, UnsupportedModelError)
-"""Errors that have nothing to do with what is shown."""
+"""A method is refused after it failed on this many clips that the reference answers."""
+
+CLIP_INDEPENDENT_ERRORS = (ConfigError, IncompatiblePairError, UnsupportedModelError)
+"""Errors that a method raises for every clip."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +44,9 @@ class Plan:
 
     Args:
         engine: the models.
-        clips: what is shown.
-        contestants: who answers, the reference first.
-        options: of the run.
+        clips: the prompts.
+        contestants: the methods and peers, the reference first.
+        options: options of the run.
     """
 
     engine: Engine
@@ -51,39 +55,42 @@ class Plan:
     options: Options
 
     def description(self) -> dict[str, Any]:
-        """Everything that measurements depend on, as JSON values: two runs may be mixed only if
-        these are equal."""
-        from draftlens.evaluate.environment import environment, model_facts
+        """Everything that measurements depend on, as JSON values.
 
-        models = {"target": self.engine.target} | (
-            {"draft": self.engine.draft} if self.engine.draft else {}
-        )
+        Only runs with equal descriptions may share a store.
+        """
+        models = {}
+        for role, model in models_by_role(self.engine.target, self.engine.draft).items():
+            models[role] = {**model_facts(model), "files": model_files(model.name, role)}
         files = {clip.name: clip.files() for clip in self.clips}
         return {
-            "models": {
-                role: {**model_facts(model), "files": model_files(model.name, role)}
-                for role, model in models.items()
-            },
+            "models": models,
             "options": self.options.plain(),
-            "methods": {one.name: one.way.settings() for one in self.contestants},
+            "methods": {
+                contestant.name: contestant.way.settings() for contestant in self.contestants
+            },
             "clips": {clip.name: clip.prompt for clip in self.clips},
-            "files": {name: fingerprint(found) for name, found in files.items() if found},
+            "files": {name: fingerprint(paths) for name, paths in files.items() if paths},
             "memory": Peak(self.devices()).kind,
             "environment": environment(self.engine.target.backbone.device),
         }
 
     def devices(self) -> list[torch.device]:
-        """Every device that a weight is on."""
-        models = [self.engine.target] + ([self.engine.draft] if self.engine.draft else [])
-        found = {
-            parameter.device for model in models for parameter in model.backbone.model.parameters()
-        }
-        return sorted(found, key=str)
+        """Every device that holds a weight of a model."""
+        models = models_by_role(self.engine.target, self.engine.draft).values()
+        devices = {weight.device for m in models for weight in m.backbone.model.parameters()}
+        return sorted(devices, key=str)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One measurement that is to be made."""
+    """A measurement to make.
+
+    Args:
+        repeat: its number.
+        clip: the prompt.
+        contestant: the method or peer.
+    """
 
     repeat: int
     clip: Clip
@@ -91,102 +98,124 @@ class Cell:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """As `Measurement` has it."""
+        """Clip, method and repeat, as in `Measurement`."""
         return self.clip.name, self.contestant.name, self.repeat
 
 
-class Watcher(Protocol):
-    """Who looks on."""
+@dataclass(frozen=True)
+class Block:
+    """Measurements of all methods on one clip in one repeat, in their order.
 
-    def plan(self, measurements: int) -> None:
-        """So many measurements are to be made."""
+    Args:
+        clip: the prompt.
+        cells: the measurements, at least contestant.
+    """
 
-    def begin(self, what: str) -> None:
-        """This comes next."""
+    clip: Clip
+    cells: list[Cell]
 
-    def done(self, measurements: int) -> None:
-        """So many more are made, or will not be."""
-
-
-class Unwatched:
-    """Nobody looks on."""
-
-    def plan(self, measurements: int) -> None:
-        """Nothing."""
-
-    def begin(self, what: str) -> None:
-        """Nothing."""
-
-    def done(self, measurements: int) -> None:
-        """Nothing."""
+    @property
+    def repeat(self) -> int:
+        """Number of the repeat."""
+        return self.cells[0].repeat
 
 
 def prepare(
-    engine: Engine, chosen: list[Contestant], options: Options, out: Path | None = None
+    engine: Engine, contestants: list[Contestant], options: Options, out: Path | None = None
 ) -> Plan:
-    """Find the clips.
+    """Find the clips and plan the run.
 
     Args:
-        engine, chosen, options: of the plan.
-        out: folder of the run: no clip is taken from it.
+        engine, contestants, options: see `Plan`.
+        out: folder of the run, whose files are not used as clips.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: there are no clips.
     """
-    return Plan(engine, clips_of(options, engine.target.processor, out), chosen, options)
+    return Plan(engine, clips_of(options, engine.target.processor, out), contestants, options)
 
 
 def schedule(
-    clips: Sequence[Clip], chosen: Sequence[Contestant], repeats: int, seed: int
-) -> Iterator[tuple[Clip, list[Cell]]]:
-    """Clip by clip and repeat by repeat, all methods in an order drawn anew, the same one in every
-    run of a seed.
+    clips: Sequence[Clip], contestants: Sequence[Contestant], repeats: int, seed: int
+) -> Iterator[Block]:
+    """The measurements of a run: repeat by repeat and clip by clip, with all methods in a random
+    order that depends on the seed.
 
-    So what slows the machine down for a while hits all methods alike, and none always follows the
-    same other one.
+    A temporary slowdown of the machine therefore affects all methods alike, and no method always
+    follows the same other contestant.
     """
     for repeat in range(repeats):
         for clip in clips:
-            order = list(chosen)
+            order = list(contestants)
             random.Random(f"{seed}/{repeat}/{clip.name}").shuffle(order)
-            yield clip, [Cell(repeat, clip, one) for one in order]
+            yield Block(clip, [Cell(repeat, clip, contestant) for contestant in order])
 
 
-def run(plan: Plan, store: Store, watcher: Watcher | None = None) -> None:
-    """Measure what is missing. Each measurement is in the store when the next one begins.
+def run(plan: Plan, store: Store, listener: ProgressListener | None = None) -> None:
+    """Make all measurements that the store does not hold.
+
+    Each measurement is stored before the next one begins.
 
     Args:
-        store: begun, with what was measured before.
+        plan: the run.
+        store: already begun.
+        listener: receives the progress in numbers of measurements.
     """
-    watcher = watcher or Unwatched()
-    held = {(m.clip, m.method, m.repeat) for m in store.of(Measurement)}
-    failed = {failure.clip for failure in store.of(Failure)}
-    clips = [clip for clip in plan.clips if clip.name not in failed]
-    blocks = [
-        (clip, [cell for cell in cells if cell.key not in held])
-        for clip, cells in schedule(
-            clips, plan.contestants, plan.options.repeats, plan.options.seed
-        )
-    ]
-    blocks = [(clip, cells) for clip, cells in blocks if cells]
-    watcher.plan(sum(len(cells) for _, cells in blocks))
-    refused = _warm_up(plan, blocks, store, watcher)
-    failed = {failure.clip for failure in store.of(Failure)}
+    listener = listener or SilentProgress()
+    blocks = _missing_blocks(plan, store)
+    listener.plan(sum(len(block.cells) for block in blocks))
+    refused = _warm_up(plan, blocks, store, listener)
+    failed_clips = _failed_clips(store)
     peak = Peak(plan.devices())
-    with _settled():
-        for clip, cells in blocks:
-            runnable = [cell for cell in cells if cell.contestant.name not in refused]
-            watcher.done(len(cells) - len(runnable))
-            if clip.name in failed:
-                watcher.done(len(runnable))
-            elif runnable and not _measure_block(plan, clip, runnable, store, peak, watcher):
-                failed.add(clip.name)
+    with _frozen_garbage():
+        for block in blocks:
+            cells = [cell for cell in block.cells if cell.contestant.name not in refused]
+            listener.done(len(block.cells) - len(cells))
+            if block.clip.name in failed_clips:
+                listener.done(len(cells))
+            elif cells:
+                runnable = Block(block.clip, cells)
+                if not _measure_block(plan, runnable, store, peak, listener):
+                    failed_clips.add(block.clip.name)
+
+
+def error_message(error: Exception) -> str:
+    """The message of an exception on one line, with its type unless it is one of ours."""
+    text = " ".join(str(error).split())
+    is_ours = type(error).__module__.startswith("draftlens")
+    if is_ours and text:
+        return text
+    name = type(error).__name__
+    return f"{name}: {text}" if text else name
+
+
+def free() -> None:
+    """Release the memory of a failed answer."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _missing_blocks(plan: Plan, store: Store) -> list[Block]:
+    """The schedule without stored measurements and failed clips."""
+    measured = {(m.clip, m.method, m.repeat) for m in store.of(Measurement)}
+    failed_clips = _failed_clips(store)
+    clips = [clip for clip in plan.clips if clip.name not in failed_clips]
+    blocks = []
+    for block in schedule(clips, plan.contestants, plan.options.repeats, plan.options.seed):
+        cells = [cell for cell in block.cells if cell.key not in measured]
+        if cells:
+            blocks.append(Block(block.clip, cells))
+    return blocks
+
+
+def _failed_clips(store: Store) -> set[str]:
+    return {failure.clip for failure in store.of(Failure)}
 
 
 @contextmanager
-def _settled() -> Iterator[None]:
-    """Keep what is loaded by now out of the garbage collector's way: going through it takes up to a
-    second."""
+def _frozen_garbage() -> Iterator[None]:
+    """Exclude all present objects from garbage collection, which takes up to a second for them."""
     gc.collect()
     gc.freeze()
     try:
@@ -196,127 +225,149 @@ def _settled() -> Iterator[None]:
 
 
 def _measure_block(
-    plan: Plan, clip: Clip, cells: list[Cell], store: Store, peak: Peak, watcher: Watcher
+    plan: Plan, block: Block, store: Store, peak: Peak, listener: ProgressListener
 ) -> bool:
-    """All methods on one clip; False if one of them failed, which ends it."""
-    method, failure = "", None
-    left = len(cells)
+    """Measure all methods on one clip.
+
+    Returns:
+        False if one of them failed; the others are then skipped.
+    """
+    method = ""
+    remaining = len(block.cells)
     try:
-        shown = clip.prepare()
-        for cell in cells:
+        read_clip = block.clip.prepare()
+        for cell in block.cells:
             method = cell.contestant.name
-            watcher.begin(f"{clip.name}: {method}")
-            store.append(_measure(plan, cell, shown, peak))
-            left -= 1
-            watcher.done(1)
-    except Exception as error:
-        failure = _failure(error, clip, method, cells[0].repeat)
-    if failure is None:
+            listener.begin(f"{block.clip.name}: {method}")
+            store.append(_measure(plan, cell, read_clip, peak))
+            remaining -= 1
+            listener.done(1)
         return True
-    free()  # not before: the exception holds on to what its frames held
+    except Exception as error:
+        failure = _failure(error, block.clip, method, block.repeat)
+    free()  # after the except clause: until then the exception keeps the frames of the call alive
     store.append(failure)
-    watcher.done(left)
+    listener.done(remaining)
     return False
 
 
-def _measure(plan: Plan, cell: Cell, shown: Shown, peak: Peak) -> Measurement:
-    gc.collect()  # what earlier answers left behind is not collected at this one's expense
-    start = peak.start()
-    answer = cell.contestant.way.answer(plan.engine, shown, plan.options.max_new_tokens)
-    highest = peak.stop()
-    clip, name, repeat = cell.key
+def _measure(plan: Plan, cell: Cell, read_clip: Reader, peak: Peak) -> Measurement:
+    gc.collect()  # so that garbage of earlier answers is not collected during this one
+    start_bytes = peak.start()
+    answer = cell.contestant.way.answer(plan.engine, read_clip, plan.options.max_new_tokens)
+    peak_bytes = peak.stop()
     return Measurement(
-        clip=clip,
+        clip=cell.clip.name,
         group=cell.clip.group,
-        method=name,
-        repeat=repeat,
-        peak_bytes=highest,
-        start_bytes=start,
+        method=cell.contestant.name,
+        repeat=cell.repeat,
+        peak_bytes=peak_bytes,
+        start_bytes=start_bytes,
         **vars(answer),
     )
 
 
 def _warm_up(
-    plan: Plan, blocks: list[tuple[Clip, list[Cell]]], store: Store, watcher: Watcher
+    plan: Plan, blocks: Sequence[Block], store: Store, listener: ProgressListener
 ) -> set[str]:
-    """Have every method that is still to be measured answer once, uncounted; the names of those
-    that cannot.
+    """Let every method that is still to be measured answer once, without counting it.
 
-    One that has been measured already is not refused any more: what it fails on is a clip.
+    A method with stored measurements is not refused any more: if it fails, the clip has failed.
+
+    Returns:
+        Names of the methods that do not run on these models.
     """
-    waiting = {cell.contestant.name for _, cells in blocks for cell in cells}
+    waiting = {cell.contestant.name for block in blocks for cell in block.cells}
     measured = {m.method for m in store.of(Measurement)}
-    repeats: dict[str, tuple[Clip, int]] = {}
-    for clip, cells in blocks:
-        repeats.setdefault(clip.name, (clip, cells[0].repeat))
-    fit, refused = list(repeats.values()), set()
-    for one in (one for one in plan.contestants if one.name in waiting):
-        watcher.begin(f"warming up: {one.name}")
-        error = _refusal(plan, one, fit, store)
-        if error is not None and one.name not in measured:
-            refused.add(one.name)
-            if (
-                Refusal(one.name, error) not in store.records
-            ):  # it may have been refused before the run was resumed
-                store.append(Refusal(one.name, error))
+    candidates = _WarmUpClips(plan, blocks, store)
+    refused = set()
+    for contestant in plan.contestants:
+        if contestant.name not in waiting:
+            continue
+        listener.begin(f"warming up: {contestant.name}")
+        error = candidates.refusal(contestant)
+        if error is not None and contestant.name not in measured:
+            refused.add(contestant.name)
+            refusal = Refusal(contestant.name, error)
+            if refusal not in store.records:  # a resumed run may hold it already
+                store.append(refusal)
     return refused
 
 
-def _refusal(plan: Plan, one: Contestant, fit: list[tuple[Clip, int]], store: Store) -> str | None:
-    """Why a method does not run; None if it does, or if there is no clip to show it.
+@dataclass(frozen=True)
+class _Trial:
+    """A brief answer of a method to a clip.
 
     Args:
-        fit: clips to try it on, with the repeat that comes next. One that the reference cannot
-            answer either is to blame itself: it is recorded as failed and leaves the list.
+        failure: what went wrong; None if nothing did.
+        is_clip_independent: whether the method would fail on every clip.
     """
-    reference, errors = plan.contestants[0], list[str]()
-    for clip, repeat in list(fit):
-        failure, anywhere = _tried(plan, one, clip, repeat)
-        if failure is None:
-            return None
-        if anywhere and one is not reference:
-            return failure.error
-        blamed = failure if one is reference else _tried(plan, reference, clip, repeat)[0]
-        if blamed is not None:
-            store.append(blamed)
-            fit.remove((clip, repeat))
-            continue
-        errors.append(failure.error)
-        if len(errors) == TRIES:
-            break
-    return errors[0] if errors else None
+
+    failure: Failure | None = None
+    is_clip_independent: bool = False
 
 
-def _tried(plan: Plan, one: Contestant, clip: Clip, repeat: int) -> tuple[Failure | None, bool]:
-    """What went wrong when a method answered briefly, None if nothing did, and whether it would on
-    every clip."""
-    room = min(WARM_UP_TOKENS, plan.options.max_new_tokens)
-    try:
-        one.way.answer(plan.engine, clip.prepare(), room)
-        return None, False
-    except Exception as error:
-        failure, anywhere = (
-            _failure(error, clip, one.name, repeat),
-            isinstance(error, ON_EVERY_CLIP),
-        )
-    free()  # not before: the exception holds on to what its frames held
-    return failure, anywhere
+class _WarmUpClips:
+    """The clips that methods are tried on, one block for each.
+
+    A clip on which the reference fails is recorded as failed and not used again.
+
+    Args:
+        plan: the run.
+        blocks: the measurements to make.
+        store: receives failures of clips.
+    """
+
+    def __init__(self, plan: Plan, blocks: Sequence[Block], store: Store) -> None:
+        self.plan = plan
+        self.store = store
+        self.reference = plan.contestants[0]
+        first_blocks: dict[str, Block] = {}
+        for block in blocks:
+            first_blocks.setdefault(block.clip.name, block)
+        self.blocks = list(first_blocks.values())
+
+    def refusal(self, contestant: Contestant) -> str | None:
+        """Why a method does not run; None if it runs, or if there is no clip to try it on."""
+        errors: list[str] = []
+        for block in list(self.blocks):
+            trial = self._try(contestant, block)
+            if trial.failure is None:
+                return None
+            if trial.is_clip_independent and contestant is not self.reference:
+                return trial.failure.error
+            if self._drop_if_reference_fails(contestant, block, trial):
+                continue
+            errors.append(trial.failure.error)
+            if len(errors) == TRIES:
+                break
+        return errors[0] if errors else None
+
+    def _drop_if_reference_fails(self, contestant: Contestant, block: Block, trial: _Trial) -> bool:
+        """Record a clip as failed if the reference fails on it as well; whether it does."""
+        if contestant is not self.reference:
+            trial = self._try(self.reference, block)
+        if trial.failure is None:
+            return False
+        self.store.append(trial.failure)
+        self.blocks.remove(block)
+        return True
+
+    def _try(self, contestant: Contestant, block: Block) -> _Trial:
+        """Let a method answer a clip briefly."""
+        max_new_tokens = min(WARM_UP_TOKENS, self.plan.options.max_new_tokens)
+        try:
+            contestant.way.answer(self.plan.engine, block.clip.prepare(), max_new_tokens)
+            return _Trial()
+        except Exception as error:
+            failure = _failure(error, block.clip, contestant.name, block.repeat)
+            is_clip_independent = isinstance(error, CLIP_INDEPENDENT_ERRORS)
+        free()  # after the except clause: until then the exception keeps the frames alive
+        return _Trial(failure, is_clip_independent)
 
 
 def _failure(error: Exception, clip: Clip, method: str, repeat: int) -> Failure:
-    """A clip that cannot be read is no method's fault."""
-    return Failure(clip.name, "" if isinstance(error, MediaError) else method, repeat, told(error))
-
-
-def told(error: Exception) -> str:
-    """An exception as one line, with its kind where the message is not ours."""
-    text = " ".join(str(error).split())
-    ours = type(error).__module__.startswith("draftlens")
-    return text if ours and text else f"{type(error).__name__}: {text}".removesuffix(": ")
-
-
-def free() -> None:
-    """Give back what a failed answer held."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    """The record of an error; a clip that cannot be read is not attributed to a method."""
+    if isinstance(error, MediaError):
+        method = ""
+    return Failure(clip.name, method, repeat, error_message(error))

@@ -1,4 +1,4 @@
-"""What has been measured, on disk: each measurement is safe as soon as it is made."""
+"""The folder of a run: every measurement is on disk as soon as it is made."""
 
 from __future__ import annotations
 
@@ -10,12 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from draftlens.core.errors import ConfigError
+from draftlens.core.files import write_json
 from draftlens.methods import METHODS
 
-RUN, MEASUREMENTS = "run.json", "measurements.jsonl"
-SUMMARY, PAGE = "summary.json", "report.md"
+RUN = "run.json"
+MEASUREMENTS = "measurements.jsonl"
+SUMMARY = "summary.json"
+PAGE = "report.md"
 PLOTS = ("speedup", "breakdown", "draft_step_by_context")
-NONE = object()
+
+MISSING = object()
+"""Represents a key that a JSON object does not have."""
+
+LISTED_DIFFERENCES = 4
+"""Largest number of differences between two runs that an error message lists."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +31,10 @@ class Measurement:
     """One answer of one method to one clip.
 
     Args:
-        clip, group, method, repeat: which.
+        clip, group, method, repeat: identify the measurement.
         tokens, e2e, ttft, phases, prompt_tokens, counters, cache_bytes: see `contestants.Answer`.
-        peak_bytes, start_bytes: highest memory while it ran, and memory before.
+        peak_bytes: highest memory during the call, in bytes.
+        start_bytes: memory before the call, in bytes.
     """
 
     clip: str
@@ -50,12 +59,12 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Failure:
-    """A clip that could not be measured, and is therefore left out by all methods.
+    """A clip on which a method failed; it is left out of all figures.
 
     Args:
-        clip, repeat: which.
-        method: that failed on it; empty if it could not even be read.
-        error: a sentence.
+        clip, repeat: identify the measurement.
+        method: the method that failed; empty if the clip could not be read.
+        error: error message.
     """
 
     clip: str
@@ -66,21 +75,28 @@ class Failure:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A method that does not run on these models at all."""
+    """A method that does not run on these models.
+
+    Args:
+        method: its name.
+        error: error message.
+    """
 
     method: str
     error: str
 
 
 Record = Measurement | Failure | Refusal
+
 KINDS: Mapping[str, type[Record]] = {"measured": Measurement, "failed": Failure, "refused": Refusal}
+"""Name of each kind of record in the file of measurements."""
 
 
 class Store:
-    """A folder with what describes a run, and a line for each thing that happened in it.
+    """A folder with the description of a run and a line for each record.
 
     Args:
-        folder: created when the run begins.
+        folder: created by `begin`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -88,34 +104,34 @@ class Store:
         self.records: list[Record] = []
 
     def check(self, resume: bool | None) -> None:
-        """Refuse a folder that must not be written to, before minutes of loading.
+        """Check that a run may begin in the folder, before the models are loaded.
 
         Args:
-            resume: whether to go on with the run that is there or to begin again; None if nothing
-                was said.
+            resume: whether to continue the run in the folder (True) or to replace it (False); None
+                if the user chose neither.
 
         Raises:
-            ConfigError: there is a run and nothing was said, or it is to be gone on with and there
-                is none.
+            ConfigError: the folder holds a run and `resume` is None, or it holds none and `resume`
+                is True.
         """
-        there = (self.folder / RUN).exists()
-        if there and resume is None:
+        exists = (self.folder / RUN).exists()
+        if exists and resume is None:
             raise ConfigError(
                 f"{self.folder} holds a run: --resume goes on with it, --restart throws it away"
             )
-        if resume and not there:
+        if resume and not exists:
             raise ConfigError(f"there is no run in {self.folder} to resume")
 
     def begin(self, description: Mapping[str, Any], resume: bool | None) -> None:
-        """Begin a run, or go on with the same one.
+        """Begin a run, or continue the same one.
 
         Args:
             description: everything that measurements depend on, as JSON values.
             resume: see `check`.
 
         Raises:
-            ConfigError: as `check`, or the run that is there was another one (names what differs),
-                or the folder cannot be written to.
+            ConfigError: see `check`; also if the run in the folder has another description (the
+                message lists the differences), or the folder cannot be written to.
         """
         self.check(resume)
         try:
@@ -124,26 +140,17 @@ class Store:
                 self._check_same(description)
                 self.records = self._read()
                 return
-            self._throw_away()
+            self._remove_products()
             (self.folder / MEASUREMENTS).write_text("")
-            _write_whole(
-                self.folder / RUN, json.dumps(description, indent=1, ensure_ascii=False) + "\n"
-            )
+            write_json(self.folder / RUN, description)
         except OSError as error:
             raise ConfigError(
                 f"cannot write to the folder {self.folder}: {error.strerror or error}"
             ) from error
 
-    def _throw_away(self) -> None:
-        """Remove what was made from the run that is there, if any: it would lie beside the new
-        one's figures."""
-        if (self.folder / RUN).exists():
-            for name in products():
-                (self.folder / name).unlink(missing_ok=True)
-
     def append(self, record: Record) -> None:
-        """Keep a record; it is on the disk when this returns."""
-        kind = next(name for name, of in KINDS.items() if isinstance(record, of))
+        """Store a record; it is on disk when this returns."""
+        kind = next(name for name, record_type in KINDS.items() if isinstance(record, record_type))
         with (self.folder / MEASUREMENTS).open("a", encoding="utf-8") as file:
             file.write(json.dumps({"kind": kind, **asdict(record)}) + "\n")
             file.flush()
@@ -151,35 +158,39 @@ class Store:
         self.records.append(record)
 
     def of(self, kind: type[Record]) -> list[Any]:
-        """The records of a kind, in the order in which they came."""
+        """The records of a kind, in the order in which they were stored."""
         return [record for record in self.records if isinstance(record, kind)]
 
+    def _remove_products(self) -> None:
+        """Remove summary, page and plots of the run in the folder, which would otherwise remain
+        beside the new run."""
+        if (self.folder / RUN).exists():
+            for name in products():
+                (self.folder / name).unlink(missing_ok=True)
+
     def _check_same(self, description: Mapping[str, Any]) -> None:
+        file = self.folder / RUN
         try:
-            before = json.loads((self.folder / RUN).read_text(encoding="utf-8"))
+            before = json.loads(file.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise ConfigError(
-                f"{self.folder / RUN} is damaged ({error}): --restart begins again"
-            ) from error
+            raise ConfigError(f"{file} is damaged ({error}): --restart begins again") from error
         now = json.loads(json.dumps(description))
-        found = list(differences(before, now))
-        if found:
-            more = f", and {len(found) - 4} more" if len(found) > 4 else ""
-            raise ConfigError(
-                f"{self.folder} holds another run: {'; '.join(found[:4])}{more}. --restart "
-                f"begins again"
-            )
+        phrases = list(differences(before, now))
+        if phrases:
+            listed = "; ".join(phrases[:LISTED_DIFFERENCES])
+            if len(phrases) > LISTED_DIFFERENCES:
+                listed += f", and {len(phrases) - LISTED_DIFFERENCES} more"
+            raise ConfigError(f"{self.folder} holds another run: {listed}. --restart begins again")
 
     def _read(self) -> list[Record]:
-        """The records; half a last line, from an interruption, is cut off the file."""
+        """The records in the file; an incomplete last line, from an interruption, is cut off."""
         file = self.folder / MEASUREMENTS
         data = file.read_bytes() if file.exists() else b""
-        whole = data[: data.rfind(b"\n") + 1]
-        if len(whole) < len(data):
-            os.truncate(file, len(whole))
-        return [
-            self._record(number, line) for number, line in enumerate(whole.splitlines(), start=1)
-        ]
+        complete = data[: data.rfind(b"\n") + 1]
+        if len(complete) < len(data):
+            os.truncate(file, len(complete))
+        lines = complete.splitlines()
+        return [self._record(number, line) for number, line in enumerate(lines, start=1)]
 
     def _record(self, number: int, line: bytes) -> Record:
         try:
@@ -193,30 +204,32 @@ class Store:
 
 def products() -> list[str]:
     """Names of all files that are made from measurements: summary, page and plots."""
-    known = {field.name for name in METHODS for field in fields(METHODS[name])}
-    plots = [*PLOTS, *(f"acceptance_by_{name}" for name in sorted(known))]
+    names = {field.name for method in METHODS for field in fields(METHODS[method])}
+    plots = [*PLOTS, *(f"acceptance_by_{name}" for name in sorted(names))]
     return [SUMMARY, PAGE, *(f"{plot}.png" for plot in plots)]
 
 
 def differences(before: Any, now: Any, path: str = "") -> Iterator[str]:
-    """Where two JSON values differ, a phrase each."""
+    """Differences between two JSON values.
+
+    Args:
+        before, now: the values.
+        path: keys that lead to the values, separated by points.
+
+    Yields:
+        A phrase for each difference.
+    """
     if isinstance(before, dict) and isinstance(now, dict):
-        for key in [*before, *(key for key in now if key not in before)]:
-            yield from differences(
-                before.get(key, NONE), now.get(key, NONE), f"{path}.{key}" if path else key
-            )
+        for key in dict.fromkeys([*before, *now]):
+            key_path = f"{path}.{key}" if path else key
+            yield from differences(before.get(key, MISSING), now.get(key, MISSING), key_path)
     elif before != now:
-        yield f"{path} {_told('was', before)} and {_told('is', now)}"
+        yield f"{path} was {_abbreviated(before)} and is {_abbreviated(now)}"
 
 
-def _told(verb: str, value: Any) -> str:
-    if value is NONE:
-        return f"{verb} not there"
+def _abbreviated(value: Any) -> str:
+    """A JSON value in at most 60 characters."""
+    if value is MISSING:
+        return "not there"
     text = json.dumps(value, ensure_ascii=False)
-    return f"{verb} {text if len(text) <= 60 else text[:57] + '...'}"
-
-
-def _write_whole(file: Path, text: str) -> None:
-    part = file.with_name(file.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, file)
+    return text if len(text) <= 60 else f"{text[:57]}..."

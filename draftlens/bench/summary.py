@@ -1,8 +1,8 @@
-"""Arithmetic: from measurements to figures. Every definition stands here, once.
+"""Figures from measurements; the definition of every figure is in this module.
 
-A ratio is taken between two measurements of the same clip in the same repeat, which were made
-within minutes of each other. Figures of time are medians with quartiles over clips and repeats;
-counts are added up first.
+A ratio is taken between two measurements of the same clip in the same repeat, which are made within
+minutes of each other. Times are medians with quartiles over clips and repeats; counters are summed
+before they are divided.
 """
 
 from __future__ import annotations
@@ -13,10 +13,15 @@ from typing import Any
 
 from draftlens.bench.contestants import COUNTERS, REFERENCE, Contestant
 from draftlens.bench.store import Failure, Measurement, Refusal, Store
+from draftlens.measure.statistics import quartiles
 from draftlens.measure.stock import StockRun, first_divergence
 
 Figures = dict[str, Any]
-ByKey = Mapping[tuple[str, str, int], Measurement]
+
+Key = tuple[str, str, int]
+"""Clip, method and repeat of a measurement."""
+
+ByKey = Mapping[Key, Measurement]
 
 PHASE_ROWS = {
     "frames": "reading and processor",
@@ -29,166 +34,191 @@ PHASE_ROWS = {
     "rollback": "rollback",
     "other": "the rest",
 }
-"""Phase to its row: SpecVLM's Table 5 has target prefill, target decoding, draft prefill and
-pruning."""
+"""Name of each phase in reports. SpecVLM's Table 5 has target prefill, target decoding, draft
+prefill and pruning."""
 
 
-def summarize(store: Store, chosen: Sequence[Contestant], groups: Sequence[str]) -> Figures:
-    """Figures by group of clips and by method, and everything that went wrong.
+def summarize(store: Store, contestants: Sequence[Contestant], groups: Sequence[str]) -> Figures:
+    """Figures by group of clips and by method, and all failures.
 
     Args:
-        store: with the measurements.
-        chosen: who was measured, in the order of the report.
-        groups: of clips, in the same.
+        store: holds the measurements.
+        contestants: in the order of the report.
+        groups: groups of clips, in the order of the report.
+
+    Returns:
+        JSON values: `groups`, `variants`, `settings`, `divergences`, `refused` (method to error
+        message), `failed` and `measurements` (their number).
     """
     failures: list[Failure] = store.of(Failure)
-    failed = {failure.clip for failure in failures}
-    counted: list[Measurement] = [m for m in store.of(Measurement) if m.clip not in failed]
-    by_key = {(m.clip, m.method, m.repeat): m for m in counted}
-    measured = {m.method for m in counted}
-    refusals = {
-        refusal.method: refusal.error
-        for refusal in store.of(Refusal)
-        if refusal.method not in measured
-    }
-    names = [one.name for one in chosen if one.name in measured]
+    failed_clips = {failure.clip for failure in failures}
+    measurements = [m for m in store.of(Measurement) if m.clip not in failed_clips]
+    by_key = {(m.clip, m.method, m.repeat): m for m in measurements}
+    measured = {m.method for m in measurements}
+    names = [contestant.name for contestant in contestants if contestant.name in measured]
+    groups_by_name = {group: _group(measurements, by_key, names, group) for group in groups}
+    divergences = [divergence(m, by_key) for m in measurements]
+    refusals = [r for r in store.of(Refusal) if r.method not in measured]
     return {
-        "groups": {group: _group(counted, by_key, names, group) for group in groups},
-        "variants": {
-            one.name: {"base": one.base, "field": one.varied[0], "value": one.varied[1]}
-            for one in chosen
-            if one.varied is not None
-        },
-        "settings": {one.name: one.way.settings() for one in chosen},
-        "divergences": [d for m in counted if (d := divergence(m, by_key)) is not None],
-        "refused": refusals,
+        "groups": groups_by_name,
+        "variants": _variants(contestants),
+        "settings": {contestant.name: contestant.way.settings() for contestant in contestants},
+        "divergences": [figures for figures in divergences if figures is not None],
+        "refused": {refusal.method: refusal.error for refusal in refusals},
         "failed": [vars(failure) for failure in failures],
-        "measurements": len(counted),
+        "measurements": len(measurements),
     }
 
 
-def _group(
-    counted: Sequence[Measurement], by_key: ByKey, names: Sequence[str], group: str
-) -> Figures:
-    inside = [m for m in counted if m.group == group]
-    methods = {name: [m for m in inside if m.method == name] for name in names}
-    return {
-        "clips": len({m.clip for m in inside}),
-        "prompt_tokens": spread([m.prompt_tokens for m in inside]),
-        "methods": {name: figures(found, by_key) for name, found in methods.items() if found},
-    }
-
-
-def figures(found: Sequence[Measurement], by_key: ByKey) -> Figures:
+def figures(measurements: Sequence[Measurement], by_key: ByKey) -> Figures:
     """Figures of one method.
 
     Args:
-        found: its measurements, at least one.
-        by_key: all measurements by clip, method and repeat.
+        measurements: of the method, at least contestant.
+        by_key: all measurements.
+
+    Returns:
+        JSON values; None where a figure cannot be computed.
     """
-    compared = [m for m in found if _reference(m, by_key) is not None]
+    compared = [m for m in measurements if _reference(m, by_key) is not None]
     return {
-        "measurements": len(found),
-        "prompt_tokens": spread([m.prompt_tokens for m in found]),
-        "tokens": spread([len(m.tokens) for m in found]),
-        "e2e": spread([m.e2e for m in found]),
-        "ttft": spread([m.ttft for m in found]),
-        "decode": spread([m.decode for m in found]),
-        "tokens_per_second": spread([len(m.tokens) / m.e2e for m in found]),
-        "speedup_e2e": spread(_ratios(found, by_key, lambda m: m.e2e)),
-        "speedup_decode": spread(_ratios(found, by_key, lambda m: m.decode)),
-        "phases": {phase: _median(_phase(found, phase)) for phase in PHASE_ROWS},
-        "draft_step": spread([step for m in found if (step := draft_step(m)) is not None]),
-        **_counts(found),
-        "peak_bytes": max(m.peak_bytes for m in found),
-        "grown_bytes": max(m.peak_bytes - m.start_bytes for m in found),
-        "cache_bytes": max(
-            (m.cache_bytes for m in found if m.cache_bytes is not None), default=None
-        ),
+        "measurements": len(measurements),
+        "prompt_tokens": quartiles([m.prompt_tokens for m in measurements]),
+        "tokens": quartiles([len(m.tokens) for m in measurements]),
+        **_time_figures(measurements),
+        "speedup_e2e": quartiles(_speedups(measurements, by_key, lambda m: m.e2e)),
+        "speedup_decode": quartiles(_speedups(measurements, by_key, lambda m: m.decode)),
+        **_counter_figures(measurements),
+        **_memory_figures(measurements),
         "identical": sum(divergence(m, by_key) is None for m in compared),
         "compared": len(compared),
     }
 
 
-def divergence(m: Measurement, by_key: ByKey) -> Figures | None:
-    """Where an answer differs from the reference's of the same clip and repeat; None where it does
-    not.
+def divergence(measurement: Measurement, by_key: ByKey) -> Figures | None:
+    """The first difference between an answer and the reference's answer to the same clip in the
+    same repeat.
 
-    The reference's own answers are compared with its first one, which shows whether it says the
-    same every time.
+    Answers of the reference are compared with its answer in the first repeat, which shows whether
+    they are reproducible.
+
+    Returns:
+        JSON values; None if the answers are identical or there is no reference.
     """
-    reference = _reference(m, by_key)
+    reference = _reference(measurement, by_key)
     if reference is None:
         return None
-    found = first_divergence(
-        StockRun([reference.tokens], reference.e2e, reference.ttft), [m.tokens]
-    )
-    if found is None:
+    stock = StockRun([reference.tokens], reference.e2e, reference.ttft)
+    difference = first_divergence(stock, [measurement.tokens])
+    if difference is None:
         return None
-    which = {"clip": m.clip, "method": m.method, "repeat": m.repeat}
-    return {**which, "index": found.index, "reference": found.stock, "method_says": found.ours}
-
-
-def draft_step(m: Measurement) -> float | None:
-    """Seconds of one draft forward: those of the phase `draft` / draft forwards; None where none
-    are counted."""
-    forwards = m.counters.get("draft_forwards", 0)
-    return m.phases.get("draft", 0.0) / forwards if forwards else None
-
-
-def spread(values: Sequence[float]) -> Figures | None:
-    """Median and quartiles, those of the values themselves at the ends (no extrapolation); None
-    without values."""
-    if not values:
-        return None
-    ends = (
-        statistics.quantiles(values, n=4, method="inclusive")
-        if len(values) > 1
-        else [values[0]] * 3
-    )
-    return {"median": ends[1], "q1": ends[0], "q3": ends[2]}
-
-
-def _reference(m: Measurement, by_key: ByKey) -> Measurement | None:
-    if m.method != REFERENCE:
-        return by_key.get((m.clip, REFERENCE, m.repeat))
-    repeats = [key[2] for key in by_key if key[:2] == (m.clip, REFERENCE)]
-    return by_key[m.clip, REFERENCE, min(repeats)] if repeats else None
-
-
-def _ratios(
-    found: Iterable[Measurement], by_key: ByKey, time: Callable[[Measurement], float]
-) -> list[float]:
-    """The reference's time / the method's, where both took any: an answer of one token has no
-    decoding."""
-    pairs = ((by_key.get((m.clip, REFERENCE, m.repeat)), m) for m in found)
-    return [
-        time(slow) / time(fast)
-        for slow, fast in pairs
-        if slow is not None and time(slow) > 0 and time(fast) > 0
-    ]
-
-
-def _phase(found: Iterable[Measurement], phase: str) -> list[float]:
-    if phase == "other":  # not below 0: the last rollback goes on after the last token
-        return [max(0.0, m.e2e - sum(m.phases.values())) for m in found]
-    return [m.phases[phase] for m in found if phase in m.phases]
-
-
-def _counts(found: Sequence[Measurement]) -> Figures:
-    """Metrics of `engine.stats`, over all answers together; None where nothing was counted."""
-    total = {name: sum(m.counters.get(name, 0) for m in found) for name in COUNTERS}
-
-    def share(part: int, whole: int) -> float | None:
-        return part / whole if whole else None
-
-    if not any(m.counters for m in found):
-        return {"mean_acceptance_length": None, "draft_acceptance_rate": None, "visual_kept": None}
     return {
-        "mean_acceptance_length": share(total["emitted"] - total["first"], total["passes"]),
-        "draft_acceptance_rate": share(total["accepted"], total["drafted"]),
-        "visual_kept": share(total["kept"], total["visual"]),
+        "clip": measurement.clip,
+        "method": measurement.method,
+        "repeat": measurement.repeat,
+        "index": difference.index,
+        "reference": difference.stock,
+        "method_says": difference.ours,
     }
+
+
+def draft_step(measurement: Measurement) -> float | None:
+    """Mean seconds of one draft forward: those of the phase `draft` / draft forwards; None if no
+    draft forwards were counted."""
+    forwards = measurement.counters.get("draft_forwards", 0)
+    return measurement.phases.get("draft", 0.0) / forwards if forwards else None
+
+
+def _group(
+    measurements: Sequence[Measurement], by_key: ByKey, names: Sequence[str], group: str
+) -> Figures:
+    in_group = [m for m in measurements if m.group == group]
+    methods = {}
+    for name in names:
+        of_method = [m for m in in_group if m.method == name]
+        if of_method:
+            methods[name] = figures(of_method, by_key)
+    return {
+        "clips": len({m.clip for m in in_group}),
+        "prompt_tokens": quartiles([m.prompt_tokens for m in in_group]),
+        "methods": methods,
+    }
+
+
+def _variants(contestants: Iterable[Contestant]) -> Figures:
+    """Base, field and value of each variant, by its name."""
+    variants = {}
+    for contestant in contestants:
+        if contestant.varied is not None:
+            field, value = contestant.varied
+            variants[contestant.name] = {"base": contestant.base, "field": field, "value": value}
+    return variants
+
+
+def _time_figures(measurements: Sequence[Measurement]) -> Figures:
+    """Seconds of calls and of their parts."""
+    steps = [draft_step(m) for m in measurements]
+    return {
+        "e2e": quartiles([m.e2e for m in measurements]),
+        "ttft": quartiles([m.ttft for m in measurements]),
+        "decode": quartiles([m.decode for m in measurements]),
+        "tokens_per_second": quartiles([len(m.tokens) / m.e2e for m in measurements]),
+        "phases": {phase: _median(_phase_seconds(measurements, phase)) for phase in PHASE_ROWS},
+        "draft_step": quartiles([step for step in steps if step is not None]),
+    }
+
+
+def _memory_figures(measurements: Sequence[Measurement]) -> Figures:
+    """Largest numbers of bytes."""
+    caches = [m.cache_bytes for m in measurements if m.cache_bytes is not None]
+    return {
+        "peak_bytes": max(m.peak_bytes for m in measurements),
+        "grown_bytes": max(m.peak_bytes - m.start_bytes for m in measurements),
+        "cache_bytes": max(caches, default=None),
+    }
+
+
+def _reference(measurement: Measurement, by_key: ByKey) -> Measurement | None:
+    """The measurement whose answer this one is compared with."""
+    clip = measurement.clip
+    if measurement.method != REFERENCE:
+        return by_key.get((clip, REFERENCE, measurement.repeat))
+    repeats = [repeat for name, method, repeat in by_key if (name, method) == (clip, REFERENCE)]
+    return by_key[clip, REFERENCE, min(repeats)] if repeats else None
+
+
+def _speedups(
+    measurements: Iterable[Measurement], by_key: ByKey, seconds: Callable[[Measurement], float]
+) -> list[float]:
+    """The reference's time / the method's, where both are positive: an answer of one token has no
+    decoding."""
+    ratios = []
+    for measurement in measurements:
+        reference = by_key.get((measurement.clip, REFERENCE, measurement.repeat))
+        if reference is not None and seconds(reference) > 0 and seconds(measurement) > 0:
+            ratios.append(seconds(reference) / seconds(measurement))
+    return ratios
+
+
+def _phase_seconds(measurements: Iterable[Measurement], phase: str) -> list[float]:
+    if phase == "other":
+        # The last rollback ends after the last token, so the difference may be below 0.
+        return [max(0.0, m.e2e - sum(m.phases.values())) for m in measurements]
+    return [m.phases[phase] for m in measurements if phase in m.phases]
+
+
+def _counter_figures(measurements: Sequence[Measurement]) -> Figures:
+    """Metrics of `draftlens.core.stats` over all answers together; None if nothing was counted."""
+    total = {name: sum(m.counters.get(name, 0) for m in measurements) for name in COUNTERS}
+    return {
+        "mean_acceptance_length": _quotient(total["emitted"] - total["first"], total["passes"]),
+        "draft_acceptance_rate": _quotient(total["accepted"], total["drafted"]),
+        "visual_kept": _quotient(total["kept"], total["visual"]),
+    }
+
+
+def _quotient(numerator: int, denominator: int) -> float | None:
+    return numerator / denominator if denominator else None
 
 
 def _median(values: Sequence[float]) -> float | None:

@@ -8,13 +8,27 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from draftlens.bench.clips import FILMS, PICTURES, Clip, ImageFiles, VideoFile, WorldScene, spread
+from draftlens.bench.clips import (
+    IMAGE_SUFFIXES,
+    VIDEO_SUFFIXES,
+    Clip,
+    ImageFiles,
+    VideoFile,
+    WorldScene,
+    spread,
+)
 from draftlens.bench.options import Options
 from draftlens.core.errors import ConfigError
 from draftlens.core.registry import Registry
+from draftlens.measure.options import frame_counts
 
-WORLD_CLIPS, WORLD_LENGTHS = 4, "8,64"
-"""Scenes at each length, and lengths in frames, where the user names none."""
+lengths_of = frame_counts  # the name that `draftlens.cli.bench` imports
+
+WORLD_CLIPS = 4
+"""Default number of the world's scenes at each length."""
+
+WORLD_LENGTHS = "8,64"
+"""Default lengths of the world's clips in frames."""
 
 WORKLOADS = Registry(
     "workload",
@@ -31,149 +45,132 @@ WORKLOADS = Registry(
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a workload is asked for.
+class WorkloadRequest:
+    """Arguments of a workload.
 
     Args:
-        where: what stands behind its name: numbers of frames, a path, a dataset's name.
-        options: of the run.
-        processor: the target's: the world is rendered at the size that it shows its model.
-        out: folder of the run, whose own pictures are no clips.
+        source: the part after the workload's name: numbers of frames, a path, or a dataset's name.
+        options: options of the run.
+        processor: the target's processor, whose size the world is rendered at.
+        out: folder of the run, whose files are not used as clips.
     """
 
-    where: str
+    source: str
     options: Options
     processor: Any
     out: Path | None = None
 
 
-Workload = Callable[[Wanted], list[Clip]]
+Workload = Callable[[WorkloadRequest], list[Clip]]
 
 
 def clips_of(options: Options, processor: Any, out: Path | None = None) -> list[Clip]:
     """The clips of a run: those of its workload, then those of the world for `Options.context`.
 
     Args:
-        options: of the run.
-        processor, out: see `Wanted`.
+        options: options of the run.
+        processor, out: see `WorkloadRequest`.
 
     Raises:
-        ConfigError: there is no such workload, or nothing in it.
+        ConfigError: the workload is unknown or holds no clips.
     """
-    name, where = named(options.workload)
+    name, source = parse_workload(options.workload)
     load: Workload = WORKLOADS[name]
-    clips = load(Wanted(where, options, processor, out))
+    clips = list(load(WorkloadRequest(source, options, processor, out)))
     if options.context:
-        lengths = ",".join(map(str, options.context))
-        known = {clip.name for clip in clips}
-        clips = clips + [
-            c for c in world(Wanted(lengths, options, processor)) if c.name not in known
-        ]
+        names = {clip.name for clip in clips}
+        lengths = ",".join(str(length) for length in options.context)
+        context_clips = world(WorkloadRequest(lengths, options, processor))
+        clips += [clip for clip in context_clips if clip.name not in names]
     return clips
 
 
-def named(spec: str) -> tuple[str, str]:
-    """A workload's name and what stands behind it; anything that exists on disk is a `folder`.
+def parse_workload(text: str) -> tuple[str, str]:
+    """Name of a workload and the part after it; the workload of an existing path is `folder`.
 
     Raises:
-        ConfigError: there is neither such a workload nor such a file.
+        ConfigError: the text names neither a workload nor an existing path.
     """
-    if Path(spec).exists():
-        return "folder", spec
-    name, _, where = spec.partition(":")
+    if Path(text).exists():
+        return "folder", text
+    name, _, source = text.partition(":")
     if name not in WORKLOADS:
-        known = ", ".join(WORKLOADS)
-        raise ConfigError(f"there is no workload and no file {spec!r}; known workloads: {known}")
-    return name, where
+        names = ", ".join(WORKLOADS)
+        raise ConfigError(f"there is no workload and no file {text!r}; known workloads: {names}")
+    return name, source
 
 
 def check(options: Options, out: Path, frames: int | None) -> None:
-    """Refuse what would else be noticed after minutes of loading, or never.
+    """Refuse options that do not go together before the models are loaded.
 
     Args:
-        options: of the run.
+        options: options of the run.
         out: folder of the run.
-        frames: as many as the user named, if any.
+        frames: number of frames that the user named, if any.
 
     Raises:
-        ConfigError: there is no such workload, or it would not heed an option, or `out` is the
-            folder of the clips.
+        ConfigError: the workload is unknown, it does not support an option, or `out` is the folder
+            of the clips.
     """
-    name, where = named(options.workload)
-    if name == "world" and frames is not None and lengths_of(where or WORLD_LENGTHS) != (frames,):
+    name, source = parse_workload(options.workload)
+    is_world = name == "world"
+    if is_world and frames is not None and frame_counts(source or WORLD_LENGTHS) != (frames,):
         raise ConfigError(
-            f"--frames is for files; the world's clips are told their lengths by name: "
-            f"world:{frames}"
+            f"--frames is for files; the lengths of the world's clips are part of the workload's "
+            f"name: world:{frames}"
         )
     if name in ("world", "folder") and options.media is not None:
         raise ConfigError(
-            f"--media says where a dataset's videos are, and {options.workload} is no dataset"
+            f"--media names the folder of a dataset's videos, and {options.workload} is no dataset"
         )
     if name == "folder":
-        _own(Path(where), out)
+        _run_folder_inside(Path(source), out)
 
 
-def world(wanted: Wanted) -> list[Clip]:
+def world(request: WorkloadRequest) -> list[Clip]:
     """Held-out scenes of the procedural world, the same ones at each length.
 
     Raises:
-        ConfigError: the lengths are no numbers of frames, or matplotlib, whose fonts it writes in,
-            is missing.
+        ConfigError: the lengths are not valid (`frame_counts`), or matplotlib, whose fonts the
+            world uses, is missing.
     """
     if find_spec("matplotlib") is None:
         raise ConfigError(
             'the world draws its letters with matplotlib: pip install "draftlens[bench]"'
         )
-    from draftlens.evaluate.asking import side_of
-    from draftlens.evaluate.samples import captions
+    from draftlens.evaluate.answers import render_side
+    from draftlens.evaluate.samples import caption_samples
 
-    options = wanted.options
-    lengths, side = lengths_of(wanted.where or WORLD_LENGTHS), side_of(wanted.processor)
+    options = request.options
+    lengths = frame_counts(request.source or WORLD_LENGTHS)
+    side = render_side(request.processor)
     clips = []
-    for sample in captions("clip", options.clips or WORLD_CLIPS, options.seed):
-        turn = sample.turns[0]
-        asked = replace(sample, turns=(replace(turn, question=options.prompt or turn.question),))
-        scene = WorldScene(asked, side)
+    for sample in caption_samples("clip", options.clips or WORLD_CLIPS, options.seed):
+        prompt = options.prompt or sample.turns[0].question
+        turn = replace(sample.turns[0], question=prompt)
+        scene = WorldScene(replace(sample, turns=(turn,)), side)
         for frames in lengths:
             name = f"world {sample.scenes[0].seed}, {frames} frames"
-            clips.append(
-                Clip(name, asked.turns[0].question, scene, frames, f"world, {frames} frames")
-            )
+            clips.append(Clip(name, prompt, scene, frames, f"world, {frames} frames"))
     return sorted(clips, key=lambda clip: clip.frames)
 
 
-def lengths_of(given: str) -> tuple[int, ...]:
-    """Numbers of frames such as ``8,64``.
+def folder(request: WorkloadRequest) -> list[Clip]:
+    """A user's own videos and images, recognized by their suffixes: each file in a folder is one
+    clip.
 
     Raises:
-        ConfigError: they are no different whole numbers of at least 1 with commas between.
+        ConfigError: there are none, or the folder is the run's own.
     """
-    words = [word.strip() for word in given.split(",")]
-    numbers = tuple(int(word) for word in words if word.isascii() and word.isdigit())
-    if len(numbers) != len(words) or min(numbers) < 1 or len(set(numbers)) != len(numbers):
-        raise ConfigError(
-            f"numbers of frames are different whole numbers such as 8,64, not {given!r}"
-        )
-    return numbers
-
-
-def folder(wanted: Wanted) -> list[Clip]:
-    """A user's own videos and images: each file under a folder is one clip, known by its suffix.
-
-    Raises:
-        ConfigError: there is none, or the folder is the run's own.
-    """
-    root, options = Path(wanted.where), wanted.options
+    root = Path(request.source)
+    options = request.options
+    is_folder = root.is_dir()
     clips = []
-    for file in _files(root, wanted.out) if root.is_dir() else [root]:
-        kind = file.suffix.lower()
-        if kind not in FILMS | PICTURES or not file.is_file():
-            continue
-        name = file.relative_to(root).as_posix() if root.is_dir() else file.name
-        if kind in FILMS:
-            clips.append(_clip(name, "Describe the video.", VideoFile(file), "videos", options))
-        else:
-            clips.append(_clip(name, "Describe the image.", ImageFiles((file,)), "images", options))
+    for file in _files(root, request.out) if is_folder else [root]:
+        name = file.relative_to(root).as_posix() if is_folder else file.name
+        clip = _file_clip(name, file, options)
+        if clip is not None:
+            clips.append(clip)
     if not clips:
         raise ConfigError(
             f"{root} holds no videos or images (known by suffixes such as .mp4 and .png)"
@@ -181,28 +178,42 @@ def folder(wanted: Wanted) -> list[Clip]:
     return spread(clips, options.clips)
 
 
+def _file_clip(name: str, file: Path, options: Options) -> Clip | None:
+    """The clip of a file; None if the file is neither a video nor an image."""
+    suffix = file.suffix.lower()
+    if not file.is_file():
+        return None
+    if suffix in VIDEO_SUFFIXES:
+        prompt = options.prompt or "Describe the video."
+        return Clip(name, prompt, VideoFile(file), options.frames, "videos")
+    if suffix in IMAGE_SUFFIXES:
+        prompt = options.prompt or "Describe the image."
+        return Clip(name, prompt, ImageFiles((file,)), options.frames, "images")
+    return None
+
+
 def _files(root: Path, out: Path | None) -> list[Path]:
-    """All files under a folder but the run's own: its plots are no clips."""
-    own = None if out is None else _own(root, out)
-    return sorted(file for file in root.rglob("*") if own is None or not file.is_relative_to(own))
+    """All files in a folder except those of the run, whose plots are not clips."""
+    files = sorted(root.rglob("*"))
+    run_folder = None if out is None else _run_folder_inside(root, out)
+    if run_folder is None:
+        return files
+    return [file for file in files if not file.is_relative_to(run_folder)]
 
 
-def _own(root: Path, out: Path) -> Path | None:
-    """The run's folder as a part of the clips' folder; None if it lies elsewhere.
+def _run_folder_inside(root: Path, out: Path) -> Path | None:
+    """The run's folder as a path below the clips' folder; None if it lies elsewhere.
 
     Raises:
-        ConfigError: they are the same.
+        ConfigError: both are the same folder.
     """
-    if out.resolve() == root.resolve():
+    resolved_root = root.resolve()
+    resolved_out = out.resolve()
+    if resolved_out == resolved_root:
         raise ConfigError(
-            f"{root} holds the clips, and plots would be taken for such: name another folder "
+            f"{root} holds the clips, and the run's plots would become clips: name another folder "
             f"with --out"
         )
-    inside = out.resolve().is_relative_to(root.resolve())
-    return root / out.resolve().relative_to(root.resolve()) if inside else None
-
-
-def _clip(
-    name: str, prompt: str, media: VideoFile | ImageFiles, group: str, options: Options
-) -> Clip:
-    return Clip(name, options.prompt or prompt, media, options.frames, group)
+    if not resolved_out.is_relative_to(resolved_root):
+        return None
+    return root / resolved_out.relative_to(resolved_root)

@@ -1,4 +1,4 @@
-"""How good a model or a pair is on the procedural world's held-out scenes: `draftlens evaluate`."""
+"""Quality of a model or a pair on held-out scenes of the procedural world: `draftlens evaluate`."""
 
 from draftlens.evaluate.run import Evaluation, Options, save
 from draftlens.evaluate.tables import about, markdown, tables

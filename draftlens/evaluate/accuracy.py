@@ -1,56 +1,73 @@
-"""How much of what a model says is right: captions fact by fact, questions word for word beside
-blind guessing."""
+"""Accuracy of answers: captions fact by fact, questions word for word and compared with blind
+guessing."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from draftlens.evaluate.asking import Answer, Answerer, Done
+from draftlens.evaluate.answers import Answer, Answerer, OnAnswers
 from draftlens.evaluate.chance import Guesses
 from draftlens.evaluate.samples import wording
-from draftlens.evaluate.shares import Share
+from draftlens.measure.statistics import Share
 from draftlens.world import Facts, read_facts
 from draftlens.world.caption import shown_value
 from draftlens.world.samples import Sample
 from draftlens.world.scene import NUMBERS, WORDS
 
 BY_WORDING = ("ordering", "counting")
+"""Families whose figures are also reported for each wording of a question."""
+
 TEXT_KINDS = ("word", "number", "secret")
+
+VOCABULARY = frozenset(word.upper() for word in WORDS) | frozenset(NUMBERS)
+"""All words and numbers that the world shows on a screen."""
 
 
 def captions_right(samples: Sequence[Sample], answers: Sequence[Answer]) -> dict[str, Any]:
-    """The figures of captions, JSON values.
+    """Accuracy of captions.
+
+    Args:
+        samples: scenes with their true captions.
+        answers: the model's caption of each.
 
     Returns:
-        `asked`; shares `exact` (captions right word for word), `facts` and `kinds` (facts by kind;
-        facts that a caption invents count as wrong ones, as in `right_facts`), and `texts` (see
-        `texts_right`).
+        JSON values: `asked` (number of captions) and the shares `exact` (captions that are right
+        word for word), `facts` and `kinds` (facts by kind; a fact that a caption invents counts as
+        a wrong one, as in `right_facts`) and `texts` (see `texts_right`).
     """
-    exact = Share.of(a.text == s.turns[-1].answer for s, a in zip(samples, answers, strict=True))
-    right, total = Counter[str](), Counter[str]()
+    right = Counter[str]()
+    total = Counter[str]()
     for sample, answer in zip(samples, answers, strict=True):
         count_facts(read_facts(sample.turns[-1].answer), read_facts(answer.text), right, total)
     kinds = {kind: Share(right[kind], total[kind]).to_json() for kind in sorted(total)}
     return {
         "asked": len(samples),
-        "exact": exact.to_json(),
+        "exact": Share.of(_exact_matches(samples, answers)).to_json(),
         "facts": Share(right.total(), total.total()).to_json(),
         "kinds": kinds,
         "texts": texts_right(samples, answers),
     }
 
 
-def count_facts(truth: Facts, said: Facts, right: Counter[str], total: Counter[str]) -> None:
-    """Add one caption's facts to the counts by kind."""
-    total.update(fact_kind(name) for name in truth.keys() | said.keys())
-    right.update(fact_kind(name) for name, value in truth.items() if said.get(name) == value)
+def count_facts(truth: Facts, answer: Facts, right: Counter[str], total: Counter[str]) -> None:
+    """Add the facts of one caption to the counts by kind.
+
+    Args:
+        truth: facts of the true caption.
+        answer: facts of the model's caption.
+        right: number of right facts by kind; updated.
+        total: number of facts in either caption by kind; updated.
+    """
+    total.update(fact_kind(name) for name in truth.keys() | answer.keys())
+    right.update(fact_kind(name) for name, value in truth.items() if answer.get(name) == value)
 
 
 def fact_kind(name: str) -> str:
-    """What a fact is about, from its name: "first shot top left colour" is about colour."""
+    """The subject of a fact: "first shot top left colour" is about colour."""
     words = name.split()
     if words[0] == "all":
         return "totals"
@@ -60,40 +77,58 @@ def fact_kind(name: str) -> str:
 
 
 def texts_right(samples: Sequence[Sample], answers: Sequence[Answer]) -> dict[str, Any]:
-    """Words and numbers on the screen that the captions name, wherever in the caption: reading
+    """Words and numbers on the screen that the captions name at any place: a measure of reading
     alone.
 
+    Args:
+        samples: scenes.
+        answers: the model's caption of each.
+
     Returns:
-        shares by kind of text and of `all`; `named`: of all words and numbers that captions name,
-        those shown.
+        Shares, as JSON values, by kind of text and of `all` texts; and `named`, the share of those
+        words and numbers in the captions that were on the screen.
     """
-    found: dict[str, list[bool]] = {kind: [] for kind in TEXT_KINDS}
+    read: dict[str, list[bool]] = {kind: [] for kind in TEXT_KINDS}
     named: list[bool] = []
-    values = {word.upper() for word in WORDS} | set(NUMBERS)
     for sample, answer in zip(samples, answers, strict=True):
-        said = set(re.findall(r"\w+", answer.text)) & values
-        shown = {shown_value(text): text.kind for scene in sample.scenes for text in scene.texts}
-        for value, kind in shown.items():
-            found[kind].append(value in said)
-        named += [value in shown for value in sorted(said)]
-    shares = {kind: Share.of(truths) for kind, truths in found.items()}
-    shares |= {
-        "all": Share.of([t for truths in found.values() for t in truths]),
-        "named": Share.of(named),
-    }
+        words = VOCABULARY.intersection(re.findall(r"\w+", answer.text))
+        kinds = _text_kinds(sample)
+        for text, kind in kinds.items():
+            read[kind].append(text in words)
+        named += [word in kinds for word in words]
+    shares = {kind: Share.of(hits) for kind, hits in read.items()}
+    shares["all"] = Share.of(itertools.chain(*read.values()))
+    shares["named"] = Share.of(named)
     return {kind: share.to_json() for kind, share in shares.items()}
 
 
+def _text_kinds(sample: Sample) -> dict[str, str]:
+    """Each text on the screen to its kind."""
+    texts = [text for scene in sample.scenes for text in scene.texts]
+    return {shown_value(text): text.kind for text in texts}
+
+
 def questions_right(
-    asker: Answerer,
+    answerer: Answerer,
     families: Mapping[str, Sequence[Sample]],
     frames: int,
     guesses: Guesses,
-    done: Done,
+    on_answers: OnAnswers,
 ) -> dict[str, Any]:
-    """Ask the questions of each family; JSON values by family (see `family_right`)."""
+    """Accuracy of answers to the questions of each family.
+
+    Args:
+        answerer: the model.
+        families: name of each family to its samples.
+        frames: number of frames that a clip is shown as.
+        guesses: the baseline of blind guessing.
+        on_answers: called with the number of samples that were answered since the last call.
+
+    Returns:
+        JSON values by family, see `family_right`.
+    """
     return {
-        family: family_right(family, samples, asker.answer(samples, frames, done), guesses)
+        family: family_right(family, samples, answerer.answer(samples, frames, on_answers), guesses)
         for family, samples in families.items()
     }
 
@@ -101,30 +136,42 @@ def questions_right(
 def family_right(
     family: str, samples: Sequence[Sample], answers: Sequence[Answer], guesses: Guesses
 ) -> dict[str, Any]:
-    """The figures of one family of questions.
+    """Accuracy of answers to the questions of one family.
+
+    Args:
+        family: its name.
+        samples: scenes with a question and its true answer.
+        answers: the model's answer to each.
+        guesses: the baseline of blind guessing.
 
     Returns:
-        shares `right` (word for word) and `chance` (what `Guesses` get on the same questions),
-        `above` (their difference), and for `BY_WORDING` the same by question in `wordings`.
+        JSON values: the shares `right` (word for word) and `chance` (of `guesses` for the same
+        questions), `above` (their difference), and for `BY_WORDING` the same by wording of the
+        question in `wordings`.
     """
-    truths = [a.text == s.turns[-1].answer for s, a in zip(samples, answers, strict=True)]
-    lucky = [guesses.guess(family, s) == s.turns[-1].answer for s in samples]
-    figures = _beside(truths, lucky)
+    hits = _exact_matches(samples, answers)
+    guessed = [guesses.guess(family, sample) == sample.turns[-1].answer for sample in samples]
+    figures = _compared(hits, guessed)
     if family in BY_WORDING:
-        asked = [wording(sample.turns[-1].question) for sample in samples]
+        rows: dict[str, list[int]] = {}
+        for index, sample in enumerate(samples):
+            rows.setdefault(wording(sample.turns[-1].question), []).append(index)
         figures["wordings"] = {
-            question: _beside(
-                *(
-                    [t for t, q in zip(of, asked, strict=True) if q == question]
-                    for of in (truths, lucky)
-                )
+            question: _compared(
+                [hits[i] for i in rows[question]], [guessed[i] for i in rows[question]]
             )
-            for question in sorted(set(asked))
+            for question in sorted(rows)
         }
     return figures
 
 
-def _beside(truths: list[bool], lucky: list[bool]) -> dict[str, Any]:
-    right, chance = Share.of(truths), Share.of(lucky)
+def _exact_matches(samples: Sequence[Sample], answers: Sequence[Answer]) -> list[bool]:
+    pairs = zip(samples, answers, strict=True)
+    return [answer.text == sample.turns[-1].answer for sample, answer in pairs]
+
+
+def _compared(hits: Sequence[bool], guessed: Sequence[bool]) -> dict[str, Any]:
+    right = Share.of(hits)
+    chance = Share.of(guessed)
     above = (right.right - chance.right) / right.total if right.total else None
     return {"right": right.to_json(), "chance": chance.to_json(), "above": above}

@@ -1,62 +1,94 @@
-"""What is asked of the embedded pair; a yardstick for any other."""
+"""Goals for the embedded pair, which also serve as a yardstick for other pairs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 Report = Mapping[str, Any]
-FACTS, RETRIEVAL, LENGTH, FALL = 0.95, 0.9, (3.0, 5.0), 0.2
+
+FACTS = 0.95
+RETRIEVAL = 0.9
+LENGTH = (3.0, 5.0)
+FALL = 0.2
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A figure of the report and the range in which it should lie.
+
+    Args:
+        name: what the figure measures.
+        path: keys of the figure in the report.
+        low: smallest value that meets the goal.
+        high: largest value that meets the goal.
+        requirement: the range in words.
+    """
+
+    name: str
+    path: tuple[str | int, ...]
+    low: float
+    high: float
+    requirement: str
+
+    def to_json(self, report: Report) -> dict[str, Any]:
+        """The goal and its figure as JSON values; `figure` and `met` are None if the report does
+        not hold the figure."""
+        figure = _figure(report, self.path)
+        return {
+            "goal": self.name,
+            "asked": self.requirement,
+            "figure": figure,
+            "met": None if figure is None else self.low <= figure <= self.high,
+        }
 
 
 def goals(report: Report) -> list[dict[str, Any]]:
-    """Each goal with its figure, None where that was not measured; `met` is None then too."""
+    """Each goal with its figure, as JSON values (`Goal.to_json`)."""
+    frames = str(report["arguments"]["frames"][0])
+    retrieval = ("accuracy", "target", "questions", "retrieval", "right", "share")
     low, high = LENGTH
-    asked: list[tuple[str, str, Callable[[], float | None], Callable[[float], bool]]] = [
-        (
+    listed = [
+        Goal(
             "facts of clip captions right, target",
+            ("accuracy", "target", "captions", frames, "facts", "share"),
+            FACTS,
+            1,
             f"at least {FACTS:.0%}",
-            lambda: _facts(report),
-            lambda x: x >= FACTS,
         ),
-        (
+        Goal(
             "retrieval questions right, target",
+            retrieval,
+            RETRIEVAL,
+            1,
             f"at least {RETRIEVAL:.0%}",
-            lambda: report["accuracy"]["target"]["questions"]["retrieval"]["right"]["share"],
-            lambda x: x >= RETRIEVAL,
         ),
-        (
+        Goal(
             "mean acceptance length at γ = 5",
+            ("agreement", "acceptance_length", "5"),
+            low,
+            high,
             f"{low:g} to {high:g}",
-            lambda: report["agreement"]["acceptance_length"]["5"],
-            lambda x: low <= x <= high,
         ),
-        (
+        Goal(
             "its fall when the draft sees no visual token",
+            ("visual", "kept", -1, "fall"),
+            FALL,
+            1,
             f"at least {FALL:.0%}",
-            lambda: report["visual"]["kept"][-1]["fall"],
-            lambda x: x >= FALL,
         ),
     ]
-    return [_goal(name, wanted, read, holds) for name, wanted, read, holds in asked]
+    return [goal.to_json(report) for goal in listed]
 
 
-def _facts(report: Report) -> float | None:
-    captions = report["accuracy"]["target"]["captions"]
-    share: float | None = captions[str(report["arguments"]["frames"][0])]["facts"]["share"]
-    return share
-
-
-def _goal(
-    name: str, wanted: str, read: Callable[[], float | None], holds: Callable[[float], bool]
-) -> dict[str, Any]:
-    try:
-        figure = read()
-    except KeyError:  # not measured: no draft, or not yet
-        figure = None
-    return {
-        "goal": name,
-        "asked": wanted,
-        "figure": figure,
-        "met": None if figure is None else holds(figure),
-    }
+def _figure(report: Report, path: tuple[str | int, ...]) -> float | None:
+    """The figure at a path; None if the section was not measured."""
+    value: Any = report
+    for key in path:
+        try:
+            value = value[key]
+        except KeyError:  # no draft, or the section is still to come
+            return None
+    figure: float | None = value
+    return figure

@@ -1,147 +1,107 @@
-"""The report as pictures."""
+"""The report of an evaluation as plots."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from draftlens.measure.plots import BLUE, ORANGE, RED, new_axes, save_figures, whiskers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Figures = Mapping[str, Any]
-COLOURS = {"target": "#3b7dbd", "draft": "#e0a458"}
-RED = "#b3202c"
+
+COLOURS = {"target": BLUE, "draft": ORANGE}
+SIZE = (6, 3.8)
+CHANCE = "chance: best constant answer"
 
 
 def plot(report: Figures, folder: Path) -> list[Path]:
-    """Draw what the report holds.
+    """Draw the sections that the report holds.
+
+    Args:
+        report: of `Evaluation.run`; may be unfinished.
+        folder: an existing folder.
 
     Returns:
-        The pictures written: `accuracy.png`, `acceptance_by_depth.png`, `acceptance_by_gamma.png`,
-        `visual_dependence.png`, or those of them that were measured.
+        The written files: those of `accuracy.png`, `acceptance_by_depth.png`,
+        `acceptance_by_gamma.png` and `visual_dependence.png` whose sections were measured.
     """
-    drawn: dict[str, Figure] = {}
-    if any("questions" in figures for figures in report.get("accuracy", {}).values()):
-        drawn["accuracy"] = accuracy(report["accuracy"], report["arguments"]["frames"][0])
-    if report.get("agreement", {}).get("agreed", {}).get("total"):
-        drawn["acceptance_by_depth"] = by_depth(report["agreement"])
-        drawn["acceptance_by_gamma"] = by_gamma(report["agreement"])
+    figures: dict[str, Figure] = {}
+    models = report.get("accuracy", {})
+    if any("questions" in sections for sections in models.values()):
+        figures["accuracy"] = accuracy(models, report["arguments"]["frames"][0])
+    agreement = report.get("agreement")
+    if agreement and agreement["agreed"]["total"]:
+        figures["acceptance_by_depth"] = by_depth(agreement)
+        figures["acceptance_by_gamma"] = by_gamma(agreement)
     if "visual" in report:
-        drawn["visual_dependence"] = visual(report["visual"])
-    files = []
-    for name, figure in drawn.items():
-        files.append(folder / f"{name}.png")
-        figure.savefig(files[-1], dpi=130)
-    return files
+        figures["visual_dependence"] = visual_dependence(report["visual"])
+    return save_figures(figures, folder)
 
 
 def accuracy(models: Figures, frames: int) -> Figure:
-    """Bars of what is right by family, with what blind guessing gets marked."""
-    rows = [f"clip captions, {frames} frames: facts", "picture captions: facts"]
-    rows += list(next(of["questions"] for of in models.values() if "questions" in of))
-    figure, axes = _canvas(7.5, 1.4 + 0.42 * len(rows))
+    """Bars of accuracy by family of questions, with marks for blind guessing.
+
+    Args:
+        models: section `accuracy` of the report.
+        frames: usual number of frames of a clip.
+    """
+    families = next(
+        sections["questions"] for sections in models.values() if "questions" in sections
+    )
+    rows = _accuracy_rows(families, frames)
+    labels = [row.name for row in rows]
+    figure, axes = new_axes(7.5, 1.4 + 0.42 * len(rows))
     height = 0.8 / len(models)
-    for number, (who, figures) in enumerate(models.items()):
-        for index, name in enumerate(rows):
-            if share := _share(figures, index, name, frames):
-                at = index + (number - (len(models) - 1) / 2) * height
-                axes.barh(
-                    at,
-                    100 * share["share"],
-                    0.9 * height,
-                    color=COLOURS[who],
-                    label=who if index == 0 else None,
-                )
-                ends = [
-                    [100 * (share["share"] - share["low"])],
-                    [100 * (share["high"] - share["share"])],
-                ]
-                axes.errorbar(
-                    100 * share["share"], at, xerr=ends, color="black", linewidth=0.8, capsize=2
-                )
-    families = next(of["questions"] for of in models.values() if "questions" in of)
-    for index, name in enumerate(rows[2:], start=2):
-        if (chance := families[name]["chance"]["share"]) is not None:
-            label = "chance: best constant answer" if index == 2 else None
-            axes.plot(
-                [100 * chance] * 2,
-                [index - 0.45, index + 0.45],
-                color=RED,
-                linewidth=2,
-                label=label,
-            )
+    for number, (role, sections) in enumerate(models.items()):
+        offset = (number - (len(models) - 1) / 2) * height
+        _draw_bars(axes, role, _shares(rows, sections), offset, height)
+    _draw_chance(axes, families, labels)
     axes.set(
         xlim=(-1, 101), ylim=(len(rows) - 0.5, -0.5), xlabel="right, % (whiskers: 95% intervals)"
     )
-    axes.set_yticks(range(len(rows)), rows)
+    axes.set_yticks(range(len(rows)), labels)
     axes.grid(axis="x", alpha=0.3)
-    handles, labels = axes.get_legend_handles_labels()
-    order = sorted(range(len(labels)), key=lambda index: labels[index].startswith("chance"))
-    named = [handles[index] for index in order], [labels[index] for index in order]
-    figure.legend(*named, loc="outside upper center", ncols=3, frameon=False)
+    _add_legend(figure, axes)
     return figure
 
 
-def _share(figures: Figures, index: int, name: str, frames: int) -> Figures | None:
-    """The share that a row of `accuracy` shows, None where there is none."""
-    if index == 0:
-        share = figures.get("captions", {}).get(str(frames), {}).get("facts")
-    elif index == 1:
-        share = figures.get("pictures", {}).get("facts")
-    else:
-        share = figures.get("questions", {}).get(name, {}).get("right")
-    return share if share and share["share"] is not None else None
-
-
 def by_depth(agreement: Figures) -> Figure:
-    """How likely a guess is to stand, by its place in the chain."""
-    shares = [
-        (int(depth), s) for depth, s in agreement["by_depth"].items() if s["share"] is not None
-    ]
-    figure, axes = _canvas(6, 3.8)
-    values = [100 * s["share"] for _, s in shares]
-    ends = [
-        [100 * (s["share"] - s["low"]) for _, s in shares],
-        [100 * (s["high"] - s["share"]) for _, s in shares],
-    ]
-    axes.errorbar(
-        [depth for depth, _ in shares],
-        values,
-        yerr=ends,
-        marker="o",
-        capsize=3,
-        color=COLOURS["target"],
-    )
+    """Probability that a guess is accepted, by its depth in the chain."""
+    depths = []
+    shares = []
+    for depth, share in agreement["by_depth"].items():
+        if share["share"] is not None:
+            depths.append(int(depth))
+            shares.append(share)
+    values, ends = _percentages(shares)
+    figure, axes = new_axes(*SIZE)
+    axes.errorbar(depths, values, yerr=ends, marker="o", capsize=3, color=BLUE)
     axes.set(
         ylim=(0, 102),
         xlabel="depth d of the guess",
-        ylabel="accepted, % of those whose\nforerunners all were",
+        ylabel="accepted, % of those whose\npredecessors all were",
     )
-    axes.set_title(
-        f"Acceptance by depth, γ = {len(agreement['by_depth'])}, {agreement['clips']} clips",
-        fontsize=11,
-    )
+    gamma = len(agreement["by_depth"])
+    axes.set_title(f"Acceptance by depth, γ = {gamma}, {agreement['clips']} clips", fontsize=11)
     axes.set_xticks([int(depth) for depth in agreement["by_depth"]])
     axes.grid(alpha=0.3)
     return figure
 
 
 def by_gamma(agreement: Figures) -> Figure:
-    """Mean acceptance length by guesses a pass, below the most that is possible."""
-    lengths = {int(gamma): length for gamma, length in agreement["acceptance_length"].items()}
-    figure, axes = _canvas(6, 3.8)
-    axes.plot(
-        list(lengths), [gamma + 1 for gamma in lengths], "--", color="grey", label="the most: γ + 1"
-    )
-    axes.plot(
-        list(lengths),
-        list(lengths.values()),
-        marker="o",
-        color=COLOURS["target"],
-        label="this pair",
-    )
+    """Mean acceptance length by the number of guesses in a pass, with its upper bound."""
+    gammas = [int(gamma) for gamma in agreement["acceptance_length"]]
+    lengths = list(agreement["acceptance_length"].values())
+    bounds = [gamma + 1 for gamma in gammas]
+    figure, axes = new_axes(*SIZE)
+    axes.plot(gammas, bounds, "--", color="grey", label="upper bound: γ + 1")
+    axes.plot(gammas, lengths, marker="o", color=BLUE, label="this pair")
     axes.axhline(1, color=RED, linewidth=1, label="without a draft: 1")
     axes.set(
         ylim=(0, None),
@@ -149,29 +109,29 @@ def by_gamma(agreement: Figures) -> Figure:
         ylabel="mean acceptance length\n(bonus token included)",
     )
     axes.set_title(f"Acceptance by γ, {agreement['clips']} clips", fontsize=11)
-    axes.set_xticks(list(lengths))
+    axes.set_xticks(gammas)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     return figure
 
 
-def visual(dependence: Figures) -> Figure:
-    """Mean acceptance length by share of visual tokens removed from the draft, as in Figure 2(b) of
-    SpecVLM."""
+def visual_dependence(dependence: Figures) -> Figure:
+    """Mean acceptance length by the share of visual tokens removed from the draft, as in Figure
+    2(b) of SpecVLM."""
     rows = dependence["kept"]
-    figure, axes = _canvas(6, 3.8)
     lengths = [row["acceptance_length"] for row in rows]
-    ends = [
-        [max(0.0, row["acceptance_length"] - row["length_interval"][0]) for row in rows],
-        [max(0.0, row["length_interval"][1] - row["acceptance_length"]) for row in rows],
-    ]
+    lows = [row["length_interval"][0] for row in rows]
+    highs = [row["length_interval"][1] for row in rows]
     removed = [100 * row["removed"] for row in rows]
-    axes.errorbar(removed, lengths, yerr=ends, marker="o", capsize=3, color=COLOURS["target"])
+    gamma = dependence["gamma"]
+    figure, axes = new_axes(*SIZE)
+    ends = whiskers(lengths, lows, highs)
+    axes.errorbar(removed, lengths, yerr=ends, marker="o", capsize=3, color=BLUE)
     axes.axhline(1, color=RED, linewidth=1)
     axes.text(0, 0.92, "without a draft: 1", color=RED, va="top")
-    gamma = dependence["gamma"]
-    axes.set(xlim=(-3, 103), ylim=(0, gamma + 1.2))
     axes.set(
+        xlim=(-3, 103),
+        ylim=(0, gamma + 1.2),
         xlabel="visual tokens removed from the draft, %",
         ylabel=f"mean acceptance length, γ = {gamma}",
     )
@@ -180,10 +140,84 @@ def visual(dependence: Figures) -> Figure:
     return figure
 
 
-def _canvas(width: float, height: float) -> tuple[Figure, Axes]:
-    from matplotlib.figure import (
-        Figure,  # takes a second to import; without pyplot, which keeps figures for ever
-    )
+@dataclass(frozen=True)
+class _Row:
+    """A row of bars.
 
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.subplots()
+    Args:
+        name: label of the row.
+        path: keys of its share in the section of a model.
+    """
+
+    name: str
+    path: tuple[str, ...]
+
+
+def _accuracy_rows(families: Iterable[str], frames: int) -> list[_Row]:
+    """Rows for captions of clips of this number of frames, of pictures, and for each family."""
+    clips = _Row(f"clip captions, {frames} frames: facts", ("captions", str(frames), "facts"))
+    pictures = _Row("picture captions: facts", ("pictures", "facts"))
+    return [clips, pictures, *(_Row(name, ("questions", name, "right")) for name in families)]
+
+
+def _shares(rows: Sequence[_Row], sections: Figures) -> Iterator[tuple[int, Figures]]:
+    """Index and share of each row that was measured."""
+    for index, row in enumerate(rows):
+        share: Any = sections
+        for key in row.path:
+            share = share.get(key, {})
+        if share and share["share"] is not None:
+            yield index, share
+
+
+def _draw_bars(
+    axes: Axes, role: str, shares: Iterator[tuple[int, Figures]], offset: float, height: float
+) -> None:
+    """Draw the bars of one model.
+
+    Args:
+        axes: the plot.
+        role: of the model.
+        shares: index of the row and share of each bar.
+        offset: distance of the bars from the middles of their rows.
+        height: of a bar.
+    """
+    places = []
+    bars = []
+    for index, share in shares:
+        places.append(index + offset)
+        bars.append(share)
+    if not bars:
+        return
+    values, ends = _percentages(bars)
+    axes.barh(places, values, 0.9 * height, color=COLOURS[role], label=role)
+    axes.errorbar(values, places, xerr=ends, fmt="none", ecolor="black", elinewidth=0.8, capsize=2)
+
+
+def _draw_chance(axes: Axes, families: Figures, labels: Sequence[str]) -> None:
+    """Mark the accuracy of blind guessing in the rows of questions."""
+    label: str | None = CHANCE
+    for family, figures in families.items():
+        chance = figures["chance"]["share"]
+        if chance is None:
+            continue
+        row = labels.index(family)
+        places = [row - 0.45, row + 0.45]
+        axes.plot([100 * chance] * 2, places, color=RED, linewidth=2, label=label)
+        label = None  # one entry in the legend
+
+
+def _add_legend(figure: Figure, axes: Axes) -> None:
+    """Add a legend above the plot, in which the entry for chance comes last."""
+    entries = list(zip(*axes.get_legend_handles_labels(), strict=True))
+    entries.sort(key=lambda entry: entry[1] == CHANCE)
+    handles, labels = zip(*entries, strict=True)
+    figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
+
+
+def _percentages(shares: Sequence[Figures]) -> tuple[list[float], list[list[float]]]:
+    """Shares in percent, and the lengths of their whiskers."""
+    values = [100 * share["share"] for share in shares]
+    lows = [100 * share["low"] for share in shares]
+    highs = [100 * share["high"] for share in shares]
+    return values, whiskers(values, lows, highs)

@@ -1,4 +1,4 @@
-"""Where the draft ranks each of the target's own tokens, in one teacher-forced forward."""
+"""The draft's rank of each of the target's own tokens, from one teacher-forced forward."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from draftlens.ops.sampling import SamplingRule
 from draftlens.sequences.rows import Rows
 
 Ranks = list[int]
-"""Of each token of an answer behind its first: 1 where the draft would have guessed it."""
+"""The rank, from 1, of each token of an answer after its first; 1 is the draft's own guess."""
 
 
 def draft_ranks(
@@ -24,58 +24,79 @@ def draft_ranks(
     prompt: Prompt,
     answers: Sequence[Sequence[int]],
     prepared: Prepared,
-    vocab: int,
+    vocab_size: int,
 ) -> list[Ranks]:
-    """Ranks of the answers' tokens in the draft's scores, each behind the answer so far.
+    """Ranks of the answers' tokens in the draft's scores, each token given those before it.
 
     Args:
         draft: the model.
-        prompt: of B rows, as the draft sees it, perhaps pruned.
+        prompt: the draft's prompt of B rows, which may be pruned.
         answers: B rows of the target's ids.
-        prepared: the target's call, whose logits processors bend the draft's scores as they do in a
+        prepared: the target's call; its logits processors change the draft's scores as they do in a
             session.
-        vocab: ids that the target knows.
+        vocab_size: number of the target's ids. Ids that the draft lacks rank last.
+
+    Returns:
+        Ranks of each row's tokens after its first.
     """
-    longest = max(map(len, answers))
-    if longest < 2:
+    tokens = _padded(answers).to(draft.device)
+    if tokens.shape[1] < 2:
         return [[] for _ in answers]
-    table = torch.tensor(
-        [[*row, *[0] * (longest - len(row))] for row in answers], device=draft.device
-    )
-    cache = draft.new_cache(prompt, longest)
-    draft.prefill(prompt, cache)
-    count = longest - 1
-    steps = torch.arange(count, device=draft.device).expand(len(answers), -1)
-    # Padding stands behind each row's tokens, where no token sees it.
-    mask = trees.attention_mask(
-        cache.lengths, torch.ones(count, count, dtype=torch.bool, device=draft.device).tril()
-    )
-    known = table[:, :-1].clamp_max(draft.vocab_size - 1)
-    logits = draft.forward(known, prompt.positions(steps), cache, mask)[..., :vocab]
-    # Processors are bound to the target's ids: those that the draft lacks are there, but never
-    # likely.
-    logits = torch.nn.functional.pad(logits, (0, vocab - logits.shape[-1]), value=-torch.inf)
-    scores = _processed(logits, table, prepared)
-    ranks = _rank(scores, table[:, 1:])
+    logits = _teacher_forced_logits(draft, prompt, tokens[:, :-1])[..., :vocab_size]
+    # The processors expect the target's ids: ids that the draft lacks get a logit of -inf.
+    missing = vocab_size - logits.shape[-1]
+    logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
+    ranks = _rank(_processed(logits, tokens, prepared), tokens[:, 1:])
     return [row[: len(answer) - 1] for row, answer in zip(ranks.tolist(), answers, strict=True)]
 
 
-def _processed(logits: Tensor, table: Tensor, prepared: Prepared) -> Tensor:
-    """The logits ``[B, T, V]`` after the call's processors, each position with its own history."""
+def _padded(answers: Sequence[Sequence[int]]) -> Tensor:
+    """Answers of B rows with zeros after the shorter ones, int64 ``[B, T]``."""
+    rows = [torch.tensor(answer, dtype=torch.long) for answer in answers]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
+def _teacher_forced_logits(draft: Backbone, prompt: Prompt, tokens: Tensor) -> Tensor:
+    """The draft's logits ``[B, T, V]`` after each of T tokens ``[B, T]`` that follow the prompt."""
+    rows, count = tokens.shape
+    cache = draft.new_cache(prompt, count + 1)
+    draft.prefill(prompt, cache)
+    steps = torch.arange(count, device=draft.device).expand(rows, -1)
+    # Padding comes after each row's tokens, so a causal mask hides it from them.
+    causal = torch.ones(count, count, dtype=torch.bool, device=draft.device).tril()
+    mask = trees.attention_mask(cache.lengths, causal)
+    known_tokens = tokens.clamp_max(draft.vocab_size - 1)
+    return draft.forward(known_tokens, prompt.positions(steps), cache, mask)
+
+
+def _processed(logits: Tensor, tokens: Tensor, prepared: Prepared) -> Tensor:
+    """The logits ``[B, T, V]`` after the call's logits processors, each position with its own
+    history.
+
+    Args:
+        logits: float ``[B, T, V]``.
+        tokens: the answers, int64 ``[B, T + 1]``.
+        prepared: the target's call.
+    """
     rows = Rows(prepared.input_ids, SamplingRule(prepared.processors))
-    rows.tokens = table[:, :1].tolist()
-    answer = trees.chain(
-        table.shape[1] - 2
-    )  # as if the answer had been guessed behind its first token
-    return rows.rule.process(
-        logits, partial(rows.histories, answer, table[:, 1:], range(ROOT, len(answer)))
-    )
+    rows.tokens = tokens[:, :1].tolist()
+    # The rest of the answer takes the place of a chain of guesses after the first token.
+    answer = trees.chain(tokens.shape[1] - 2)
+    histories = partial(rows.histories, answer, tokens[:, 1:], range(ROOT, len(answer)))
+    return rows.rule.process(logits, histories)
 
 
 def _rank(scores: Tensor, tokens: Tensor) -> Tensor:
-    """Rank of each token, int64 ``[B, T]``, in scores ``[B, T, V]``; of equal scores the lower id
-    comes first."""
-    own = scores.gather(-1, tokens[..., None])
+    """Rank of each token in the scores at its position; of equal scores the lower id comes first.
+
+    Args:
+        scores: float ``[B, T, V]``.
+        tokens: int64 ``[B, T]``.
+
+    Returns:
+        Ranks from 1, int64 ``[B, T]``.
+    """
+    token_scores = scores.gather(-1, tokens[..., None])
     ids = torch.arange(scores.shape[-1], device=scores.device)
-    before = (scores > own) | ((scores == own) & (ids < tokens[..., None]))
-    return before.sum(-1) + 1
+    ties = (scores == token_scores) & (ids < tokens[..., None])
+    return ((scores > token_scores) | ties).sum(-1) + 1

@@ -1,40 +1,45 @@
-"""The whole evaluation, section by section, each saved as soon as it is finished."""
+"""The whole evaluation, section by section."""
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from draftlens.api import Engine
+from draftlens.core.files import write_json
 from draftlens.evaluate.accuracy import captions_right, questions_right
 from draftlens.evaluate.agreement import agreement, prunings, ranks_of, visual_dependence
-from draftlens.evaluate.asking import Answer, Asker, Done, side_of
+from draftlens.evaluate.answers import Answer, ModelAnswerer, OnAnswers, render_side
 from draftlens.evaluate.chance import SCENES, Guesses
-from draftlens.evaluate.environment import environment, model_facts
 from draftlens.evaluate.goals import goals
-from draftlens.evaluate.samples import FAMILIES, asked, captions
+from draftlens.evaluate.samples import FAMILIES, caption_samples, question_samples
+from draftlens.measure.environment import environment, model_facts, models_by_role
+from draftlens.measure.options import options_to_json
+from draftlens.measure.progress import ProgressListener, SilentProgress
 from draftlens.models.load import Loaded
 
-LONG = 5
-"""Long input is measured on one clip in so many."""
+LONG_INPUT_EVERY = 5
+"""Long input is measured on one clip out of this many."""
+
+COST = {"target": 1.0, "draft": 0.4}
+"""Work of one caption of a short clip by role, in units of the target's."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What to measure on.
+    """Options of an evaluation.
 
     Args:
-        clips: held-out scenes of each kind, and questions of each family.
-        frames: that clips are shown as. The first number is the usual one: questions, agreement and
-            visual dependence use it. The others are long input, for captions of one clip in LONG.
-        seed: other seeds take other held-out scenes.
-        guesses: training scenes that blind guessing learns from.
+        clips: number of held-out scenes of each kind, and of questions of each family.
+        frames: numbers of frames that a clip is shown as. The first is the usual one: questions,
+            agreement and visual dependence use it. The others are long input, for captions of one
+            clip out of LONG_INPUT_EVERY.
+        seed: different seeds use different held-out scenes.
+        guesses: number of training scenes that blind guessing learns from.
     """
 
     clips: int = 100
@@ -43,170 +48,178 @@ class Options:
     guesses: int = SCENES
 
 
-class Watcher(Protocol):
-    """Who looks on."""
-
-    def plan(self, work: float) -> None:
-        """All the work to come, in units of one caption of a short clip."""
-
-    def begin(self, section: str) -> None:
-        """A section begins."""
-
-    def done(self, work: float) -> None:
-        """So much more is done."""
+class EvaluationListener(ProgressListener, Protocol):
+    """Receives the progress of an evaluation, in units of one caption of a short clip, and its
+    report."""
 
     def saved(self, report: Mapping[str, Any]) -> None:
-        """A section is finished, and in the report."""
+        """Called after each section with the report so far."""
 
 
-class Unwatched:
-    """Nobody looks on."""
-
-    def plan(self, work: float) -> None:
-        """Nothing."""
-
-    def begin(self, section: str) -> None:
-        """Nothing."""
-
-    def done(self, work: float) -> None:
-        """Nothing."""
+class SilentEvaluation(SilentProgress):
+    """A listener that ignores every report."""
 
     def saved(self, report: Mapping[str, Any]) -> None:
-        """Nothing."""
+        """See `EvaluationListener`."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Section:
-    """A part of the report.
+    """A section of the report.
 
     Args:
-        path: its keys there.
-        make: measures it; told how to say that samples are done.
-        samples: how many it says.
-        cost: work of one, in units of one caption of a short clip.
+        path: keys of the section in the report.
+        measure: returns the section; its argument is called with numbers of finished samples.
+        samples: number of samples that it processes.
+        cost: work per sample, in units of one caption of a short clip.
     """
 
     path: tuple[str, ...]
-    make: Callable[[Done], Any]
+    measure: Callable[[OnAnswers], Any]
     samples: int
     cost: float
 
+    @property
+    def name(self) -> str:
+        """The path as words."""
+        return " ".join(self.path)
 
-@dataclass
+    @property
+    def work(self) -> float:
+        """Work of the whole section."""
+        return self.samples * self.cost
+
+
 class Evaluation:
-    """A target, perhaps with its draft, that is measured.
+    """The evaluation of a target, alone or with its draft.
 
     Args:
-        target, draft: loaded, and known to fit together.
-        options: what to measure on.
+        target: the loaded model.
+        draft: a model that fits the target, or None.
+        options: see `Options`.
     """
 
-    target: Loaded
-    draft: Loaded | None
-    options: Options = field(default_factory=Options)
+    def __init__(
+        self, target: Loaded, draft: Loaded | None, options: Options | None = None
+    ) -> None:
+        self.target = target
+        self.draft = draft
+        self.options = options or Options()
+        self.answerers = {
+            "target": ModelAnswerer(Engine(target, draft), render_side(target.processor))
+        }
+        if draft is not None:
+            self.answerers["draft"] = ModelAnswerer(
+                Engine(draft, None), render_side(draft.processor)
+            )
+        number, seed = self.options.clips, self.options.seed
+        self.frames = self.options.frames[0]
+        self.clips = caption_samples("clip", number, seed)
+        self.pictures = caption_samples("picture", number, seed)
+        self.families = {family: question_samples(family, number, seed) for family in FAMILIES}
+        self._guesses: Guesses | None = None
+        self._target_captions: list[Answer] = []  # of `clips` at the usual number of frames
 
-    def __post_init__(self) -> None:
-        side = side_of(self.target.processor)
-        self.askers = {"target": Asker(Engine(self.target, self.draft), side)}
-        if self.draft is not None:
-            self.askers["draft"] = Asker(Engine(self.draft, None), side_of(self.draft.processor))
-        self.frames, seed = self.options.frames[0], self.options.seed
-        self.clips = captions("clip", self.options.clips, seed)
-        self.pictures = captions("picture", self.options.clips, seed)
-        self.families = {family: asked(family, self.options.clips, seed) for family in FAMILIES}
-        self.guesses: Guesses | None = None
-        self.told: list[
-            Answer
-        ] = []  # the target's captions of self.clips at the usual number of frames
+    def run(self, listener: EvaluationListener | None = None) -> dict[str, Any]:
+        """Measure all sections.
 
-    def run(self, watcher: Watcher | None = None) -> dict[str, Any]:
-        """Measure everything; the report as JSON values, the same for the same arguments but for
-        `seconds`."""
-        watcher, sections = watcher or Unwatched(), self.sections()
+        Args:
+            listener: receives the progress and, after each section, the report.
+
+        Returns:
+            The report as JSON values, which depends only on the models and options, apart from
+            `seconds` and `environment`.
+        """
+        listener = listener or SilentEvaluation()
+        sections = self.sections()
         report = self._heading()
-        watcher.plan(sum(section.samples * section.cost for section in sections))
+        listener.plan(sum(section.work for section in sections))
         for section in sections:
-            name, begun = " ".join(section.path), time.perf_counter()
-            watcher.begin(name)
-            _put(report, section.path, section.make(_weighed(watcher.done, section.cost)))
+            start = time.perf_counter()
+            listener.begin(section.name)
+            figures = section.measure(_weighted(listener.done, section.cost))
+            _insert(report, section.path, figures)
             report["goals"] = goals(report)
-            report["seconds"][name] = round(time.perf_counter() - begun, 3)
+            report["seconds"][section.name] = round(time.perf_counter() - start, 3)
             report["finished"] = section is sections[-1]
-            watcher.saved(report)
+            listener.saved(report)
         return report
 
     def sections(self) -> list[Section]:
-        """What there is to measure, the most wanted first."""
-        long = self.options.frames[1:]
-        sections = self._accuracy("target", 1.0)
+        """All sections, the most important ones first."""
+        sections = self._accuracy_sections("target")
         if self.draft is not None:
-            sections += [
-                Section(("agreement",), self._agreement, len(self.clips), 0.2),
-                Section(("visual",), self._visual, len(self.clips), 1.0),
-                *self._accuracy("draft", 0.4),
-            ]
-        for who, cost in zip(self.askers, (1.0, 0.4), strict=False):
-            sections += [self._captions(who, frames, cost * frames / 16) for frames in long]
+            number = len(self.clips)
+            sections.append(Section(("agreement",), self._agreement, number, 0.2))
+            sections.append(Section(("visual",), self._visual_dependence, number, 1.0))
+            sections += self._accuracy_sections("draft")
+        for role in self.answerers:
+            for frames in self.options.frames[1:]:
+                sections.append(self._caption_section(role, frames, COST[role] * frames / 16))
         return sections
 
-    def _accuracy(self, who: str, cost: float) -> list[Section]:
-        number = sum(map(len, self.families.values()))
+    def _accuracy_sections(self, role: str) -> list[Section]:
+        cost = COST[role]
+        pictures = partial(self._pictures, role)
+        questions = partial(self._questions, role)
+        number_of_questions = sum(len(samples) for samples in self.families.values())
+        path = ("accuracy", role)
         return [
-            self._captions(who, self.frames, cost),
-            Section(
-                ("accuracy", who, "pictures"),
-                partial(self._pictures, who),
-                len(self.pictures),
-                cost / 2,
-            ),
-            Section(
-                ("accuracy", who, "questions"), partial(self._questions, who), number, cost / 6
-            ),
+            self._caption_section(role, self.frames, cost),
+            Section((*path, "pictures"), pictures, len(self.pictures), cost / 2),
+            Section((*path, "questions"), questions, number_of_questions, cost / 6),
         ]
 
-    def _captions(self, who: str, frames: int, cost: float) -> Section:
-        clips = (
-            self.clips if frames == self.frames else self.clips[: max(1, len(self.clips) // LONG)]
-        )
+    def _caption_section(self, role: str, frames: int, cost: float) -> Section:
+        path = ("accuracy", role, "captions", str(frames))
+        number = len(self.clips)
+        if frames != self.frames:
+            number = max(1, number // LONG_INPUT_EVERY)
+        return Section(path, partial(self._captions, role, frames, number), number, cost)
 
-        def make(done: Done) -> dict[str, Any]:
-            answers = self.askers[who].answer(clips, frames, done)
-            if who == "target" and frames == self.frames:
-                self.told = answers
-            tokens = self.askers[who].visual_tokens(clips[0], frames)
-            return {"frames": frames, "visual_tokens": tokens, **captions_right(clips, answers)}
+    def _captions(
+        self, role: str, frames: int, number: int, on_answers: OnAnswers
+    ) -> dict[str, Any]:
+        clips = self.clips[:number]
+        answers = self.answerers[role].answer(clips, frames, on_answers)
+        if role == "target" and frames == self.frames:
+            self._target_captions = answers
+        tokens = self.answerers[role].visual_tokens(clips[0], frames)
+        return {"frames": frames, "visual_tokens": tokens, **captions_right(clips, answers)}
 
-        return Section(("accuracy", who, "captions", str(frames)), make, len(clips), cost)
-
-    def _pictures(self, who: str, done: Done) -> dict[str, Any]:
-        answers = self.askers[who].answer(self.pictures, 1, done)
-        tokens = self.askers[who].visual_tokens(self.pictures[0], 1)
+    def _pictures(self, role: str, on_answers: OnAnswers) -> dict[str, Any]:
+        answers = self.answerers[role].answer(self.pictures, 1, on_answers)
+        tokens = self.answerers[role].visual_tokens(self.pictures[0], 1)
         return {"visual_tokens": tokens, **captions_right(self.pictures, answers)}
 
-    def _questions(self, who: str, done: Done) -> dict[str, Any]:
-        self.guesses = self.guesses or Guesses(self.options.guesses)
-        return questions_right(self.askers[who], self.families, self.frames, self.guesses, done)
+    def _questions(self, role: str, on_answers: OnAnswers) -> dict[str, Any]:
+        if self._guesses is None:
+            self._guesses = Guesses(self.options.guesses)
+        answerer = self.answerers[role]
+        return questions_right(answerer, self.families, self.frames, self._guesses, on_answers)
 
-    def _agreement(self, done: Done) -> dict[str, Any]:
-        everything = [prunings()[0]]
-        (ranks,) = ranks_of(
-            self.askers["target"], self.clips, self.told, self.frames, everything, done
-        )
-        return agreement(self.clips, self.told, ranks, self._decode)
+    def _agreement(self, on_answers: OnAnswers) -> dict[str, Any]:
+        captions = self._target_captions
+        answerer = self.answerers["target"]
+        unpruned = prunings()[:1]
+        (ranks,) = ranks_of(answerer, self.clips, captions, self.frames, unpruned, on_answers)
+        return agreement(self.clips, captions, ranks, self._decode)
 
-    def _visual(self, done: Done) -> dict[str, Any]:
-        tried = prunings()
-        ranks = ranks_of(self.askers["target"], self.clips, self.told, self.frames, tried, done)
-        return visual_dependence(tried, ranks, self.options.seed)
+    def _visual_dependence(self, on_answers: OnAnswers) -> dict[str, Any]:
+        captions = self._target_captions
+        answerer = self.answerers["target"]
+        all_prunings = prunings()
+        ranks = ranks_of(answerer, self.clips, captions, self.frames, all_prunings, on_answers)
+        return visual_dependence(all_prunings, ranks, self.options.seed)
 
     def _decode(self, ids: list[int]) -> str:
         text: str = self.target.processor.tokenizer.decode(ids, skip_special_tokens=True)
         return text
 
     def _heading(self) -> dict[str, Any]:
-        models = {"target": self.target} | ({} if self.draft is None else {"draft": self.draft})
+        models = models_by_role(self.target, self.draft)
         return {
-            "arguments": asdict(self.options) | {"frames": list(self.options.frames)},
+            "arguments": options_to_json(self.options),
             "environment": environment(self.target.backbone.device),
             "models": {role: model_facts(model) for role, model in models.items()},
             "seconds": {},
@@ -215,17 +228,19 @@ class Evaluation:
 
 
 def save(report: Mapping[str, Any], file: Path) -> None:
-    """Write the report as JSON, whole or not at all."""
-    part = file.with_name(file.name + ".part")
-    part.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(part, file)
+    """Write the report as JSON, atomically.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    write_json(file, report)
 
 
-def _weighed(done: Callable[[float], None], cost: float) -> Done:
+def _weighted(done: Callable[[float], None], cost: float) -> OnAnswers:
     return lambda count: done(count * cost)
 
 
-def _put(report: dict[str, Any], path: Sequence[str], value: Any) -> None:
+def _insert(report: dict[str, Any], path: Sequence[str], value: Any) -> None:
     for key in path[:-1]:
         report = report.setdefault(key, {})
     report[path[-1]] = value

@@ -1,5 +1,5 @@
-"""What is asked: held-out scenes and one question about each, from seeds that no other part of
-draftlens uses."""
+"""Samples of the evaluation: held-out scenes with one request each, from seeds that no other part
+of draftlens uses."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from draftlens.world import (
     Turn,
     differences,
     follow_ups,
-    marked_caption,
-    marked_still_caption,
     questions,
     sample_pair,
     sample_scene,
     sample_still,
     small_talk,
+    marked_caption,
+    marked_still_caption,
 )
 from draftlens.world.samples import Sample
 
@@ -38,87 +38,108 @@ FAMILIES = {
     "edit": "pair",
     "text only": "talk",
 }
-"""Family of questions to the kind of sample that it is asked about; `picture` is any question about
-one picture."""
+"""Family of questions to the kind of sample that its questions are about. The family `picture`
+holds all questions about one picture."""
 
-SPAN = 1_000_000  # seeds from HELD_OUT on for each --seed; the first span is left to the bundled clips and training
-PICTURES, QUESTIONS, FAMILY = (
-    100_000,
-    200_000,
-    50_000,
-)  # where parts of a span begin, and how long a family's is
+KINDS = tuple(dict.fromkeys(FAMILIES.values()))
+
+SEEDS_PER_RUN = 1_000_000
+"""Scene seeds reserved for each value of ``--seed``. The first million after HELD_OUT belongs to
+the bundled clips and to training."""
+
+PICTURES = 100_000
+"""Offset of the seeds of picture captions."""
+
+QUESTIONS = 200_000
+"""Offset of the seeds of questions."""
+
+SEEDS_PER_FAMILY = 50_000
 
 
-def captions(kind: str, number: int, seed: int) -> list[Sample]:
-    """Held-out scenes, one a sample, each with the request for its caption in the first wording.
+def caption_samples(kind: str, number: int, seed: int) -> list[Sample]:
+    """Held-out scenes, each with the request for its caption in the first wording.
 
     Args:
         kind: `clip` or `picture`.
-        number: of samples.
-        seed: other seeds give other scenes.
+        number: number of samples.
+        seed: different seeds give different scenes.
     """
+    first = _first_seed(seed)
     if kind == "clip":
-        scenes = [sample_scene(s) for s in range(_span(seed), _span(seed) + number)]
-        return [
-            Sample(kind, (s,), (Turn(VIDEO_PROMPTS[0], marked_caption(s), "caption"),))
-            for s in scenes
-        ]
-    scenes = [
-        sample_still(s) for s in range(_span(seed) + PICTURES, _span(seed) + PICTURES + number)
-    ]
-    return [
-        Sample(kind, (s,), (Turn(IMAGE_PROMPTS[0], marked_still_caption(s), "caption"),))
-        for s in scenes
-    ]
+        return [_clip_caption(sample_scene(first + index)) for index in range(number)]
+    return [_picture_caption(sample_still(first + PICTURES + index)) for index in range(number)]
 
 
-def asked(family: str, number: int, seed: int) -> list[Sample]:
-    """One question of a family for each of `number` held-out scenes; scenes that allow none are
-    passed over."""
-    first = _span(seed) + QUESTIONS + FAMILY * list(FAMILIES).index(family)
-    return list(islice(_drawn(family, first), number))
-
-
-def pool(family: str, shown: tuple[Scene, ...], rng: np.random.Generator) -> list[Sample]:
-    """Every question of a family about a scene; a follow-up comes behind the question it follows.
+def question_samples(family: str, number: int, seed: int) -> list[Sample]:
+    """Held-out scenes, each with one question of a family; scenes that allow none are skipped.
 
     Args:
-        shown: what `shown_by` gave for the family's kind.
+        family: one of FAMILIES.
+        number: number of samples.
+        seed: different seeds give different scenes.
+    """
+    place = list(FAMILIES).index(family)
+    first = _first_seed(seed) + QUESTIONS + SEEDS_PER_FAMILY * place
+    return list(islice(_random_questions(family, first), number))
+
+
+def possible_samples(
+    family: str, scenes: tuple[Scene, ...], rng: np.random.Generator
+) -> list[Sample]:
+    """Every question of a family about the scenes, a sample each. A follow-up question comes with
+    the question before it.
+
+    Args:
+        family: one of FAMILIES.
+        scenes: as `scenes_of` returns them for the family's kind.
         rng: draws a question that needs no picture.
     """
     kind = FAMILIES[family]
+    dialogues: list[tuple[Turn, ...]]
     if kind == "talk":
-        dialogues: list[tuple[Turn, ...]] = [(small_talk(rng),)]
+        dialogues = [(small_talk(rng),)]
     elif kind == "pair":
-        dialogues = [(turn,) for turn in differences(*shown) if turn.family == family]
+        dialogues = [(turn,) for turn in differences(*scenes) if turn.family == family]
     elif family == "follow-up":
-        dialogues = list(follow_ups(shown[0], still=False))
+        dialogues = list(follow_ups(scenes[0], still=False))
     else:
-        turns = questions(shown[0], still=kind == "picture")
+        turns = questions(scenes[0], still=kind == "picture")
         dialogues = [(turn,) for turn in turns if family in ("picture", turn.family)]
-    return [Sample(kind, shown, turns) for turns in dialogues]
+    return [Sample(kind, scenes, turns) for turns in dialogues]
 
 
-def shown_by(kind: str, seed: int) -> tuple[Scene, ...]:
-    """What the sample of this kind and seed shows."""
+def scenes_of(kind: str, seed: int) -> tuple[Scene, ...]:
+    """The scenes that a sample of this kind and seed shows."""
     if kind == "talk":
         return ()
     if kind == "pair":
         return sample_pair(seed)
-    return (sample_still(seed) if kind == "picture" else sample_scene(seed),)
+    if kind == "picture":
+        return (sample_still(seed),)
+    return (sample_scene(seed),)
 
 
 def wording(question: str) -> str:
-    """A question without the words and numbers of its scene."""
+    """A question with an ellipsis in place of each word or number of its scene."""
     return re.sub(r"\b([A-Z]{2,}|[0-9]+)\b", "…", question)
 
 
-def _drawn(family: str, first: int) -> Iterator[Sample]:
-    for seed in count(first):
+def _clip_caption(scene: Scene) -> Sample:
+    return Sample("clip", (scene,), (Turn(VIDEO_PROMPTS[0], marked_caption(scene), "caption"),))
+
+
+def _picture_caption(scene: Scene) -> Sample:
+    return Sample("picture", (scene,), (Turn(IMAGE_PROMPTS[0], marked_still_caption(scene), "caption"),))
+
+
+def _random_questions(family: str, first_seed: int) -> Iterator[Sample]:
+    """One random question about each scene from a seed on, without end."""
+    for seed in count(first_seed):
         rng = np.random.default_rng([seed, 3])
-        if found := pool(family, shown_by(FAMILIES[family], seed), rng):
-            yield found[int(rng.integers(len(found)))]
+        samples = possible_samples(family, scenes_of(FAMILIES[family], seed), rng)
+        if samples:
+            yield samples[int(rng.integers(len(samples)))]
 
 
-def _span(seed: int) -> int:
-    return HELD_OUT + SPAN * (1 + seed)
+def _first_seed(seed: int) -> int:
+    return HELD_OUT + SEEDS_PER_RUN * (1 + seed)

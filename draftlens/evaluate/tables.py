@@ -1,210 +1,237 @@
-"""The report as tables: for the terminal and for Markdown."""
+"""The report of an evaluation as tables, for the terminal and for Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from draftlens.measure.tables import Table, format_number, markdown_page
+
 Figures = Mapping[str, Any]
-NONE = "–"
 
+MISSING = "–"
 
-@dataclass(frozen=True)
-class Table:
-    """Rows of words under a title.
+TEXT_NAMES = {
+    "secret": "secret word",
+    "all": "all of them",
+    "named": "named rightly, of all named",
+}
+"""Names of rows for kinds of text that are not named as they are."""
 
-    Args:
-        title: what they are.
-        columns: their heads.
-        rows: each as long as `columns`.
-        note: what has to be known to read them.
-    """
-
-    title: str
-    columns: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    note: str = ""
+MET = {True: "yes", False: "no", None: "not measured"}
 
 
 def tables(report: Figures) -> Iterator[Table]:
-    """Everything that the report holds so far."""
-    for who, figures in report.get("accuracy", {}).items():
-        yield from _accuracy(who, figures)
+    """Tables of all sections that the report holds.
+
+    Args:
+        report: of `Evaluation.run`; may be unfinished.
+    """
+    for role, figures in report.get("accuracy", {}).items():
+        yield from _accuracy(role, figures)
     if "agreement" in report:
         yield from _agreement(report["agreement"])
     if "visual" in report:
-        yield _visual(report["visual"])
+        yield _visual_dependence(report["visual"])
     if "goals" in report:
         yield _goals(report["goals"])
 
 
 def markdown(report: Figures) -> str:
-    """The report as a Markdown document."""
-    parts = ["# draftlens evaluate", about(report)]
-    for table in tables(report):
-        marks = "|".join(["---", *["---:"] * (len(table.columns) - 1)])
-        lines = [f"## {table.title}", "", f"| {' | '.join(table.columns)} |", f"|{marks}|"]
-        lines += [f"| {' | '.join(row)} |" for row in table.rows]
-        parts.append("\n".join([*lines, *(["", table.note] if table.note else [])]))
-    return "\n\n".join(parts) + "\n"
+    """The report as a Markdown page."""
+    return markdown_page("draftlens evaluate", about(report), tables(report))
 
 
 def about(report: Figures) -> str:
-    """One paragraph: which models, what on, where."""
-    models = ", ".join(
-        f"{role} {facts['name']} ({facts['class']}, {facts['parameters'] / 1e6:.2f}M "
-        f"parameters, {facts['dtype']})"
-        for role, facts in report["models"].items()
-    )
-    given, where = report["arguments"], report["environment"]
+    """One paragraph on models, options and environment of the report."""
+    models = ", ".join(_model(role, facts) for role, facts in report["models"].items())
+    options = report["arguments"]
+    environment = report["environment"]
     packages = ", ".join(
-        f"{name} {where['packages'][name]}" for name in ("draftlens", "torch", "transformers")
+        f"{name} {environment['packages'][name]}" for name in ("draftlens", "torch", "transformers")
     )
-    commit = f", commit {where['commit']}" if where["commit"] else ""
-    unfinished = "" if report["finished"] else " Not finished: only these sections were."
-    return (
-        f"{models[0].upper()}{models[1:]}; {given['clips']} held-out clips, seed {given['seed']}; "
-        f"{where['machine']}, {packages}{commit}.{unfinished} Intervals are 95%."
-    )
+    commit = f", commit {environment['commit']}" if environment["commit"] else ""
+    sentences = [
+        f"{models[0].upper()}{models[1:]}; {options['clips']} held-out clips, seed "
+        f"{options['seed']}; {environment['machine']}, {packages}{commit}."
+    ]
+    if not report["finished"]:
+        sentences.append("Not finished: only these sections were measured.")
+    sentences.append("Intervals are 95%.")
+    return " ".join(sentences)
 
 
-def percent(share: Figures, interval: bool = True) -> str:
-    """A share in percent with its interval."""
+def percent(share: Figures) -> str:
+    """A share in percent; a dash if nothing was counted."""
+    return MISSING if share["share"] is None else f"{100 * share['share']:.1f}%"
+
+
+def percent_interval(share: Figures) -> str:
+    """A share in percent with its interval; a dash if nothing was counted."""
     if share["share"] is None:
-        return NONE
-    ends = f" [{100 * share['low']:.1f}, {100 * share['high']:.1f}]" if interval else ""
-    return f"{100 * share['share']:.1f}%{ends}"
+        return MISSING
+    return f"{percent(share)} [{100 * share['low']:.1f}, {100 * share['high']:.1f}]"
 
 
-def _accuracy(who: str, figures: Figures) -> Iterator[Table]:
-    shown = [(f"clips, {n} frames", c) for n, c in figures.get("captions", {}).items()]
-    shown += [("pictures", figures["pictures"])] if "pictures" in figures else []
-    if shown:
-        columns = ("", "asked", "visual tokens", "right word for word", "facts right")
-        rows = [
-            (
-                name,
-                str(c["asked"]),
-                str(c["visual_tokens"]),
-                percent(c["exact"]),
-                percent(c["facts"]),
-            )
-            for name, c in shown
-        ]
-        yield Table(f"Captions of the {who}", columns, rows)
-        heads = tuple(name for name, _ in shown)
-        kinds = dict.fromkeys(kind for _, c in shown for kind in c["kinds"])
-        facts = [(kind, *(_cell(c["kinds"].get(kind)) for _, c in shown)) for kind in kinds]
-        note = "Right of all stated or to be stated: what a caption invents counts as wrong."
-        yield Table(f"Facts by kind, {who}", ("fact", *heads), facts, note)
-        kinds = dict.fromkeys(kind for _, c in shown for kind in c["texts"])
-        names = {
-            "secret": "secret word",
-            "all": "all of them",
-            "named": "named rightly, of all named",
-        }
-        texts = [
-            (names.get(kind, kind), *(_cell(c["texts"][kind], True) for _, c in shown))
-            for kind in kinds
-        ]
-        yield Table(f"Text on the screen, {who}", ("named in the caption", *heads), texts)
+def _model(role: str, facts: Figures) -> str:
+    size = f"{facts['parameters'] / 1e6:.2f}M parameters"
+    return f"{role} {facts['name']} ({facts['class']}, {size}, {facts['dtype']})"
+
+
+def _accuracy(role: str, figures: Figures) -> Iterator[Table]:
+    captions = {
+        f"clips, {frames} frames": section
+        for frames, section in figures.get("captions", {}).items()
+    }
+    if "pictures" in figures:
+        captions["pictures"] = figures["pictures"]
+    if captions:
+        yield _captions(role, captions)
+        yield _facts(role, captions)
+        yield _texts(role, captions)
     if "questions" in figures:
-        yield _questions(f"Questions to the {who}", figures["questions"])
+        yield _questions(role, figures["questions"])
 
 
-def _cell(share: Figures | None, interval: bool = False) -> str:
-    return (
-        NONE
-        if share is None or share["share"] is None
-        else f"{percent(share, interval)} of {share['total']}"
-    )
+def _captions(role: str, captions: Figures) -> Table:
+    columns = ("", "asked", "visual tokens", "right word for word", "facts right")
+    rows = []
+    for name, section in captions.items():
+        counts = (str(section["asked"]), str(section["visual_tokens"]))
+        exact = percent_interval(section["exact"])
+        rows.append((name, *counts, exact, percent_interval(section["facts"])))
+    return Table(f"Captions of the {role}", columns, rows)
 
 
-def _questions(title: str, families: Figures) -> Table:
+def _facts(role: str, captions: Figures) -> Table:
+    rows = []
+    for kind in _keys(section["kinds"] for section in captions.values()):
+        shares = [section["kinds"].get(kind) for section in captions.values()]
+        rows.append((kind, *(_fact_cell(share) for share in shares)))
+    note = "Right of all stated or to be stated: what a caption invents counts as wrong."
+    return Table(f"Facts by kind, {role}", ("fact", *captions), rows, note)
+
+
+def _texts(role: str, captions: Figures) -> Table:
+    rows = []
+    for kind in _keys(section["texts"] for section in captions.values()):
+        shares = [section["texts"][kind] for section in captions.values()]
+        rows.append((TEXT_NAMES.get(kind, kind), *(_text_cell(share) for share in shares)))
+    columns = ("named in the caption", *captions)
+    return Table(f"Text on the screen, {role}", columns, rows)
+
+
+def _keys(sections: Iterator[Figures]) -> list[str]:
+    """Keys of all sections, without repetition."""
+    return list(dict.fromkeys(key for section in sections for key in section))
+
+
+def _fact_cell(share: Figures | None) -> str:
+    if share is None or share["share"] is None:
+        return MISSING
+    return f"{percent(share)} of {share['total']}"
+
+
+def _text_cell(share: Figures) -> str:
+    if share["share"] is None:
+        return MISSING
+    return f"{percent_interval(share)} of {share['total']}"
+
+
+def _questions(role: str, families: Figures) -> Table:
     rows = []
     for family, figures in families.items():
         rows.append(_question(family, figures))
-        rows += [
-            _question(f"· {question}", of) for question, of in figures.get("wordings", {}).items()
-        ]
-    note = "Chance is what the best constant answer to each question gets, learned from training scenes."
-    return Table(
-        title, ("family", "asked", "right word for word", "chance", "above chance"), rows, note
+        for question, part in figures.get("wordings", {}).items():
+            rows.append(_question(f"· {question}", part))
+    columns = ("family", "asked", "right word for word", "chance", "above chance")
+    note = (
+        "Chance is the accuracy of the best constant answer to each question, learned from "
+        "training scenes."
     )
+    return Table(f"Questions to the {role}", columns, rows, note)
 
 
 def _question(name: str, figures: Figures) -> tuple[str, ...]:
-    above = NONE if figures["above"] is None else f"{100 * figures['above']:+.1f}"
-    return (
-        name,
-        str(figures["right"]["total"]),
-        percent(figures["right"]),
-        percent(figures["chance"], False),
-        above,
-    )
+    above = MISSING if figures["above"] is None else f"{100 * figures['above']:+.1f}"
+    right = figures["right"]
+    return name, str(right["total"]), percent_interval(right), percent(figures["chance"]), above
 
 
 def _agreement(figures: Figures) -> Iterator[Table]:
-    rows = [("ranked first", percent(figures["agreed"]))]
-    rows += [
-        (f"among the first {n}", percent(share)) for n, share in figures["top"].items() if n != "1"
-    ]
-    rows += [("ranked first, of tokens that tell what was seen", percent(figures["seen"]))]
-    rows += [("ranked first, of connecting words", percent(figures["connecting"]))]
+    yield _rank_table(figures)
+    yield _length_table(figures)
+    yield _depth_table(figures)
+
+
+def _rank_table(figures: Figures) -> Table:
+    rows = [("ranked first", percent_interval(figures["agreed"]))]
+    for rank, share in figures["top"].items():
+        if rank != "1":
+            rows.append((f"among the first {rank}", percent_interval(share)))
+    for name, key in (
+        ("tokens that state something visible", "seen"),
+        ("connecting words", "connecting"),
+    ):
+        rows.append((f"ranked first, of {name}", percent_interval(figures[key])))
     note = (
         f"Of {figures['agreed']['total']} tokens of the target's captions of {figures['clips']} "
-        f"clips; the last two "
-        f"rows count the {figures['right_captions']} captions that are right word for word."
+        f"clips; the last two rows count the {figures['right_captions']} captions that are right "
+        f"word for word."
     )
-    yield Table("The target's tokens in the draft's eyes", ("", "share"), rows, note)
-    lengths = [(gamma, _number(length)) for gamma, length in figures["acceptance_length"].items()]
+    return Table("The draft's ranks of the target's tokens", ("", "share"), rows, note)
+
+
+def _length_table(figures: Figures) -> Table:
+    lengths = [
+        (gamma, format_number(length, 2, MISSING))
+        for gamma, length in figures["acceptance_length"].items()
+    ]
     note = "Tokens emitted by verification passes / passes, bonus token included."
-    yield Table("Mean acceptance length", ("γ", "length"), lengths, note)
-    depths = [(depth, percent(share)) for depth, share in figures["by_depth"].items()]
+    return Table("Mean acceptance length", ("γ", "length"), lengths, note)
+
+
+def _depth_table(figures: Figures) -> Table:
+    depths = [(depth, percent_interval(share)) for depth, share in figures["by_depth"].items()]
     note = (
         f"Share of guesses accepted where all before them in the pass were, at γ = {len(depths)}."
     )
-    yield Table("Acceptance by depth", ("depth", "accepted"), depths, note)
+    return Table("Acceptance by depth", ("depth", "accepted"), depths, note)
 
 
-def _visual(figures: Figures) -> Table:
-    rows = [
-        (
-            f"{100 * (1 - row['removed']):g}%",
-            percent(row["agreed"], False),
-            f"{row['acceptance_length']:.2f} {_ends(row['length_interval'])}",
-            NONE
-            if row["fall"] is None
-            else f"{100 * row['fall']:z.1f}% {_ends(row['fall_interval'], 100)}",
-        )
-        for row in figures["kept"]
-    ]
+def _visual_dependence(figures: Figures) -> Table:
     columns = (
         "visual tokens left to the draft",
         "ranked first",
         "mean acceptance length",
         "lower by",
     )
+    rows = []
+    for row in figures["kept"]:
+        low, high = row["length_interval"]
+        length = f"{row['acceptance_length']:.2f} [{low:.2f}, {high:.2f}]"
+        remaining = f"{100 * (1 - row['removed']):g}%"
+        rows.append((remaining, percent(row["agreed"]), length, _fall(row)))
     draws = max(row["draws"] for row in figures["kept"])
-    note = f"Chosen at random, {draws} draws each, at γ = {figures['gamma']}; intervals over {figures['clips']} clips."
+    note = (
+        f"Chosen at random, {draws} draws each, at γ = {figures['gamma']}; intervals over "
+        f"{figures['clips']} clips."
+    )
     return Table("Visual dependence of the draft", columns, rows, note)
 
 
-def _ends(interval: tuple[float, float] | list[float], times: float = 1) -> str:
-    low, high = (times * end for end in interval)
-    return f"[{low:z.1f}, {high:z.1f}]" if times != 1 else f"[{low:.2f}, {high:.2f}]"
+def _fall(row: Figures) -> str:
+    if row["fall"] is None:
+        return MISSING
+    low, high = row["fall_interval"]
+    return f"{100 * row['fall']:z.1f}% [{100 * low:z.1f}, {100 * high:z.1f}]"
 
 
-def _number(value: float | None) -> str:
-    return NONE if value is None else f"{value:.2f}"
-
-
-def _goals(reached: list[Figures]) -> Table:
+def _goals(goals: Sequence[Figures]) -> Table:
     rows = []
-    for goal in reached:
-        percents = "%" in goal["asked"] and goal["figure"] is not None
-        figure = f"{100 * goal['figure']:.1f}%" if percents else _number(goal["figure"])
-        met = {True: "yes", False: "no", None: "not measured"}[goal["met"]]
-        rows.append((goal["goal"], figure, goal["asked"], met))
-    return Table("Asked of the embedded pair", ("", "figure", "asked", "met"), rows)
+    for goal in goals:
+        figure = format_number(goal["figure"], 2, MISSING)
+        if "%" in goal["asked"] and goal["figure"] is not None:
+            figure = f"{100 * goal['figure']:.1f}%"
+        rows.append((goal["goal"], figure, goal["asked"], MET[goal["met"]]))
+    return Table("Goals for the embedded pair", ("", "figure", "goal", "met"), rows)

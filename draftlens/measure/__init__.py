@@ -1,1 +1,1 @@
-"""What benchmarks and evaluations share."""
+"""Building blocks that `draftlens.bench`, `draftlens.evaluate` and the benchmark scripts share."""

@@ -1,9 +1,10 @@
-"""Stock `generate` beside ours: the reference of every claim, timed and compared token by token."""
+"""Stock `generate`, the reference of every measurement: run, timed and compared token by token."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +23,9 @@ class StockRun:
     Args:
         tokens: per row the new token ids, trimmed as `Result.tokens` are.
         e2e: seconds of the call.
-        ttft: seconds to the first token; with several rows, which stock `generate` does not stream,
-            those of the call.
-        logits: raw logits of each step, float ``[steps, B, V]``, if they were asked for.
+        ttft: seconds to the first token. Stock `generate` streams a single row only: with several
+            rows these are the seconds of the whole call.
+        logits: raw logits of each step, float ``[steps, B, V]``, if they were requested.
     """
 
     tokens: list[list[int]]
@@ -40,12 +41,13 @@ class StockRun:
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where two answers first differ.
+    """The first token in which two answers differ.
 
     Args:
-        row, index: which token.
+        row, index: position of the token.
         stock, ours: the ids; None where an answer had already ended.
-        margin: stock's logit of its own token minus that of ours: how near the tie was.
+        margin: stock's logit of its own token minus its logit of ours, which is small for a near
+            tie; None without logits or where an answer had already ended.
     """
 
     row: int
@@ -55,23 +57,29 @@ class Divergence:
     margin: float | None
 
 
-class _Watch(BaseStreamer):  # type: ignore[misc]
-    """Notes when the first token came and hands all of them on."""
+class _TokenTimer(BaseStreamer):  # type: ignore[misc]
+    """A streamer that records the time of each new token and passes its id on.
+
+    Args:
+        on_token: called with every new id.
+    """
 
     def __init__(self, on_token: Callable[[int], None] | None) -> None:
-        self.on_token, self.times, self.prompt_seen = on_token, list[float](), False
+        self.on_token = on_token
+        self.times: list[float] = []
+        self.has_prompt = False
 
     def put(self, value: Tensor) -> None:
-        if not self.prompt_seen:
-            self.prompt_seen = True
+        if not self.has_prompt:  # `generate` sends the prompt first
+            self.has_prompt = True
             return
         self.times.append(time.perf_counter())
-        if self.on_token:
+        if self.on_token is not None:
             for token in value.flatten().tolist():
                 self.on_token(token)
 
     def end(self) -> None:
-        """Nothing to flush."""
+        """Do nothing: no token is held back."""
 
 
 def run_stock(
@@ -83,65 +91,110 @@ def run_stock(
     assistant: Any = None,
     **options: Any,
 ) -> StockRun:
-    """Call the unmodified library's ``model.generate``.
+    """Call and time the unmodified library's ``model.generate``.
 
     Args:
         target: the model; its `generate` is called as any user would.
-        inputs: the processor's.
-        on_token: told every new id (with one row).
-        keep_logits: whether `StockRun.logits` is wanted.
+        inputs: output of the processor.
+        on_token: called with every new id; only with a single row.
+        keep_logits: whether to return `StockRun.logits`.
         assistant: a draft model for stock assisted generation.
         options: as for `draftlens.generate`.
     """
-    moved = {
-        key: value.to(target.device) if isinstance(value, Tensor) else value
-        for key, value in inputs.items()
-    }
-    given = {name: value for name, value in options.items() if value is not None}
+    prompt = left_padded(_moved(inputs, target.device))
+    rows, length = inputs["input_ids"].shape
+    timer = _TokenTimer(on_token)
+    settings = {name: value for name, value in options.items() if value is not None}
     if assistant is not None:
-        given["assistant_model"] = assistant
+        settings["assistant_model"] = assistant
     if keep_logits:
-        given |= {"return_dict_in_generate": True, "output_logits": True}
-    watch = _Watch(on_token)
+        settings |= {"return_dict_in_generate": True, "output_logits": True}
+    if rows == 1:  # stock `generate` streams one row only
+        settings["streamer"] = timer
     start = time.perf_counter()
-    single = moved["input_ids"].shape[0] == 1  # stock generate streams one row only
-    output = target.model.generate(
-        **left_padded(moved), **given, streamer=watch if single else None
-    )
+    output = target.model.generate(**prompt, **settings)
     end = time.perf_counter()
+    ttft = (timer.times[0] if timer.times else end) - start
     sequences = output.sequences if keep_logits else output
-    length = moved["input_ids"].shape[1]
-    tokens = [trim(row, _eos(target.model, options)) for row in sequences[:, length:].tolist()]
     logits = torch.stack(output.logits) if keep_logits else None
-    return StockRun(tokens, end - start, (watch.times or [end])[0] - start, logits)
+    eos_ids = _eos_ids(target.model, options)
+    tokens = [trim(row, eos_ids) for row in sequences[:, length:].tolist()]
+    return StockRun(tokens, end - start, ttft, logits)
+
+
+@contextmanager
+def assistant_settings(model: Any, settings: Mapping[str, Any]) -> Iterator[None]:
+    """Set fields of a draft model's generation config, where stock assisted generation reads them,
+    and restore them at the end.
+
+    Args:
+        model: the draft model.
+        settings: names and values of the fields.
+    """
+    config = model.generation_config
+    previous = {name: getattr(config, name) for name in settings}
+    config.update(**settings)
+    try:
+        yield
+    finally:
+        config.update(**previous)
 
 
 def trim(row: list[int], eos: frozenset[int]) -> list[int]:
     """A row of `generate`'s output up to and including its first end-of-sequence id."""
-    end = next((index for index, token in enumerate(row) if token in eos), len(row) - 1)
-    return row[: end + 1]
+    for index, token in enumerate(row):
+        if token in eos:
+            return row[: index + 1]
+    return row
 
 
 def first_divergence(stock: StockRun, ours: list[list[int]]) -> Divergence | None:
-    """The first token that differs, or None if the answers are identical."""
-    for row, (a, b) in enumerate(zip(stock.tokens, ours, strict=True)):
-        if a == b:
-            continue
-        index = next(
-            (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
-        )
-        theirs = a[index] if index < len(a) else None
-        mine = b[index] if index < len(b) else None
-        margin = None
-        if stock.logits is not None and theirs is not None and mine is not None:
-            step = stock.logits[index, row]
-            margin = float(step[theirs] - step[mine])
-        return Divergence(row, index, theirs, mine, margin)
+    """The first token that differs, or None if the answers are identical.
+
+    Args:
+        stock: the reference.
+        ours: per row the ids of the other answer.
+    """
+    for row, (stock_ids, our_ids) in enumerate(zip(stock.tokens, ours, strict=True)):
+        if stock_ids != our_ids:
+            return _divergence(stock, row, stock_ids, our_ids)
     return None
 
 
-def _eos(model: Any, options: Mapping[str, Any]) -> frozenset[int]:
+def _moved(inputs: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    """The inputs with all tensors on a device."""
+    moved = dict(inputs)
+    for name, value in inputs.items():
+        if isinstance(value, Tensor):
+            moved[name] = value.to(device)
+    return moved
+
+
+def _divergence(
+    stock: StockRun, row: int, stock_ids: Sequence[int], our_ids: Sequence[int]
+) -> Divergence:
+    """Where two different rows begin to differ."""
+    shared = min(len(stock_ids), len(our_ids))
+    index = 0
+    while index < shared and stock_ids[index] == our_ids[index]:
+        index += 1
+    if index == shared:  # one of the answers ended
+        stock_id = stock_ids[index] if index < len(stock_ids) else None
+        our_id = our_ids[index] if index < len(our_ids) else None
+        return Divergence(row, index, stock_id, our_id, None)
+    margin = None
+    if stock.logits is not None:
+        step = stock.logits[index, row]
+        margin = float(step[stock_ids[index]] - step[our_ids[index]])
+    return Divergence(row, index, stock_ids[index], our_ids[index], margin)
+
+
+def _eos_ids(model: Any, options: Mapping[str, Any]) -> frozenset[int]:
+    """End-of-sequence ids of a call with these options."""
     ids = options.get("eos_token_id")
-    config = options.get("generation_config") or model.generation_config
-    ids = config.eos_token_id if ids is None else ids
-    return frozenset([] if ids is None else [ids] if isinstance(ids, int) else ids)
+    if ids is None:
+        config = options.get("generation_config") or model.generation_config
+        ids = config.eos_token_id
+    if ids is None:
+        return frozenset()
+    return frozenset([ids]) if isinstance(ids, int) else frozenset(ids)

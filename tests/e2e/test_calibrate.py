@@ -127,8 +127,8 @@ def test_masses_that_do_equally_well_have_no_best(run: Any) -> None:
         ),
         (
             ["--speculative-config", '{"tree": "auto"}'],
-            "tree 'auto' goes by the clock, and so would the attention_mass: use 'eagle', null "
-            "or a list of paths",
+            "tree 'auto' depends on measured times, and so would the attention_mass: use 'eagle', "
+            "null or a list of paths",
         ),
         (["--speculative-config", '{"prune_ratio": 0}'], "prune_ratio 0 leaves nothing to choose"),
         (

@@ -16,7 +16,7 @@ from PIL import Image
 import draftlens
 from draftlens.evaluate import Evaluation, Options, markdown, run, tables
 from draftlens.evaluate.plots import plot
-from draftlens.evaluate.run import Unwatched
+from draftlens.evaluate.run import SilentEvaluation
 from draftlens.evaluate.samples import FAMILIES
 
 FEW = Options(clips=2, frames=(4, 8), guesses=5)
@@ -42,7 +42,7 @@ def _few_guesses() -> Any:
     return Guesses(5)
 
 
-class Counting(Unwatched):
+class Counting(SilentEvaluation):
     """Adds up the work."""
 
     def __init__(self) -> None:
@@ -56,15 +56,15 @@ class Counting(Unwatched):
 
 
 @pytest.fixture(scope="module")
-def watcher() -> Counting:
-    """Looked on while the report was made."""
+def listener() -> Counting:
+    """Follows the progress while the report was made."""
     return Counting()
 
 
 @pytest.fixture(scope="module")
-def report(engine: draftlens.Engine, watcher: Counting) -> dict[str, Any]:
+def report(engine: draftlens.Engine, listener: Counting) -> dict[str, Any]:
     """Of the embedded pair."""
-    return Evaluation(engine.target, engine.draft, FEW).run(watcher)
+    return Evaluation(engine.target, engine.draft, FEW).run(listener)
 
 
 def test_the_report_holds_every_section(report: dict[str, Any]) -> None:
@@ -125,7 +125,7 @@ def test_tables_say_what_the_report_holds(report: dict[str, Any]) -> None:
     assert lengths["5"] == f"{report['agreement']['acceptance_length']['5']:.2f}"
     assert found["Visual dependence of the draft"].rows[0][0] == "100%"
     assert found["Visual dependence of the draft"].rows[-1][0] == "0%"
-    assert {row[3] for row in found["Asked of the embedded pair"].rows} <= {"yes", "no"}
+    assert {row[3] for row in found["Goals for the embedded pair"].rows} <= {"yes", "no"}
 
 
 def test_plots_are_drawn(report: dict[str, Any], tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_plots_are_drawn(report: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_an_interrupt_leaves_what_was_finished(engine: draftlens.Engine, tmp_path: Path) -> None:
-    class Impatient(Unwatched):
+    class Impatient(SilentEvaluation):
         reports: list[str] = []  # noqa: RUF012 - one test long
 
         def saved(self, report: Mapping[str, Any]) -> None:
@@ -156,9 +156,9 @@ def test_an_interrupt_leaves_what_was_finished(engine: draftlens.Engine, tmp_pat
     assert plot(left, tmp_path) == []
 
 
-def test_work_done_is_all_the_work_planned(report: dict[str, Any], watcher: Counting) -> None:
+def test_work_done_is_all_the_work_planned(report: dict[str, Any], listener: Counting) -> None:
     assert report["finished"]
-    assert watcher.so_far == pytest.approx(watcher.total)
+    assert listener.so_far == pytest.approx(listener.total)
 
 
 def test_the_command_prints_saves_and_plots(call: Call, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_the_command_prints_saves_and_plots(call: Call, tmp_path: Path) -> None:
     for words in (
         "Captions of the target",
         "Visual dependence of the draft",
-        "Asked of the embedded pair",
+        "Goals for the embedded pair",
         "chance",
     ):
         assert words in printed

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from draftlens.bench.clips import Clip, Shown
+from draftlens.bench.clips import Clip, Reader
 from draftlens.bench.contestants import Answer, Contestant
 from draftlens.bench.options import Options
 from draftlens.bench.runner import Plan
@@ -29,7 +29,7 @@ class Pixels:
 
     readable: bool = True
 
-    def prepare(self, prompt: str, frames: int) -> Shown:
+    def prepare(self, prompt: str, frames: int) -> Reader:
         """Reading happens when it is shown."""
 
         def shown() -> Conversation:
@@ -61,8 +61,8 @@ class Fake:
     def settings(self) -> dict[str, Any]:
         return {"fake": self.name, "says": list(self.says)}
 
-    def answer(self, engine: Any, shown: Shown, max_new_tokens: int) -> Answer:
-        prompt = shown().messages[0]["content"]
+    def answer(self, engine: Any, read_clip: Reader, max_new_tokens: int) -> Answer:
+        prompt = read_clip().messages[0]["content"]
         self.asked.append((self.name, prompt, max_new_tokens))
         self.before(prompt)
         counters = (

@@ -10,7 +10,7 @@ import pytest
 
 from draftlens.bench.clips import Clip
 from draftlens.bench.report import tables
-from draftlens.bench.runner import run, told
+from draftlens.bench.runner import error_message, run
 from draftlens.bench.store import Failure, Refusal
 from draftlens.bench.summary import summarize
 from draftlens.core.errors import ConfigError, MediaError
@@ -79,7 +79,7 @@ def test_a_method_that_fails_where_the_reference_answers_is_refused(
     race.ways["ours"] = Fake("ours", race.asked, before=failing(error))
     store = begun(tmp_path)
     run(race.plan(repeats=2), store)
-    assert store.of(Refusal) == [Refusal("ours", told(error))]
+    assert store.of(Refusal) == [Refusal("ours", error_message(error))]
     assert store.of(Failure) == []
     others = [name for name in race.ways if name != "ours"]
     assert keys(store) == {

@@ -102,7 +102,7 @@ def test_masses_are_tenths_from_nothing_to_all() -> None:
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"tree": "auto", "sampling_rule": "coupled"}, "tree 'auto' goes by the clock"),
+        ({"tree": "auto", "sampling_rule": "coupled"}, "tree 'auto' depends on measured times"),
         ({"prune_ratio": 0}, "prune_ratio 0 leaves nothing to choose"),
         ({"prune_ratio": 1.0}, "prune_ratio 1 leaves nothing to choose"),
         ({"pruner": "grid"}, "with pruner specvlm"),

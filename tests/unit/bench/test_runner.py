@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from draftlens.bench.clips import Clip
-from draftlens.bench.runner import run, schedule, told
+from draftlens.bench.runner import error_message, run, schedule
 from draftlens.bench.store import MEASUREMENTS, RUN, Failure, Refusal, Store
 from draftlens.bench.summary import summarize
 from draftlens.core.errors import ConfigError, UnsupportedModelError
@@ -46,8 +46,8 @@ def test_the_order_is_drawn_anew_and_the_same_for_a_seed(race: Race) -> None:
 
     def orders(seed: int) -> list[list[str]]:
         return [
-            [c.contestant.name for c in cells]
-            for _, cells in schedule(plan.clips, plan.contestants, 20, seed)
+            [c.contestant.name for c in block.cells]
+            for block in schedule(plan.clips, plan.contestants, 20, seed)
         ]
 
     assert orders(0) == orders(0) != orders(1)
@@ -263,6 +263,6 @@ def test_records_come_back_as_they_were(race: Race, tmp_path: Path) -> None:
 
 
 def test_errors_are_one_line_with_their_kind_unless_ours() -> None:
-    assert told(ConfigError("a\n b")) == "a b"
-    assert told(ValueError("a\n b")) == "ValueError: a b"
-    assert told(MemoryError()) == "MemoryError"
+    assert error_message(ConfigError("a\n b")) == "a b"
+    assert error_message(ValueError("a\n b")) == "ValueError: a b"
+    assert error_message(MemoryError()) == "MemoryError"

@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 from transformers import LlavaOnevisionVideoProcessor
 
-from draftlens.bench.clips import Clip, FrameFolder, ImageFiles, VideoFile, spread, unlike
-from draftlens.bench.datasets import BEST, choice
+from draftlens.bench.clips import Clip, FrameFolder, ImageFiles, VideoFile, spread, unique_names
+from draftlens.bench.datasets import INSTRUCTION, multiple_choice
 from draftlens.bench.options import Options
 from draftlens.bench.workloads import check, clips_of
 from draftlens.core.errors import ConfigError, MediaError
@@ -101,7 +101,7 @@ def test_mvbench_has_a_file_a_task_and_frames_as_pictures(tmp_path: Path) -> Non
             frames / f"{number:05}.png"
         )
     found = clips(f"mvbench:{tmp_path}", frames=4)
-    prompt = f"Which?\n{LETTERS}\n{BEST}"
+    prompt = f"Which?\n{LETTERS}\n{INSTRUCTION}"
     assert told(found) == [
         ("action_count/video_1.mp4", prompt, tmp_path / "video/perception/videos/video_1.mp4"),
         ("episodic_reasoning/house_s01", prompt, frames),
@@ -176,7 +176,7 @@ def test_mlvu_in_both_formats(tmp_path: Path) -> None:
     assert told(found) == [
         (
             "1_plotQA/movie_1.mp4",
-            f"Which?\n{LETTERS}\n{BEST}",
+            f"Which?\n{LETTERS}\n{INSTRUCTION}",
             tmp_path / "video/1_plotQA/movie_1.mp4",
         ),
         ("9_summary/movie_1.mp4", "Tell it.", tmp_path / "video/9_summary/movie_1.mp4"),
@@ -208,7 +208,7 @@ def test_long_video_bench_in_both_formats(tmp_path: Path) -> None:
     }
     parquet = write(tmp_path / "validation-00000-of-00001.parquet", [{**row, **options}])
     film(tmp_path, "videos/x.mp4")
-    expected = [("x_0", f"Which?\n{LETTERS}\n{BEST}", tmp_path / "videos/x.mp4")]
+    expected = [("x_0", f"Which?\n{LETTERS}\n{INSTRUCTION}", tmp_path / "videos/x.mp4")]
     assert (
         told(clips(f"longvideobench:{tmp_path}")) == expected
     )  # one split, and once, though it is there twice
@@ -230,7 +230,7 @@ def test_video_mme(tmp_path: Path) -> None:
     film(tmp_path, "data/fFjv93ACGo8.mp4")
     found = clips(f"videomme:{tmp_path}")
     assert told(found) == [
-        ("001-1", f"Which?\nA. Red.\nB. Blue.\n{BEST}", tmp_path / "data/fFjv93ACGo8.mp4")
+        ("001-1", f"Which?\nA. Red.\nB. Blue.\n{INSTRUCTION}", tmp_path / "data/fFjv93ACGo8.mp4")
     ]
 
 
@@ -319,9 +319,9 @@ def test_what_the_run_draws_is_no_clip(
 @pytest.mark.parametrize(
     ("options", "frames", "sentence"),
     [
-        ({"workload": "world:8"}, 32, "told their lengths by name: world:32"),
-        ({"workload": "world:8,32"}, 32, "told their lengths by name: world:32"),
-        ({"workload": "world"}, 32, "told their lengths by name: world:32"),
+        ({"workload": "world:8"}, 32, "part of the workload's name: world:32"),
+        ({"workload": "world:8,32"}, 32, "part of the workload's name: world:32"),
+        ({"workload": "world"}, 32, "part of the workload's name: world:32"),
         ({"workload": "world:8", "media": Path("/nope")}, None, "world:8 is no dataset"),
         ({"workload": str(CLIPS), "media": Path("/nope")}, None, "clips is no dataset"),
         ({"workload": str(CLIPS / "drift.mp4"), "media": Path("/nope")}, 8, "is no dataset"),
@@ -397,5 +397,5 @@ def test_small_helpers() -> None:
     numbers: list[Any] = list(range(10))
     assert spread(numbers, 2) == [2, 7]
     assert spread(numbers, 10) == spread(numbers, 99) == spread(numbers, None) == numbers
-    assert unlike(["a", "b", "a", "a"]) == ["a", "b", "a#2", "a#3"]
-    assert choice("Why?", []) == "Why?"
+    assert unique_names(["a", "b", "a", "a"]) == ["a", "b", "a#2", "a#3"]
+    assert multiple_choice("Why?", []) == "Why?"

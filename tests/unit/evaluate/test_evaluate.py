@@ -13,67 +13,30 @@ import pytest
 
 from draftlens.evaluate import chance
 from draftlens.evaluate.accuracy import captions_right, fact_kind, family_right, questions_right
-from draftlens.evaluate.asking import Answer, Done
+from draftlens.evaluate.answers import Answer, OnAnswers
 from draftlens.evaluate.chance import Guesses
 from draftlens.evaluate.goals import goals
-from draftlens.evaluate.rounds import acceptance_length, by_depth, rounds
-from draftlens.evaluate.samples import FAMILIES, asked, captions, pool, shown_by, wording
-from draftlens.evaluate.shares import Share, middle, ratio, resamples
+from draftlens.evaluate.samples import (
+    FAMILIES,
+    caption_samples,
+    possible_samples,
+    question_samples,
+    scenes_of,
+    wording,
+)
 from draftlens.world import HELD_OUT, Turn, facts, novelties, right_facts, sample_scene, still_facts
 from draftlens.world.samples import Sample
 
 BUNDLED = range(HELD_OUT + 10_000, HELD_OUT + 11_001)
 
 
-@pytest.mark.parametrize(
-    ("right", "total", "low", "high"),
-    [
-        (8, 10, 0.4902, 0.9433),
-        (0, 10, 0.0, 0.2775),
-        (10, 10, 0.7225, 1.0),
-        (1, 1, 0.2065, 1.0),
-        (95, 100, 0.8882, 0.9785),
-    ],
-)
-def test_wilsons_interval(right: int, total: int, low: float, high: float) -> None:
-    """Figures of Newcombe (1998) and of R's binom package."""
-    assert Share(right, total).interval == pytest.approx((low, high), abs=1e-4)
-
-
-@pytest.mark.parametrize("total", [1, 2, 3, 4, 7, 10, 49, 100])
-def test_a_share_lies_in_its_interval(total: int) -> None:
-    for right in range(total + 1):
-        low, high = Share(right, total).interval or (2, 2)
-        assert 0 <= low <= right / total <= high <= 1
-
-
-def test_nothing_asked_is_no_share() -> None:
-    assert Share.of([]).to_json() == {
-        "right": 0,
-        "total": 0,
-        "share": None,
-        "low": None,
-        "high": None,
-    }
-    assert Share.of([True, False]).to_json()["share"] == 0.5
-
-
-def test_the_bootstrap_resamples_clips_and_is_the_same_every_time() -> None:
-    drawn = resamples(40, seed=1)
-    assert np.array_equal(drawn, resamples(40, seed=1))
-    assert not np.array_equal(drawn, resamples(40, seed=2))
-    over, under = list(range(40, 80)), [10] * 40
-    values = ratio(over, under, drawn)
-    assert values[7] == pytest.approx(sum(over[i] for i in drawn[7]) / 400)
-    low, high = middle(values)
-    spread = 2 * 1.96 * np.std(over) / 10 / np.sqrt(40)
-    assert high - low == pytest.approx(spread, rel=0.1)
-    assert middle(ratio([3] * 5, [1] * 5, resamples(5, 0))) == (3, 3)
-
-
 def test_samples_are_held_out_and_no_part_shares_a_scene() -> None:
-    parts = [captions("clip", 30, 0), captions("picture", 30, 0), captions("clip", 30, 1)]
-    parts += [asked(family, 30, 0) for family in FAMILIES if family != "text only"]
+    parts = [
+        caption_samples("clip", 30, 0),
+        caption_samples("picture", 30, 0),
+        caption_samples("clip", 30, 1),
+    ]
+    parts += [question_samples(family, 30, 0) for family in FAMILIES if family != "text only"]
     seeds = [{scene.seed for sample in part for scene in sample.scenes} for part in parts]
     assert all(len(of) == 30 for of in seeds)
     assert len(set.union(*seeds)) == 30 * len(seeds)
@@ -83,14 +46,14 @@ def test_samples_are_held_out_and_no_part_shares_a_scene() -> None:
 
 def test_samples_are_the_same_every_time() -> None:
     for family in FAMILIES:
-        assert asked(family, 5, 0) == asked(family, 8, 0)[:5]
-        assert asked(family, 5, 0) != asked(family, 5, 1)
-    assert captions("clip", 3, 0) == captions("clip", 4, 0)[:3]
+        assert question_samples(family, 5, 0) == question_samples(family, 8, 0)[:5]
+        assert question_samples(family, 5, 0) != question_samples(family, 5, 1)
+    assert caption_samples("clip", 3, 0) == caption_samples("clip", 4, 0)[:3]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_questions_are_of_their_family_and_drawn_from_all_of_it(family: str) -> None:
-    samples = asked(family, 60, 0)
+    samples = question_samples(family, 60, 0)
     assert {sample.kind for sample in samples} == {FAMILIES[family]}
     if family != "picture":
         assert {sample.turns[-1].family for sample in samples} == {family}
@@ -99,7 +62,7 @@ def test_questions_are_of_their_family_and_drawn_from_all_of_it(family: str) -> 
     assert len({wording(sample.turns[-1].question) for sample in samples}) >= few.get(family, 4)
     if family != "text only":
         assert all(
-            sample in pool(family, sample.scenes, np.random.default_rng(0))
+            sample in possible_samples(family, sample.scenes, np.random.default_rng(0))
             for sample in samples[:10]
         )
 
@@ -116,24 +79,26 @@ def test_wordings_leave_out_what_is_the_scenes_own() -> None:
 def test_guesses_are_the_commonest_answers_of_training_scenes() -> None:
     guesses, counts = Guesses(40), defaultdict(Counter)
     for seed in range(40):
-        for sample in pool("counting", shown_by("clip", seed), np.random.default_rng(0)):
+        for sample in possible_samples(
+            "counting", scenes_of("clip", seed), np.random.default_rng(0)
+        ):
             counts[sample.turns[0].question][sample.turns[0].answer] += 1
             assert not novelties(sample.scenes[0])
-    for sample in asked("counting", 30, 0):
+    for sample in question_samples("counting", 30, 0):
         of = counts[sample.turns[0].question]
         assert of[guesses.guess("counting", sample)] == max(of.values())
 
 
 def test_an_unknown_question_is_guessed_by_its_family() -> None:
     guesses = Guesses(30)
-    (sample,) = asked("counting", 1, 0)
+    (sample,) = question_samples("counting", 1, 0)
     unknown = replace(
         sample, turns=(replace(sample.turns[0], question="How many clouds are there?"),)
     )
     everything = Counter(
         s.turns[0].answer
         for seed in range(30)
-        for s in pool("counting", shown_by("clip", seed), np.random.default_rng(0))
+        for s in possible_samples("counting", scenes_of("clip", seed), np.random.default_rng(0))
     )
     assert everything[guesses.guess("counting", unknown)] == max(everything.values())
     assert guesses.guess("counting", unknown) != guesses.guess("retrieval", unknown)
@@ -155,7 +120,9 @@ def test_a_follow_up_is_guessed_with_the_question_before_it(
         for side, first in firsts.items()
     ]
     monkeypatch.setattr(
-        chance, "pool", lambda family, shown, rng: chats if family == "follow-up" else []
+        chance,
+        "possible_samples",
+        lambda family, shown, rng: chats if family == "follow-up" else [],
     )
     guesses = Guesses(3)
     assert [guesses.guess("follow-up", chat) for chat in chats] == [
@@ -166,7 +133,7 @@ def test_a_follow_up_is_guessed_with_the_question_before_it(
 
 def test_talk_needs_no_picture_so_chance_is_all() -> None:
     guesses = Guesses(150)
-    samples = asked("text only", 50, 0)
+    samples = question_samples("text only", 50, 0)
     figures = family_right("text only", samples, [Answer("")] * 50, guesses)
     assert figures["chance"]["right"] > 35
     assert figures["above"] == -figures["chance"]["share"]
@@ -179,8 +146,8 @@ class Teller:
     def __init__(self, wrong: set[int]) -> None:
         self.wrong = wrong
 
-    def answer(self, samples: Sequence[Sample], frames: int, done: Done) -> list[Answer]:
-        done(len(samples))
+    def answer(self, samples: Sequence[Sample], frames: int, on_answers: OnAnswers) -> list[Answer]:
+        on_answers(len(samples))
         return [
             Answer("Nothing." if index in self.wrong else sample.turns[-1].answer)
             for index, sample in enumerate(samples)
@@ -188,7 +155,7 @@ class Teller:
 
 
 def test_questions_get_their_known_share() -> None:
-    families = {family: asked(family, 20, 0) for family in FAMILIES}
+    families = {family: question_samples(family, 20, 0) for family in FAMILIES}
     counted: list[int] = []
     guesses = Guesses(30)
     figures = questions_right(Teller({1, 4, 5}), families, 8, guesses, counted.append)
@@ -208,7 +175,7 @@ def test_questions_get_their_known_share() -> None:
 
 def test_right_captions_are_all_right() -> None:
     for kind, truth in (("clip", facts), ("picture", still_facts)):
-        samples = captions(kind, 12, 0)
+        samples = caption_samples(kind, 12, 0)
         figures = captions_right(samples, [Answer(s.turns[0].answer) for s in samples])
         assert figures["exact"]["share"] == figures["facts"]["share"] == 1
         assert figures["facts"]["total"] == sum(len(truth(s.scenes[0])) for s in samples)
@@ -218,7 +185,7 @@ def test_right_captions_are_all_right() -> None:
 
 
 def test_facts_by_kind_add_up_to_the_worlds_own_count() -> None:
-    samples = captions("clip", 20, 0)
+    samples = caption_samples("clip", 20, 0)
     shuffled = [Answer(sample.turns[0].answer) for sample in [*samples[1:], samples[0]]]
     figures = captions_right(samples, shuffled)
     counts = [
@@ -232,7 +199,7 @@ def test_facts_by_kind_add_up_to_the_worlds_own_count() -> None:
 
 
 def test_one_wrong_colour_is_one_wrong_colour() -> None:
-    samples = captions("clip", 6, 0)
+    samples = caption_samples("clip", 6, 0)
     texts = [sample.turns[0].answer for sample in samples]
     thing = samples[2].scenes[0].shots[0].things[0]
     other = "red" if thing.colour != "red" else "blue"
@@ -247,7 +214,9 @@ def test_one_wrong_colour_is_one_wrong_colour() -> None:
 
 def test_text_counts_wherever_it_is_named_and_inventions_against() -> None:
     samples = [
-        s for s in captions("clip", 40, 0) if s.scenes[0].secret and len(s.scenes[0].texts) > 2
+        s
+        for s in caption_samples("clip", 40, 0)
+        if s.scenes[0].secret and len(s.scenes[0].texts) > 2
     ][:2]
     first, second = (sample.scenes[0] for sample in samples)
     shown = [text.value.upper() for text in first.texts]
@@ -291,40 +260,6 @@ def test_every_fact_of_the_world_has_a_kind() -> None:
     shot = {"background", "pattern", "count", "camera", "left", "shots"}
     assert kinds <= thing | texts | shot | {"totals"}
     assert kinds >= thing | shot | texts - {"no text"}
-
-
-T, F = True, False
-
-
-@pytest.mark.parametrize(
-    ("hits", "gamma", "accepted"),
-    [
-        ([], 5, []),
-        ([T] * 12, 5, [5, 5]),  # the twelfth is the bonus of the second pass
-        ([T] * 13, 5, [5, 5, 1]),
-        ([F] * 4, 5, [0, 0, 0, 0]),
-        ([T, F, T, T, F, T], 5, [1, 2, 1]),
-        ([T, F, T, T, F, T], 1, [1, 1, 0, 1]),
-        ([T, T, F], 2, [2]),  # a bonus needs no guess
-    ],
-)
-def test_rounds(hits: list[bool], gamma: int, accepted: list[int]) -> None:
-    assert rounds(hits, gamma) == accepted
-
-
-def test_acceptance_length_counts_the_bonus_and_not_the_first_token() -> None:
-    assert acceptance_length([[T] * 12, [F] * 4], 5) == 16 / 6
-    assert acceptance_length([[]], 5) is None
-    assert acceptance_length([[T] * 600], 5) == 6
-
-
-def test_acceptance_by_depth_counts_guesses_whose_forerunners_stood() -> None:
-    # Passes: TF (depth 1 right, 2 wrong), TTT with a bonus, F, and TT at the end, where no third
-    # guess counts.
-    hits = [T, F, T, T, T, T, F, T, T]
-    assert rounds(hits, 3) == [1, 3, 0, 2]
-    depths = by_depth([hits, []], 3)
-    assert [(d["right"], d["total"]) for d in depths.values()] == [(3, 4), (2, 3), (1, 1)]
 
 
 def test_the_goals_say_what_was_not_measured() -> None:

@@ -17,7 +17,7 @@ from stock import noisy
 
 from draftlens.api import Engine
 from draftlens.evaluate.agreement import (
-    KEPT,
+    KEPT_SHARES,
     Pruning,
     agreement,
     prunings,
@@ -25,15 +25,20 @@ from draftlens.evaluate.agreement import (
     token_kinds,
     visual_dependence,
 )
-from draftlens.evaluate.asking import Answer, Asker, conversation, side_of
+from draftlens.evaluate.answers import (
+    Answer,
+    ModelAnswerer,
+    conversation,
+    render_side,
+)
 from draftlens.evaluate.ranks import Ranks
-from draftlens.evaluate.rounds import GAMMA, acceptance_length, rounds
-from draftlens.evaluate.samples import asked, captions
+from draftlens.evaluate.samples import caption_samples, question_samples
+from draftlens.measure.rounds import GAMMA, acceptance_length, rounds
 from draftlens.methods import SpeculativeDecoding
 from draftlens.models.backbone import Backbone
 from draftlens.models.load import Loaded
 from draftlens.models.prompt import Prompt
-from draftlens.world import marked_caption, seen_spans
+from draftlens.world import seen_spans, marked_caption
 from draftlens.world.samples import Sample
 from draftlens.world.wording import unmark
 
@@ -46,7 +51,7 @@ EVERYTHING = [Pruning(Fraction(1), 0)]
 
 
 @cache
-def asker(name: str) -> Asker:
+def asker(name: str) -> ModelAnswerer:
     """A tiny target and a draft that half agrees."""
     family = next(family for family in FAMILIES if family.name == name)
     processor, model = family.processor(), family.build()
@@ -57,13 +62,13 @@ def asker(name: str) -> Asker:
         Loaded(role, Backbone.of(m), processor)
         for role, m in (("target", model), ("draft", noisy(model)))
     )
-    return Asker(Engine(*pair), SIDE)
+    return ModelAnswerer(Engine(*pair), SIDE)
 
 
 @cache
 def answered(name: str, **options: Any) -> tuple[list[Sample], list[Answer]]:
     """Clips and what the target says of them; answers are cut to different lengths."""
-    samples = captions("clip", 4, 0)
+    samples = caption_samples("clip", 4, 0)
     who = asker(name)
     inputs = who.inputs([conversation(sample, FRAMES, SIDE) for sample in samples])
     result = who.engine.answer(inputs, method="plain", max_new_tokens=NEW, **options).run()
@@ -127,7 +132,7 @@ def test_a_draft_that_knows_fewer_ids_ranks_the_others_last() -> None:
     target = whole.engine.target
     known = target.backbone.vocab_size - 4
     small = Loaded("draft", Backbone.of(family.build(vocab_size=known)), target.processor)
-    who = Asker(Engine(target, small), SIDE)
+    who = ModelAnswerer(Engine(target, small), SIDE)
     strange = [
         Answer("", (*answers[0].tokens[:5], known + 1, *answers[0].tokens[6:])),
         *answers[1:],
@@ -172,7 +177,7 @@ def encoded(name: str) -> tuple[list[Sample], Prompt]:
     return samples, draft.encode(draft.prepare(inputs.target, max_new_tokens=1))
 
 
-@pytest.mark.parametrize("kept", KEPT)
+@pytest.mark.parametrize("kept", KEPT_SHARES)
 def test_pruning_leaves_all_text_and_so_many_visual_tokens(kept: Fraction) -> None:
     samples, prompt = encoded("llava_onevision")
     pruned = Pruning(kept, 0)(prompt, samples)
@@ -220,7 +225,7 @@ def test_what_is_left_out_changes_the_drafts_ranks(name: str) -> None:
 def test_every_share_between_all_and_none_is_tried_several_times() -> None:
     tried = prunings()
     assert tried[0] == Pruning(Fraction(1), 0)
-    counts = [sum(pruning.kept == kept for pruning in tried) for kept in KEPT]
+    counts = [sum(pruning.kept == kept for pruning in tried) for kept in KEPT_SHARES]
     assert counts == [1, 3, 3, 3, 3, 1]
 
 
@@ -251,7 +256,7 @@ def test_intervals_are_over_clips_and_paired() -> None:
         ([1, 1, 1, 2], [1, 2]),
         ([1, 2], [2]),
     ]  # 6 to 3, 4 to 2 ...
-    rng, tried = np.random.default_rng(0), [Pruning(kept, 0) for kept in KEPT]
+    rng, tried = np.random.default_rng(0), [Pruning(kept, 0) for kept in KEPT_SHARES]
     chosen = [patterns[i] for i in rng.integers(3, size=30)]
     whole, lost = (
         [pattern[part] * (120 // len(pattern[part])) for pattern in chosen] for part in (0, 1)
@@ -284,7 +289,7 @@ def spelled(text: str) -> tuple[list[int], Any]:
 
 
 def test_tokens_that_tell_what_was_seen() -> None:
-    told = marked_caption(captions("clip", 1, 0)[0].scenes[0])
+    told = marked_caption(caption_samples("clip", 1, 0)[0].scenes[0])
     text = unmark(told)
     ids, decode = spelled(text)
     kinds = token_kinds(told, ids, decode)
@@ -313,7 +318,7 @@ def test_space_before_an_answer_shifts_nothing() -> None:
 
 def test_agreement_of_known_ranks() -> None:
     told = "a [red] ring"
-    turn = captions("clip", 1, 0)[0]
+    turn = caption_samples("clip", 1, 0)[0]
     samples = [_with(turn, told), _with(turn, told)]
     words = ["a", " red", " ring", ""]
     answers = [Answer("a red ring", (0, 1, 2, 3)), Answer("a blue ring", (0, 1, 2, 3))]
@@ -330,10 +335,10 @@ def test_agreement_of_known_ranks() -> None:
 
 
 def _with(sample: Sample, told: str) -> Sample:
-    return replace(sample, turns=(replace(sample.turns[0], marked_answer=told),))
+    return replace(sample, turns=(replace(sample.turns[0], told=told),))
 
 
-class Recorder(Asker):
+class Recorder(ModelAnswerer):
     """Answers by rote, and keeps what it was shown."""
 
     def __init__(self, name: str) -> None:
@@ -347,7 +352,7 @@ class Recorder(Asker):
 
 def test_a_second_turn_follows_the_models_own_first_answer() -> None:
     who = Recorder("llava_onevision")
-    samples = asked("follow-up", 3, 0)
+    samples = question_samples("follow-up", 3, 0)
     answers = who.answer(samples, FRAMES, ignore)
     assert len(answers) == 3
     first, second = who.seen[-2:]
@@ -367,7 +372,7 @@ def _first_only(sample: Sample) -> Sample:
 
 @pytest.mark.parametrize("family", ["retrieval", "picture", "difference", "text only"])
 def test_batches_answer_as_single_samples_do(family: str) -> None:
-    who, samples = asker("llava_onevision"), asked(family, 3, 0)
+    who, samples = asker("llava_onevision"), question_samples(family, 3, 0)
     counted: list[int] = []
     together = who.answer(samples, FRAMES, counted.append)
     assert sum(counted) == 3
@@ -381,12 +386,12 @@ def test_batches_answer_as_single_samples_do(family: str) -> None:
 
 
 def test_prompts_are_as_long_as_their_clips() -> None:
-    who, (sample,) = asker("llava_onevision"), captions("clip", 1, 0)
+    who, (sample,) = asker("llava_onevision"), caption_samples("clip", 1, 0)
     few, many = (who.visual_tokens(sample, frames) for frames in (2, 6))
     assert (many - 1) == 3 * (few - 1)  # one newline a clip
     (batch,) = who.batches([sample], 2)
     assert batch == [sample]
-    sizes = [len(batch) for batch in who.batches(captions("clip", 9, 0), 400)]
+    sizes = [len(batch) for batch in who.batches(caption_samples("clip", 9, 0), 400)]
     assert sum(sizes) == 9
     assert len(sizes) > 1
     assert not list(who.batches([], 8))
@@ -394,9 +399,9 @@ def test_prompts_are_as_long_as_their_clips() -> None:
 
 def test_scenes_are_rendered_as_large_as_the_processor_shows_them() -> None:
     processors = {name: asker(name).engine.target.processor for name in NAMES}
-    assert side_of(processors["llava_onevision"]) == 16
-    assert side_of(processors["qwen2_5_vl"]) == 256
-    shown = conversation(captions("clip", 1, 0)[0], 5, 32).videos[0]
+    assert render_side(processors["llava_onevision"]) == 16
+    assert render_side(processors["qwen2_5_vl"]) == 256
+    shown = conversation(caption_samples("clip", 1, 0)[0], 5, 32).videos[0]
     assert shown.frames.shape == (5, 32, 32, 3)
     assert shown.timestamps == pytest.approx([0.4, 1.2, 2.0, 2.8, 3.6])
     assert list(shown.frame_indices) == shown.metadata.frames_indices

@@ -1,0 +1,159 @@
+"""A draft's ranks of an answer when it sees a part of the visual tokens, without decoding.
+
+A greedy draft guesses its highest ranked tokens, so one teacher-forced forward determines how many
+tokens each pass of any tree emits (`draftlens.measure.rounds`). `check` compares this with the
+engine's own count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from shared import backbones, encoded_prompt, sample_inputs
+from torch import Tensor
+
+from draftlens.api import Engine, Inputs
+from draftlens.attention import Probe
+from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
+from draftlens.draft.base import Seen
+from draftlens.draft.pruned import Pruning
+from draftlens.evaluate.ranks import draft_ranks
+from draftlens.measure.rounds import accepted_per_pass
+from draftlens.methods import SpecVLM, from_dict
+from draftlens.models.backbone import Backbone
+from draftlens.models.prompt import Prepared, Prompt
+from draftlens.world.samples import Sample
+
+Settings = dict[str, Any]
+
+TREES = {"chain": chain(5), "tree": from_paths(EAGLE_PATHS)}
+
+TREE_OPTIONS = {"chain": None, "tree": "eagle"}
+"""Value of the option `tree` of method specvlm for each of TREES."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One clip after the target's prefill, with the target's answer.
+
+    Args:
+        inputs: for target and draft.
+        prompt: the draft's, unpruned.
+        seen: the target's prefill, as a drafter receives it.
+        prepared: the target's call.
+        answer: ids of its greedy answer.
+    """
+
+    inputs: Inputs
+    prompt: Prompt
+    seen: Seen
+    prepared: Prepared
+    answer: list[int]
+
+
+@torch.inference_mode()
+def read_scene(engine: Engine, sample: Sample, frames: int, max_new_tokens: int) -> Scene:
+    """Answer a sample by plain decoding, and prefill its prompt with a probe."""
+    target, draft = backbones(engine)
+    inputs = sample_inputs(engine, sample, frames)
+    result = engine.answer(
+        inputs, method="plain", max_new_tokens=max_new_tokens, do_sample=False
+    ).run()
+    prepared = target.prepare(inputs.target, max_new_tokens=1, do_sample=False)
+    target_prompt = target.encode(prepared)
+    probe = Probe(target_prompt.visual, target_prompt.lengths)
+    cache = target.new_cache(target_prompt, 1)
+    target.prefill(target_prompt, cache, probe)
+    seen = Seen(
+        target_prompt,
+        cache,
+        probe.result(),
+        lambda _: nullcontext(),
+        lambda *_: None,
+        tuple(probe.by_layer),
+    )
+    prompt = encoded_prompt(draft, inputs.draft or inputs.target)
+    return Scene(inputs, prompt, seen, prepared, result.tokens[0])
+
+
+def ranks(engine: Engine, scene: Scene, pruning: Pruning) -> list[int]:
+    """Rank of each token of the answer after its first in the scores of the pruned draft."""
+    target, draft = backbones(engine)
+    pruned, _ = pruning.apply(scene.prompt, scene.seen)
+    return draft_ranks(draft, pruned, [scene.answer], scene.prepared, target.vocab_size)[0]
+
+
+def passes(answer_ranks: Sequence[int], tree: Topology) -> int:
+    """Number of verification passes over an answer with these ranks of its tokens."""
+    return len(accepted_per_pass(answer_ranks, tree))
+
+
+def pruning_of(settings: Settings) -> Pruning:
+    """The pruning of method `specvlm` with these settings."""
+    method = from_dict({"method": "specvlm", **settings})
+    assert isinstance(method, SpecVLM)
+    return method.pruning
+
+
+def engine_passes(
+    engine: Engine, scene: Scene, settings: Settings, tree: str, max_new_tokens: int
+) -> int:
+    """Number of verification passes of the engine itself.
+
+    Args:
+        engine: the models.
+        scene: the prompt and its answer.
+        settings: of method `specvlm`.
+        tree: one of TREES.
+        max_new_tokens: longest answer in tokens.
+
+    Raises:
+        AssertionError: the engine's answer differs from the scene's.
+    """
+    method = {"method": "specvlm", "tree": TREE_OPTIONS[tree], **settings}
+    result = engine.answer(
+        scene.inputs, method=method, max_new_tokens=max_new_tokens, do_sample=False
+    ).run()
+    assert result.tokens == [scene.answer], f"{settings}: another answer"
+    return result.stats.passes
+
+
+def check(engine: Engine, scene: Scene, settings: Settings, max_new_tokens: int) -> None:
+    """Compare the number of passes that follows from the draft's ranks with the engine's.
+
+    Raises:
+        AssertionError: they differ, or the answers do.
+    """
+    answer_ranks = ranks(engine, scene, pruning_of(settings))
+    for name, tree in TREES.items():
+        counted = engine_passes(engine, scene, settings, name, max_new_tokens)
+        assert counted == passes(answer_ranks, tree), f"{settings}, {name}: other passes"
+
+
+@torch.inference_mode()
+def attention_of_answer(
+    backbone: Backbone, inputs: Mapping[str, Any], answer: Sequence[int]
+) -> Tensor:
+    """Attention of the tokens of an answer to each token of their prompt, which is known only after
+    decoding.
+
+    Args:
+        backbone: the model.
+        inputs: the processor's output, of one row of L tokens.
+        answer: ids.
+
+    Returns:
+        float32 ``[L]``.
+    """
+    length = inputs["input_ids"].shape[1]
+    ids = torch.cat([inputs["input_ids"], torch.tensor([answer])], 1)
+    whole = {**inputs, "input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    prompt = encoded_prompt(backbone, whole)
+    probe = Probe(prompt.visual, prompt.lengths)
+    probe.readers = [readers[readers >= length - 1] for readers in probe.readers]
+    backbone.prefill(prompt, backbone.new_cache(prompt, 1), probe)
+    return probe.result()[0, :length]
