@@ -1,4 +1,4 @@
-"""transformers' Trainer with draftlens' loss, learning rates and a reproducible order of entries."""
+"""A Trainer with the losses, learning rates and reproducible order of draft training."""
 
 from __future__ import annotations
 

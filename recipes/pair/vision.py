@@ -261,7 +261,7 @@ def _thing_accuracy(quarters: dict[str, torch.Tensor], labels: Labels) -> torch.
 
 
 def _text_accuracy(bottom: dict[str, torch.Tensor], labels: Labels) -> torch.Tensor:
-    """The share of frames with a text whose labels are all right in every cell of the bottom row."""
+    """The share of frames with a text that every cell of the bottom row predicts correctly."""
     correct = []
     for name in TEXT_CLASSES:
         matches = bottom[name].argmax(-1) == labels[name][:, None]

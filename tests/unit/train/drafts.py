@@ -20,14 +20,23 @@ from draftlens.train.labels import AnswerProcessor
 
 CLIPS = Path(__file__).resolve().parents[3] / "draftlens" / "embedded" / "clips"
 
-ENDED = """{%- for message in messages %}{{ message['role'] + '\\n' }}{% for item in message['content'] -%}
-{%- if item['type'] == 'image' %}IMAGE{% elif item['type'] == 'video' %}VIDEO{% else %}{{ item['text'] }}{% endif -%}
-{%- endfor %}{{ '</s>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant\\n' }}{% endif %}"""
+_MESSAGE_CONTENT = """{% for item in message['content'] -%}
+{%- if item['type'] == 'image' %}IMAGE{% elif item['type'] == 'video' %}VIDEO\
+{% else %}{{ item['text'] }}{% endif -%}
+{%- endfor %}"""
+
+ENDED = (
+    "{%- for message in messages %}{{ message['role'] + '\\n' }}"
+    + _MESSAGE_CONTENT
+    + "{{ '</s>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant\\n' }}{% endif %}"
+)
 """A template with an end token after each message, like ChatML."""
 
-UNENDED = """{%- for message in messages %}{{ message['role'] }}: {% for item in message['content'] -%}
-{%- if item['type'] == 'image' %}IMAGE{% elif item['type'] == 'video' %}VIDEO{% else %}{{ item['text'] }}{% endif -%}
-{%- endfor %} {% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"""
+UNENDED = (
+    "{%- for message in messages %}{{ message['role'] }}: "
+    + _MESSAGE_CONTENT
+    + " {% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+)
 """A template without end tokens, like that of LLaVA-1.5."""
 
 

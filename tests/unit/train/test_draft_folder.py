@@ -120,7 +120,8 @@ def test_what_is_said_of_an_interrupted_restart_is_true(
     assert train_draft(begun).resumed == {"instruct": 1}
     with pytest.raises(
         KeyboardInterrupt,
-        match=r"^the same command without --restart starts from the beginning, because there was no",
+        match=r"^the same command without --restart starts from the beginning, because there was "
+        r"no checkpoint yet$",
     ):
         train_draft(anew, callbacks=[Interrupt(1)])
     assert json.loads((begun.out / "training.json").read_text())

@@ -38,7 +38,8 @@ PLACES = {
 
 
 def options(**changed: Any) -> DraftTraining:
-    return DraftTraining(**{"data": "data.json", "out": "out", "draft": "draft", **changed})  # type: ignore[arg-type]
+    values: dict[str, Any] = {"data": "data.json", "out": "out", "draft": "draft", **changed}
+    return DraftTraining(**values)
 
 
 def test_the_defaults_are_the_papers() -> None:
@@ -115,7 +116,8 @@ def test_a_model_without_a_projector_is_refused_with_what_was_looked_for() -> No
     text = hf.LlamaForCausalLM(hf.LlamaConfig(**TEXT))
     with pytest.raises(
         UnsupportedModelError,
-        match=r"LlamaForCausalLM has no projector of a known name: .*multi_modal_projector, .*merger",
+        match=r"LlamaForCausalLM has no projector of a known name: "
+        r".*multi_modal_projector, .*merger",
     ):
         find_parts(text)
     model = LLAVA.build()

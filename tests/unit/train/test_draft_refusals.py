@@ -183,7 +183,8 @@ def test_a_vocabulary_too_small_is_refused(llava: str, data: Path, tmp_path: Pat
     file.write_text(json.dumps(content))
     refused(
         ConfigError,
-        rf"has {len(tokenizer()) - 1} token ids, but its processor makes ids up to {len(tokenizer()) - 1}$",
+        rf"has {len(tokenizer()) - 1} token ids, "
+        rf"but its processor makes ids up to {len(tokenizer()) - 1}$",
         training(data, tmp_path / "out", None, draft_config=file, target=llava),
     )
 
@@ -208,8 +209,8 @@ def test_a_config_of_other_patches_is_refused_and_may_be_corrected(
     )
     refused(
         ConfigError,
-        r"^the draft '.*config\.json' cannot take what its processor makes of .*data\.json, entry 1 \(line \d+\), so "
-        r"the two may not belong together: .*features",
+        r"^the draft '.*config\.json' cannot take what its processor makes of "
+        r".*data\.json, entry 1 \(line \d+\), so the two may not belong together: .*features",
         options,
     )
     content = json.loads(file.read_text())
