@@ -23,7 +23,7 @@ from draftlens.measure.environment import environment as machine_environment
 from draftlens.measure.stock import assistant_settings, run_stock
 from draftlens.models.backbone import Backbone
 from draftlens.models.prompt import Prompt
-from draftlens.world import HELD_OUT, Turn, sample_scene, marked_caption
+from draftlens.world import HELD_OUT, Turn, marked_caption, sample_scene
 from draftlens.world.samples import Sample
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from draftlens.core.stats import Clock, Stats
 from draftlens.decode import Plan, Session
 from draftlens.media import Limits
 from draftlens.media.conversation import Conversation, ask, process, read, same_processing
-from draftlens.methods import MethodLike, resolve
+from draftlens.methods import MethodLike, Models, resolve
 from draftlens.models.load import Loaded, load_pair
 from draftlens.prune import Choice
 from draftlens.request import GenerateOptions, Request, Seed, open_call
@@ -346,6 +346,19 @@ class Engine:
         )
         draft = None if self.draft is None else self.draft.backbone
         return Stream(self.target.backbone, draft, request, clock, tokenizer)
+
+    def plan(self, method: MethodLike = None) -> Plan:
+        """The plan of a method with the engine's models.
+
+        Args:
+            method: None for the engine's.
+
+        Raises:
+            ConfigError: the method needs a draft model and there is none.
+        """
+        draft = None if self.draft is None else self.draft.backbone
+        resolved = resolve(self.method if method is None else method, draft is not None)
+        return resolved.plan(Models(self.target.backbone, draft))
 
     def pieces(self, ids: list[int]) -> list[str]:
         """The text of each token by itself; special tokens are empty."""

@@ -4,12 +4,12 @@ longest mean acceptance."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import mean
 
 from draftlens.api import Engine, Inputs
 from draftlens.core.errors import ConfigError
-from draftlens.methods import SpecVLM
+from draftlens.methods import Method, to_dict, with_option
 
 MASSES = tuple(step / 10 for step in range(11))
 
@@ -39,33 +39,36 @@ class Calibration:
         return self.masses[curve.index(max(curve))]
 
 
-def check(method: SpecVLM) -> None:
+def check(method: Method) -> None:
     """Refuse a method for which no mass could be found.
 
     Raises:
         ConfigError: the method has no attention mass, its drafts depend on measured times, or it
             prunes no token or every token.
     """
-    if method.pruner != "specvlm":
+    options = to_dict(method)
+    pruner = options.get("pruner")
+    if pruner is None or pruner["name"] != "specvlm":
         raise ConfigError(
             "calibrate chooses the attention_mass of method specvlm with pruner specvlm"
         )
-    if method.tree == "auto":
+    if options["tree"] == "auto":
         raise ConfigError(
             "tree 'auto' depends on measured times, and so would the attention_mass: use 'eagle', "
             "null or a list of paths"
         )
-    if method.prune_ratio in (0, 1):
+    prune_ratio = options["prune_ratio"]
+    if prune_ratio in (0, 1):
         raise ConfigError(
-            f"prune_ratio {method.prune_ratio:g} leaves nothing to choose, so no attention_mass "
-            f"is best: use one between 0 and 1"
+            f"prune_ratio {prune_ratio:g} leaves nothing to choose, so no attention_mass is best: "
+            "use one between 0 and 1"
         )
 
 
 def calibrate(
     engine: Engine,
     clips: Sequence[Inputs],
-    method: SpecVLM,
+    method: Method,
     masses: Sequence[float] = MASSES,
     max_new_tokens: int = 256,
     on_answer: Callable[[], None] = lambda: None,
@@ -88,7 +91,7 @@ def calibrate(
     for mass in masses:
         row = []
         for inputs in clips:
-            variant = replace(method, attention_mass=mass)
+            variant = with_option(method, "pruner.attention_mass", mass)
             result = engine.answer(
                 inputs, method=variant, max_new_tokens=max_new_tokens, do_sample=False
             ).run()

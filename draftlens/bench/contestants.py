@@ -17,7 +17,15 @@ from draftlens.core.errors import ConfigError, InputError, MediaError
 from draftlens.core.registry import Registry
 from draftlens.core.stats import Clock, Stats
 from draftlens.measure.stock import assistant_settings, run_stock
-from draftlens.methods import METHODS, Method, PlainDecoding, from_dict
+from draftlens.methods import (
+    METHODS,
+    Method,
+    PlainDecoding,
+    from_dict,
+    has_option,
+    to_dict,
+    with_option,
+)
 
 REFERENCE = "hf-generate"
 """The peer that is always measured: speedups are relative to its time, and answers are compared
@@ -116,12 +124,12 @@ class Ours:
 
     def settings(self) -> dict[str, Any]:
         """Name and fields of the method."""
-        return {"method": self.method.name, **dataclasses.asdict(self.method)}
+        return to_dict(self.method)
 
     def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> Answer:
         """See `Way.answer`. A method that does not use the draft model is measured without
         processing its input."""
-        if isinstance(self.method, PlainDecoding) or getattr(self.method, "draft", None) == "self":
+        if not engine.plan(self.method).uses_draft:
             engine = Engine(engine.target, None, self.method)
         clock = Clock(Stats())
         with clock.phase("frames"):
@@ -129,17 +137,16 @@ class Ours:
         stream = engine.answer(
             inputs, method=self.method, clock=clock, max_new_tokens=max_new_tokens
         )
-        stats = stream.run().stats
-        session = stream.session
-        caches = [session.cache, getattr(session.drafter, "cache", None)]
+        result = stream.run()
+        stats = result.stats
         return Answer(
-            tokens=list(session.rows.tokens[0]),
+            tokens=result.tokens[0],
             e2e=stats.e2e,
             ttft=stats.ttft,
             phases=dict(stats.phases),
             prompt_tokens=int(inputs.target["input_ids"].shape[1]),
             counters={name: getattr(stats, name) for name in COUNTERS},
-            cache_bytes=sum(cache.nbytes for cache in caches if cache is not None),
+            cache_bytes=stats.target_cache_bytes + stats.draft_cache_bytes,
         )
 
 
@@ -270,7 +277,7 @@ def spread_out(
     result = list(contestants)
     for contestant, value in itertools.product(methods, values):
         assert isinstance(contestant.way, Ours)
-        way = Ours(dataclasses.replace(contestant.way.method, **{field_name: value}))
+        way = Ours(with_option(contestant.way.method, field_name, value))
         if all(existing.way != way for existing in result):
             name = f"{contestant.name} {field_name}={value}"
             result.append(Contestant(name, way, contestant.name, (field_name, value)))
@@ -294,7 +301,7 @@ def _check_unique(names: Sequence[str]) -> None:
 def _has_field(contestant: Contestant, field_name: str) -> bool:
     if not isinstance(contestant.way, Ours):
         return False
-    return any(field.name == field_name for field in dataclasses.fields(contestant.way.method))
+    return has_option(contestant.way.method, field_name)
 
 
 def _way(name: str, settings: Mapping[str, Any]) -> Way:

@@ -11,7 +11,6 @@ from draftlens.cli import options as opt
 from draftlens.cli.loading import load_engine, read_files
 from draftlens.cli.progress import progress_bars
 from draftlens.cli.show import console, print_json, table
-from draftlens.core.errors import ConfigError
 from draftlens.methods import Method, resolve
 from draftlens.models.zoo import EMBEDDED
 

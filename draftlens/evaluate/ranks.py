@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,7 +12,7 @@ from draftlens.core.tree import ROOT
 from draftlens.models.backbone import Backbone
 from draftlens.models.prompt import Prepared, Prompt
 from draftlens.ops.sampling import SamplingRule
-from draftlens.sequences.rows import Rows
+from draftlens.sequences import Batch, StoppingRules, sequences_of
 
 Ranks = list[int]
 """The rank, from 1, of each token of an answer after its first; 1 is the draft's own guess."""
@@ -78,12 +77,17 @@ def _processed(logits: Tensor, tokens: Tensor, prepared: Prepared) -> Tensor:
         tokens: the answers, int64 ``[B, T + 1]``.
         prepared: the target's call.
     """
-    rows = Rows(prepared.input_ids, SamplingRule(prepared.processors))
-    rows.tokens = tokens[:, :1].tolist()
+    num_rows, length = tokens.shape
+    stopping = StoppingRules([], prepared.input_ids.shape[1], num_rows)
+    rule = SamplingRule(prepared.processors)
+    sequences = sequences_of(prepared.input_ids, rule, stopping, [0] * num_rows)
+    for sequence, token in zip(sequences, tokens[:, 0].tolist(), strict=True):
+        sequence.tokens.append(token)
+    batch = Batch(tuple(sequence.history for sequence in sequences))
     # The rest of the answer takes the place of a chain of guesses after the first token.
-    answer = trees.chain(tokens.shape[1] - 2)
-    histories = partial(rows.histories, answer, tokens[:, 1:], range(ROOT, len(answer)))
-    return rows.rule.process(logits, histories)
+    answer = trees.chain(length - 2)
+    nodes = [range(ROOT, len(answer))] * num_rows
+    return batch.process(logits, [answer] * num_rows, tokens[:, 1:], nodes)
 
 
 def _rank(scores: Tensor, tokens: Tensor) -> Tensor:

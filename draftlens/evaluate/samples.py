@@ -17,13 +17,13 @@ from draftlens.world import (
     Turn,
     differences,
     follow_ups,
+    marked_caption,
+    marked_still_caption,
     questions,
     sample_pair,
     sample_scene,
     sample_still,
     small_talk,
-    marked_caption,
-    marked_still_caption,
 )
 from draftlens.world.samples import Sample
 
@@ -129,7 +129,9 @@ def _clip_caption(scene: Scene) -> Sample:
 
 
 def _picture_caption(scene: Scene) -> Sample:
-    return Sample("picture", (scene,), (Turn(IMAGE_PROMPTS[0], marked_still_caption(scene), "caption"),))
+    return Sample(
+        "picture", (scene,), (Turn(IMAGE_PROMPTS[0], marked_still_caption(scene), "caption"),)
+    )
 
 
 def _random_questions(family: str, first_seed: int) -> Iterator[Sample]:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from draftlens.prune import Choice
 from draftlens.explain.pictures import Picture
+from draftlens.prune import Choice
 
 Cells = np.ndarray[Any, np.dtype[np.int64]]
 Scores = np.ndarray[Any, np.dtype[np.float32]]

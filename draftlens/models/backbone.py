@@ -249,7 +249,8 @@ class Backbone:
         """Collect hidden states of the passes inside the context. If any are collected, they run alone.
 
         Args:
-            layers: l means behind l layers: 0 for the embeddings that enter the first layer, the
+            layers: l means behind l layers, as the next layer reads them (with the features that
+                Qwen3-VL adds between layers): 0 for the embeddings that enter the first layer, the
                 number of layers for the output of the last one, before the final norm.
 
         Yields:

@@ -38,7 +38,7 @@ from draftlens.methods import SpeculativeDecoding
 from draftlens.models.backbone import Backbone
 from draftlens.models.load import Loaded
 from draftlens.models.prompt import Prompt
-from draftlens.world import seen_spans, marked_caption
+from draftlens.world import marked_caption, seen_spans
 from draftlens.world.samples import Sample
 from draftlens.world.wording import unmark
 

@@ -15,7 +15,7 @@ from draftlens.models import Backbone, Prompt
 from draftlens.prefill import FullPrefill
 
 BY_NAME = {family.name: family for family in FAMILIES}
-two_families = pytest.mark.parametrize("name", ["llava", "qwen3_vl"])
+two_families = pytest.mark.parametrize("name", ["llava", "qwen2_5_vl"])
 
 
 def encoded(family: Family) -> tuple[Backbone, Prompt]:
@@ -68,6 +68,20 @@ def test_a_prefill_returns_the_requested_layers(name: str) -> None:
             assert torch.equal(states, expected[layer])
         assert (output.readings.attention is not None) is attention
         assert torch.equal(output.logits, plain)
+
+
+def test_deepstack_features_are_included() -> None:
+    """Qwen3-VL adds them between two layers; the model's own list does not show them."""
+    backbone, prompt = encoded(BY_NAME["qwen3_vl"])
+    expected = stock_states(backbone, prompt)
+    with backbone.hidden_states([0, 1, 2]) as states:
+        backbone.prefill(prompt, backbone.new_cache(prompt, 1))
+    assert torch.equal(states[0], expected[0])
+    features = prompt.extra["deepstack_visual_embeds"]
+    assert len(features) == 2
+    for layer, added in enumerate(features, start=1):
+        assert torch.equal(states[layer][~prompt.visual], expected[layer][~prompt.visual])
+        assert torch.equal(states[layer][prompt.visual], expected[layer][prompt.visual] + added)
 
 
 def test_no_layers_no_hooks() -> None:
