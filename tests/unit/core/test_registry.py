@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 from typing import Any
@@ -130,8 +131,6 @@ def test_packages_that_are_installed_later_are_found_by_a_refresh(installed: lis
 def test_names_of_implementations(installed: list[Any]) -> None:
     installed.append(point("root", "math:sqrt"))
     registry = Registry("function", {"count": "collections:Counter"}, GROUP)
-    from collections import Counter
-
     assert registry.name_of(Counter) == "count"
     assert registry.name_of(math.sqrt) == "root"
     assert registry.name_of(math.sin) == "sin"
