@@ -83,7 +83,8 @@ class SpecVLM:
         if drafts_for_itself:
             reader = SelfReader(models.target, pruning, self.kv)
         else:
-            reader = DraftModelReader(draft_of(models, name_of(self)), pruning)
+            described = f"method {name_of(self)!r} with draft 'model'"
+            reader = DraftModelReader(draft_of(models, described), pruning)
         settings = (drafts_for_itself, self.kv, self.pruner, self.prune_ratio, self.positions)
         tuners = tuners_of(self.tree, models.target, reader.backbone, settings)
         return Plan(

@@ -63,6 +63,7 @@ class Sequence:
             sampling=self.sampling,
             row=self.row,
             num_rows=self.num_rows,
+            remaining=self.remaining,
             finished=self.finished,
         )
 
