@@ -75,9 +75,14 @@ class SpecVLM:
         """The tree that the draft grows; the largest one of an automatic tree."""
         return topology_of(self.tree, self.num_speculative_tokens)
 
+    @property
+    def pruning(self) -> Pruning:
+        """How the draft's prompt is pruned."""
+        return Pruning(self.pruner, self.prune_ratio, self.positions)
+
     def plan(self, models: Models) -> Plan:
         """See `Method.plan`."""
-        pruning = Pruning(self.pruner, self.prune_ratio, self.positions)
+        pruning = self.pruning
         drafts_for_itself = self.draft == "self" or (self.draft == "auto" and models.draft is None)
         reader: Reader
         if drafts_for_itself:
