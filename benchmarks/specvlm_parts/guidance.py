@@ -117,13 +117,14 @@ def share_of_top_tenth(scores: Tensor) -> float:
 def attentions(engine: Engine, scene: Scene) -> dict[str, Tensor]:
     """Attention to each visual token, float32 ``[n]``, by its source."""
     target, draft = backbones(engine)
-    assert scene.seen.scores is not None
+    scores = scene.context.readings.attention
+    assert scores is not None
     visual = scene.prompt.visual[0]
     inputs = scene.inputs
     oracle = attention_of_answer(target, inputs.target, scene.answer)
     draft_oracle = attention_of_answer(draft, inputs.draft or inputs.target, scene.answer)
     return {
-        PROMPT: scene.seen.scores[0, scene.seen.prompt.visual[0]],
+        PROMPT: scores[0, scene.context.prompt.visual[0]],
         ORACLE: oracle[visual],
         DRAFT_ORACLE: draft_oracle[visual],
     }
