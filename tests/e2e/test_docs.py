@@ -80,6 +80,21 @@ def test_the_readmes_engine_examples(
     exec(methods, {"draftlens": draftlens})
 
 
+def test_the_readmes_own_models(engine: draftlens.Engine) -> None:
+    """Models and processor outputs in hand, and the caller's own `generate`."""
+    assert engine.draft is not None
+    names: dict[str, Any] = {
+        "draftlens": draftlens,
+        "model": engine.target.backbone.model,
+        "draft_model": engine.draft.backbone.model,
+        "inputs": engine.read("Describe the video.", video=CLIP).target,
+    }
+    for word in ("result.lossless", "custom_generate="):
+        exec(next(block for block in blocks("README.md") if word in block), names)
+    assert names["result"].lossless
+    assert names["custom"].last.tokens == names["result"].tokens
+
+
 def parts_of(file: str) -> list[str]:
     """Code blocks of CONTRIBUTING that begin with a file's name."""
     return [block for block in blocks("CONTRIBUTING.md") if block.startswith(f"# {file}\n")]
