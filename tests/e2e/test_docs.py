@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import tomllib
@@ -46,7 +47,12 @@ PAGES = sorted(
 
 def blocks(name: str, language: str = "python") -> list[str]:
     """Code blocks of a document."""
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", read(name), re.DOTALL)
+
+
+def read(name: str) -> str:
+    """The text of a document."""
+    return (ROOT / name).read_text(encoding="utf-8")
 
 
 def test_the_first_result_of_the_readme(
@@ -89,10 +95,39 @@ def test_the_readmes_own_models(engine: draftlens.Engine) -> None:
         "draft_model": engine.draft.backbone.model,
         "inputs": engine.read("Describe the video.", video=CLIP).target,
     }
-    for word in ("result.lossless", "custom_generate="):
+    for word in ("result.tokens", "custom_generate="):
         exec(next(block for block in blocks("README.md") if word in block), names)
     assert names["result"].lossless
     assert names["custom"].last.tokens == names["result"].tokens
+
+
+def test_explain_in_python(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: draftlens.Engine
+) -> None:
+    """The code of docs/explain.md runs, and its captions are those of the page and the sheet."""
+    (tmp_path / "clip.mp4").write_bytes(CLIP.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    data, code = blocks("docs/explain.md")
+    names: dict[str, Any] = {"engine": engine, "json": json}
+    exec(code, names)
+    assert (tmp_path / "clip.png").exists()
+    names["page"] = names["html"]
+    assert eval(data.strip(), names)["title"] == "clip.mp4"
+    html = re.sub(r"<[^>]*>", "|", names["html"])
+    quoted = re.findall(
+        r'"([^"]{4,})"', re.sub(r"```.*?```", "", read("docs/explain.md"), flags=re.DOTALL)
+    )
+    assert len(quoted) >= 7
+    for caption in quoted:
+        assert caption.lower() in html.lower(), caption
+
+
+def test_sampling_in_world() -> None:
+    """The code of docs/world.md samples a scene, renders it and asks questions."""
+    code = next(block for block in blocks("docs/world.md") if "sample_scene" in block)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert names["frames"].shape == (8, 256, 256, 3)
 
 
 def parts_of(file: str) -> list[str]:
@@ -250,7 +285,7 @@ def recorded_keep(
 
 def figures_of_the_round() -> dict[str, Any]:
     """Names and values in the worked round of docs/structure.md."""
-    section = (ROOT / "docs/structure.md").read_text().split("## One worked round")[1]
+    section = read("docs/structure.md").split("## One worked round")[1]
     figures: dict[str, Any] = {}
     for block in re.findall(r"```text\n(.*?)```", section, re.DOTALL):
         for line in block.splitlines():
@@ -336,10 +371,10 @@ def test_the_worked_round_without_models() -> None:
 
 def test_the_packages_of_structure() -> None:
     """The table lists the layers of pyproject.toml from bottom to top."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = tomllib.loads(read("pyproject.toml"))
     (contract,) = project["tool"]["importlinter"]["contracts"]
     layers = [layer.replace("draftlens.", "").split(" : ") for layer in contract["layers"]]
-    table = (ROOT / "docs/structure.md").read_text().split("## The life of a request")[0]
+    table = read("docs/structure.md").split("## The life of a request")[0]
     rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
     listed = [re.findall(r"`(.*?)`", row) for row in rows]
     assert [sorted(row) for row in listed] == [sorted(layer) for layer in reversed(layers)]
