@@ -122,6 +122,23 @@ def test_explain_in_python(
         assert caption.lower() in html.lower(), caption
 
 
+def test_joining_in_structure(engine: draftlens.Engine) -> None:
+    """A row that joins later has the answer that it has by itself, and so has the first one."""
+    (code,) = blocks("docs/structure.md")
+    shapes = CLIP.with_name("shapes.mp4")
+    names: dict[str, Any] = {
+        "target": engine.target.backbone,
+        "draft": engine.draft and engine.draft.backbone,
+        "inputs": engine.read("Describe the video.", video=CLIP).target,
+        "other_inputs": engine.read("What is the secret word?", video=shapes).target,
+    }
+    exec(code, names)
+    sequences = [*names["call"].sequences, names["late"]]
+    for sequence, inputs in zip(sequences, ("inputs", "other_inputs"), strict=True):
+        alone = draftlens.generate(names["target"], names[inputs], max_new_tokens=60)
+        assert sequence.tokens == alone.tokens[0]
+
+
 def test_sampling_in_world() -> None:
     """The code of docs/world.md samples a scene, renders it and asks questions."""
     code = next(block for block in blocks("docs/world.md") if "sample_scene" in block)
