@@ -26,13 +26,13 @@ from draftlens.models.cache import BLOCK, KVCache, check_rollback
 from draftlens.models.cells import read_layout
 from draftlens.models.exclusion import lock_of
 from draftlens.models.prompt import (
-    NEUTRAL_OPTIONS,
     PAST_REFUSAL,
     Prepared,
     Prompt,
     build_prompt,
     capture_call,
     checked_inputs,
+    neutral_options,
     with_stop_strings,
 )
 
@@ -58,6 +58,10 @@ class Backbone:
     """
 
     def __init__(self, model: Any) -> None:
+        if not isinstance(model, nn.Module):
+            raise UnsupportedModelError(
+                f"a transformers model is needed, not {model!r}; draftlens.load takes names"
+            )
         self.model = model
         self.name = type(model).__name__
         self._lock = lock_of(model)
@@ -131,7 +135,7 @@ class Backbone:
             key: value.to(self.device) if isinstance(value, Tensor) else value
             for key, value in padded.items()
         }
-        options = with_stop_strings(options)
+        options = with_stop_strings(options, self.model.generation_config)
         with self._passing():
             prepared: Prepared = self.model.generate(
                 **moved, **options, custom_generate=capture_call
@@ -149,7 +153,7 @@ class Backbone:
         ids = inputs.get("input_ids")
         if ids is not None:
             inputs = {**inputs, "input_ids": ids.clamp_max(self.vocab_size - 1)}
-        return self.prepare(inputs, **NEUTRAL_OPTIONS)
+        return self.prepare(inputs, **neutral_options())
 
     @torch.no_grad()
     def encode(self, prepared: Prepared) -> Prompt:
