@@ -12,11 +12,11 @@ from draftlens.core import tree as trees
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.tree import EMPTY, Topology
 from draftlens.draft.base import TargetContext
-from draftlens.draft.cached_model import CachedModel, replace_by_last
+from draftlens.draft.cached_model import CachedModel
 from draftlens.draft.growth import grow
 from draftlens.draft.readers import Reader
 from draftlens.draft.tuner import TreeTuner, Tuners
-from draftlens.ops.sampling import generator_of
+from draftlens.ops.sampling import round_generator
 from draftlens.sequences import Batch
 
 
@@ -49,7 +49,6 @@ class ModelDrafter:
         self.tuner: TreeTuner | None = None
         self.proposed: Topology = EMPTY
         self._proposed_at = 0.0
-        self._generators: list[torch.Generator] = []
 
     @property
     def forwards(self) -> int:
@@ -70,7 +69,6 @@ class ModelDrafter:
         draft = self.reader.read(encoded, context)
         room = context.room + len(self.topology.inner) + 1
         self.model.join(draft.prompt, draft.fill, batch, room)
-        self._generators += [generator_of(history.seed) for history in batch.histories]
         if self.tuners is not None and self.tuner is None:
             prompt_length = batch.histories[0].prompt_ids.shape[0]
             self.tuner = self.tuners(len(batch), prompt_length)
@@ -93,7 +91,12 @@ class ModelDrafter:
         if not topology:
             no_tokens = torch.empty(len(batch), 0, dtype=torch.long, device=device)
             return DraftTree.uniform(topology, no_tokens)
-        return grow(self.model, topology, batch, device, self._generators)
+        generators: list[torch.Generator] = []
+        if batch.rejects:
+            # Keyed by the position, so that a row's guesses do not depend on the depth of the trees
+            # of earlier rounds, which is that of the row with the longest way to go.
+            generators = [round_generator(h.seed, h.length) for h in batch.histories]
+        return grow(self.model, topology, batch, device, generators)
 
     def update(self, verdict: Verdict, batch: Batch) -> None:
         """Keep the accepted path; what the cache lacks of it is forwarded first in the next
@@ -110,4 +113,3 @@ class ModelDrafter:
     def remove(self, row: int) -> None:
         """See `Drafter.remove`."""
         self.model.remove(row)
-        replace_by_last(self._generators, row)

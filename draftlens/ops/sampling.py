@@ -45,6 +45,8 @@ Histories = Callable[[], Iterable[NodeHistories]]
 _SEED_MASK = 2**63 - 1
 _GOLDEN_GAMMA = 0x9E3779B97F4A7C15
 """The increment of SplitMix64, which keeps the seeds of rows far apart."""
+_ROUND_GAMMA = 0xBF58476D1CE4E5B9
+"""A multiplier of SplitMix64, which keeps the seeds of rounds apart from those of rows."""
 
 HISTORY_FREE = (
     hf.TemperatureLogitsWarper,
@@ -210,6 +212,16 @@ def row_seeds(seed: int, num_rows: int) -> list[int]:
 def generator_of(seed: int) -> torch.Generator:
     """A CPU generator for any Python int; its low 63 bits count."""
     return torch.Generator().manual_seed(seed & _SEED_MASK)
+
+
+def round_generator(seed: int, num_tokens: int) -> torch.Generator:
+    """A CPU generator for one round of drafting.
+
+    Args:
+        seed: of the row.
+        num_tokens: tokens of the row's answer before the round.
+    """
+    return generator_of(seed + (num_tokens + 1) * _ROUND_GAMMA)
 
 
 def gumbel(seeds: Tensor, steps: Tensor, vocab: int) -> Tensor:
