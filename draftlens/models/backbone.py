@@ -58,10 +58,7 @@ class Backbone:
     """
 
     def __init__(self, model: Any) -> None:
-        if not isinstance(model, nn.Module):
-            raise UnsupportedModelError(
-                f"a transformers model is needed, not {model!r}; draftlens.load takes names"
-            )
+        _check_is_model(model)
         self.model = model
         self.name = type(model).__name__
         self._lock = lock_of(model)
@@ -360,6 +357,13 @@ class _Modules:
                 f"{name} does not show its language model, embeddings and output head"
             )
         return cls(decoder, head, embed)
+
+
+def _check_is_model(model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise UnsupportedModelError(
+            f"a transformers model is needed, not {model!r}; draftlens.load takes names"
+        )
 
 
 class _Reached(Exception):  # noqa: N818 - not an error: it ends a forward that has served its purpose

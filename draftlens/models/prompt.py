@@ -35,6 +35,7 @@ PROMPT_ONLY = ("visual_pos_masks", "deepstack_visual_embeds")
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
 """Fields of a GenerationConfig that describe the tokens of a prompt."""
 
+
 @dataclass(frozen=True)
 class Prepared:
     """A call of `generate`, ready to decode.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from families import FAMILIES, Family, inputs, tokenizer
+from families import FAMILIES, Family, inputs
 from stock import METHODS, NEW, Divisible, NoEcho, draft, reference, staggered, stock, target
 from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput

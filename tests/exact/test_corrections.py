@@ -45,6 +45,16 @@ def generate(model: Any = None, **options: Any) -> draftlens.Result:
     )
 
 
+def generate_behind(model: Any, small: Any) -> torch.Tensor:
+    """The same prompts, behind the model's own `generate`."""
+    given = inputs(FAMILY, "image")
+    ours = draftlens.SpeculativeGenerate(small, given)
+    output: torch.Tensor = model.generate(
+        **given, max_new_tokens=3, do_sample=False, custom_generate=ours
+    )
+    return output
+
+
 def with_config(**fields: Any) -> Any:
     """The target with another generation config."""
     model = copy.deepcopy(target(FAMILY))
@@ -157,7 +167,7 @@ def test_no_top_k() -> None:
         stream = draftlens.stream(
             target(FAMILY), inputs(FAMILY, "image"), do_sample=True, max_new_tokens=2, **given
         )
-        processors = stream.session.add.__self__._arrivals[0].prepared.processors
+        processors = stream._call.sequences[0].sampling.processors
         names[name] = [type(processor).__name__ for processor in processors]
     assert names == {"none": [], "default": ["TopKLogitsWarper"]}
 
@@ -225,10 +235,8 @@ def test_training_mode(part: str, used_before: bool) -> None:
     sentence = r"is in training mode, .*call its eval\(\) first"
     with pytest.raises(draftlens.UnsupportedModelError, match=sentence):
         generate(**models)
-    given = inputs(FAMILY, "image")
     with pytest.raises(draftlens.UnsupportedModelError, match=sentence):
-        ours = draftlens.SpeculativeGenerate(models["draft"], given)
-        models["model"].generate(**given, max_new_tokens=3, custom_generate=ours)
+        generate_behind(models["model"], models["draft"])
 
 
 def test_training_mode_behind_a_backbone() -> None:
@@ -304,7 +312,7 @@ def test_a_long_pause_of_drafting(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     widest = 0
     for _ in stream:
-        pending = getattr(stream.session.drafter, "model").pending
+        pending = stream.session.drafter.model.pending
         widest = max(widest, *map(len, pending), 0)
     assert stream.result.tokens == stock(target(FAMILY), given, max_new_tokens=length)
     assert widest > pause
@@ -688,9 +696,7 @@ def test_a_probed_prefill_beside_plain_forwards(name: str) -> None:
 
     def answer(method: Any) -> list[list[list[int]]]:
         return [
-            draftlens.generate(
-                model, given, draft=small, method=method, max_new_tokens=NEW
-            ).tokens
+            draftlens.generate(model, given, draft=small, method=method, max_new_tokens=NEW).tokens
             for _ in range(4)
         ]
 
@@ -706,5 +712,3 @@ def test_a_name_in_place_of_a_model(wrong: Any) -> None:
     """Names are for `draftlens.load`."""
     with pytest.raises(draftlens.UnsupportedModelError):
         draftlens.generate(wrong, inputs(FAMILY, "text"), max_new_tokens=3)
-
-
