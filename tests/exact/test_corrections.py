@@ -172,6 +172,28 @@ def test_no_top_k() -> None:
     assert names == {"none": [], "default": ["TopKLogitsWarper"]}
 
 
+@pytest.mark.parametrize("of", ["model", "call"])
+def test_stop_strings_of_a_generation_config(of: str) -> None:
+    """They are honoured wherever they come from, and None turns those of the model off."""
+    rows = reference(FAMILY, "image")
+    stop = next(text for text in tokenizer().batch_decode([[t] for t in rows[0][4:]]) if text)
+    fields = {"stop_strings": [stop]}
+    given, words = inputs(FAMILY, "image", rows=(0,)), tokenizer()
+    model = with_config(**fields) if of == "model" else target(FAMILY)
+    options: dict[str, Any] = {"max_new_tokens": NEW, "tokenizer": words}
+    if of == "call":
+        options["generation_config"] = GenerationConfig(**fields, max_new_tokens=NEW)
+    expected = model.generate(**given, **options)[:, given["input_ids"].shape[1] :].tolist()
+    result = draftlens.generate(model, given, draft=draft(FAMILY), **options)
+    assert result.tokens == expected
+    assert len(expected[0]) < NEW
+    options.pop("tokenizer")
+    with pytest.raises(draftlens.ConfigError, match="stop_strings need the model's tokenizer"):
+        draftlens.generate(model, given, draft=draft(FAMILY), **options)
+    result = draftlens.generate(model, given, draft=draft(FAMILY), **options, stop_strings=None)
+    assert result.tokens == rows[:1]
+
+
 # --- Strategies
 
 
