@@ -90,8 +90,7 @@ class ModelDrafter:
         if not topology:
             no_tokens = torch.empty(len(batch), 0, dtype=torch.long, device=device)
             return DraftTree.uniform(topology, no_tokens)
-        tree = grow(self.model, topology, batch, device)
-        return _cut_to_rows(tree, batch) if batch.rejects else tree
+        return grow(self.model, topology, batch, device)
 
     def update(self, verdict: Verdict, batch: Batch) -> None:
         """Keep the accepted path; what the cache lacks of it is forwarded first in the next
@@ -108,16 +107,3 @@ class ModelDrafter:
     def remove(self, row: int) -> None:
         """See `Drafter.remove`."""
         self.model.remove(row)
-
-
-def _cut_to_rows(tree: DraftTree, batch: Batch) -> DraftTree:
-    """The same guesses without those beyond the end of each row's answer.
-
-    Under rejection sampling every guess that is judged uses noise, so a row's tokens must not
-    depend on how long the answers of its neighbours may become.
-    """
-    topologies = tuple(
-        trees.cut(topology, max(0, history.remaining - 1))
-        for topology, history in zip(tree.topologies, batch.histories, strict=True)
-    )
-    return DraftTree(topologies, tree.tokens, tree.probs)

@@ -24,7 +24,6 @@ class History:
         sampling: how tokens are chosen, by draft and target alike.
         row: the row in its call of `generate`.
         num_rows: rows of that call.
-        remaining: most tokens that the answer may still gain.
         finished: whether the answer has ended.
     """
 
@@ -35,7 +34,6 @@ class History:
     sampling: SamplingRule
     row: int = 0
     num_rows: int = 1
-    remaining: int = 0
     finished: bool = False
 
     @property

@@ -63,7 +63,6 @@ class Sequence:
             sampling=self.sampling,
             row=self.row,
             num_rows=self.num_rows,
-            remaining=self.remaining,
             finished=self.finished,
         )
 

@@ -74,18 +74,13 @@ def test_criteria_and_processors(family: Family) -> None:
 
 
 @every_family
-def test_criteria_without_an_eos(family: Family) -> None:
-    """Stock goes on writing a row that has met a criterion until all rows have."""
+@methods
+def test_criteria_without_an_eos(family: Family, method: str) -> None:
+    """Stock `generate` goes on writing rows that a criterion has ended until all have met one."""
     given = inputs(family, family.richest)
-    length = given["input_ids"].shape[1]
-    options = {"max_new_tokens": NEW, "do_sample": False, "stopping_criteria": [Divisible(length)]}
-    expected = target(family).generate(**given, **options)
-    ours = draftlens.SpeculativeGenerate(draft(family), given)
-    output = target(family).generate(**given, **options, custom_generate=ours)
-    assert torch.equal(output, expected)
-    assert ours.last is not None
-    assert ours.last.tokens == expected[:, length:].tolist()
-    assert ours.last.stats.accepted > 0
+    criteria = [Divisible(given["input_ids"].shape[1])]
+    result = compare(family, given, method, stopping_criteria=criteria)
+    assert len(set(map(len, result.tokens))) == 1
 
 
 class Recorder(BaseStreamer):
