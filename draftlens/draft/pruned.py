@@ -78,83 +78,113 @@ def _row_scores(
     return _scores(prompt, row, positions, context).to(positions.device)
 
 
-def _scores(prompt: Prompt, row: int, at: Tensor, context: TargetContext) -> Tensor:
+def _scores(prompt: Prompt, row: int, positions: Tensor, context: TargetContext) -> Tensor:
     """The target's scores for the draft's visual tokens ``[n]``, of one row.
+
+    Args:
+        prompt: the draft's.
+        row: of the batch.
+        positions: of its visual tokens, int64 ``[n]``.
+        context: the target's side.
 
     Raises:
         UnsupportedModelError: one of the two has visual tokens in this row and the other has none.
     """
-    theirs = context.prompt.visual[row].nonzero()[:, 0]
+    target_positions = context.prompt.visual[row].nonzero()[:, 0]
     assert context.readings.attention is not None
-    scores = context.readings.attention[row, theirs]
-    if len(theirs) == len(at):
+    scores = context.readings.attention[row, target_positions]
+    if len(target_positions) == len(positions):
         return scores  # models of a family cut pictures alike
-    if not len(theirs) or not len(at):
+    if not len(target_positions) or not len(positions):
         raise UnsupportedModelError(
             "only one of target and draft has visual tokens: prune without attention"
         )
-    return _carry_over(scores, context.prompt.cells[row, theirs].cpu(), prompt.cells[row, at].cpu())
+    target_cells = context.prompt.cells[row, target_positions].cpu()
+    return _carry_over(scores, target_cells, prompt.cells[row, positions].cpu())
 
 
 def _carry_over(scores: Tensor, source: Tensor, target: Tensor) -> Tensor:
-    """Scores ``[m]`` at cells ``[m, 3]`` read at other cells ``[n, 3]``, all frames stretched to
-    the same size.
+    """Scores of some cells at other cells, with all frames stretched to the same size.
 
-    Each takes the mean of the cells whose middles lie in it; where there are none, what the nearest
-    of such cells has.
-    """
-    own = torch.ones(len(source), dtype=torch.bool)
-    own[1:] = source.diff(dim=0).any(
-        1
-    )  # a newline shares the cell before it and stands for no pixels
-    sizes = _sizes(target)
-    pooled, counts = _pool(scores.cpu()[own].float(), source[own], sizes)
-    wanted = _index(target, sizes)
-    taken, missing = pooled[wanted, 0], counts[wanted] == 0
-    places = ((target + 0.5) / sizes[target[:, 0]])[missing]
-    there = pooled[counts > 0]
-    nearest = [
-        torch.cdist(part, there[:, 1:]).argmin(1) for part in torch.split(places, CELLS_PER_SEARCH)
-    ]
-    taken[missing] = there[torch.cat(nearest), 0]
-    return taken
-
-
-def _pool(scores: Tensor, cells: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """What lies in each cell of other frames: mean score and place ``[C, 4]`` (NaN: nothing), and
-    count ``[C]``.
+    Each target cell takes the mean score of the source cells whose middles lie in it. A cell in
+    which none lies takes the score of the nearest cell that has one.
 
     Args:
         scores: float ``[m]``.
-        cells: theirs, int64 ``[m, 3]``.
-        sizes: of the other frames, ``[T, 3]``.
+        source: cells of the scores, int64 ``[m, 3]``.
+        target: cells of the result, int64 ``[n, 3]``.
+
+    Returns:
+        float32 ``[n]``.
     """
-    middles, own = (
-        2 * cells + 1,
-        2 * _sizes(cells)[cells[:, 0]],
-    )  # in halves of a cell: whole numbers do not round
-    times = middles[:, 0] * len(sizes) // own[:, 0]
-    index = _index(middles * sizes[times] // own, sizes)
+    # A newline shares the cell of the token before it and represents no pixels.
+    has_pixels = torch.ones(len(source), dtype=torch.bool)
+    has_pixels[1:] = source.diff(dim=0).any(1)
+    sizes = _frame_sizes(target)
+    pool = _pool(scores.cpu()[has_pixels].float(), source[has_pixels], sizes)
+    index = _cell_index(target, sizes)
+    carried = pool.means[index, 0]
+    missing = pool.counts[index] == 0
+    filled = pool.means[pool.counts > 0]
+    places = ((target + 0.5) / sizes[target[:, 0]])[missing]
+    nearest = [
+        torch.cdist(part, filled[:, 1:]).argmin(1) for part in torch.split(places, CELLS_PER_SEARCH)
+    ]
+    carried[missing] = filled[torch.cat(nearest), 0]
+    return carried
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """The C cells of some frames with what lies in each.
+
+    Args:
+        means: mean score and mean place, float32 ``[C, 4]``; NaN where nothing lies.
+        counts: how many source cells lie in each, int64 ``[C]``.
+    """
+
+    means: Tensor
+    counts: Tensor
+
+
+def _pool(scores: Tensor, cells: Tensor, sizes: Tensor) -> _Pool:
+    """Pool scores over the cells of other frames.
+
+    Means and not sums are taken: where one grid does not divide the other, a cell that holds more
+    source cells has no more attention for that.
+
+    Args:
+        scores: float ``[m]``.
+        cells: cells of the scores, int64 ``[m, 3]``.
+        sizes: of the other frames, int64 ``[T, 3]``.
+    """
+    # In halves of a cell: whole numbers do not round.
+    middles = 2 * cells + 1
+    source_sizes = 2 * _frame_sizes(cells)[cells[:, 0]]
+    frames = middles[:, 0] * len(sizes) // source_sizes[:, 0]
+    index = _cell_index(middles * sizes[frames] // source_sizes, sizes)
     counts = torch.bincount(index, minlength=int(sizes.amax(0).prod()))
-    found = torch.cat([scores[:, None], middles / own], 1)
-    # Means, not sums: where one grid does not divide the other, a cell that holds more of them is
-    # not looked at more.
-    return torch.zeros(len(counts), 4).index_add_(0, index, found) / counts[:, None], counts
+    values = torch.cat([scores[:, None], middles / source_sizes], 1)
+    sums = torch.zeros(len(counts), 4).index_add_(0, index, values)
+    return _Pool(sums / counts[:, None], counts)
 
 
-def _sizes(cells: Tensor) -> Tensor:
-    """How many frames there are, and rows and columns of each, int64 ``[T, 3]``, by the cells ``[n,
-    3]`` in them."""
-    frames = int(cells[:, 0].max()) + 1
-    sizes = cells.new_zeros(frames, 3)
+def _frame_sizes(cells: Tensor) -> Tensor:
+    """The number of frames, and rows and columns of each frame, int64 ``[T, 3]``.
+
+    Args:
+        cells: int64 ``[n, 3]``.
+    """
+    num_frames = int(cells[:, 0].max()) + 1
+    sizes = cells.new_zeros(num_frames, 3)
     sizes.scatter_reduce_(0, cells[:, :1].expand(-1, 3), cells + 1, "amax")
-    sizes[:, 0] = frames
+    sizes[:, 0] = num_frames
     return sizes
 
 
-def _index(cells: Tensor, sizes: Tensor) -> Tensor:
-    """A number for each of the cells ``[n, 3]``, int64 ``[n]``, in frames of these sizes ``[T,
-    3]``."""
-    _, high, wide = sizes.amax(0).tolist()
-    weights = cells.new_tensor([high * wide, wide, 1])
+def _cell_index(cells: Tensor, sizes: Tensor) -> Tensor:
+    """A number for each of the cells ``[n, 3]`` in frames of these sizes ``[T, 3]``, int64
+    ``[n]``."""
+    _, height, width = sizes.amax(0).tolist()
+    weights = cells.new_tensor([height * width, width, 1])
     return (cells * weights).sum(-1)

@@ -1,4 +1,4 @@
-"""Pruning by place, without looking at the content."""
+"""Pruning by place, whatever the content is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from draftlens.core.errors import ConfigError
 from draftlens.core.readings import NO_READINGS, ReadingSpec
-from draftlens.prune.base import Visual, spread
+from draftlens.prune.base import Visual, remaining, spread
 
 
 @dataclass(frozen=True)
@@ -35,60 +35,50 @@ class GridPruner:
     def select(self, visual: Visual, keep: int) -> Tensor:
         """Frames share the budget as evenly as whole numbers allow; each keeps the cells nearest to
         a regular grid."""
-        frames = [
-            (visual.cells[:, 0] == time).nonzero()[:, 0]
-            for time in torch.unique(visual.cells[:, 0])
-        ]
-        budget, kept = keep, []
-        # Small frames first, so that what they cannot use is shared by the others.
-        for left, frame in zip(range(len(frames), 0, -1), sorted(frames, key=len), strict=True):
-            share = min(len(frame), budget // left)
+        times = visual.cells[:, 0]
+        frames = [(times == time).nonzero()[:, 0] for time in torch.unique(times)]
+        budget = keep
+        parts = []
+        # Small frames first, so that the others share what these cannot use.
+        for index, frame in enumerate(sorted(frames, key=len)):
+            share = min(len(frame), budget // (len(frames) - index))
             budget -= share
-            kept.append(frame[_grid(visual.cells[frame, 1:], share)])
-        # What whole numbers left over goes, one each, to evenly spaced tokens that are not kept
-        # yet.
-        chosen = torch.cat(kept) if kept else visual.cells.new_empty(0)
-        rest = torch.ones(len(visual), dtype=torch.bool, device=chosen.device)
-        rest[chosen] = False
-        others = rest.nonzero()[:, 0]
-        return (
-            torch.cat([chosen, others[spread(len(others), keep - len(chosen), chosen.device)]])
-            .sort()
-            .values
-        )
+            parts.append(frame[_grid_cells(visual.cells[frame, 1:], share)])
+        chosen = torch.cat(parts) if parts else visual.cells.new_empty(0)
+        # The remainder of the divisions goes to evenly spaced tokens, one each.
+        others = remaining(len(visual), chosen)
+        extra = others[spread(len(others), keep - len(chosen), chosen.device)]
+        return torch.cat([chosen, extra]).sort().values
 
 
-def _grid(cells: Tensor, keep: int) -> Tensor:
+def _grid_cells(cells: Tensor, keep: int) -> Tensor:
     """`keep` of one frame's cells ``[m, 2]`` on a regular grid, int64 ``[keep]``."""
     if keep == 0:
         return cells.new_empty(0)
-    high, wide = (int(n) + 1 for n in cells.max(0).values)
-    rows = max(1, min(keep, round(sqrt(keep * high / wide))))
-    counts = [
-        len(part) for part in torch.arange(keep).tensor_split(rows)
-    ]  # kept cells of each kept row
-    heights = spread(high, min(rows, high), cells.device).tolist()
-    free = torch.ones(len(cells), dtype=torch.bool, device=cells.device)
-    chosen = []
-    for row, count in enumerate(counts):
-        height = heights[row * len(heights) // rows]
+    height, width = (int(size) + 1 for size in cells.max(0).values)
+    num_rows = max(1, min(keep, round(sqrt(keep * height / width))))
+    cells_per_row = [len(part) for part in torch.arange(keep).tensor_split(num_rows)]
+    heights = spread(height, min(num_rows, height), cells.device).tolist()
+    is_free = torch.ones(len(cells), dtype=torch.bool, device=cells.device)
+    indices = []
+    for row, count in enumerate(cells_per_row):
+        top_edge = heights[row * len(heights) // num_rows]
         for column in range(count):
-            aim = cells.new_tensor([height, int((column + 0.5) * wide / count)])
-            distance = (
-                (cells - aim).square().sum(-1).masked_fill(~free, torch.iinfo(torch.long).max)
-            )
-            nearest = int(distance.argmin())
-            free[nearest] = False
-            chosen.append(nearest)
-    return cells.new_tensor(chosen)
+            place = cells.new_tensor([top_edge, int((column + 0.5) * width / count)])
+            distances = (cells - place).square().sum(-1)
+            distances = distances.masked_fill(~is_free, torch.iinfo(torch.long).max)
+            nearest = int(distances.argmin())
+            is_free[nearest] = False
+            indices.append(nearest)
+    return cells.new_tensor(indices)
 
 
 @dataclass(frozen=True)
 class RandomPruner:
-    """Any tokens, all alike (the paper's SD-Rand).
+    """Random tokens, all equally likely (the paper's SD-Rand).
 
     Args:
-        seed: of the choice.
+        seed: seed of the choice.
 
     Raises:
         ConfigError: `seed` is no whole number from 0.
@@ -104,11 +94,8 @@ class RandomPruner:
     def select(self, visual: Visual, keep: int) -> Tensor:
         """The same choice for the same seed and count, on every device."""
         generator = torch.Generator().manual_seed(self.seed)
-        return (
-            torch.randperm(len(visual), generator=generator)[:keep]
-            .sort()
-            .values.to(visual.cells.device)
-        )
+        indices = torch.randperm(len(visual), generator=generator)[:keep]
+        return indices.sort().values.to(visual.cells.device)
 
 
 @dataclass(frozen=True)
@@ -116,10 +103,10 @@ class WindowPruner:
     """One stretch of tokens (SpecVLM, figure 7a).
 
     Args:
-        window: where it lies: `front`, `middle` or `end`.
+        window: the place of the stretch: `front`, `middle` or `end`.
 
     Raises:
-        ConfigError: it lies elsewhere.
+        ConfigError: `window` is another word.
     """
 
     readings: ClassVar[ReadingSpec] = NO_READINGS

@@ -11,20 +11,27 @@ from torch.nn.functional import cosine_similarity
 
 from draftlens.core.errors import ConfigError
 from draftlens.core.readings import NO_READINGS, ReadingSpec
-from draftlens.prune.base import Visual, spread, top
+from draftlens.prune.base import Visual, remaining, spread, top
 
 
 def _whole_frames(visual: Visual, order: Tensor, keep: int) -> Tensor:
-    """Tokens of whole frames in this order of importance until `keep`; the last frame gives evenly
-    spaced ones."""
-    kept, left = [], keep
+    """Tokens of whole frames until there are `keep`; the last frame gives evenly spaced ones.
+
+    Args:
+        visual: the tokens.
+        order: times of the frames, the most important first, int64 ``[T]``.
+        keep: number of tokens.
+    """
+    parts: list[Tensor] = []
+    budget = keep
     for time in order.tolist():
         frame = (visual.cells[:, 0] == time).nonzero()[:, 0]
-        kept.append(frame[spread(len(frame), min(left, len(frame)), frame.device)])
-        left -= len(kept[-1])
-        if left == 0:
+        part = frame[spread(len(frame), min(budget, len(frame)), frame.device)]
+        parts.append(part)
+        budget -= len(part)
+        if budget == 0:
             break
-    return torch.cat(kept).sort().values if kept else visual.cells.new_empty(0)
+    return torch.cat(parts).sort().values if parts else visual.cells.new_empty(0)
 
 
 @dataclass(frozen=True)
@@ -36,10 +43,9 @@ class FramePruner:
     def select(self, visual: Visual, keep: int) -> Tensor:
         """As many evenly spaced frames as the budget pays for, the last of them in part."""
         times = torch.unique(visual.cells[:, 0])
-        whole = min(len(times), -(-keep * len(times) // max(len(visual), 1)))
-        first = spread(len(times), whole, times.device)
-        others = torch.ones(len(times), dtype=torch.bool, device=times.device)
-        others[first] = False
+        num_frames = min(len(times), -(-keep * len(times) // max(len(visual), 1)))
+        first = spread(len(times), num_frames, times.device)
+        others = remaining(len(times), first)
         return _whole_frames(visual, torch.cat([times[first], times[others]]), keep)
 
 
@@ -89,16 +95,15 @@ class DyCokePruner:
         """How much each token differs from the last one at its place, 0 to 2; 4 where a group
         begins."""
         change = torch.full((len(visual),), 4.0, device=visual.cells.device)
-        last: dict[tuple[int, int], int] = {}
+        latest: dict[tuple[int, int], int] = {}
         pairs = []
         for index, (time, row, column) in enumerate(visual.cells.tolist()):
-            before = last.get((row, column))
-            if before is not None and time % self.group:
-                pairs.append((index, before))
-            last[row, column] = index
+            previous = latest.get((row, column))
+            if previous is not None and time % self.group:
+                pairs.append((index, previous))
+            latest[row, column] = index
         if pairs:
             new, old = torch.tensor(pairs, device=change.device).unbind(1)
-            change[new] = 1 - cosine_similarity(
-                visual.features[new].float(), visual.features[old].float(), dim=-1
-            )
+            features = visual.features.float()
+            change[new] = 1 - cosine_similarity(features[new], features[old], dim=-1)
         return change
