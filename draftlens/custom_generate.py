@@ -77,13 +77,15 @@ class SpeculativeGenerate:
         Raises:
             ConfigError: an output is requested that speculative decoding does not have, or a
                 strategy other than greedy decoding and sampling.
-            InputError: `past_key_values` are given, or a row has no tokens.
+            InputError: `past_key_values` are given, a row has no tokens, or a row is padded on
+                the right.
         """
         _check_outputs(generation_config)
         arguments = callers_arguments()
         if arguments.past_key_values is not None:
             raise InputError(PAST_REFUSAL)
         kwargs = with_checked_mask(kwargs)
+        _check_padding(kwargs)
         prepared = capture_call(
             model, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
         )
@@ -118,6 +120,16 @@ class SpeculativeGenerate:
             if isinstance(value, Tensor) and key != "position_ids"
         }
         return {"input_ids": prepared.input_ids, **tensors}
+
+
+def _check_padding(kwargs: Mapping[str, Any]) -> None:
+    """Stock `generate` continues behind padding on the right, which no answer should."""
+    mask = kwargs.get("attention_mask")
+    if mask is not None and not bool((mask[:, -1] != 0).all()):
+        raise InputError(
+            "generate needs padding on the left: set padding_side='left', or use "
+            "draftlens.generate, which takes both"
+        )
 
 
 def _check_outputs(generation_config: Any) -> None:

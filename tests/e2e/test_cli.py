@@ -198,7 +198,7 @@ def test_doctor_shows_the_machine_and_a_pair(run) -> None:
         ),
         (
             ["caption", CLIP, "--speculative-config", '{"gamma": 4}'],
-            "does not know 'gamma'; known: num_speculative",
+            "has no option 'gamma'; known: num_speculative",
         ),
         (["caption", CLIP, "--speculative-config", "{"], "--speculative-config is not valid"),
         (

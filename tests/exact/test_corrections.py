@@ -539,6 +539,16 @@ def test_a_mask_of_another_dtype_behind_generate(family: Family, dtype: torch.dt
     assert torch.equal(output, expected)
 
 
+def test_padding_on_the_right_behind_generate() -> None:
+    """Stock `generate` warns and continues behind the padding; ours would answer otherwise."""
+    given = inputs(FAMILY, "text", side="right")
+    ours = draftlens.SpeculativeGenerate(draft(FAMILY), given)
+    with pytest.raises(draftlens.InputError, match="padding on the left"):
+        target(FAMILY).generate(**given, max_new_tokens=3, custom_generate=ours)
+    result = draftlens.generate(target(FAMILY), given, draft=draft(FAMILY), max_new_tokens=NEW)
+    assert result.tokens == reference(FAMILY, "text")
+
+
 @methods
 def test_no_limit_to_speak_of(method: str) -> None:
     """An answer that ends by itself takes the memory of its own length."""
