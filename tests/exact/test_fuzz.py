@@ -6,6 +6,8 @@ the smallest case that still fails, as the code that makes it.
 
 from __future__ import annotations
 
+import os
+
 from fuzzing import (
     Case,
     Visits,
@@ -20,8 +22,10 @@ from hypothesis import given, settings
 
 
 def share(part: float) -> settings:
-    """A part of the profile's examples."""
-    return settings(max_examples=max(1, round(settings.default.max_examples * part)))
+    """The profile with a part of its examples."""
+    default = "fresh" if "DRAFTLENS_FUZZ_EXAMPLES" in os.environ else "fixed"
+    profile = settings.get_profile(os.environ.get("DRAFTLENS_FUZZ_PROFILE", default))
+    return settings(profile, max_examples=max(1, round(profile.max_examples * part)))
 
 
 @share(0.6)
