@@ -621,7 +621,8 @@ def act(
 
 NOISE = (0.01, 0.03, 0.05, 0.1, 0.2)
 RATIOS = (0, 0.5, 0.9, 1)
-NULLABLE = ("eos_token_id", "repetition_penalty", "no_repeat_ngram_size", "min_new_tokens") + (
+NULLABLE = (
+    *("eos_token_id", "repetition_penalty", "no_repeat_ngram_size", "min_new_tokens"),
     *("bad_words_ids", "suppress_tokens", "stopping_criteria", "logits_processor"),
     *("temperature", "top_k", "top_p", "stop_strings"),
 )

@@ -92,6 +92,16 @@ def test_reject_row_by_row(seed: int) -> None:
     check_rows(reject(tree, scores, [generator(row) for row in range(4)]), rows)
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_a_target_that_is_certain_leaves_nothing_to_chance(seed: int) -> None:
+    """At every node p is all at one token, so `reject` must walk as `match` does."""
+    tree, scores = ragged(seed)
+    certain = torch.full_like(scores, -torch.inf)
+    certain.scatter_(-1, scores.argmax(-1, keepdim=True), 0.0)
+    generators = [torch.Generator().manual_seed(seed) for _ in tree.topologies]
+    assert reject(tree, certain, generators) == match(tree, certain)
+
+
 def test_without_guesses_a_token_is_drawn() -> None:
     tree = DraftTree.uniform(EMPTY, torch.empty(2, 0, dtype=torch.long))
     scores = torch.full((2, 1, VOCAB), -torch.inf)
