@@ -28,7 +28,7 @@ def share(part: float) -> settings:
     return settings(profile, max_examples=max(1, round(profile.max_examples * part)))
 
 
-@share(0.6)
+@share(0.65)
 @given(greedy_cases())
 def test_greedy_answers_are_those_of_stock_generate(case: Case) -> None:
     """Whatever is drafted, wherever the answer ends, by every entry point."""
@@ -42,7 +42,7 @@ def test_draws_depend_on_seeds_alone(case: Case) -> None:
     check_sampled(case)
 
 
-@share(0.2)
+@share(0.15)
 @given(sessions())
 def test_rows_that_join_and_leave(case: Visits) -> None:
     """Each row has the tokens that it has in a call of its own."""

@@ -239,7 +239,7 @@ FAULTS = (
         "decode/session.py",
         "self._batch.steps(device) - 1 + depths",
         "self._batch.steps(device) + depths",
-        TABLES,
+        GREEDY_FUZZ,
     ),
     Fault(
         "the target's cache loses the last accepted token",
