@@ -20,6 +20,7 @@ from stock import NEAR_TIE, NEW, Divisible, answers, noisy, reference, target
 from transformers import StoppingCriteria, StopStringCriteria
 
 import draftlens
+from draftlens.core.proposal import DraftTree
 from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import EAGLE_PATHS
@@ -237,6 +238,7 @@ class Case:
         if self.entry == "generate":
             return draftlens.generate(self.prompts.target, given, **call)
         stream = draftlens.stream(self.prompts.target, given, **call)
+        watch_depth(stream.session)
         rows: list[list[int]] = [[] for _ in self.prompts.rows]
         for chunk in stream:
             rows[chunk.row] += chunk.tokens
@@ -339,6 +341,8 @@ def check_greedy(case: Case) -> None:
         assert rebuilt(case, result) == stock.sequences.tolist()
     check_counters(case, result)
     length = min(stock.gaps.shape[1], max(map(len, stock.rows)))
+    if result.stats.accepted:
+        event("guesses are accepted")
     if is_always_right(case) and bool(stock.gaps[:, :length].min() > NEAR_TIE):
         check_passes(case, result)
 
@@ -415,6 +419,19 @@ def check_passes(case: Case, result: Result) -> None:
     assert result.stats.passes == passes
 
 
+def watch_depth(session: Session) -> None:
+    """Let a session check that no tree is deeper than the longest answer that may still come."""
+    propose = session.propose
+
+    def checked() -> DraftTree:
+        tree = propose()
+        longest = max(sequence.remaining for sequence in session.sequences)
+        assert all(topology.depth < longest for topology in tree.topologies)
+        return tree
+
+    session.propose = checked  # type: ignore[method-assign]
+
+
 def check_caches(session: Session) -> None:
     """Between chunks the caches hold each running row's prompt and all its tokens but the last."""
     if session.cache is None:
@@ -438,7 +455,6 @@ def check_sampled(case: Case) -> None:
     """Guesses do not change what is drawn, and neither do the other rows of the batch."""
     result = case.run()
     method = resolve(case.method_options, case.draft is not None)
-    assert result.lossless is True
     check_counters(case, result)
     if getattr(method, "sampling_rule", "coupled") == "rejection":
         assert case.run().tokens == result.tokens
@@ -541,6 +557,7 @@ class Visits:
 def check_visits(case: Visits) -> None:
     """Every row has the tokens that it has alone; a row that leaves has the first of them."""
     session = session_of(case)
+    watch_depth(session)
     sequences: list[list[Sequence]] = []
     removed: set[int] = set()
     chunks: Iterator[Any] = iter(())
@@ -607,10 +624,13 @@ def act(
             sequence = rows[row % len(rows)]
             due = visit.joins + 1 + chunks <= count
             if due and sequence in session.sequences and sequence.tokens:
+                event("a finished row leaves" if sequence.finished else "a running row leaves")
                 session.remove(sequence)
                 removed.add(sequence.number)
     while len(sequences) < len(case.visits) and case.visits[len(sequences)].joins <= count:
         visit = case.visits[len(sequences)]
+        if session.running:
+            event("a request joins running rows")
         given = visit.prompts.inputs
         prepared = session.target.prepare(given, **visit.options.of_generate(visit.prompts))
         seeds = [row_seeds(seed, 1)[0] for seed in visit.seeds]
