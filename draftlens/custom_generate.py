@@ -15,7 +15,7 @@ from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.methods import MethodLike, resolve
 from draftlens.models.backbone import Backbone
-from draftlens.models.prompt import PAST_REFUSAL, Prepared, capture_call
+from draftlens.models.prompt import PAST_REFUSAL, Prepared, capture_call, with_checked_mask
 from draftlens.request import Request, Seed, check_rows, models_of, open_prepared
 from draftlens.streaming import result_of, with_streamer
 
@@ -77,12 +77,13 @@ class SpeculativeGenerate:
         Raises:
             ConfigError: an output is requested that speculative decoding does not have, or a
                 strategy other than greedy decoding and sampling.
-            InputError: `past_key_values` are given.
+            InputError: `past_key_values` are given, or a row has no tokens.
         """
         _check_outputs(generation_config)
         arguments = callers_arguments()
         if arguments.past_key_values is not None:
             raise InputError(PAST_REFUSAL)
+        kwargs = with_checked_mask(kwargs)
         prepared = capture_call(
             model, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
         )

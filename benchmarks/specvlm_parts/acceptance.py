@@ -136,14 +136,18 @@ def cases(mass: float) -> dict[str, list[Settings]]:
     }
     for ratio in RATIOS:
         base = {"prune_ratio": ratio}
-        table[f"specvlm {ratio}"] = [{**base, "attention_mass": mass}]
+        table[f"specvlm {ratio}"] = [
+            {**base, "pruner": {"name": "specvlm", "attention_mass": mass}}
+        ]
         table[f"specvlm, λ 0.4 {ratio}"] = [base]
         for pruner in ("attention", "uniform", "grid", *TEMPORAL):
             table[f"{pruner} {ratio}"] = [{**base, "pruner": pruner}]
         for window in WINDOWS:
-            table[f"window {window} {ratio}"] = [{**base, "pruner": "window", "window": window}]
+            table[f"window {window} {ratio}"] = [
+                {**base, "pruner": {"name": "window", "window": window}}
+            ]
         table[f"random {ratio}"] = [
-            {**base, "pruner": "random", "seed": seed} for seed in range(DRAWS)
+            {**base, "pruner": {"name": "random", "seed": seed}} for seed in range(DRAWS)
         ]
     for name in ("specvlm", "random"):
         table[f"{name} 0.9 compact"] = [
@@ -174,7 +178,10 @@ def calibrate(engine: Engine, frames: int, max_new_tokens: int) -> Calibration:
     for seed in CALIBRATION_SEEDS:
         scene = read_scene(engine, caption_sample(seed), frames, max_new_tokens)
         for mass in MASSES:
-            settings = {"prune_ratio": CALIBRATION_RATIO, "attention_mass": mass}
+            settings = {
+                "prune_ratio": CALIBRATION_RATIO,
+                "pruner": {"name": "specvlm", "attention_mass": mass},
+            }
             row = count(engine, scene, [settings])
             tokens[mass] += row[0]
             tree_passes[mass] += row[2]

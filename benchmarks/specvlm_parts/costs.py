@@ -22,7 +22,7 @@ from shared import (
 )
 
 from draftlens.api import Engine
-from draftlens.attention import Probe
+from draftlens.attention import AttentionProbe
 from draftlens.core.tree import from_paths
 from draftlens.measure.pruning import kept_indices
 from draftlens.measure.tables import markdown_table
@@ -54,7 +54,7 @@ def probe(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
     prompt = encoded_prompt(target, sample_inputs(engine, caption_sample(0), PROBE_FRAMES).target)
 
     def prefill(name: str) -> float:
-        attention_probe = Probe(prompt.visual, prompt.lengths) if name == "with" else None
+        attention_probe = AttentionProbe(prompt.visual, prompt.lengths) if name == "with" else None
         cache = target.new_cache(prompt, 1)
         start = time.perf_counter()
         target.prefill(prompt, cache, attention_probe)

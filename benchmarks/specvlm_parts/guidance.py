@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from shared import backbones, caption_sample
 from torch import Tensor
 
 from draftlens.api import Engine
+from draftlens.core.readings import NO_READINGS, ReadingSpec
 from draftlens.draft.pruned import Pruning
 from draftlens.evaluate.samples import question_samples
 from draftlens.measure.statistics import central_interval, resampled_ratios, resamples
@@ -54,7 +55,7 @@ class ScorePruner:
         scores: float ``[n]``.
     """
 
-    needs_scores = False
+    readings: ClassVar[ReadingSpec] = NO_READINGS
 
     def __init__(self, scores: Tensor) -> None:
         self.scores = scores
@@ -116,13 +117,14 @@ def share_of_top_tenth(scores: Tensor) -> float:
 def attentions(engine: Engine, scene: Scene) -> dict[str, Tensor]:
     """Attention to each visual token, float32 ``[n]``, by its source."""
     target, draft = backbones(engine)
-    assert scene.seen.scores is not None
+    scores = scene.context.readings.attention
+    assert scores is not None
     visual = scene.prompt.visual[0]
     inputs = scene.inputs
     oracle = attention_of_answer(target, inputs.target, scene.answer)
     draft_oracle = attention_of_answer(draft, inputs.draft or inputs.target, scene.answer)
     return {
-        PROMPT: scene.seen.scores[0, scene.seen.prompt.visual[0]],
+        PROMPT: scores[0, scene.context.prompt.visual[0]],
         ORACLE: oracle[visual],
         DRAFT_ORACLE: draft_oracle[visual],
     }
@@ -130,16 +132,16 @@ def attentions(engine: Engine, scene: Scene) -> dict[str, Tensor]:
 
 def selections(scores: Mapping[str, Tensor], ratio: float) -> dict[str, list[Pruning]]:
     """Name of each case to the prunings of its draws."""
-    cases = {"all of it": [Pruning(make_pruner("none", {}), 0)]}
+    cases = {"all of it": [Pruning(make_pruner("none"), 0)]}
     for name, values in scores.items():
         cases[f"most by {name}"] = [Pruning(ScorePruner(values), ratio)]
     for name, values in scores.items():
         cases[f"least by {name}"] = [Pruning(ScorePruner(-values), ratio)]
     cases["random"] = [
-        Pruning(make_pruner("random", {"seed": seed}), ratio) for seed in range(DRAWS)
+        Pruning(make_pruner({"name": "random", "seed": seed}), ratio) for seed in range(DRAWS)
     ]
-    cases["uniform"] = [Pruning(make_pruner("uniform", {}), ratio)]
-    cases["nothing"] = [Pruning(make_pruner("all", {}), 1)]
+    cases["uniform"] = [Pruning(make_pruner("uniform"), ratio)]
+    cases["nothing"] = [Pruning(make_pruner("all"), 1)]
     return cases
 
 

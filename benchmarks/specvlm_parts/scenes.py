@@ -8,7 +8,6 @@ engine's own count.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,15 +16,16 @@ from shared import backbones, encoded_prompt, sample_inputs
 from torch import Tensor
 
 from draftlens.api import Engine, Inputs
-from draftlens.attention import Probe
+from draftlens.attention import AttentionProbe
+from draftlens.core.readings import ATTENTION
 from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
-from draftlens.draft.base import Seen
-from draftlens.draft.pruned import Pruning
+from draftlens.draft import Pruning, TargetContext
 from draftlens.evaluate.ranks import draft_ranks
 from draftlens.measure.rounds import accepted_per_pass
 from draftlens.methods import SpecVLM, from_dict
 from draftlens.models.backbone import Backbone
 from draftlens.models.prompt import Prepared, Prompt
+from draftlens.prefill import FullPrefill
 from draftlens.world.samples import Sample
 
 Settings = dict[str, Any]
@@ -43,14 +43,14 @@ class Scene:
     Args:
         inputs: for target and draft.
         prompt: the draft's, unpruned.
-        seen: the target's prefill, as a drafter receives it.
+        context: the target's prefill, as a drafter receives it.
         prepared: the target's call.
         answer: ids of its greedy answer.
     """
 
     inputs: Inputs
     prompt: Prompt
-    seen: Seen
+    context: TargetContext
     prepared: Prepared
     answer: list[int]
 
@@ -65,25 +65,17 @@ def read_scene(engine: Engine, sample: Sample, frames: int, max_new_tokens: int)
     ).run()
     prepared = target.prepare(inputs.target, max_new_tokens=1, do_sample=False)
     target_prompt = target.encode(prepared)
-    probe = Probe(target_prompt.visual, target_prompt.lengths)
     cache = target.new_cache(target_prompt, 1)
-    target.prefill(target_prompt, cache, probe)
-    seen = Seen(
-        target_prompt,
-        cache,
-        probe.result(),
-        lambda _: nullcontext(),
-        lambda *_: None,
-        tuple(probe.by_layer),
-    )
+    output = FullPrefill().run(target, target_prompt, cache, ATTENTION)
+    context = TargetContext(target_prompt, cache, readings=output.readings)
     prompt = encoded_prompt(draft, inputs.draft or inputs.target)
-    return Scene(inputs, prompt, seen, prepared, result.tokens[0])
+    return Scene(inputs, prompt, context, prepared, result.tokens[0])
 
 
 def ranks(engine: Engine, scene: Scene, pruning: Pruning) -> list[int]:
     """Rank of each token of the answer after its first in the scores of the pruned draft."""
     target, draft = backbones(engine)
-    pruned, _ = pruning.apply(scene.prompt, scene.seen)
+    pruned = pruning.apply(scene.prompt, scene.context).prompt
     return draft_ranks(draft, pruned, [scene.answer], scene.prepared, target.vocab_size)[0]
 
 
@@ -153,7 +145,7 @@ def attention_of_answer(
     ids = torch.cat([inputs["input_ids"], torch.tensor([answer])], 1)
     whole = {**inputs, "input_ids": ids, "attention_mask": torch.ones_like(ids)}
     prompt = encoded_prompt(backbone, whole)
-    probe = Probe(prompt.visual, prompt.lengths)
+    probe = AttentionProbe(prompt.visual, prompt.lengths)
     probe.readers = [readers[readers >= length - 1] for readers in probe.readers]
     backbone.prefill(prompt, backbone.new_cache(prompt, 1), probe)
     return probe.result()[0, :length]

@@ -14,7 +14,17 @@ and suggests a remedy where there is one.
 
 
 class DraftlensError(Exception):
-    """Base class of all exceptions of the library."""
+    """The base class: catch it to catch every refusal of the library.
+
+    Example:
+
+        >>> import draftlens
+        >>> try:
+        ...     draftlens.from_dict({"method": "magic"})
+        ... except draftlens.DraftlensError as error:
+        ...     print(error)
+        unknown method 'magic'; known: plain, speculative, specvlm
+    """
 
 
 class ConfigError(DraftlensError, ValueError):

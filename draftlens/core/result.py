@@ -15,8 +15,14 @@ class Chunk:
         tokens: new token ids.
         from_draft: for each of them, whether the draft supplied it (the bonus token is the target's
             own).
-        text: what they add to the row's text; empty where no tokenizer is at hand.
-        row: which row of the batch.
+        text: their addition to the row's text; empty without a tokenizer.
+        row: the number of the row, in order of arrival.
+
+    Example:
+
+        >>> from draftlens import Chunk
+        >>> sum(Chunk(tokens=(5, 8, 2), from_draft=(True, True, False)).from_draft)
+        2
     """
 
     tokens: tuple[int, ...]
@@ -35,8 +41,15 @@ class Result:
         from_draft: per row and token, whether the draft supplied it.
         stats: counters, times and the metrics derived from them.
         lossless: true only if everything on the target's side was exact.
-        approximate: the names of what was not.
-        texts: per row the decoded text without special tokens; empty where no tokenizer is at hand.
+        approximate: names of the parts that were not.
+        texts: per row the decoded text without special tokens; empty without a tokenizer.
+
+    Example:
+
+        >>> import draftlens
+        >>> result = draftlens.load(device="cpu").generate("Hello", max_new_tokens=8)
+        >>> result.lossless, result.approximate, len(result.tokens)
+        (True, (), 1)
     """
 
     tokens: list[list[int]]

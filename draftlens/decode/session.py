@@ -16,7 +16,7 @@ from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.readings import NO_READINGS, Readings, ReadingSpec
 from draftlens.core.result import Chunk
 from draftlens.core.stats import Clock, Stats
-from draftlens.core.tree import EMPTY, ROOT
+from draftlens.core.tree import EMPTY, ROOT, Topology
 from draftlens.draft.base import Drafter, TargetContext
 from draftlens.draft.cached_model import replace_by_last, without_row
 from draftlens.models.backbone import Backbone
@@ -241,7 +241,22 @@ class Session:
         with self.clock.phase("draft"):
             budget = max(sequence.remaining for sequence in self.sequences) - 1
             tree = self.drafter.propose(self._batch, budget)
-            return DraftTree(tree.topologies, tree.tokens.to(self.target.device), tree.probs)
+            topologies = self._within_answers(tree.topologies)
+            return DraftTree(topologies, tree.tokens.to(self.target.device), tree.probs)
+
+    def _within_answers(self, topologies: Seq[Topology]) -> tuple[Topology, ...]:
+        """The trees of a proposal without the nodes beyond the end of each row's own answer.
+
+        Only rejection sampling needs this: every judged guess uses noise there, so the last tokens
+        of a row would depend on how long the answers of the other rows may become.
+        """
+        if not self._batch.rejects:
+            return tuple(topologies)
+        cuts = list(topologies)
+        for row, sequence in enumerate(self.sequences):
+            if sequence.sampling.rejects:
+                cuts[row] = trees.cut(topologies[row], max(sequence.remaining - 1, 0))
+        return tuple(cuts)
 
     def check(self, tree: DraftTree) -> Verdict:
         """One target forward over the last token and all guesses, and the verdict on them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -17,6 +17,9 @@ from draftlens.models.cache import KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.prune import Choice
 from draftlens.sequences import Batch
+
+DRAFT_NOISE = 0x5DEECE66D5DEECE6
+"""Makes the seed of a draft's own noise from that of the target's."""
 
 
 def _no_phase(name: str) -> AbstractContextManager[None]:
@@ -146,41 +149,28 @@ class NoDraft:
         """There is nothing to drop."""
 
 
-def draw_children(
-    batch: Batch,
-    scores: Tensor,
-    most: int,
-    steps: Tensor,
-    generators: Sequence[torch.Generator],
-) -> Tensor:
+def draw_children(batch: Batch, scores: Tensor, most: int, steps: Tensor) -> Tensor:
     """The `most` guesses at each node, best first, int64 ``[B, M, most]``.
 
     Greedy: the likeliest. Coupled: the likeliest under the noise that the target will use at this
     position, so equal models choose equally. Rejection: drawn one after the other without
-    replacement (the order of Gumbel-perturbed scores is exactly that), with noise of the drafter's
-    own.
+    replacement (the order of Gumbel-perturbed scores is exactly that), with other noise than the
+    target's. That noise is keyed by the position too: of all guesses at one position the target
+    judges those of one node at most, so no noise is used twice.
 
     Args:
         batch: the rows, whose sampling rules decide.
         scores: processed draft scores ``[B, M, V]``.
         most: children wanted per node.
         steps: index in its answer of the token to guess, int64 ``[B, M]``.
-        generators: the drafter's own noise for each row (on the CPU); only `rejection` advances
-            them.
     """
     ranking = batch.ranking(scores, steps)
     if batch.rejects:
         ranking = ranking.double()
+        seeds = batch.seeds(scores.device) ^ DRAFT_NOISE
         for rule, rows in batch.rules.items():
             if rule.rejects:
-                for row in rows:
-                    ranking[row] = _perturbed(scores[row], generators[row])
+                ranking[rows] = rule.ranking(scores[rows], seeds[rows], steps[rows])
     if most == 1:
         return ranking.argmax(-1, keepdim=True)
     return ranking.topk(most).indices
-
-
-def _perturbed(scores: Tensor, generator: torch.Generator) -> Tensor:
-    """Log-probabilities with Gumbel noise, float64 ``[M, V]``."""
-    exponential = torch.empty(scores.shape, dtype=torch.float64).exponential_(generator=generator)
-    return torch.log_softmax(scores.double(), -1) - exponential.log().to(scores.device)

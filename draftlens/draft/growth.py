@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -95,7 +94,6 @@ def grow(
     topology: Topology,
     batch: Batch,
     device: torch.device,
-    generators: Sequence[torch.Generator],
 ) -> DraftTree:
     """Grow the same non-empty tree for every row, one `expand` per level that has children below.
 
@@ -104,7 +102,6 @@ def grow(
         topology: the tree.
         batch: the rows.
         device: where the scorer's logits are.
-        generators: noise of rejection sampling for each row.
 
     Returns:
         The tree, with probabilities if a row uses rejection sampling.
@@ -122,7 +119,7 @@ def grow(
             probs.append(torch.softmax(scores.double(), -1))
         most = max(level.ranks) + 1
         steps = (first_step + depth).expand(-1, scores.shape[1])
-        children = draw_children(batch, scores, most, steps, generators)
+        children = draw_children(batch, scores, most, steps)
         if len(level.parents) == 1:
             tokens[:, level.nodes] = children[:, 0]
         else:

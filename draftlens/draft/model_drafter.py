@@ -12,11 +12,10 @@ from draftlens.core import tree as trees
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.tree import EMPTY, Topology
 from draftlens.draft.base import TargetContext
-from draftlens.draft.cached_model import CachedModel, replace_by_last
+from draftlens.draft.cached_model import CachedModel
 from draftlens.draft.growth import grow
 from draftlens.draft.readers import Reader
 from draftlens.draft.tuner import TreeTuner, Tuners
-from draftlens.ops.sampling import generator_of
 from draftlens.sequences import Batch
 
 
@@ -49,7 +48,6 @@ class ModelDrafter:
         self.tuner: TreeTuner | None = None
         self.proposed: Topology = EMPTY
         self._proposed_at = 0.0
-        self._generators: list[torch.Generator] = []
 
     @property
     def forwards(self) -> int:
@@ -70,7 +68,6 @@ class ModelDrafter:
         draft = self.reader.read(encoded, context)
         room = context.room + len(self.topology.inner) + 1
         self.model.join(draft.prompt, draft.fill, batch, room)
-        self._generators += [generator_of(history.seed) for history in batch.histories]
         if self.tuners is not None and self.tuner is None:
             prompt_length = batch.histories[0].prompt_ids.shape[0]
             self.tuner = self.tuners(len(batch), prompt_length)
@@ -93,7 +90,7 @@ class ModelDrafter:
         if not topology:
             no_tokens = torch.empty(len(batch), 0, dtype=torch.long, device=device)
             return DraftTree.uniform(topology, no_tokens)
-        return grow(self.model, topology, batch, device, self._generators)
+        return grow(self.model, topology, batch, device)
 
     def update(self, verdict: Verdict, batch: Batch) -> None:
         """Keep the accepted path; what the cache lacks of it is forwarded first in the next
@@ -110,4 +107,3 @@ class ModelDrafter:
     def remove(self, row: int) -> None:
         """See `Drafter.remove`."""
         self.model.remove(row)
-        replace_by_last(self._generators, row)

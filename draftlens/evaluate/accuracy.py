@@ -14,7 +14,7 @@ from draftlens.evaluate.chance import Guesses
 from draftlens.evaluate.samples import wording
 from draftlens.measure.statistics import Share
 from draftlens.world import Facts, read_facts
-from draftlens.world.caption import shown_value
+from draftlens.world.captions import shown_value
 from draftlens.world.samples import Sample
 from draftlens.world.scene import NUMBERS, WORDS
 

@@ -104,7 +104,7 @@ def run_stock(
     prompt = left_padded(_moved(inputs, target.device))
     rows, length = inputs["input_ids"].shape
     timer = _TokenTimer(on_token)
-    settings = {name: value for name, value in options.items() if value is not None}
+    settings = dict(options)  # None is a value: it overrides the model's generation config
     if assistant is not None:
         settings["assistant_model"] = assistant
     if keep_logits:
@@ -191,10 +191,12 @@ def _divergence(
 
 def _eos_ids(model: Any, options: Mapping[str, Any]) -> frozenset[int]:
     """End-of-sequence ids of a call with these options."""
-    ids = options.get("eos_token_id")
-    if ids is None:
-        config = options.get("generation_config") or model.generation_config
-        ids = config.eos_token_id
+    if "eos_token_id" in options:
+        ids = options["eos_token_id"]
+    else:
+        ids = getattr(options.get("generation_config"), "eos_token_id", None)
+        if ids is None:
+            ids = model.generation_config.eos_token_id
     if ids is None:
         return frozenset()
     return frozenset([ids]) if isinstance(ids, int) else frozenset(ids)

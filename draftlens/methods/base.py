@@ -68,6 +68,7 @@ def from_dict(options: Mapping[str, Any]) -> Method:
 
     Example:
 
+        >>> from draftlens import from_dict
         >>> from_dict({"method": "specvlm", "pruner": {"name": "dycoke", "group": 2}}).pruner
         DyCokePruner(group=2)
     """

@@ -111,14 +111,18 @@ def tuners_of(
     return partial(tuner_of, target.model, drafting.model, settings)
 
 
-def draft_of(models: Models, method_name: str) -> Backbone:
+def draft_of(models: Models, described: str) -> Backbone:
     """The draft model.
+
+    Args:
+        models: of the call.
+        described: the method, in the words of the message.
 
     Raises:
         ConfigError: there is none.
         IncompatiblePairError: it does not go with the target.
     """
     if models.draft is None:
-        raise ConfigError(f"method {method_name!r} needs a draft model")
+        raise ConfigError(f"{described} needs a draft model")
     check_models(models.target, models.draft)
     return models.draft

@@ -62,7 +62,7 @@ class SpeculativeDecoding:
 
     def plan(self, models: Models) -> Plan:
         """See `Method.plan`."""
-        draft = draft_of(models, name_of(self))
+        draft = draft_of(models, f"method {name_of(self)!r}")
         tuners = tuners_of(self.tree, models.target, draft)
         reader = DraftModelReader(draft)
         return Plan(

@@ -75,15 +75,21 @@ class SpecVLM:
         """The tree that the draft grows; the largest one of an automatic tree."""
         return topology_of(self.tree, self.num_speculative_tokens)
 
+    @property
+    def pruning(self) -> Pruning:
+        """How the draft's prompt is pruned."""
+        return Pruning(self.pruner, self.prune_ratio, self.positions)
+
     def plan(self, models: Models) -> Plan:
         """See `Method.plan`."""
-        pruning = Pruning(self.pruner, self.prune_ratio, self.positions)
+        pruning = self.pruning
         drafts_for_itself = self.draft == "self" or (self.draft == "auto" and models.draft is None)
         reader: Reader
         if drafts_for_itself:
             reader = SelfReader(models.target, pruning, self.kv)
         else:
-            reader = DraftModelReader(draft_of(models, name_of(self)), pruning)
+            described = f"method {name_of(self)!r} with draft 'model'"
+            reader = DraftModelReader(draft_of(models, described), pruning)
         settings = (drafts_for_itself, self.kv, self.pruner, self.prune_ratio, self.positions)
         tuners = tuners_of(self.tree, models.target, reader.backbone, settings)
         return Plan(

@@ -26,13 +26,13 @@ from draftlens.models.cache import BLOCK, KVCache, check_rollback
 from draftlens.models.cells import read_layout
 from draftlens.models.exclusion import lock_of
 from draftlens.models.prompt import (
-    NEUTRAL_OPTIONS,
     PAST_REFUSAL,
     Prepared,
     Prompt,
     build_prompt,
     capture_call,
     checked_inputs,
+    neutral_options,
     with_stop_strings,
 )
 
@@ -58,6 +58,7 @@ class Backbone:
     """
 
     def __init__(self, model: Any) -> None:
+        _check_is_model(model)
         self.model = model
         self.name = type(model).__name__
         self._lock = lock_of(model)
@@ -131,7 +132,7 @@ class Backbone:
             key: value.to(self.device) if isinstance(value, Tensor) else value
             for key, value in padded.items()
         }
-        options = with_stop_strings(options)
+        options = with_stop_strings(options, self.model.generation_config)
         with self._passing():
             prepared: Prepared = self.model.generate(
                 **moved, **options, custom_generate=capture_call
@@ -149,7 +150,7 @@ class Backbone:
         ids = inputs.get("input_ids")
         if ids is not None:
             inputs = {**inputs, "input_ids": ids.clamp_max(self.vocab_size - 1)}
-        return self.prepare(inputs, **NEUTRAL_OPTIONS)
+        return self.prepare(inputs, **neutral_options())
 
     @torch.no_grad()
     def encode(self, prepared: Prepared) -> Prompt:
@@ -356,6 +357,13 @@ class _Modules:
                 f"{name} does not show its language model, embeddings and output head"
             )
         return cls(decoder, head, embed)
+
+
+def _check_is_model(model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise UnsupportedModelError(
+            f"a transformers model is needed, not {model!r}; draftlens.load takes names"
+        )
 
 
 class _Reached(Exception):  # noqa: N818 - not an error: it ends a forward that has served its purpose

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import StopStringCriteria
+from transformers import GenerationConfig, StopStringCriteria
 from transformers.generation.configuration_utils import GenerationMode
 
 from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
@@ -32,26 +32,8 @@ ASSISTED = ("prompt_lookup_num_tokens", "assistant_early_exit")
 PROMPT_ONLY = ("visual_pos_masks", "deepstack_visual_embeds")
 """Further tensors of a language model that matter to the prompt's own tokens only."""
 
-NEUTRAL_OPTIONS: Mapping[str, Any] = {
-    "max_new_tokens": 1,
-    "do_sample": False,
-    "num_beams": 1,
-    "num_return_sequences": 1,
-    "penalty_alpha": None,
-    "dola_layers": None,
-    "constraints": None,
-    "force_words_ids": None,
-    "stop_strings": None,
-    "token_healing": False,
-    "guidance_scale": None,
-    "watermarking_config": None,
-    "prompt_lookup_num_tokens": None,
-    "assistant_early_exit": None,
-    "cache_implementation": None,
-    "return_dict_in_generate": False,
-}
-"""Options under which `generate` only prepares a prompt, whatever the model's own generation config
-says."""
+TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
+"""Fields of a GenerationConfig that describe the tokens of a prompt."""
 
 
 @dataclass(frozen=True)
@@ -177,15 +159,25 @@ def checked_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError("inputs must hold the processor's input_ids")
     if inputs.get("past_key_values") is not None:
         raise InputError(PAST_REFUSAL)
-    mask = inputs.get("attention_mask")
+    return left_padded(with_checked_mask(inputs))
+
+
+def with_checked_mask(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The same arguments with an attention mask of whole numbers, if there is a mask.
+
+    Raises:
+        InputError: a row has no tokens.
+    """
+    checked = dict(inputs)
+    mask = checked.get("attention_mask")
     if mask is None:
-        return dict(inputs)
+        return checked
     empty = (mask == 0).all(-1).nonzero().flatten().tolist()
     if empty:
         raise InputError(f"the attention_mask hides every token of row {empty[0]}")
     if mask.is_floating_point():  # some models count positions with it, and only whole numbers do
-        inputs = {**inputs, "attention_mask": (mask != 0).long()}
-    return left_padded(dict(inputs))
+        checked["attention_mask"] = (mask != 0).long()
+    return checked
 
 
 def left_padded(inputs: dict[str, Any]) -> dict[str, Any]:
@@ -199,24 +191,53 @@ def left_padded(inputs: dict[str, Any]) -> dict[str, Any]:
     return _gather_tokens(inputs, order, mask.shape)
 
 
-def with_stop_strings(options: Mapping[str, Any]) -> dict[str, Any]:
+def neutral_options() -> dict[str, Any]:
+    """Options under which `generate` only prepares a prompt, whatever the model's own generation
+    config says: the defaults of every field but the ids of special tokens."""
+    fields = {
+        name: value
+        for name, value in vars(GenerationConfig()).items()
+        if not name.startswith("_") and name not in TOKEN_IDS and name != "transformers_version"
+    }
+    return {
+        **fields,
+        "max_new_tokens": 1,
+        "do_sample": False,
+        "num_beams": 1,
+        "num_return_sequences": 1,
+        "use_cache": True,
+        "return_dict_in_generate": False,
+    }
+
+
+def with_stop_strings(options: Mapping[str, Any], model_config: Any = None) -> dict[str, Any]:
     """The same options of `generate` with `stop_strings` as a criterion.
 
     A callable `custom_generate` makes `generate` lose the tokenizer that it needs for them
     (transformers 5.23).
 
+    Args:
+        options: the options.
+        model_config: the model's own generation config. It holds the stop strings if neither the
+            options nor their `generation_config` do.
+
     Raises:
         ConfigError: no tokenizer is given.
     """
     remaining = dict(options)
-    strings = remaining.pop("stop_strings", None)
     tokenizer = remaining.pop("tokenizer", None)
+    if "stop_strings" in remaining:
+        strings = remaining["stop_strings"]
+    else:
+        strings = getattr(remaining.get("generation_config"), "stop_strings", None)
+        if strings is None:
+            strings = getattr(model_config, "stop_strings", None)
     if strings is None:
         return remaining
     if tokenizer is None:
         raise ConfigError("stop_strings need the model's tokenizer: give it as tokenizer")
     criteria = [*(remaining.get("stopping_criteria") or ()), StopStringCriteria(tokenizer, strings)]
-    return {**remaining, "stopping_criteria": criteria}
+    return {**remaining, "stop_strings": None, "stopping_criteria": criteria}
 
 
 def build_prompt(

@@ -4,7 +4,7 @@ Scenes are sampled from seeds. Each scene has pixels, a caption and dialogues, a
 exactly one answer is right.
 """
 
-from draftlens.world.caption import (
+from draftlens.world.captions import (
     caption,
     marked_caption,
     marked_still_caption,
@@ -21,8 +21,8 @@ from draftlens.world.dialogue import (
     questions,
     small_talk,
 )
-from draftlens.world.facts import Facts, facts, read_facts, right_facts, still_facts
-from draftlens.world.render import frame_times, render, render_at, render_still
+from draftlens.world.fact_reader import Facts, facts, read_facts, right_facts, still_facts
+from draftlens.world.renderer import frame_times, render, render_at, render_still
 from draftlens.world.sample import (
     HELD_OUT,
     novelties,

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from draftlens.world import wording
-from draftlens.world.caption import (
+from draftlens.world.captions import (
     action_phrase,
     marked_caption,
     marked_still_caption,

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from draftlens.core.errors import ConfigError
-from draftlens.world.facts import Facts, facts, still_facts
+from draftlens.world.fact_reader import Facts, facts, still_facts
 from draftlens.world.files import Frames, write_clip
-from draftlens.world.render import render, render_still
+from draftlens.world.renderer import render, render_still
 from draftlens.world.sample import HELD_OUT
 from draftlens.world.samples import KINDS, Sample, draw
 

@@ -37,7 +37,8 @@ def test_json_is_what_the_engine_says(run: Any, engine: draftlens.Engine) -> Non
     report = json.loads(out)
     curve = []
     for mass in MASSES:
-        method = SpecVLM(prune_ratio=0.6, tree=None, num_speculative_tokens=2, attention_mass=mass)
+        pruner = {"name": "specvlm", "attention_mass": mass}
+        method = SpecVLM(prune_ratio=0.6, tree=None, num_speculative_tokens=2, pruner=pruner)
         answers = [
             engine.generate(
                 "Describe the video.", video=clip, num_frames=2, max_new_tokens=6, method=method
@@ -75,7 +76,7 @@ def test_images_are_prompts_of_their_own(run: Any, monkeypatch: pytest.MonkeyPat
     counted: list[float] = []
 
     def count(self: Any, inputs: Any, **options: Any) -> Any:
-        counted.append(options["method"].attention_mass)
+        counted.append(options["method"].pruner.attention_mass)
         return answer(self, inputs, **options)
 
     monkeypatch.setattr(draftlens.Engine, "process", listen)

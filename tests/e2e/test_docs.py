@@ -1,24 +1,58 @@
-"""The code in README and CONTRIBUTING runs and does what is said beside it."""
+"""The code and the figures in the documents are true, and their links lead somewhere."""
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import dataclass
+import sys
+import tomllib
+from ast import literal_eval
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, ClassVar
+from types import SimpleNamespace
+from typing import Any
 
+import families
 import pytest
+import torch
+from torch import Tensor
+from transformers.generation.stopping_criteria import MaxLengthCriteria
 
 import draftlens
 from draftlens.core.proposal import DraftTree
-from draftlens.core.tree import chain, cut
+from draftlens.core.stats import Clock, Stats
+from draftlens.core.tree import from_paths
+from draftlens.decode import Session
+from draftlens.draft import DraftModelReader, ModelDrafter
+from draftlens.methods import METHODS
+from draftlens.models import KVCache, Prompt
+from draftlens.models.prompt import Prepared
+from draftlens.ops.verify import match
+from draftlens.prefill import FullPrefill
+from draftlens.prune import PRUNERS
 
 ROOT = Path(__file__).resolve().parents[2]
+CLIP = ROOT / "draftlens" / "embedded" / "clips" / "drift.mp4"
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("benchmarks/*.md"),
+        *ROOT.glob("draftlens/embedded/**/*.md"),
+    ]
+)
 
 
-def blocks(name: str) -> list[str]:
-    """Python code blocks of a document."""
-    return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
+def blocks(name: str, language: str = "python") -> list[str]:
+    """Code blocks of a document."""
+    return re.findall(rf"```{language}\n(.*?)```", read(name), re.DOTALL)
+
+
+def read(name: str) -> str:
+    """The text of a document."""
+    return (ROOT / name).read_text(encoding="utf-8")
 
 
 def test_the_first_result_of_the_readme(
@@ -52,25 +86,332 @@ def test_the_readmes_engine_examples(
     exec(methods, {"draftlens": draftlens})
 
 
-def test_the_drafter_of_contributing(engine: draftlens.Engine) -> None:
-    """It guesses badly, and the answer is the same."""
-    names: dict[str, Any] = {"chain": chain, "cut": cut, "DraftTree": DraftTree}
-    exec(next(block for block in blocks("CONTRIBUTING.md") if "class RepeatLast" in block), names)
+def test_the_readmes_own_models(engine: draftlens.Engine) -> None:
+    """Models and processor outputs in hand, and the caller's own `generate`."""
+    assert engine.draft is not None
+    names: dict[str, Any] = {
+        "draftlens": draftlens,
+        "model": engine.target.backbone.model,
+        "draft_model": engine.draft.backbone.model,
+        "inputs": engine.read("Describe the video.", video=CLIP).target,
+    }
+    for word in ("result.tokens", "custom_generate="):
+        exec(next(block for block in blocks("README.md") if word in block), names)
+    assert names["result"].lossless
+    assert names["custom"].last.tokens == names["result"].tokens
 
-    @dataclass(frozen=True)
-    class Repeating:
-        name: ClassVar[str] = "repeating"
-        sampling_rule: ClassVar[str] = "coupled"
 
-        def drafter(self, *_: object) -> Any:
-            return names["RepeatLast"]()
-
-    inputs = engine.read(
-        "Describe the video.", video=ROOT / "draftlens" / "embedded" / "clips" / "drift.mp4"
+def test_explain_in_python(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: draftlens.Engine
+) -> None:
+    """The code of docs/explain.md runs, and its captions are those of the page and the sheet."""
+    (tmp_path / "clip.mp4").write_bytes(CLIP.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    data, code = blocks("docs/explain.md")
+    names: dict[str, Any] = {"engine": engine, "json": json}
+    exec(code, names)
+    assert (tmp_path / "clip.png").exists()
+    names["page"] = names["html"]
+    assert eval(data.strip(), names)["title"] == "clip.mp4"
+    html = re.sub(r"<[^>]*>", "|", names["html"])
+    quoted = re.findall(
+        r'"([^"]{4,})"', re.sub(r"```.*?```", "", read("docs/explain.md"), flags=re.DOTALL)
     )
+    assert len(quoted) >= 7
+    for caption in quoted:
+        assert caption.lower() in html.lower(), caption
+
+
+def test_joining_in_structure(engine: draftlens.Engine) -> None:
+    """A row that joins later has the answer that it has by itself, and so has the first one."""
+    (code,) = blocks("docs/structure.md")
+    shapes = CLIP.with_name("shapes.mp4")
+    names: dict[str, Any] = {
+        "target": engine.target.backbone,
+        "draft": engine.draft and engine.draft.backbone,
+        "inputs": engine.read("Describe the video.", video=CLIP).target,
+        "other_inputs": engine.read("What is the secret word?", video=shapes).target,
+    }
+    exec(code, names)
+    sequences = [*names["call"].sequences, names["late"]]
+    for sequence, inputs in zip(sequences, ("inputs", "other_inputs"), strict=True):
+        alone = draftlens.generate(names["target"], names[inputs], max_new_tokens=60)
+        assert sequence.tokens == alone.tokens[0]
+
+
+def test_sampling_in_world() -> None:
+    """The code of docs/world.md samples a scene, renders it and asks questions."""
+    code = next(block for block in blocks("docs/world.md") if "sample_scene" in block)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert names["frames"].shape == (8, 256, 256, 3)
+
+
+def parts_of(file: str) -> list[str]:
+    """Code blocks of CONTRIBUTING that begin with a file's name."""
+    return [block for block in blocks("CONTRIBUTING.md") if block.startswith(f"# {file}\n")]
+
+
+@pytest.fixture
+def package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """The modules and the entry points of CONTRIBUTING, installed as a package."""
+    (tmp_path / "my_package.py").write_text("\n\n".join(parts_of("my_package.py")))
+    info = tmp_path / "my_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    project = tomllib.loads("\n".join(blocks("CONTRIBUTING.md", "toml")))["project"]
+    lines = []
+    for group, points in project["entry-points"].items():
+        lines.append(f"[{group}]")
+        lines += [f"{name} = {location}" for name, location in points.items()]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    METHODS.refresh()
+    PRUNERS.refresh()
+    yield "my-package"
+    monkeypatch.undo()
+    sys.modules.pop("my_package", None)
+    METHODS.refresh()
+    PRUNERS.refresh()
+
+
+def test_the_packages_of_contributing_are_found(package: str) -> None:
+    """Names come from entry points, and their objects are the classes of the document."""
+    entries = {entry.name: entry for entry in [*METHODS.entries(), *PRUNERS.entries()]}
+    for name in ("repetition", "last"):
+        assert entries[name].package == package
+        assert entries[name].error is None
+    with pytest.raises(draftlens.ConfigError, match="tokens"):
+        draftlens.from_dict({"method": "repetition", "tokens": 0})
+
+
+def test_the_drafter_and_the_method_of_contributing(package: str, engine: draftlens.Engine) -> None:
+    """The guesses are bad, and the answer is the same."""
+    inputs = engine.read("Describe the video.", video=CLIP)
+    method = {"method": "repetition", "tokens": 2}
     for length in (1, 2, 3, 40):
-        fast = engine.answer(inputs, method=Repeating(), max_new_tokens=length).run()  # type: ignore[arg-type]
-        assert (
-            fast.tokens == engine.answer(inputs, method="plain", max_new_tokens=length).run().tokens
-        )
+        fast = engine.answer(inputs, method=method, max_new_tokens=length).run()
+        plain = engine.answer(inputs, method="plain", max_new_tokens=length).run()
+        assert fast.tokens == plain.tokens
     assert fast.stats.drafted > fast.stats.accepted
+
+
+def test_the_pruner_of_contributing(package: str, engine: draftlens.Engine) -> None:
+    """It keeps the newest tokens of the requested share, and the answer is the same."""
+    inputs = engine.read("Describe the video.", video=CLIP)
+    choices: list[Any] = []
+    fast = engine.answer(
+        inputs,
+        method={"method": "specvlm", "pruner": "last", "prune_ratio": 0.75},
+        max_new_tokens=20,
+        observe=choices.append,
+    ).run()
+    assert fast.tokens == engine.answer(inputs, method="plain", max_new_tokens=20).run().tokens
+    (choice,) = choices
+    total = len(choice.visual)
+    assert choice.kept.tolist() == list(range(total - total // 4, total))
+
+
+def test_the_family_of_contributing() -> None:
+    """The entry builds the family that the tests run."""
+    (entry,) = parts_of("tests/families.py")
+    family = eval(entry, vars(families))
+    for field in fields(families.Family):
+        assert getattr(family, field.name) == getattr(families.FAMILIES[0], field.name)
+
+
+class Scripted:
+    """A model of a few tokens. Behind a token it ranks the tokens that the script names first.
+
+    Args:
+        script: token to the next tokens, best first.
+    """
+
+    device = torch.device("cpu")
+    name = "scripted"
+    vocab_size = 50
+    text_config = SimpleNamespace(num_hidden_layers=1)
+
+    def __init__(self, script: dict[int, list[int]]) -> None:
+        self.script = script
+        self.passes: list[tuple[list[list[int]], list[list[int]]]] = []
+        self.choices: list[list[int]] = []
+
+    def prepare_prompt(self, inputs: Any) -> Any:
+        return SimpleNamespace(input_ids=inputs["input_ids"])
+
+    def encode(self, prepared: Any) -> Prompt:
+        """Left-padded ids with padding moved behind them."""
+        rows = [[token for token in row if token] for row in prepared.input_ids.tolist()]
+        lengths = [len(row) for row in rows]
+        width = max(lengths)
+        embeds = torch.tensor([row + [0] * (width - len(row)) for row in rows])
+        positions = torch.arange(width).expand(len(rows), -1)
+        next_position = torch.tensor(lengths)[:, None]
+        return Prompt(embeds, positions, lengths, next_position, embeds < 0, {})
+
+    def new_cache(self, prompt: Prompt, room: int) -> KVCache:
+        return KVCache(1, len(prompt.lengths), max(prompt.lengths) + room)
+
+    def hidden_states(self, layers: Any) -> AbstractContextManager[dict[int, Tensor]]:
+        return nullcontext({})
+
+    def prefill(self, prompt: Prompt, cache: KVCache, attention: Any = None) -> Tensor:
+        logits = self.forward(prompt.embeds, prompt.position_ids, cache, None)
+        cache.truncate(prompt.lengths)
+        last = torch.tensor(prompt.lengths)[:, None] - 1
+        return logits[torch.arange(len(last))[:, None], last]
+
+    def forward(
+        self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
+    ) -> Tensor:
+        """Token ids take the place of keys and values, so that the cache can be read."""
+        states = tokens[:, None, :, None]
+        cache.update(states, states, 0)
+        cache.advance(tokens.shape[1])
+        self.passes.append((tokens.tolist(), position_ids.tolist()))
+        logits = torch.zeros(*tokens.shape, self.vocab_size)
+        for row, ids in enumerate(tokens.tolist()):
+            for place, token in enumerate(ids):
+                for rank, next_token in enumerate(self.script.get(token, [])):
+                    logits[row, place, next_token] = 10 - rank
+        self.choices = logits.argmax(-1).tolist()
+        return logits
+
+
+def contents(cache: KVCache) -> list[list[int]]:
+    """The tokens that a scripted model's cache holds."""
+    keys = cache.layers[0].keys
+    return [keys[row, 0, :length, 0].tolist() for row, length in enumerate(cache.lengths)]
+
+
+def recorded_keep(
+    cache: KVCache, monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[list[int], list[list[int]]]]:
+    """Arguments of the cache's `keep`, filled as it is called."""
+    calls: list[tuple[list[int], list[list[int]]]] = []
+    keep = cache.keep
+
+    def recording(base: Any, slots: Any) -> None:
+        calls.append((list(base), [list(row) for row in slots]))
+        keep(base, slots)
+
+    monkeypatch.setattr(cache, "keep", recording)
+    return calls
+
+
+def figures_of_the_round() -> dict[str, Any]:
+    """Names and values in the worked round of docs/structure.md."""
+    section = read("docs/structure.md").split("## One worked round")[1]
+    figures: dict[str, Any] = {}
+    for block in re.findall(r"```text\n(.*?)```", section, re.DOTALL):
+        for line in block.splitlines():
+            name, _, value = line.partition("=")
+            figures[name.strip()] = literal_eval(value.strip())
+    return figures
+
+
+def test_the_worked_round_of_structure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One round of a session with scripted models has every figure of the document."""
+    target: Any = Scripted(
+        {14: [21], 21: [25], 22: [24], 25: [26], 23: [29], 26: [27]}
+        | {17: [31], 31: [32], 32: [34], 35: [39], 33: [38], 36: [37]}
+    )
+    draft: Any = Scripted({21: [22, 25], 22: [23], 25: [26], 31: [32, 35], 32: [33], 35: [36]})
+    tree = from_paths([[0], [1], [0, 0], [1, 0]])
+    drafter = ModelDrafter(DraftModelReader(draft), tree, target.vocab_size)
+    session = Session(target, drafter, FullPrefill(), Clock(Stats()))
+    prompt_ids = torch.tensor([[11, 12, 13, 14], [0, 15, 16, 17]])
+    config: Any = SimpleNamespace(do_sample=False)
+    session.add(
+        Prepared(prompt_ids, (), (MaxLengthCriteria(20),), config, {}),
+        seeds=[0, 0],
+        draft_inputs={"input_ids": prompt_ids},
+    )
+    session.start()
+    session.begin()
+    assert session.cache is not None
+    assert drafter.model.cache is not None
+    measured: dict[str, Any] = {
+        "prompts": contents(session.cache),
+        "answers": [list(sequence.tokens) for sequence in session.sequences],
+        "base": list(session.cache.lengths),
+    }
+    target_calls = recorded_keep(session.cache, monkeypatch)
+    draft_calls = recorded_keep(drafter.model.cache, monkeypatch)
+    guesses = session.propose()
+    measured["parents"] = list(guesses.topologies[1].parents)
+    measured["draft forwards"] = drafter.forwards
+    measured["guesses"] = guesses.tokens.tolist()
+    verdict = session.check(guesses)
+    measured["forwarded"], measured["positions"] = target.passes[-1]
+    measured["choices"] = target.choices
+    measured["paths"] = [list(path) for path in verdict.paths]
+    measured["tokens"] = [list(tokens) for tokens in verdict.tokens]
+    session.accept(verdict)
+    assert target_calls[0][0] == measured["base"]
+    measured["target slots"] = target_calls[0][1]
+    measured["target cache"] = contents(session.cache)
+    measured["draft base"], measured["draft slots"] = draft_calls[0]
+    measured["draft cache"] = contents(drafter.model.cache)
+    measured["pending"] = [list(tokens) for tokens in drafter.model.pending]
+    stats = session.stats
+    counts = (stats.passes, stats.target_forwards, stats.drafted, stats.accepted, stats.emitted)
+    assert counts == (2, 1, 8, 3, 2 + 5)
+    assert stats.mean_acceptance_length == 2.5
+    session.propose()
+    measured["next draft forward"] = draft.passes[-2][0]
+    assert figures_of_the_round() == measured
+
+
+def test_the_worked_round_without_models() -> None:
+    """The verdict and the slots of the document, by `match` and `KVCache.keep` alone."""
+    figures = figures_of_the_round()
+    tree = from_paths([[0], [1], [0, 0], [1, 0]])
+    assert list(tree.parents) == figures["parents"]
+    guesses = DraftTree.uniform(tree, torch.tensor(figures["guesses"]))
+    ranking = torch.nn.functional.one_hot(torch.tensor(figures["choices"]), 50)
+    verdict = match(guesses, ranking)
+    assert [list(path) for path in verdict.paths] == figures["paths"]
+    assert [list(tokens) for tokens in verdict.tokens] == figures["tokens"]
+    cache = KVCache(1, 2, 9)
+    prompts = [ids + [0] * (4 - len(ids)) for ids in figures["prompts"]]
+    for tokens, lengths in ((prompts, figures["base"]), (figures["forwarded"], None)):
+        states = torch.tensor(tokens)[:, None, :, None]
+        cache.update(states, states, 0)
+        cache.advance(len(tokens[0]))
+        if lengths is not None:
+            cache.truncate(lengths)
+    cache.keep(figures["base"], figures["target slots"])
+    assert contents(cache) == figures["target cache"]
+
+
+def test_the_packages_of_structure() -> None:
+    """The table lists the layers of pyproject.toml from bottom to top."""
+    project = tomllib.loads(read("pyproject.toml"))
+    (contract,) = project["tool"]["importlinter"]["contracts"]
+    layers = [layer.replace("draftlens.", "").split(" : ") for layer in contract["layers"]]
+    table = read("docs/structure.md").split("## The life of a request")[0]
+    rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    listed = [re.findall(r"`(.*?)`", row) for row in rows]
+    assert [sorted(row) for row in listed] == [sorted(layer) for layer in reversed(layers)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links(page: Path) -> None:
+    """Links and pictures of a document lead to files of the repository and to headings in them."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if link.startswith(("http://", "https://")):
+            continue
+        name, _, anchor = link.partition("#")
+        linked = (page.parent / name).resolve() if name else page
+        assert linked.exists(), link
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", linked.read_text(), re.MULTILINE)
+            assert anchor in [_anchor(heading) for heading in headings], link
+
+
+def _anchor(heading: str) -> str:
+    """The anchor of a heading on GitHub."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

@@ -457,7 +457,9 @@ def check_sampled(case: Case) -> None:
     method = resolve(case.method_options, case.draft is not None)
     check_counters(case, result)
     if getattr(method, "sampling_rule", "coupled") == "rejection":
-        assert case.run().tokens == result.tokens
+        for row, (seed, tokens) in enumerate(zip(case.seeds or (), result.tokens, strict=True)):
+            prompts = replace(case.prompts, rows=(case.prompts.rows[row],))
+            assert replace(case, prompts=prompts, seeds=(seed,)).run().tokens == [tokens]
         return
     plain = replace(case, method=(("method", "plain"),), entry="generate")
     assert case.seeds is not None

@@ -54,7 +54,8 @@ def test_layers_of_cross_attention() -> None:
         text_config=text, vision_config={**vision, "patch_size": 4, "vision_output_dim": 48}
     )
     with pytest.raises(
-        UnsupportedModelError, match=r"Mllama.* looks at pictures through layers of cross-attention"
+        UnsupportedModelError,
+        match=r"Mllama.* attends to pictures through layers of cross-attention",
     ):
         ask(hf.MllamaForConditionalGeneration(config))
 

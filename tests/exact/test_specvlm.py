@@ -598,8 +598,9 @@ def test_a_consumer_that_stops(family: Family) -> None:
         for _ in range(chunks):
             next(stream)
         drafter: Any = stream.session.drafter
-        for row, said in enumerate(stream.session.rows.tokens):
-            pending = drafter.model.pending[row] if drafter.model.pending else said[-1:]
+        for row, sequence in enumerate(stream.session.sequences):
+            said = sequence.tokens
+            pending = drafter.model.pending[row]
             assert drafter.model.cache.lengths[row] == drafter.model.prompt_lengths[row] + len(
                 said
             ) - len(pending)

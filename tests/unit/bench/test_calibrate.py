@@ -12,10 +12,11 @@ import pytest
 from draftlens import SpecVLM
 from draftlens.bench.calibrate import MASSES, Calibration, calibrate
 from draftlens.core.errors import ConfigError
+from draftlens.methods import with_option
 
 METHOD = SpecVLM(
     prune_ratio=0.7,
-    attention_mass=0.25,
+    pruner={"name": "specvlm", "attention_mass": 0.25},
     tree=[[0], [0, 0]],
     positions="compact",
     sampling_rule="rejection",
@@ -38,7 +39,7 @@ class Told:
     def answer(self, inputs: str, *, method: SpecVLM, **options: Any) -> Any:
         def run() -> Any:
             self.asked.append((inputs, method, options))
-            length = self.lengths[inputs, method.attention_mass]
+            length = self.lengths[inputs, method.pruner.attention_mass]
             return SimpleNamespace(stats=SimpleNamespace(mean_acceptance_length=length))
 
         return SimpleNamespace(run=run)
@@ -55,10 +56,12 @@ def test_every_clip_is_answered_at_every_mass_and_nothing_else_changes() -> None
     found(
         engine, clips, masses, max_new_tokens=7, on_answer=lambda: heard.append(len(engine.asked))
     )
-    assert [(clip, method.attention_mass) for clip, method, _ in engine.asked] == [
+    assert [(clip, method.pruner.attention_mass) for clip, method, _ in engine.asked] == [
         (clip, mass) for mass in masses for clip in clips
     ]
-    assert {replace(method, attention_mass=0.25) for _, method, _ in engine.asked} == {METHOD}
+    assert {
+        with_option(method, "pruner.attention_mass", 0.25) for _, method, _ in engine.asked
+    } == {METHOD}
     assert all(
         options == {"max_new_tokens": 7, "do_sample": False} for _, _, options in engine.asked
     )

@@ -8,7 +8,7 @@ from batches import batch_of, sequences
 from draftlens.core.proposal import Verdict
 from draftlens.core.tree import EMPTY
 from draftlens.draft import NoDraft, TargetContext
-from draftlens.draft.base import draw_children
+from draftlens.draft.base import DRAFT_NOISE, draw_children
 from draftlens.models.cache import KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.ops.sampling import SamplingRule, row_seeds
@@ -30,11 +30,9 @@ def nothing_seen() -> TargetContext:
     return TargetContext(prompt, KVCache(1, 3, 4), room=5)
 
 
-def children(
-    rule: SamplingRule, most: int, generator: torch.Generator | None = None, seed: int = 0
-) -> torch.Tensor:
+def children(rule: SamplingRule, most: int, seed: int = 0) -> torch.Tensor:
     batch = batch_of(sequences(torch.zeros(2, 4, dtype=torch.long), [[0], [0]], rule, seed))
-    return draw_children(batch, SCORES, most, STEPS, [generator or torch.Generator()] * 2)
+    return draw_children(batch, SCORES, most, STEPS)
 
 
 def test_no_draft_proposes_the_empty_tree() -> None:
@@ -61,17 +59,21 @@ def test_coupled_children_are_the_likeliest_under_the_target_noise() -> None:
     assert torch.equal(children(rule, 1, seed=3), ranking.argmax(-1, keepdim=True))
 
 
+REJECTION = SamplingRule(do_sample=True, acceptance="rejection")
+
+
 def test_only_rejection_draws_of_its_own() -> None:
-    for rule, advances in (
+    """With noise that is a function of the same key, but is not the target's."""
+    seeds = torch.tensor(row_seeds(1, 2))
+    for rule, is_own in (
         (SamplingRule(), False),
         (SamplingRule(do_sample=True), False),
         (REJECTION, True),
     ):
-        generator = torch.Generator().manual_seed(1)
-        before = generator.get_state()
-        guesses = children(rule, 3, generator)
-        assert bool((generator.get_state() != before).any()) is advances
+        guesses = children(rule, 3, seed=1)
+        assert torch.equal(guesses, children(rule, 3, seed=1))
+        targets = rule.ranking(SCORES, seeds, STEPS).topk(3).indices
+        assert torch.equal(guesses, targets) is not is_own
         assert all(len(set(node)) == 3 for row in guesses.tolist() for node in row)
-
-
-REJECTION = SamplingRule(do_sample=True, acceptance="rejection")
+    own = REJECTION.ranking(SCORES, seeds ^ DRAFT_NOISE, STEPS)
+    assert torch.equal(children(REJECTION, 3, seed=1), own.topk(3).indices)

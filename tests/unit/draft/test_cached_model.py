@@ -71,8 +71,7 @@ class Party:
         paths, tokens = [], []
         tree = None
         if topology:
-            generators = [torch.Generator() for _ in self.rows]
-            tree = grow(self.model, topology, batch, CPU, generators)
+            tree = grow(self.model, topology, batch, CPU)
         for row in range(len(self.rows)):
             path: list[int] = []
             children = topology.children.get(-1, ())

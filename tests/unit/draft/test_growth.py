@@ -68,8 +68,7 @@ def test_every_node_has_the_history_of_its_own_path(name: str, processors: str, 
     logits = torch.randn(VOCAB, VOCAB, generator=torch.Generator().manual_seed(seed))
     rule = SamplingRule(PROCESSORS[processors])
     batch = batch_of(sequences(PROMPT, ANSWERS, rule))
-    generators = [torch.Generator() for _ in ANSWERS]
-    tree = grow(Table(logits, batch), topology, batch, CPU, generators)
+    tree = grow(Table(logits, batch), topology, batch, CPU)
     tokens = tree.tokens.tolist()
     for row in range(len(ANSWERS)):
         for node, parent in enumerate(topology.parents):
@@ -84,7 +83,6 @@ def test_processors_matter() -> None:
     grown = []
     for processors in PROCESSORS.values():
         batch = batch_of(sequences(PROMPT, ANSWERS, SamplingRule(processors)))
-        generators = [torch.Generator() for _ in ANSWERS]
-        tree = grow(Table(logits, batch), TREES["wide"], batch, CPU, generators)
+        tree = grow(Table(logits, batch), TREES["wide"], batch, CPU)
         grown.append(tree.tokens.tolist())
     assert grown[0] != grown[1] != grown[2] != grown[0]

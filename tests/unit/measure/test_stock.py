@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
 import torch
 
+from draftlens.measure import stock as measured
 from draftlens.measure.stock import Divergence, StockRun, first_divergence, trim
 
 
@@ -29,3 +33,22 @@ def test_an_answer_that_ends_early_differs_where_it_ends() -> None:
     stock = StockRun([[1, 2, 3]], 1.0, 0.1, torch.zeros(3, 1, 8))
     assert first_divergence(stock, [[1, 2]]) == Divergence(0, 2, 3, None, None)
     assert first_divergence(stock, [[1, 2, 3, 4]]) == Divergence(0, 3, None, 4, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, {7}),
+        ({"eos_token_id": None}, set()),
+        ({"eos_token_id": 3}, {3}),
+        ({"eos_token_id": [3, 4]}, {3, 4}),
+        ({"generation_config": SimpleNamespace(eos_token_id=5)}, {5}),
+        ({"generation_config": SimpleNamespace(eos_token_id=None)}, {7}),
+        ({"generation_config": SimpleNamespace(eos_token_id=5), "eos_token_id": None}, set()),
+        ({"generation_config": None}, {7}),
+    ],
+)
+def test_the_end_of_sequence_ids_of_a_call(options: dict[str, object], expected: set[int]) -> None:
+    """An option counts before a config of the call, and this before the model's config."""
+    model = SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=7))
+    assert measured._eos_ids(model, options) == expected

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers.generation.configuration_utils import GenerationMode
 
-from draftlens.core.errors import ConfigError, UnsupportedModelError
-from draftlens.models.prompt import build_prompt, capture_call, left_padded
+from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
+from draftlens.models.prompt import build_prompt, capture_call, left_padded, with_checked_mask
 
 ROWS = [[11, 12, 13], [21, 22, 23, 24, 25], [31]]
 LENGTH, PAD = 6, 0
@@ -41,6 +41,25 @@ def test_padding_moves_to_the_left(side: str) -> None:
         assert torch.equal(moved[key], expected[key]), key
     assert moved["pixel_values"] is given["pixel_values"]
     assert moved["flag"] is True
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_mask_of_floats_becomes_one_of_whole_numbers(dtype: torch.dtype) -> None:
+    given = padded("left")
+    floating = {**given, "attention_mask": given["attention_mask"].to(dtype)}
+    checked = with_checked_mask(floating)
+    assert torch.equal(checked["attention_mask"], given["attention_mask"])
+    assert not checked["attention_mask"].is_floating_point()
+    assert floating["attention_mask"].is_floating_point()  # the caller's is left as it is
+
+
+def test_masks_of_whole_numbers_stay() -> None:
+    given = padded("left")
+    assert with_checked_mask(given)["attention_mask"] is given["attention_mask"]
+    assert with_checked_mask({"flag": 1}) == {"flag": 1}
+    given["attention_mask"][2] = 0
+    with pytest.raises(InputError, match="hides every token of row 2"):
+        with_checked_mask(given)
 
 
 def test_no_padding_no_change() -> None:

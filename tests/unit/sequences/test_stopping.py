@@ -213,6 +213,7 @@ def several_at_a_time(criteria: list[Any], prompt: Tensor, choices: Tables, seed
     rules = StoppingRules(criteria, PROMPT, len(prompt), PAD)
     rows = sequences(prompt, [[] for _ in choices])
     while not all(row.finished for row in rows):
+        assert all(len(row.tokens) < rules.max_new_tokens for row in rows)
         tokens = []
         for row, choice in zip(rows, choices, strict=True):
             begin = len(row.tokens)

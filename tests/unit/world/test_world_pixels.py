@@ -24,7 +24,7 @@ from draftlens.world import (
 from draftlens.world import scene as s
 from draftlens.world.glyphs import mask
 from draftlens.world.motion import pose
-from draftlens.world.render import INK, PAINT
+from draftlens.world.renderer import INK, PAINT
 from tests.unit.world.reference import (
     background_of,
     expected_pose,

@@ -9,7 +9,7 @@ import re
 from typing import NamedTuple
 
 from draftlens.world import wording
-from draftlens.world.caption import caption, still_caption
+from draftlens.world.captions import caption, still_caption
 from draftlens.world.scene import Scene
 
 Facts = dict[str, str]

@@ -1,0 +1,342 @@
+"""Rows that join and leave a running batch, rows with trees of their own, and rows with rules of
+their own: a request's tokens do not depend on its neighbours, its slot, or when it joined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+from families import FAMILIES, Family, inputs
+from stock import METHODS, NEW, draft, noisy, reference, stock, target
+from torch import Tensor
+
+import draftlens
+from draftlens.core.proposal import DraftTree, Verdict
+from draftlens.core.readings import NO_READINGS
+from draftlens.core.stats import Clock, Stats
+from draftlens.core.tree import EAGLE_PATHS, EMPTY, Topology, chain, from_paths
+from draftlens.decode import Session, decode
+from draftlens.draft import TargetContext
+from draftlens.methods import Models, from_dict
+from draftlens.models import Backbone
+from draftlens.prefill import FullPrefill
+from draftlens.sequences import Batch
+from draftlens.sequences import Sequence as Row
+
+every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
+
+DRAFTING: Mapping[str, Any] = {
+    "plain": {"method": "plain"},
+    "chain": METHODS["chain5"],
+    "tree": METHODS["odd"],
+    "specvlm": {"method": "specvlm", "prune_ratio": 0.5, "draft": "model"},
+    "gather": {"method": "specvlm", "prune_ratio": 0.5, "draft": "self", "kv": "gather"},
+    "sparse": {"method": "specvlm", "prune_ratio": 0.5, "draft": "self", "kv": "sparse"},
+}
+drafting = pytest.mark.parametrize("name", DRAFTING)
+
+GREEDY: Mapping[str, Any] = {"max_new_tokens": NEW, "do_sample": False}
+SAMPLED: Mapping[str, Any] = {
+    "max_new_tokens": NEW,
+    "do_sample": True,
+    "top_k": 40,
+    "repetition_penalty": 1.1,
+}
+SEEDS = (11, 12, 13)
+
+
+def session_of(family: Family, name: str) -> Session:
+    """A session without requests."""
+    models = Models(Backbone.of(target(family)), Backbone.of(draft(family)))
+    plan = from_dict(DRAFTING[name]).plan(models)
+    return Session(models.target, plan.drafter, plan.prefill, Clock(Stats()), plan.acceptance)
+
+
+def add(session: Session, family: Family, row: int, options: Mapping[str, Any]) -> Row:
+    """Let one row of the family's richest input join."""
+    given = inputs(family, family.richest, (row,))
+    prepared = session.target.prepare(given, **options)
+    return session.add(prepared, [SEEDS[row]], given)[0]
+
+
+def alone(family: Family, row: int, name: str, options: Mapping[str, Any]) -> list[int]:
+    """The tokens of a row in a session of its own."""
+    session = session_of(family, name)
+    sequence = add(session, family, row, options)
+    for _ in decode(session):
+        pass
+    return sequence.tokens
+
+
+def rounds(session: Session, count: int) -> None:
+    """Run some rounds, as the serial schedule does."""
+    for _ in range(count):
+        session.start()
+        if session.running:
+            session.begin()
+            session.accept(session.check(session.propose()))
+
+
+def finish(session: Session) -> None:
+    """Run until every row has ended."""
+    for _ in decode(session):
+        pass
+
+
+@every_family
+@drafting
+@pytest.mark.parametrize("options", [GREEDY, SAMPLED], ids=["greedy", "coupled"])
+def test_rows_that_join(family: Family, name: str, options: Mapping[str, Any]) -> None:
+    """Each at another moment, behind rows that have run for some rounds."""
+    session = session_of(family, name)
+    rows = [add(session, family, 1, options)]
+    rounds(session, 2)
+    rows.append(add(session, family, 0, options))
+    rounds(session, 1)
+    rows.append(add(session, family, 2, options))
+    finish(session)
+    for sequence, row in zip(rows, (1, 0, 2), strict=True):
+        assert sequence.tokens == alone(family, row, name, options)
+        if options is GREEDY:
+            assert sequence.tokens == reference(family, family.richest)[row]
+    check_caches(session)
+
+
+@every_family
+@drafting
+def test_rows_that_leave(family: Family, name: str) -> None:
+    """The first, a middle and the last row, after different numbers of rounds; others go on, and a
+    row takes a place that became free."""
+    session = session_of(family, name)
+    rows = [add(session, family, row, GREEDY) for row in (0, 1, 2)]
+    rounds(session, 2)
+    session.remove(rows[0])
+    check_caches(session)
+    rounds(session, 1)
+    late = add(session, family, 0, GREEDY)
+    rounds(session, 1)
+    session.remove(rows[2])
+    finish(session)
+    answers = reference(family, family.richest)
+    assert rows[1].tokens == answers[1]
+    assert late.tokens == answers[0]
+    for row in (0, 2):
+        count = len(rows[row].tokens)
+        assert 0 < count < NEW
+        assert rows[row].tokens == answers[row][:count]
+    assert session.sequences == [late, rows[1]] or session.sequences == [rows[1], late]
+    check_caches(session)
+
+
+@every_family
+def test_a_row_that_leaves_before_its_draft_has_read_it(family: Family) -> None:
+    session = session_of(family, "chain")
+    rows = [add(session, family, row, GREEDY) for row in (0, 1)]
+    session.start()
+    session.remove(rows[0])
+    finish(session)
+    assert rows[1].tokens == reference(family, family.richest)[1]
+    assert len(rows[0].tokens) == 1
+
+
+@every_family
+def test_a_batch_that_becomes_empty_and_fills_again(family: Family) -> None:
+    session = session_of(family, "tree")
+    first = add(session, family, 2, GREEDY)
+    rounds(session, 2)
+    session.remove(first)
+    second = add(session, family, 0, GREEDY)
+    finish(session)
+    assert second.tokens == reference(family, family.richest)[0]
+
+
+@every_family
+@pytest.mark.parametrize("name", ["chain", "tree"])
+def test_chunks_are_numbered_by_arrival(family: Family, name: str) -> None:
+    """Whatever slots the rows have."""
+    session = session_of(family, name)
+    rows = [add(session, family, row, GREEDY) for row in (0, 1)]
+    heard: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    for number, chunk in enumerate(decode(session)):
+        heard[chunk.row] += chunk.tokens
+        if number == 5:
+            session.remove(rows[0])
+            rows.append(add(session, family, 2, GREEDY))
+    assert heard[1] == rows[1].tokens
+    assert heard[2] == rows[2].tokens == reference(family, family.richest)[2]
+    assert rows[0].tokens[: len(heard[0])] == heard[0]
+
+
+@every_family
+@pytest.mark.parametrize("acceptance", ["coupled", "rejection"])
+def test_rows_with_rules_of_their_own(family: Family, acceptance: str) -> None:
+    """A greedy row, a sampled one and one with a penalty, in one batch."""
+    options = [GREEDY, SAMPLED, {**GREEDY, "repetition_penalty": 1.5, "no_repeat_ngram_size": 2}]
+    method = {**METHODS["odd"], "sampling_rule": acceptance}
+    models = Models(Backbone.of(target(family)), Backbone.of(draft(family)))
+
+    def answer(rows: Sequence[int]) -> list[list[int]]:
+        plan = from_dict(method).plan(models)
+        session = Session(
+            models.target, plan.drafter, plan.prefill, Clock(Stats()), plan.acceptance
+        )
+        sequences = [add(session, family, row, options[row]) for row in rows]
+        finish(session)
+        return [sequence.tokens for sequence in sequences]
+
+    assert answer((0, 1, 2)) == [answer((row,))[0] for row in (0, 1, 2)]
+    given = inputs(family, family.richest, (2,))
+    assert answer((2,)) == stock(
+        target(family), given, **{k: v for k, v in options[2].items() if k != "do_sample"}
+    )
+
+
+@every_family
+def test_seeds_of_rows(family: Family) -> None:
+    """A row of a batch draws what it draws alone with its seed, in whatever place."""
+    given = inputs(family, family.richest)
+    options = {"draft": draft(family), "method": METHODS["odd"], **SAMPLED}
+    batch = draftlens.generate(target(family), given, seed=SEEDS, **options).tokens
+    for row, seed in enumerate(SEEDS):
+        single = inputs(family, family.richest, (row,))
+        assert draftlens.generate(target(family), single, seed=seed, **options).tokens == [
+            batch[row]
+        ]
+
+
+class Scattered:
+    """Guesses with another tree in every row and round: the row's own answer, partly wrong.
+
+    Args:
+        answers: the right tokens of each row.
+    """
+
+    max_nodes = len(EAGLE_PATHS)
+    readings = NO_READINGS
+    needs_target_scores = False
+    forwards = 0
+    cache_bytes = 0
+    trees = (EMPTY, chain(1), from_paths(EAGLE_PATHS), chain(6), from_paths([[0], [1], [1, 0]]))
+
+    def __init__(self, answers: Sequence[Sequence[int]]) -> None:
+        self.answers = answers
+        self.round = 0
+        self.seen: set[tuple[Topology, ...]] = set()
+
+    def encode(self, inputs: Mapping[str, Any]) -> None:
+        """Nothing to read."""
+
+    def begin(self, batch: Batch, encoded: None, context: TargetContext) -> None:
+        """Nothing to prepare."""
+
+    def propose(self, batch: Batch, budget: int) -> DraftTree:
+        self.round += 1
+        topologies = tuple(
+            self.trees[(self.round + 2 * row) % len(self.trees)] for row in range(len(batch))
+        )
+        self.seen.add(topologies)
+        tokens = torch.zeros(len(batch), max(map(len, topologies)), dtype=torch.long)
+        for row, (topology, history) in enumerate(zip(topologies, batch.histories, strict=True)):
+            for node, depth in enumerate(topology.depths):
+                place = history.length + depth - 1
+                answer = self.answers[row]
+                right = answer[place] if place < len(answer) else 0
+                first = topology.children[topology.parents[node]][0] == node
+                # The last sibling is right; in some rounds nothing is.
+                last = topology.children[topology.parents[node]][-1] == node
+                is_right = last and (self.round + depth) % 4
+                tokens[row, node] = right if is_right else (right + 1 + first) % 90
+        return DraftTree(topologies, tokens)
+
+    def update(self, verdict: Verdict, batch: Batch) -> None:
+        """Nothing to learn."""
+
+    def remove(self, row: int) -> None:
+        """Nothing to drop."""
+
+
+@every_family
+@pytest.mark.parametrize("options", [GREEDY, SAMPLED], ids=["greedy", "coupled"])
+def test_trees_that_differ_per_row(family: Family, options: Mapping[str, Any]) -> None:
+    """Fillers of smaller trees change nothing and are not counted."""
+    given = inputs(family, family.richest)
+    plain = draftlens.generate(target(family), given, seed=SEEDS, **options).tokens
+    drafter = Scattered(plain)
+    backbone = Backbone.of(target(family))
+    session = Session(backbone, drafter, FullPrefill(), Clock(Stats()))
+    sequences = session.add(backbone.prepare(given, **options), SEEDS, given)
+    finish(session)
+    assert [sequence.tokens for sequence in sequences] == plain
+    stats = session.stats
+    assert any(len(set(topologies)) > 1 for topologies in drafter.seen)
+    assert 0 < stats.accepted < stats.drafted
+    assert sum(stats.accepted_by_depth.values()) == stats.passes
+    assert stats.emitted == 3 * NEW
+
+
+class Recorder(Scattered):
+    """Keeps the target's scores of every verdict."""
+
+    needs_target_scores = True
+
+    def __init__(self, answers: Sequence[Sequence[int]]) -> None:
+        super().__init__(answers)
+        self.scores: list[Tensor] = []
+
+    def update(self, verdict: Verdict, batch: Batch) -> None:
+        assert verdict.scores is not None
+        self.scores.append(verdict.scores)
+
+
+def test_target_scores_on_request() -> None:
+    """Their argmax along the path is what was emitted."""
+    family = FAMILIES[0]
+    given = inputs(family, family.richest)
+    drafter = Recorder(reference(family, family.richest))
+    backbone = Backbone.of(target(family))
+    session = Session(backbone, drafter, FullPrefill(), Clock(Stats()))
+    session.add(backbone.prepare(given, **GREEDY), SEEDS, given)
+    session.start()
+    session.begin()
+    verdict = session.check(session.propose())
+    session.accept(verdict)
+    [scores] = drafter.scores
+    for row, (path, tokens) in enumerate(zip(verdict.paths, verdict.tokens, strict=True)):
+        nodes = [0, *(node + 1 for node in path)]
+        assert scores[row, nodes].argmax(-1).tolist() == list(tokens)
+
+
+def check_caches(session: Session) -> None:
+    """Both caches hold each running row's prompt and its answer but for what is pending."""
+    assert session.cache is not None
+    drafter: Any = session.drafter
+    for row, sequence in enumerate(session.sequences):
+        if sequence.finished:
+            continue
+        said = len(sequence.tokens)
+        assert session.cache.lengths[row] == session.prompt_lengths[row] + said - 1
+        model = getattr(drafter, "model", None)
+        if model is not None and model.cache is not None:
+            pending = model.pending[row]
+            held = model.prompt_lengths[row] + said - len(pending)
+            assert model.cache.lengths[row] == held
+            assert sequence.tokens[said - len(pending) :] == pending
+
+
+@pytest.mark.parametrize("amount", [0.02, 0.2])
+def test_a_long_row_joins_a_short_one(amount: float) -> None:
+    """The prompt of the row that joins is longer than the buffers are."""
+    family = FAMILIES[2]
+    models = Models(Backbone.of(target(family)), Backbone.of(noisy(target(family), amount)))
+    plan = from_dict(METHODS["eagle"]).plan(models)
+    session = Session(models.target, plan.drafter, plan.prefill, Clock(Stats()))
+    short = inputs(family, "text", (1,))
+    first = session.add(models.target.prepare(short, **GREEDY), [0], short)[0]
+    rounds(session, 3)
+    long = inputs(family, "mixed", (0,))
+    second = session.add(models.target.prepare(long, **GREEDY), [0], long)[0]
+    finish(session)
+    assert first.tokens == stock(target(family), short, max_new_tokens=NEW)[0]
+    assert second.tokens == stock(target(family), long, max_new_tokens=NEW)[0]
