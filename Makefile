@@ -4,13 +4,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check format pair bench clean
+.PHONY: demo test fuzz mutants check format pair bench clean
 
 demo: $(READY)
 	$(BIN)/draftlens demo
 
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+
+# Random calls with fresh seeds; EXAMPLES=20000 for a long run.
+EXAMPLES ?= 3000
+fuzz: $(READY)
+	DRAFTLENS_FUZZ_EXAMPLES=$(EXAMPLES) OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 tests/exact/test_fuzz.py
+
+mutants: $(READY)
+	$(BIN)/python tests/mutants/run.py --jobs 2
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.tree import EMPTY, ROOT, Topology, chain, from_paths
-from draftlens.ops.verify import match, reject
+from draftlens.ops.verify import _try_children, match, reject
 
 VOCAB = 3
 TREE = from_paths([[0], [1], [0, 0], [0, 1], [1, 0], [0, 1, 0]])
@@ -92,6 +92,16 @@ def test_reject_row_by_row(seed: int) -> None:
     check_rows(reject(tree, scores, [generator(row) for row in range(4)]), rows)
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_a_target_that_is_certain_leaves_nothing_to_chance(seed: int) -> None:
+    """At every node p is all at one token, so `reject` must walk as `match` does."""
+    tree, scores = ragged(seed)
+    certain = torch.full_like(scores, -torch.inf)
+    certain.scatter_(-1, scores.argmax(-1, keepdim=True), 0.0)
+    generators = [torch.Generator().manual_seed(seed) for _ in tree.topologies]
+    assert reject(tree, certain, generators) == match(tree, certain)
+
+
 def test_without_guesses_a_token_is_drawn() -> None:
     tree = DraftTree.uniform(EMPTY, torch.empty(2, 0, dtype=torch.long))
     scores = torch.full((2, 1, VOCAB), -torch.inf)
@@ -101,3 +111,45 @@ def test_without_guesses_a_token_is_drawn() -> None:
         reject(tree, scores, [torch.Generator().manual_seed(0) for _ in range(2)]),
     ):
         assert (verdict.paths, verdict.tokens) == (((), ()), ((1,), (2,)))
+
+
+REJECTED = [
+    # p, q, the siblings that are rejected, and the distribution that is left.
+    ([0.0, 0.5, 0.5], [1.0, 0.0, 0.0], [0], [0.0, 0.5, 0.5]),
+    ([0.0, 0.5, 0.5], [0.8, 0.2, 0.0], [0], [0.0, 0.375, 0.625]),
+    # After token 0 is rejected: p = [0, 0, 2/3, 1/3] and q = [0, 1/3, 1/3, 1/3].
+    ([0.0, 0.0, 0.6, 0.4], [0.4, 0.2, 0.2, 0.2], [0, 1], [0.0, 0.0, 1.0, 0.0]),
+    # After token 0 is rejected: p = [0, 0, 1/2, 1/2] and q = [0, 2/5, 2/5, 1/5].
+    ([0.0, 0.0, 0.55, 0.45], [0.5, 0.2, 0.2, 0.1], [0, 1], [0.0, 0.0, 0.25, 0.75]),
+]
+
+
+@pytest.mark.parametrize(("p", "q", "tokens", "expected"), REJECTED)
+def test_what_is_left_when_siblings_are_rejected(
+    p: list[float], q: list[float], tokens: list[int], expected: list[float]
+) -> None:
+    """Each rejection takes q off p, and then the rejected token out of q (Jeon et al. 2024)."""
+    children = list(enumerate(tokens))
+    accepted, rest = _try_children(
+        torch.tensor(p).double(),
+        torch.tensor(q).double(),
+        children,
+        torch.Generator().manual_seed(0),
+    )
+    assert accepted is None  # p gives these tokens no chance
+    assert rest.tolist() == pytest.approx(expected)
+
+
+def test_a_guess_that_the_target_likes_better_is_always_accepted() -> None:
+    for seed in range(20):
+        p, q = torch.tensor([0.6, 0.4]).double(), torch.tensor([0.5, 0.5]).double()
+        generator = torch.Generator().manual_seed(seed)
+        assert _try_children(p, q, [(3, 0)], generator)[0] == 3
+
+
+def test_a_guess_that_the_draft_likes_better_is_accepted_by_chance() -> None:
+    """With probability p/q = 0.25, each drawn with noise of its own."""
+    p, q = torch.tensor([0.2, 0.8]).double(), torch.tensor([0.8, 0.2]).double()
+    generator = torch.Generator().manual_seed(0)
+    accepted = sum(_try_children(p, q, [(0, 0)], generator)[0] == 0 for _ in range(2000))
+    assert 400 < accepted < 600

@@ -1,0 +1,848 @@
+"""Random calls of the library, and what each of them must return.
+
+A case is made of plain values alone, so that its `repr` is the code that makes it again. What
+depends on an answer of stock `generate`, such as an end-of-sequence id, is named by a place in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from families import FAMILIES, PLANS, VOCAB, inputs, tokenizer
+from hypothesis import event
+from hypothesis import strategies as st
+from stock import NEAR_TIE, NEW, Divisible, answers, noisy, reference, target
+from transformers import StoppingCriteria, StopStringCriteria
+
+import draftlens
+from draftlens.core.proposal import DraftTree
+from draftlens.core.result import Result
+from draftlens.core.stats import Clock, Stats
+from draftlens.core.tree import EAGLE_PATHS
+from draftlens.decode.serial import decode
+from draftlens.decode.session import Session
+from draftlens.methods import Models, from_dict, resolve
+from draftlens.models import Backbone
+from draftlens.ops.sampling import SamplingRule, row_seeds
+from draftlens.prune import PRUNERS
+from draftlens.sequences import Sequence
+
+BY_NAME = {family.name: family for family in FAMILIES}
+NEVER = VOCAB
+"""An end-of-sequence id that no model says; with it stock `generate` pads rows that have ended."""
+
+Place = tuple[int, int]
+"""A row of a plan and a step of its answer."""
+
+
+class FirstRow(StoppingCriteria):
+    """Reads row 0 alone: ends all rows, or that row alone, at its first token that 5 divides."""
+
+    def __init__(self, prompt_length: int, ends_all: bool) -> None:
+        self.prompt_length = prompt_length
+        self.ends_all = ends_all
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        """One truth per row."""
+        ends = bool(input_ids[0, -1] % 5 == 0) and input_ids.shape[1] > self.prompt_length + 2
+        met = torch.zeros(len(input_ids), dtype=torch.bool)
+        met[: len(met) if self.ends_all else 1] = ends
+        return met
+
+
+CRITERIA = {
+    "rows": Divisible,
+    "scalar": lambda length: Divisible(length, as_bool=True),
+    "first row": lambda length: FirstRow(length, ends_all=False),
+    "all by the first row": lambda length: FirstRow(length, ends_all=True),
+}
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """A batch of prompts.
+
+    Attributes:
+        family, kind: of `families`.
+        rows: rows of the plan.
+        side: where the inputs are padded.
+    """
+
+    family: str
+    kind: str
+    rows: tuple[int, ...]
+    side: str = "left"
+
+    @property
+    def target(self) -> Any:
+        """The model that answers."""
+        return target(BY_NAME[self.family])
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """The processor's output."""
+        return cached_inputs(self.family, self.kind, self.rows, self.side)
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longest prompt."""
+        return int(self.inputs["input_ids"].shape[1])
+
+    def token(self, place: Place) -> int:
+        """A token of the answer that stock `generate` gives without options."""
+        row, step = place
+        return reference(BY_NAME[self.family], self.kind)[row][step]
+
+
+@cache
+def cached_inputs(family: str, kind: str, rows: tuple[int, ...], side: str) -> dict[str, Any]:
+    """The output of the family's processor."""
+    return inputs(BY_NAME[family], kind, rows, side)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `generate`.
+
+    Attributes:
+        new: most new tokens.
+        as_length: whether they are given as `max_length`.
+        eos: places of end-of-sequence tokens; with `NO_PLACE` the id that no model says.
+        repetition_penalty, no_repeat_ngram_size, min_new_tokens: as in `generate`.
+        bad_words, suppressed: places of tokens; a bad word goes on to the next token if it can.
+        stop: place where a stop string lies across two tokens.
+        criterion: a name of `CRITERIA`.
+        nones: options that are given as None.
+        temperature, top_k, top_p: of sampling; greedy if there is no temperature.
+    """
+
+    new: int
+    as_length: bool = False
+    eos: tuple[Place, ...] = ()
+    repetition_penalty: float | None = None
+    no_repeat_ngram_size: int | None = None
+    min_new_tokens: int | None = None
+    bad_words: tuple[Place, ...] = ()
+    suppressed: tuple[Place, ...] = ()
+    stop: Place | None = None
+    criterion: str | None = None
+    nones: tuple[str, ...] = ()
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def of_generate(self, prompts: Prompts) -> dict[str, Any]:
+        """Keyword arguments of `generate`, with criteria of their own."""
+        options: dict[str, Any] = dict.fromkeys(self.nones)
+        if self.as_length:
+            options["max_length"] = prompts.length + self.new
+        else:
+            options["max_new_tokens"] = self.new
+        for name in PASSED_ON:
+            if getattr(self, name) is not None:
+                options[name] = getattr(self, name)
+        options["do_sample"] = self.temperature is not None
+        ends = [NEVER if place == NO_PLACE else prompts.token(place) for place in self.eos]
+        if ends:
+            options["eos_token_id"] = ends[0] if len(ends) == 1 else ends
+        if self.suppressed:
+            options["suppress_tokens"] = [prompts.token(place) for place in self.suppressed]
+        if self.bad_words:
+            options["bad_words_ids"] = [bad_word(prompts, place) for place in self.bad_words]
+        criteria = []
+        if self.criterion is not None:
+            criteria.append(CRITERIA[self.criterion](prompts.length))
+        if self.stop is not None:
+            criteria.append(StopStringCriteria(tokenizer(), stop_string(prompts, self.stop)))
+        if criteria:
+            options["stopping_criteria"] = criteria
+        return options
+
+
+PASSED_ON = (
+    *("repetition_penalty", "no_repeat_ngram_size", "min_new_tokens"),
+    *("temperature", "top_k", "top_p"),
+)
+NO_PLACE = (-1, -1)
+
+
+def bad_word(prompts: Prompts, place: Place) -> list[int]:
+    """Two tokens that follow each other in an answer, or one at an odd step."""
+    row, step = place
+    if step % 2 or step + 1 == NEW:
+        return [prompts.token(place)]
+    return [prompts.token(place), prompts.token((row, step + 1))]
+
+
+def stop_string(prompts: Prompts, place: Place) -> str:
+    """The last character of a token and the first of the next, or less where a token has none."""
+    row, step = place
+    before, behind = (
+        tokenizer().decode([prompts.token((row, at))]) for at in (max(step - 1, 0), step)
+    )
+    return (before[-1:] + behind[:1]) or "a"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call.
+
+    Attributes:
+        prompts: the batch.
+        draft: `self`, `random`, the amount of noise on the target's weights, or None.
+        draft_side: where the draft's inputs are padded; None gives it none of its own.
+        method: its options, as pairs.
+        options: of `generate`.
+        entry: `generate`, `stream` or `custom_generate`.
+        seeds: of the rows, if tokens are drawn.
+    """
+
+    prompts: Prompts
+    draft: str | float | None
+    draft_side: str | None
+    method: tuple[tuple[str, Any], ...] | None
+    options: Options
+    entry: str = "generate"
+    seeds: tuple[int, ...] | None = None
+
+    @property
+    def method_options(self) -> dict[str, Any] | None:
+        """The method as a caller gives it."""
+        return None if self.method is None else thawed(self.method)
+
+    @property
+    def draft_model(self) -> Any:
+        """The draft that a caller gives."""
+        return draft_of(self.prompts.family, self.draft)
+
+    def run(self) -> Result:
+        """One call of the library."""
+        given = self.prompts.inputs
+        options = self.options.of_generate(self.prompts)
+        draft_inputs = None
+        if self.draft_side is not None:
+            draft_inputs = replace(self.prompts, side=self.draft_side).inputs
+        call = {"method": self.method_options, "seed": self.seeds}
+        if self.entry == "custom_generate":
+            custom = draftlens.SpeculativeGenerate(self.draft_model, draft_inputs or given, **call)
+            ids = self.prompts.target.generate(**given, **options, custom_generate=custom)
+            assert custom.last is not None
+            self._check_tensor(ids, custom.last)
+            return custom.last
+        call = {**call, "draft": self.draft_model, "draft_inputs": draft_inputs, **options}
+        if self.entry == "generate":
+            return draftlens.generate(self.prompts.target, given, **call)
+        stream = draftlens.stream(self.prompts.target, given, **call)
+        watch_depth(stream.session)
+        rows: list[list[int]] = [[] for _ in self.prompts.rows]
+        for chunk in stream:
+            rows[chunk.row] += chunk.tokens
+            check_caches(stream.session)
+        assert rows == stream.result.tokens
+        return stream.result
+
+    def _check_tensor(self, ids: torch.Tensor, result: Result) -> None:
+        """The returned tensor holds the prompt and the rows of the result, padded behind."""
+        assert torch.equal(ids[:, : self.prompts.length], self.prompts.inputs["input_ids"])
+        pad = tokenizer().pad_token_id
+        longest = max(map(len, result.tokens))
+        padded = [row + [pad] * (longest - len(row)) for row in result.tokens]
+        assert ids[:, self.prompts.length :].tolist() == padded
+
+
+def thawed(value: Any) -> Any:
+    """Pairs as a mapping, all the way down; other values as they are."""
+    if isinstance(value, tuple) and value and all(is_pair(part) for part in value):
+        return {key: thawed(part) for key, part in value}
+    return [list(path) for path in value] if isinstance(value, tuple) else value
+
+
+def is_pair(value: Any) -> bool:
+    """Whether it is a name and a value."""
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
+
+
+@cache
+def draft_of(family: str, draft: str | float | None) -> Any:
+    """A draft model of the family."""
+    if draft is None:
+        return None
+    if draft == "random":
+        return BY_NAME[family].build(seed=7)
+    model = target(BY_NAME[family])
+    return model if draft == "self" else noisy(model, float(draft))
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What stock `generate` returns.
+
+    Attributes:
+        sequences: the whole tensor.
+        rows: new tokens of each row.
+        gaps: how far the best score lies above the second best, ``[B, T]``.
+    """
+
+    sequences: torch.Tensor
+    rows: list[list[int]]
+    gaps: torch.Tensor
+
+
+@cache
+def expected(prompts: Prompts, options: Options) -> Expected:
+    """The answer of stock `generate`, which needs its padding on the left."""
+    model = prompts.target
+    given = replace(prompts, side="left").inputs
+    of_generate = options.of_generate(prompts)
+    output = model.generate(
+        **given, **of_generate, return_dict_in_generate=True, output_scores=True
+    )
+    best = torch.stack(output.scores, 1).topk(2).values
+    rows = answers(model, given, output.sequences, **of_generate)
+    return Expected(output.sequences, rows, best[..., 0] - best[..., 1])
+
+
+def first_difference(ours: list[list[int]], others: list[list[int]]) -> Place | None:
+    """Row and step of the first token that only one of two answers has; the earliest step counts,
+    since rows can depend on each other."""
+    places = []
+    for row, (one, other) in enumerate(zip(ours, others, strict=True)):
+        if one != other:
+            same = (a == b for a, b in zip(one, other, strict=False))
+            places.append((next((i for i, equal in enumerate(same) if not equal), None), row))
+    lengths = [min(len(one), len(other)) for one, other in zip(ours, others, strict=True)]
+    steps = [(lengths[row] if step is None else step, row) for step, row in places]
+    return None if not steps else (min(steps)[1], min(steps)[0])
+
+
+def is_near_tie(ours: list[list[int]], stock: Expected) -> bool:
+    """Whether the first difference lies where stock's two best scores are almost equal."""
+    place = first_difference(ours, stock.rows)
+    if place is None:
+        return False
+    row, step = place
+    return step < stock.gaps.shape[1] and bool(stock.gaps[row, step] < NEAR_TIE)
+
+
+def check_greedy(case: Case) -> None:
+    """The tokens of stock `generate`, and counters that agree with them."""
+    stock = expected(replace(case.prompts, side="left"), case.options)
+    result = case.run()
+    if is_near_tie(result.tokens, stock):
+        event("near tie")
+        return
+    assert result.tokens == stock.rows
+    if case.entry == "custom_generate":
+        assert rebuilt(case, result) == stock.sequences.tolist()
+    check_counters(case, result)
+    length = min(stock.gaps.shape[1], max(map(len, stock.rows)))
+    if result.stats.accepted:
+        event("guesses are accepted")
+    if is_always_right(case) and bool(stock.gaps[:, :length].min() > NEAR_TIE):
+        check_passes(case, result)
+
+
+def rebuilt(case: Case, result: Result) -> list[list[int]]:
+    """The tensor of `generate`, from the rows of a result."""
+    longest = max(map(len, result.tokens))
+    pad = tokenizer().pad_token_id
+    prompts = case.prompts.inputs["input_ids"].tolist()
+    return [
+        prompt + row + [pad] * (longest - len(row))
+        for prompt, row in zip(prompts, result.tokens, strict=True)
+    ]
+
+
+def check_counters(case: Case, result: Result) -> None:
+    """The statistics fit the tokens and each other."""
+    stats = result.stats
+    num_rows = len(result.tokens)
+    assert result.lossless is True
+    assert stats.emitted == sum(map(len, result.tokens))
+    assert stats.first == num_rows
+    assert [len(row) for row in result.from_draft] == [len(row) for row in result.tokens]
+    assert stats.accepted == sum(map(sum, result.from_draft))
+    assert stats.accepted <= stats.drafted
+    assert sum(stats.accepted_by_depth.values()) == stats.passes
+    depths = stats.accepted_by_depth.items()
+    assert sum(depth * count for depth, count in depths) == stats.accepted
+    without_bonus = stats.first + stats.passes + stats.accepted - stats.emitted
+    in_step = case.options.criterion is not None or case.options.stop is not None
+    assert 0 <= without_bonus <= (stats.passes if in_step else num_rows)
+    if num_rows == 1 and len(result.tokens[0]) == case.options.new and not in_step:
+        at_end = bool(case.options.eos)  # which may be the last token by chance
+        assert without_bonus <= at_end  # no guess was deeper than the answer is long
+    plain_forwards = max(map(len, result.tokens)) - 1
+    assert stats.target_forwards <= plain_forwards
+    assert stats.kept <= stats.visual
+    if best_depth(case) == 0:
+        assert stats.drafted == stats.draft_forwards == 0
+        assert stats.target_forwards == plain_forwards
+    elif plain_forwards > 1:
+        assert stats.drafted > 0
+
+
+def best_depth(case: Case) -> int:
+    """How deep the tree of the method's likeliest guesses is; 0 if nothing is drafted."""
+    method = resolve(case.method_options, case.draft is not None)
+    topology = getattr(method, "topology", None)
+    if topology is None:
+        return 0
+    depth = 0
+    node = -1
+    while topology.children.get(node):
+        node = topology.children[node][0]
+        depth += 1
+    return depth
+
+
+def is_always_right(case: Case) -> bool:
+    """Whether the draft's first choice is always the target's: the same weights read the same."""
+    method = resolve(case.method_options, case.draft is not None)
+    own_weights = case.draft == "self"
+    if not hasattr(method, "pruner"):
+        return own_weights
+    drafts_for_itself = method.draft == "self" or (method.draft == "auto" and case.draft is None)
+    reads_all = method.prune_ratio == 0 and PRUNERS.name_of(type(method.pruner)) != "all"
+    return reads_all and (own_weights or drafts_for_itself)
+
+
+def check_passes(case: Case, result: Result) -> None:
+    """A draft that is always right fills every pass but the last."""
+    per_pass = best_depth(case) + 1
+    passes = sum(-(-(len(row) - 1) // per_pass) for row in result.tokens)
+    assert result.stats.passes == passes
+
+
+def watch_depth(session: Session) -> None:
+    """Let a session check that no tree is deeper than the longest answer that may still come."""
+    propose = session.propose
+
+    def checked() -> DraftTree:
+        tree = propose()
+        longest = max(sequence.remaining for sequence in session.sequences)
+        assert all(topology.depth < longest for topology in tree.topologies)
+        return tree
+
+    session.propose = checked  # type: ignore[method-assign]
+
+
+def check_caches(session: Session) -> None:
+    """Between chunks the caches hold each running row's prompt and all its tokens but the last."""
+    if session.cache is None:
+        return
+    model = getattr(session.drafter, "model", None)
+    for row, sequence in enumerate(session.sequences):
+        if sequence.finished:
+            continue
+        num_tokens = len(sequence.tokens)
+        assert session.cache.lengths[row] == session.prompt_lengths[row] + num_tokens - 1
+        if model is None or row >= len(model.pending):  # the draft has not read the row yet
+            continue
+        pending = model.pending[row]
+        assert 0 < len(pending) <= num_tokens
+        assert sequence.tokens[-len(pending) :] == list(pending)
+        read = num_tokens - len(pending)
+        assert model.cache.lengths[row] == model.prompt_lengths[row] + read
+
+
+def check_sampled(case: Case) -> None:
+    """Guesses do not change what is drawn, and neither do the other rows of the batch."""
+    result = case.run()
+    method = resolve(case.method_options, case.draft is not None)
+    check_counters(case, result)
+    if getattr(method, "sampling_rule", "coupled") == "rejection":
+        for row, (seed, tokens) in enumerate(zip(case.seeds or (), result.tokens, strict=True)):
+            prompts = replace(case.prompts, rows=(case.prompts.rows[row],))
+            assert replace(case, prompts=prompts, seeds=(seed,)).run().tokens == [tokens]
+        return
+    plain = replace(case, method=(("method", "plain"),), entry="generate")
+    assert case.seeds is not None
+    check_equal_draws(case, result.tokens, plain)
+    gaps, others = drawn(plain)
+    if is_always_right(case) and min(map(min, gaps)) > NEAR_TIE and result.tokens == others:
+        check_passes(case, result)
+    for row, seed in enumerate(case.seeds):
+        prompts = replace(case.prompts, rows=(case.prompts.rows[row],))
+        alone = replace(plain, prompts=prompts, seeds=(seed,))
+        check_equal_draws(case, [result.tokens[row]], alone)
+
+
+def check_equal_draws(case: Case, tokens: list[list[int]], plain: Case) -> None:
+    """The tokens are those of plain decoding, but for near-ties."""
+    gaps, others = drawn(plain)
+    if tokens == others:
+        return
+    place = first_difference(tokens, others)
+    assert place is not None
+    if gaps[place[1]][place[0]] < NEAR_TIE / min(1.0, case.options.temperature or 1.0):
+        event("near tie")
+        return
+    assert tokens == others
+
+
+@cache
+def drawn(plain: Case) -> tuple[list[list[float]], list[list[int]]]:
+    """The tokens of plain decoding, and before each of them by how much the best one led."""
+    gaps: list[list[float]] = []
+    ranking = SamplingRule.ranking
+
+    def recorded(self: SamplingRule, *args: Any) -> torch.Tensor:
+        values = ranking(self, *args)
+        best = values[:, 0].topk(2).values
+        gaps.append((best[:, 0] - best[:, 1]).tolist())
+        return values
+
+    with patch.object(SamplingRule, "ranking", recorded):
+        tokens = plain.run().tokens
+    return gaps, tokens
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A request that joins a session.
+
+    Attributes:
+        prompts, options, seeds: of the request.
+        joins: chunks before it joins.
+        leaves: for some rows, how many chunks after that they are removed.
+    """
+
+    prompts: Prompts
+    options: Options
+    seeds: tuple[int, ...]
+    joins: int
+    leaves: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def answer(self) -> list[list[int]]:
+        """The answer to the request alone."""
+        if self.options.temperature is None:
+            return expected(self.prompts, self.options).rows
+        return drawn(self._plain)[1]
+
+    @property
+    def _plain(self) -> Case:
+        method = (("method", "plain"),)
+        return Case(self.prompts, None, None, method, self.options, seeds=self.seeds)
+
+    def is_near_tie(self, tokens: list[list[int]]) -> bool:
+        """Whether the first difference from the answer alone lies at a near-tie."""
+        if self.options.temperature is None:
+            return is_near_tie(tokens, expected(self.prompts, self.options))
+        gaps, others = drawn(self._plain)
+        row, step = first_difference(tokens, others) or (0, 0)
+        return step < len(gaps) and gaps[step][row] < NEAR_TIE / min(1, self.options.temperature)
+
+
+@dataclass(frozen=True)
+class Visits:
+    """A session whose rows come and go.
+
+    Attributes:
+        family: of all requests.
+        draft, method: as in `Case`.
+        visits: in order of arrival.
+    """
+
+    family: str
+    draft: str | float | None
+    method: tuple[tuple[str, Any], ...]
+    visits: tuple[Visit, ...]
+
+
+def check_visits(case: Visits) -> None:
+    """Every row has the tokens that it has alone; a row that leaves has the first of them."""
+    session = session_of(case)
+    watch_depth(session)
+    sequences: list[list[Sequence]] = []
+    removed: set[int] = set()
+    chunks: Iterator[Any] = iter(())
+    streamed: dict[int, list[int]] = {}
+    count = 0
+    while True:
+        act(case, session, sequences, removed, count)
+        check_caches(session)
+        chunk = next(chunks, None)
+        if chunk is None:
+            if session.done:
+                if len(sequences) == len(case.visits):
+                    break
+                count = case.visits[len(sequences)].joins
+                continue
+            chunks = decode(session)
+            continue
+        streamed.setdefault(chunk.row, []).extend(chunk.tokens)
+        count += 1
+    for visit, rows in zip(case.visits, sequences, strict=True):
+        check_visit(visit, rows, removed)
+        assert [streamed[sequence.number] for sequence in rows] == [s.tokens for s in rows]
+    stats = session.stats
+    assert stats.emitted == sum(len(s.tokens) for rows in sequences for s in rows)
+    assert stats.accepted <= stats.drafted
+    assert sum(stats.accepted_by_depth.values()) == stats.passes
+
+
+def check_visit(visit: Visit, rows: list[Sequence], removed: set[int]) -> None:
+    """One request's tokens are those of its answer alone."""
+    whole = visit.answer
+    tokens = [
+        s.tokens + row[len(s.tokens) :] if s.number in removed else s.tokens
+        for s, row in zip(rows, whole, strict=True)
+    ]
+    if tokens != whole and visit.is_near_tie(tokens):
+        event("near tie")
+        return
+    assert tokens == whole
+    for sequence, row in zip(rows, whole, strict=True):
+        assert len(sequence.tokens) <= len(row)
+
+
+def session_of(case: Visits) -> Session:
+    """A session without rows."""
+    draft = draft_of(case.family, case.draft)
+    models = Models(
+        Backbone.of(target(BY_NAME[case.family])), None if draft is None else Backbone.of(draft)
+    )
+    plan = from_dict(thawed(case.method)).plan(models)
+    return Session(models.target, plan.drafter, plan.prefill, Clock(Stats()), plan.acceptance)
+
+
+def act(
+    case: Visits,
+    session: Session,
+    sequences: list[list[Sequence]],
+    removed: set[int],
+    count: int,
+) -> None:
+    """Let rows join and leave that do so after `count` chunks."""
+    for visit, rows in zip(case.visits, sequences, strict=False):
+        for row, chunks in visit.leaves:
+            sequence = rows[row % len(rows)]
+            due = visit.joins + 1 + chunks <= count
+            if due and sequence in session.sequences and sequence.tokens:
+                event("a finished row leaves" if sequence.finished else "a running row leaves")
+                session.remove(sequence)
+                removed.add(sequence.number)
+    while len(sequences) < len(case.visits) and case.visits[len(sequences)].joins <= count:
+        visit = case.visits[len(sequences)]
+        if session.running:
+            event("a request joins running rows")
+        given = visit.prompts.inputs
+        prepared = session.target.prepare(given, **visit.options.of_generate(visit.prompts))
+        seeds = [row_seeds(seed, 1)[0] for seed in visit.seeds]
+        sequences.append(session.add(prepared, seeds, given))
+
+
+# --- strategies
+
+NOISE = (0.01, 0.03, 0.05, 0.1, 0.2)
+RATIOS = (0, 0.5, 0.9, 1)
+NULLABLE = (
+    *("eos_token_id", "repetition_penalty", "no_repeat_ngram_size", "min_new_tokens"),
+    *("bad_words_ids", "suppress_tokens", "stopping_criteria", "logits_processor"),
+    *("temperature", "top_k", "top_p", "stop_strings"),
+)
+PRUNER_OPTIONS: Mapping[str, st.SearchStrategy[Any]] = {
+    "specvlm": st.tuples(st.just("attention_mass"), st.sampled_from((0.0, 0.2, 0.4, 1.0))),
+    "random": st.tuples(st.just("seed"), st.integers(0, 9)),
+    "window": st.tuples(st.just("window"), st.sampled_from(("front", "middle", "end"))),
+    "dycoke": st.tuples(st.just("group"), st.integers(1, 5)),
+}
+any_seed = st.one_of(st.integers(0, 9), st.integers(0, 2**70))
+
+
+@st.composite
+def batches_of_prompts(draw: st.DrawFn, family: str, side: str | None = None) -> Prompts:
+    """One to three rows of a plan, in any order, the same row twice included."""
+    kind = draw(st.sampled_from(BY_NAME[family].kinds))
+    indices = st.integers(0, len(PLANS[kind]) - 1)
+    rows = draw(st.lists(indices, min_size=1, max_size=3))
+    chosen_side = side or draw(st.sampled_from(("left", "right")))
+    return Prompts(family, kind, tuple(rows), chosen_side)
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> tuple[tuple[int, ...], ...]:
+    """Paths of a small tree: every new node is the next child of a node that is there."""
+    paths: list[tuple[int, ...]] = [(0,)]
+    for _ in range(draw(st.integers(0, 7))):
+        parent = draw(st.sampled_from([(), *paths]))
+        num_children = sum(path[:-1] == parent for path in paths)
+        if len(parent) < 5:
+            paths.append((*parent, num_children))
+    return tuple(sorted(paths))
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> tuple[tuple[str, Any], ...]:
+    """The guesses of a drafting method: a chain or a tree."""
+    shape = draw(st.sampled_from(("chain", "chain", "eagle", "paths")))
+    if shape == "chain":
+        return (("tree", None), ("num_speculative_tokens", draw(st.integers(1, 7))))
+    if shape == "eagle":
+        return (("tree", "eagle" if draw(st.booleans()) else EAGLE_PATHS),)
+    return (("tree", draw(trees())),)
+
+
+@st.composite
+def pruned(draw: st.DrawFn, has_draft: bool) -> tuple[tuple[str, Any], ...]:
+    """Method `specvlm`."""
+    name = draw(st.sampled_from(list(PRUNERS)))
+    pruner: Any = name
+    if name in PRUNER_OPTIONS and draw(st.booleans()):
+        pruner = (("name", name), draw(PRUNER_OPTIONS[name]))
+    options = [
+        ("method", "specvlm"),
+        ("pruner", pruner),
+        ("prune_ratio", draw(st.sampled_from(RATIOS))),
+        *draw(shapes()),
+    ]
+    if has_draft and draw(st.booleans()):
+        positions = draw(st.sampled_from(("original", "compact")))
+        return (*options, ("draft", "model"), ("positions", positions))
+    kv = draw(st.sampled_from(("prefill", "gather", "sparse")))
+    positions = "original"
+    if kv == "prefill":
+        positions = draw(st.sampled_from(("original", "compact")))
+    return (*options, ("draft", "self"), ("kv", kv), ("positions", positions))
+
+
+@st.composite
+def methods(draw: st.DrawFn, has_draft: bool) -> tuple[tuple[str, Any], ...]:
+    """Options of any method."""
+    names = ("speculative", "speculative", "specvlm") if has_draft else ("specvlm",)
+    name = draw(st.sampled_from((*names, *names, "plain")))
+    if name == "plain":
+        return (("method", "plain"),)
+    if name == "specvlm":
+        return draw(pruned(has_draft))
+    return (("method", "speculative"), *draw(shapes()))
+
+
+drafts = st.sampled_from((*NOISE, "self", "self", "random", None))
+places = st.tuples(st.integers(0, 2), st.integers(1, NEW - 1))
+
+
+def rarely(strategy: st.SearchStrategy[Any], default: Any = None) -> st.SearchStrategy[Any]:
+    """A value of a strategy now and then, else the default."""
+    return st.one_of(st.just(default), st.just(default), strategy)
+
+
+@st.composite
+def greedy_options(draw: st.DrawFn, criteria: bool = True) -> Options:
+    """Options of a greedy call."""
+    new = draw(st.integers(1, NEW))
+    eos = draw(
+        st.one_of(
+            st.just(()),
+            st.just((NO_PLACE,)),
+            st.tuples(places),
+            st.lists(places, min_size=2, max_size=3).map(tuple),
+        )
+    )
+    options = Options(
+        new=new,
+        as_length=draw(st.booleans()),
+        eos=eos,
+        repetition_penalty=draw(rarely(st.sampled_from((0.8, 1.1, 1.3)))),
+        no_repeat_ngram_size=draw(rarely(st.integers(1, 3))),
+        min_new_tokens=draw(rarely(st.integers(0, new))),
+        bad_words=draw(rarely(st.lists(places, min_size=1, max_size=2).map(tuple), ())),
+        suppressed=draw(rarely(st.lists(places, min_size=1, max_size=2).map(tuple), ())),
+        stop=draw(rarely(places)) if criteria else None,
+        criterion=draw(rarely(st.sampled_from(tuple(CRITERIA)))) if criteria else None,
+    )
+    return replace(options, nones=draw(nones_for(options)))
+
+
+def nones_for(options: Options) -> st.SearchStrategy[tuple[str, ...]]:
+    """Names of options that are not given otherwise."""
+    given = {
+        "eos_token_id": options.eos,
+        "bad_words_ids": options.bad_words,
+        "suppress_tokens": options.suppressed,
+        "stopping_criteria": options.stop or options.criterion,
+        "repetition_penalty": options.repetition_penalty,
+        "no_repeat_ngram_size": options.no_repeat_ngram_size,
+        "min_new_tokens": options.min_new_tokens,
+    }
+    free = [name for name in NULLABLE if not given.get(name) and given.get(name) != 0]
+    free.append("max_new_tokens" if options.as_length else "max_length")
+    return rarely(st.lists(st.sampled_from(free), unique=True, max_size=4).map(tuple), ())
+
+
+@st.composite
+def greedy_cases(draw: st.DrawFn) -> Case:
+    """A greedy call of any kind."""
+    family = draw(st.sampled_from(tuple(BY_NAME)))
+    draft = draw(drafts)
+    entry = draw(st.sampled_from(("generate", "stream", "custom_generate")))
+    # Stock `generate` itself needs padding on the left.
+    side = "left" if entry == "custom_generate" else None
+    method = draw(st.one_of(st.none(), methods(draft is not None), methods(draft is not None)))
+    return Case(
+        prompts=draw(batches_of_prompts(family, side)),
+        draft=draft,
+        draft_side=draw(rarely(st.sampled_from(("left", "right")))),
+        method=method,
+        options=draw(greedy_options()),
+        entry=entry,
+    )
+
+
+@st.composite
+def sampled_options(draw: st.DrawFn) -> Options:
+    """Options of a call that draws."""
+    return Options(
+        new=draw(st.integers(1, 16)),
+        eos=draw(st.one_of(st.just(()), st.tuples(places), st.tuples(places, places))),
+        repetition_penalty=draw(rarely(st.sampled_from((0.8, 1.2)))),
+        temperature=draw(st.sampled_from((0.3, 0.7, 1.0, 2.0))),
+        top_k=draw(st.sampled_from((0, 5, 50))),
+        top_p=draw(rarely(st.sampled_from((0.6, 0.9)))),
+    )
+
+
+@st.composite
+def sampled_cases(draw: st.DrawFn) -> Case:
+    """A call that draws, with a seed for each row."""
+    family = draw(st.sampled_from(tuple(BY_NAME)))
+    draft = draw(drafts)
+    method = draw(methods(draft is not None))
+    if dict(method)["method"] != "plain" and draw(st.integers(0, 3)) == 0:
+        method = (*method, ("sampling_rule", "rejection"))
+    prompts = draw(batches_of_prompts(family))
+    seeds = draw(st.lists(any_seed, min_size=len(prompts.rows), max_size=len(prompts.rows)))
+    entry = draw(st.sampled_from(("generate", "stream")))
+    options = draw(sampled_options())
+    return Case(prompts, draft, None, method, options, entry, tuple(seeds))
+
+
+@st.composite
+def visits(draw: st.DrawFn, family: str) -> Visit:
+    """One request; a call whose rows depend on each other stays whole."""
+    prompts = draw(batches_of_prompts(family, side="left"))
+    options = draw(st.one_of(greedy_options(), greedy_options(False), sampled_options()))
+    seeds = draw(st.lists(any_seed, min_size=len(prompts.rows), max_size=len(prompts.rows)))
+    leaves: tuple[tuple[int, int], ...] = ()
+    if options.criterion is None and options.stop is None:
+        removals = st.tuples(st.integers(0, 2), st.integers(0, 12))
+        leaves = draw(st.lists(removals, max_size=2).map(tuple))
+    return Visit(prompts, options, tuple(seeds), draw(st.integers(0, 15)), leaves)
+
+
+@st.composite
+def sessions(draw: st.DrawFn) -> Visits:
+    """Two to four requests that share a session."""
+    family = draw(st.sampled_from(tuple(BY_NAME)))
+    draft = draw(drafts)
+    method = draw(methods(draft is not None))
+    requests = draw(st.lists(visits(family), min_size=2, max_size=4))
+    requests.sort(key=lambda visit: visit.joins)
+    return Visits(family, draft, method, tuple(requests))

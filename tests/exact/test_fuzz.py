@@ -1,0 +1,49 @@
+"""Random calls give the tokens of stock `generate`; see `fuzzing` for what a case holds.
+
+`make test` runs the same examples every time, `make fuzz` thousands of fresh ones. A failure prints
+the smallest case that still fails, as the code that makes it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from fuzzing import (
+    Case,
+    Visits,
+    check_greedy,
+    check_sampled,
+    check_visits,
+    greedy_cases,
+    sampled_cases,
+    sessions,
+)
+from hypothesis import given, settings
+
+
+def share(part: float) -> settings:
+    """The profile with a part of its examples."""
+    default = "fresh" if "DRAFTLENS_FUZZ_EXAMPLES" in os.environ else "fixed"
+    profile = settings.get_profile(os.environ.get("DRAFTLENS_FUZZ_PROFILE", default))
+    return settings(profile, max_examples=max(1, round(profile.max_examples * part)))
+
+
+@share(0.65)
+@given(greedy_cases())
+def test_greedy_answers_are_those_of_stock_generate(case: Case) -> None:
+    """Whatever is drafted, wherever the answer ends, by every entry point."""
+    check_greedy(case)
+
+
+@share(0.2)
+@given(sampled_cases())
+def test_draws_depend_on_seeds_alone(case: Case) -> None:
+    """Neither on the draft nor on the other rows."""
+    check_sampled(case)
+
+
+@share(0.15)
+@given(sessions())
+def test_rows_that_join_and_leave(case: Visits) -> None:
+    """Each row has the tokens that it has in a call of its own."""
+    check_visits(case)

@@ -1,0 +1,398 @@
+"""Deliberate faults of the library, each with the tests that must notice it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One small change that makes the library wrong.
+
+    Attributes:
+        name: unique.
+        file: the changed file, relative to `draftlens/`.
+        old: text that occurs exactly once in it.
+        new: text that takes its place.
+        tests: arguments of pytest that select the tests, of which one must fail.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def _only(file: str, names: str) -> tuple[str, ...]:
+    return (file, "-k", names)
+
+
+GREEDY_FUZZ = _only("tests/exact/test_fuzz.py", "greedy")
+DRAW_FUZZ = _only("tests/exact/test_fuzz.py", "draws")
+JOIN_FUZZ = _only("tests/exact/test_fuzz.py", "join")
+TABLES = _only("tests/exact/test_rules.py", "greedy_is_token_identical")
+REJECTION = ("tests/unit/ops/test_verify.py",)
+SAMPLING = ("tests/unit/ops/test_sampling.py",)
+BATCH = ("tests/unit/sequences/test_batch.py",)
+STOPPING = ("tests/unit/sequences/test_stopping.py",)
+GROWTH = ("tests/unit/draft/test_growth.py",)
+DRAFTER = ("tests/unit/draft/test_model_drafter.py",)
+CACHED = ("tests/unit/draft/test_cached_model.py",)
+CACHE = ("tests/unit/models/test_cache.py",)
+PROMPT = ("tests/unit/models/test_prompt.py",)
+PRUNED = ("tests/unit/draft/test_pruned.py",)
+GATHER = ("tests/unit/models/test_gather.py",)
+
+FAULTS = (
+    Fault(
+        "match: a sibling of the right guess is accepted",
+        "ops/verify.py",
+        "        if node is not None:\n            path.append(node)",
+        "        if node is not None:\n            node = children[0]\n            path.append(node)",
+        _only("tests/exact/test_rules.py", "slow_walk"),
+    ),
+    Fault(
+        "match: the bonus token is chosen at the parent",
+        "ops/verify.py",
+        "choice = choices[node + 1]",
+        "choice = choices[node + 1 if path[1:] else 0]",
+        _only("tests/exact/test_rules.py", "slow_walk"),
+    ),
+    Fault(
+        "reject: the distribution is that of the parent",
+        "ops/verify.py",
+        "rest = p[node + 1]",
+        "rest = p[max(node, 0)]",
+        REJECTION,
+    ),
+    Fault(
+        "reject: q keeps a rejected token",
+        "ops/verify.py",
+        "        q[token] = 0\n",
+        "",
+        REJECTION,
+    ),
+    Fault(
+        "reject: p is not normalised",
+        "ops/verify.py",
+        "p = rest / rest.sum()",
+        "p = rest",
+        REJECTION,
+    ),
+    Fault(
+        "reject: q is not normalised",
+        "ops/verify.py",
+        "        q = q / q.sum().clamp_min(torch.finfo(q.dtype).tiny)\n",
+        "",
+        REJECTION,
+    ),
+    Fault(
+        "reject: p and q change places",
+        "ops/verify.py",
+        "* q[token] < p[token]",
+        "* p[token] < q[token]",
+        REJECTION,
+    ),
+    Fault(
+        "noise does not depend on the step",
+        "ops/sampling.py",
+        "+ steps)\n    bits",
+        "+ 0 * steps)\n    bits",
+        SAMPLING,
+    ),
+    Fault(
+        "rows of a call share their seed",
+        "ops/sampling.py",
+        "(seed + row * _GOLDEN_GAMMA)",
+        "(seed + 0 * row)",
+        SAMPLING,
+    ),
+    Fault(
+        "rows of a batch share their noise",
+        "ops/sampling.py",
+        "gumbel(seeds[:, None], steps,",
+        "gumbel(seeds[:1, None], steps,",
+        DRAW_FUZZ,
+    ),
+    Fault(
+        "the first logits processor is skipped",
+        "ops/sampling.py",
+        "for processor in self.processors:",
+        "for processor in self.processors[1:]:",
+        SAMPLING,
+    ),
+    Fault(
+        "a logits processor of another row",
+        "ops/sampling.py",
+        "group.num_rows, 1))[group.row]",
+        "group.num_rows, 1))[0]",
+        SAMPLING,
+    ),
+    Fault(
+        "nodes of a level share the history of the first",
+        "sequences/batch.py",
+        "path_to(topology, nodes[row][place])",
+        "path_to(topology, nodes[row][places[0]])",
+        BATCH,
+    ),
+    Fault(
+        "a node's history lacks its own token",
+        "sequences/batch.py",
+        "path_to(topology, nodes[row][place])]",
+        "path_to(topology, nodes[row][place])[:-1]]",
+        BATCH,
+    ),
+    Fault(
+        "steps count from one",
+        "sequences/batch.py",
+        "[[h.length] for h",
+        "[[h.length + 1] for h",
+        BATCH,
+    ),
+    Fault(
+        "calls of a batch exchange their seeds",
+        "sequences/batch.py",
+        "seeds[rows], steps[rows]",
+        "seeds[: len(rows)], steps[rows]",
+        BATCH,
+    ),
+    Fault(
+        "drafted siblings have each other's history",
+        "draft/growth.py",
+        "[parents] * num_rows",
+        "[parents[::-1]] * num_rows",
+        GROWTH,
+    ),
+    Fault(
+        "drafted children stand at the wrong parent",
+        "draft/growth.py",
+        "children[:, level.parents, level.ranks]",
+        "children[:, level.parents[::-1], level.ranks]",
+        GROWTH,
+    ),
+    Fault(
+        "the draft draws every level with the noise of the first",
+        "draft/growth.py",
+        "steps = (first_step + depth)",
+        "steps = (first_step + 0 * depth)",
+        DRAW_FUZZ,
+    ),
+    Fault(
+        "the draft keeps slots that were not accepted",
+        "draft/cached_model.py",
+        "self.cache.keep(self._base, slots)",
+        "self.cache.keep(self._base, [range(len(kept)) for kept in slots])",
+        CACHED,
+    ),
+    Fault(
+        "the draft forgets a pending token",
+        "draft/cached_model.py",
+        "list(tokens[len(row_slots) :])",
+        "list(tokens[len(row_slots) + 1 :] or tokens[-1:])",
+        CACHED,
+    ),
+    Fault(
+        "positions of pending tokens are one too high",
+        "draft/cached_model.py",
+        "positions = steps - count + torch.arange(",
+        "positions = steps - count + 1 + torch.arange(",
+        DRAFTER,
+    ),
+    Fault(
+        "a row that has ended grows in the draft's cache",
+        "draft/cached_model.py",
+        "if history.finished:  #",
+        "if not batch:  #",
+        DRAFTER,
+    ),
+    Fault(
+        "fillers of shorter rows stay in the draft's cache",
+        "draft/cached_model.py",
+        "self.cache.truncate(self._base)",
+        "self._base = list(self.cache.lengths)",
+        CACHED,
+    ),
+    Fault(
+        "shorter rows are scored behind their fillers",
+        "draft/cached_model.py",
+        "logits[rows, count - 1]",
+        "logits[:, -1:]",
+        CACHED,
+    ),
+    Fault(
+        "a row that moves keeps another row's position",
+        "draft/cached_model.py",
+        "= table[..., -1, :]",
+        "= table[..., row, :]",
+        CACHED,
+    ),
+    Fault(
+        "guesses attend to each other",
+        "decode/session.py",
+        "trees.attention_mask(self._base, window)",
+        "trees.attention_mask(self._base, torch.ones_like(window))",
+        TABLES,
+    ),
+    Fault(
+        "positions of guesses are one too high",
+        "decode/session.py",
+        "self._batch.steps(device) - 1 + depths",
+        "self._batch.steps(device) + depths",
+        GREEDY_FUZZ,
+    ),
+    Fault(
+        "the target's cache loses the last accepted token",
+        "decode/session.py",
+        "][: emission.count]\n                for",
+        "][: max(emission.count - 1, 1)]\n                for",
+        TABLES,
+    ),
+    Fault(
+        "the target keeps the slot before an accepted guess",
+        "decode/session.py",
+        "[0, *(node + 1 for node in path)]",
+        "[0, *(max(node, 1) for node in path)]",
+        TABLES,
+    ),
+    Fault(
+        "trees are one level too deep for the answer",
+        "decode/session.py",
+        "for sequence in self.sequences) - 1",
+        "for sequence in self.sequences)",
+        GREEDY_FUZZ,
+    ),
+    Fault(
+        "the draft keeps what rows in step did not emit",
+        "decode/session.py",
+        "self.drafter.update(_emitted_part(verdict, emissions), self._batch)",
+        "self.drafter.update(verdict, self._batch)",
+        GREEDY_FUZZ,
+    ),
+    Fault(
+        "accepted tokens behind the end are counted",
+        "decode/session.py",
+        "accepted = min(emission.count, len(path))",
+        "accepted = len(path)",
+        GREEDY_FUZZ,
+    ),
+    Fault(
+        "positions of rows that join are those of the first rows",
+        "decode/session.py",
+        "torch.cat([self._next_position, prompt.next_position], dim=-2)",
+        "torch.cat([prompt.next_position, self._next_position], dim=-2)",
+        JOIN_FUZZ,
+    ),
+    Fault(
+        "the draft keeps a row that leaves",
+        "decode/session.py",
+        "        self.drafter.remove(row)\n",
+        "",
+        JOIN_FUZZ,
+    ),
+    Fault(
+        "keep moves slots in the wrong order",
+        "models/cache.py",
+        "start + torch.tensor(padded), start",
+        "start + torch.tensor(padded).flip(1), start",
+        CACHE,
+    ),
+    Fault(
+        "the row that moves is not copied",
+        "models/cache.py",
+        "layer.buffers.copy_row(last, row, self.lengths[last])",
+        "layer.buffers.copy_row(row, row, self.lengths[last])",
+        CACHE,
+    ),
+    Fault(
+        "the row that moves keeps the old length",
+        "models/cache.py",
+        "            self.lengths[row] = self.lengths[last]\n",
+        "",
+        CACHE,
+    ),
+    Fault(
+        "new rows overwrite the last row",
+        "models/cache.py",
+        "rows.first_row = len(self.lengths)",
+        "rows.first_row = len(self.lengths) - 1",
+        CACHE,
+    ),
+    Fault(
+        "growing buffers lose their contents",
+        "models/cache.py",
+        "    grown[:old_rows, :, :old_capacity] = buffer\n",
+        "",
+        CACHE,
+    ),
+    Fault(
+        "the token that ends an answer is not emitted",
+        "sequences/stopping.py",
+        "return Emission(count, finished=True)",
+        "return Emission(count - 1, finished=True)",
+        STOPPING,
+    ),
+    Fault(
+        "answers are one token too long",
+        "sequences/stopping.py",
+        "history.length + count >= self.max_new_tokens",
+        "history.length + count > self.max_new_tokens",
+        STOPPING,
+    ),
+    Fault(
+        "criteria read all tokens of a round at once",
+        "sequences/stopping.py",
+        "history, tokens[:count]",
+        "history, tokens",
+        STOPPING,
+    ),
+    Fault(
+        "rows that depend on each other are not in step",
+        "sequences/stopping.py",
+        "self.in_step = num_rows > 1 and not can_be_alone",
+        "self.in_step = False",
+        STOPPING,
+    ),
+    Fault(
+        "padding is not moved to the left",
+        "models/prompt.py",
+        "if mask is None or bool((mask[:, -1] != 0).all()):",
+        "if mask is None or bool(mask.any()):",
+        PROMPT,
+    ),
+    Fault(
+        "the first new token has the position of the last",
+        "models/prompt.py",
+        "last.expand(*positions.shape[:-1], 1)) + 1",
+        "last.expand(*positions.shape[:-1], 1))",
+        PROMPT,
+    ),
+    Fault(
+        "visual tokens are not put in order with the prompt",
+        "models/prompt.py",
+        "        visual = visual.gather(1, order)\n",
+        "",
+        PROMPT,
+    ),
+    Fault(
+        "the pruner keeps one token too few",
+        "draft/pruned.py",
+        "keep_count(len(positions), self.ratio))",
+        "max(keep_count(len(positions), self.ratio) - 1, 0))",
+        PRUNED,
+    ),
+    Fault(
+        "compact positions do not go on behind the prompt",
+        "models/gather.py",
+        "= new[:, -1:] + gap",
+        "= new[:, -1:]",
+        GATHER,
+    ),
+    Fault(
+        "features of the next visual token are gathered",
+        "models/gather.py",
+        ".view(selection.visual.shape) - 1",
+        ".view(selection.visual.shape) % int(selection.visual.sum())",
+        GATHER,
+    ),
+)
