@@ -1,4 +1,4 @@
-"""draftlens: vision-language models answer faster without changing what they say."""
+"""Speculative decoding for vision-language models: faster, with the same output."""
 
 from draftlens.api import Engine, Inputs, Stream, generate, load, stream
 from draftlens.core.errors import (

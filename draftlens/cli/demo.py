@@ -26,6 +26,7 @@ from draftlens.cli.show import (
     table,
 )
 from draftlens.core.result import Result
+from draftlens.core.text import TextDecoder
 from draftlens.measure.stock import StockRun, run_stock
 from draftlens.world import Facts, right_facts
 
@@ -140,19 +141,9 @@ def _warm_up(engine: Engine, inputs: Inputs) -> None:
 
 def _printer(engine: Engine, writer: WordWriter) -> Callable[[int], None]:
     """Return a function that prints the text of each further token."""
-    ids: list[int] = []
-    num_printed = 0
-
-    def show(token: int) -> None:
-        nonlocal num_printed
-        ids.append(token)
-        text = engine.target.processor.tokenizer.decode(ids, skip_special_tokens=True)
-        # An incomplete character is printed together with the token that completes it.
-        if not text.endswith("\N{REPLACEMENT CHARACTER}"):
-            writer.write(Text(text[num_printed:]))
-            num_printed = len(text)
-
-    return show
+    tokenizer = engine.target.processor.tokenizer
+    decoder = TextDecoder(lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)))
+    return lambda token: writer.write(Text(decoder.add([token])))
 
 
 def _rows(comparison: _Comparison) -> list[list[str]]:

@@ -56,7 +56,8 @@ def build(registry: Registry, name: Any, options: Mapping[str, Any]) -> Any:
     if unknown:
         names = ", ".join(known) or "none"
         raise ConfigError(
-            f"{registry.kind} {name!r} has no option {', '.join(map(repr, unknown))}; known: {names}"
+            f"{registry.kind} {name!r} has no option {', '.join(map(repr, unknown))}; "
+            f"known: {names}"
         )
     return kind(**options)
 

@@ -16,6 +16,7 @@ from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.readings import ATTENTION
 from draftlens.core.result import Result
 from draftlens.core.stats import Stats
+from draftlens.core.text import TextDecoder
 from draftlens.draft import Pruning
 from draftlens.explain.pictures import locate_pictures
 from draftlens.explain.views import (
@@ -264,15 +265,15 @@ def pieces_of(spans: Sequence[tuple[int, bool, int]], tokenizer: Any) -> tuple[P
         spans: id, whether the draft supplied it, and round of each token.
         tokenizer: the target's tokenizer.
     """
-    ids, told, pieces = [token for token, _, _ in spans], 0, []
-    for count, (_, drafted, number) in enumerate(spans, 1):
-        text = tokenizer.decode(ids[:count], skip_special_tokens=True)
+    decoder = TextDecoder(lambda ids: tokenizer.decode(ids, skip_special_tokens=True))
+    pieces = []
+    for index, (token, drafted, number) in enumerate(spans):
         # An incomplete character becomes part of the piece whose token completes it.
-        if len(text) > told and (
-            count == len(ids) or not text.endswith("\N{REPLACEMENT CHARACTER}")
-        ):
-            pieces.append(Piece(text[told:], drafted, number))
-            told = len(text)
+        text = decoder.add([token])
+        if index == len(spans) - 1:
+            text += decoder.flush()
+        if text:
+            pieces.append(Piece(text, drafted, number))
     return tuple(pieces)
 
 
@@ -350,9 +351,10 @@ def _notes(visual: VisualTokens, pruning: Pruning, several: bool) -> tuple[str, 
             "sum of the scores over all layers would keep."
         )
     if not pruning.pruner.readings.attention:
+        name = PRUNERS.name_of(type(pruning.pruner))
         notes.append(
-            f"Pruner {PRUNERS.name_of(type(pruning.pruner))} does not use attention scores; they were computed for these "
-            f"pictures only."
+            f"Pruner {name} does not use attention scores; they were computed for these pictures "
+            "only."
         )
     if any(view.image is None for view in visual.views):
         notes.append(

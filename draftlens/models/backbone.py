@@ -247,7 +247,7 @@ class Backbone:
 
     @contextmanager
     def hidden_states(self, layers: Sequence[int]) -> Iterator[dict[int, Tensor]]:
-        """Collect hidden states of the passes inside the context. If any are collected, they run alone.
+        """Collect hidden states of the passes inside the context, which then run alone.
 
         Args:
             layers: l means behind l layers, as the next layer reads them (with the features that
@@ -400,8 +400,8 @@ def _execution_device(module: Any) -> torch.device:
 
 @torch.no_grad()
 def check_seam(backbone: Backbone) -> None:
-    """Compare the model's own forward on four tokens with the seam's, where the last token is one of
-    a tree's two leaves.
+    """Compare the model's own forward on four tokens with the seam's, where the last token is one
+    of a tree's two leaves.
 
     This detects what no structural check can: logits that are scaled after the head, masks that
     are ignored, positions that are made elsewhere.

@@ -25,8 +25,8 @@ GROWTH = 1.5
 
 
 class KVCache(Cache):  # type: ignore[misc]
-    """A transformers `Cache` over buffers ``[B, H, capacity, D]``, allocated at the first forward of
-    each layer.
+    """A transformers `Cache` over buffers ``[B, H, capacity, D]``, allocated at the first forward
+    of each layer.
 
     One pass is: the model calls `update` once per layer (all write behind the same lengths), then
     the caller says how many of the new tokens count, with `advance`, and after verification which

@@ -1,4 +1,4 @@
-"""From logits to the scores that decide a token: temperature, top-k, top-p and the other processors.
+"""From logits to the scores that decide a token: temperature, top-k, top-p and other processors.
 
 The processors are those of transformers, in the order in which `generate` prepares them, so every
 option has the meaning that it has there. This module applies them at every node of a draft tree,
@@ -180,7 +180,7 @@ def _apply(processor: Any, group: NodeHistories, scores: Tensor) -> Tensor:
 
 
 def _repetition_penalty_of_row(processor: Any, group: NodeHistories) -> Any:
-    """The penalty with the prompt length of the group's row for each node, if rows have their own."""
+    """The penalty with the prompt length of the group's row, if rows have their own."""
     if not isinstance(processor.prompt_ignore_length, Tensor):
         return processor
     length = processor.prompt_ignore_length[group.row].expand(len(group.ids))

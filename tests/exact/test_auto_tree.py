@@ -45,7 +45,7 @@ every_guesser = pytest.mark.parametrize("guesser", GUESSERS)
 
 
 class RecordedTrees:
-    """The trees of a test by round: those that the tuner chose and those that the target checked."""
+    """The trees of a test by round: those that the tuner chose and those that were checked."""
 
     def __init__(self) -> None:
         self.chosen: list[Topology] = []

@@ -45,8 +45,7 @@ TREE = from_paths([[0], [1], [2], [3], [0, 0], [0, 1], [0, 2], [1, 0], [1, 1]])
 WARPERS = (hf.TemperatureLogitsWarper(0.7), hf.TopKLogitsWarper(4), hf.TopPLogitsWarper(0.9))
 
 
-# --- greedy and coupled: the walk
-# -------------------------------------------------------------------------------------
+# --- greedy and coupled: the walk ----------------------------------------------------------------
 
 
 def random_tree(rng: random.Random, most: int = 20) -> Topology:
@@ -93,8 +92,7 @@ def test_match_equals_the_slow_walk(kind: str) -> None:
     assert len(lengths) >= 4  # the comparison saw short and long paths
 
 
-# --- one node, many rows: the rules' own claims
-# -----------------------------------------------------------------------
+# --- one node, many rows: the rules' own claims --------------------------------------------------
 
 
 def draw(q: Tensor, most: int, rule: SamplingRule, seed: int) -> DraftTree:
@@ -180,8 +178,7 @@ def p_value(tokens: Tensor, expected: Tensor) -> float:
     )
 
 
-# --- the whole loop on tables
-# -----------------------------------------------------------------------------------------
+# --- the whole loop on tables --------------------------------------------------------------------
 
 
 class TableModel:
@@ -349,8 +346,7 @@ def test_any_seed_works_and_repeats(rule: str, seed: int) -> None:
     assert twice[0] == twice[1] != other
 
 
-# --- power: rules that are wrong on purpose
-# ---------------------------------------------------------------------------
+# --- power: rules that are wrong on purpose ------------------------------------------------------
 
 
 def accept_always(p: Tensor, q: Tensor, children: list[tuple[int, int]], _: torch.Generator) -> Any:

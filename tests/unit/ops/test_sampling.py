@@ -221,8 +221,7 @@ def test_rejects_only_when_sampling() -> None:
     assert not SamplingRule(do_sample=True).rejects
 
 
-# --- the noise
-# --------------------------------------------------------------------------------------------------------
+# --- the noise -----------------------------------------------------------------------------------
 
 
 def noise(seed: int, rows: int, steps: int, vocab: int) -> Tensor:
