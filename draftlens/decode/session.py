@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from draftlens.core import tree as trees
+from draftlens.core.errors import InputError
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.readings import NO_READINGS, Readings, ReadingSpec
 from draftlens.core.result import Chunk
@@ -94,7 +95,7 @@ class Session:
         self._observe = observe
         self._arrivals: list[_Arrival] = []
         self._unread: list[_Unread] = []
-        self._calls: dict[StoppingRules, list[Sequence]] = {}
+        self._calls_in_step: dict[StoppingRules, list[Sequence]] = {}
         self._num_added = 0
         self._next_position: Tensor | None = None
         self._base: list[int] = []
@@ -146,18 +147,22 @@ class Session:
         for sequence in sequences:
             sequence.number = self._num_added
             self._num_added += 1
-        self._calls[stopping] = sequences
+        if stopping.in_step:
+            self._calls_in_step[stopping] = sequences
         self._arrivals.append(_Arrival(sequences, prepared, draft_inputs or {}))
         return sequences
 
     def remove(self, sequence: Sequence) -> None:
-        """Let a row leave between two rounds; the last row takes its place in the batch."""
-        sequence.finished = True
-        for arrival in self._arrivals:
-            if sequence in arrival.sequences:
-                raise ValueError("a sequence that no `start` has read cannot be removed")
-        self._read_waiting()
+        """Let a row leave between two rounds; the last row takes its place in the batch.
+
+        Raises:
+            InputError: the sequence is not in the batch, or `start` has not read it yet.
+        """
+        if sequence not in self.sequences:
+            raise InputError("only a sequence that the session has started can be removed")
+        self.begin()
         row = self.sequences.index(sequence)
+        sequence.finished = True
         assert self.cache is not None
         assert self._next_position is not None
         self.cache.remove(row)
@@ -165,15 +170,16 @@ class Session:
         self._next_position = without_row(self._next_position, row)
         replace_by_last(self.sequences, row)
         replace_by_last(self.prompt_lengths, row)
+        call = self._calls_in_step.get(sequence.stopping, [])
+        if call and not any(other in self.sequences for other in call):
+            del self._calls_in_step[sequence.stopping]
         self._refresh()
 
     def start(self) -> list[Chunk]:
         """Encode and prefill the rows that wait, and take the first token of each."""
         chunks: list[Chunk] = []
-        arrivals = self._arrivals
-        self._arrivals = []
-        for arrival in arrivals:
-            chunks += self._read_prompt(arrival)
+        while self._arrivals:
+            chunks += self._read_prompt(self._arrivals.pop(0))
         return chunks
 
     def _read_prompt(self, arrival: _Arrival) -> list[Chunk]:
@@ -217,12 +223,8 @@ class Session:
 
     def begin(self) -> None:
         """Let the drafter read the prompts of rows that joined."""
-        self._read_waiting()
-
-    def _read_waiting(self) -> None:
-        waiting = self._unread
-        self._unread = []
-        for unread in waiting:
+        while self._unread:
+            unread = self._unread.pop(0)
             with self.clock.phase("draft_prefill"):
                 encoded = self.drafter.encode(unread.draft_inputs)
                 context = TargetContext(
@@ -316,21 +318,37 @@ class Session:
     def _emissions(self, sequences: Seq[Sequence], verdict: Verdict) -> list[Emission]:
         """How much of the verdict each row emits; nothing in rows that have ended."""
         emissions = [_NOTHING] * len(sequences)
-        row_of = {sequence.number: row for row, sequence in enumerate(sequences)}
-        in_step = {s.stopping for s in sequences if s.stopping.in_step and not s.finished}
+        in_step: set[StoppingRules] = set()
         for row, sequence in enumerate(sequences):
-            if not sequence.finished and not sequence.stopping.in_step:
+            if sequence.finished:
+                continue
+            if sequence.stopping.in_step:
+                in_step.add(sequence.stopping)
+            else:
                 tokens = verdict.tokens[row]
                 emissions[row] = sequence.stopping.cut(sequence.history, tokens)
         for stopping in in_step:
-            call = self._calls[stopping]
-            rows = [row_of.get(sequence.number) for sequence in call]
-            tokens_by_row = [() if row is None else verdict.tokens[row] for row in rows]
-            cuts = stopping.cut_in_step([s.history for s in call], tokens_by_row)
-            for row_or_none, sequence, emission in zip(rows, call, cuts, strict=True):
-                if row_or_none is not None and not sequence.finished:
-                    emissions[row_or_none] = emission
+            self._cut_in_step(stopping, sequences, verdict, emissions)
         return emissions
+
+    def _cut_in_step(
+        self,
+        stopping: StoppingRules,
+        sequences: Seq[Sequence],
+        verdict: Verdict,
+        emissions: list[Emission],
+    ) -> None:
+        """Fill in the emissions of the running rows of a call that advances in step."""
+        call = self._calls_in_step[stopping]
+        row_of = {sequence.number: row for row, sequence in enumerate(sequences)}
+        tokens: list[tuple[int, ...]] = []
+        for sequence in call:
+            row = row_of.get(sequence.number)
+            tokens.append(() if row is None else verdict.tokens[row])
+        cuts = stopping.cut_in_step([sequence.history for sequence in call], tokens)
+        for sequence, emission in zip(call, cuts, strict=True):
+            if not sequence.finished:
+                emissions[row_of[sequence.number]] = emission
 
     def _emit(
         self, sequences: Seq[Sequence], verdict: Verdict, emissions: Seq[Emission]

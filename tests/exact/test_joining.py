@@ -13,6 +13,7 @@ from stock import METHODS, NEW, draft, noisy, reference, stock, target
 from torch import Tensor
 
 import draftlens
+from draftlens import InputError
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.readings import NO_READINGS
 from draftlens.core.stats import Clock, Stats
@@ -340,3 +341,17 @@ def test_a_long_row_joins_a_short_one(amount: float) -> None:
     finish(session)
     assert first.tokens == stock(target(family), short, max_new_tokens=NEW)[0]
     assert second.tokens == stock(target(family), long, max_new_tokens=NEW)[0]
+
+
+def test_only_started_rows_can_be_removed() -> None:
+    family = FAMILIES[0]
+    session = session_of(family, "chain")
+    waiting = add(session, family, 0, GREEDY)
+    with pytest.raises(InputError, match="only a sequence that the session has started"):
+        session.remove(waiting)
+    finish(session)
+    assert waiting.tokens == reference(family, family.richest)[0]
+    session.remove(waiting)
+    with pytest.raises(InputError, match="only a sequence that the session has started"):
+        session.remove(waiting)
+    assert session.done
