@@ -48,8 +48,8 @@ FAULTS = (
     Fault(
         "match: a sibling of the right guess is accepted",
         "ops/verify.py",
-        "        if node is not None:\n            path.append(node)",
-        "        if node is not None:\n            node = children[0]\n            path.append(node)",
+        "            path.append(node)\n    return",
+        "            node = children[0]\n            path.append(node)\n    return",
         _only("tests/exact/test_rules.py", "slow_walk"),
     ),
     Fault(

@@ -1,8 +1,8 @@
 """Apply each fault of `faults.py` to a copy of the checkout and see that tests notice it.
 
 Each fault is tested in a process of its own, which is forked from this one when torch and
-transformers are loaded: that takes longer than most of the tests. The same tests also run on code
-without a fault, where they must pass.
+transformers are loaded: that takes longer than most of the tests. The same tests also run on the
+code without a fault, where they must pass.
 """
 
 from __future__ import annotations
