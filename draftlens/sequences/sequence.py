@@ -92,10 +92,10 @@ def sequences_of(
     Args:
         prompt_ids: int64 ``[B, L]``, left-padded.
         sampling, stopping: the rules of the call.
-        seeds: one for each row.
+        seeds: one for each row; their low 63 bits count.
     """
     num_rows = len(prompt_ids)
     return [
-        Sequence(ids, sampling, stopping, seed, row, num_rows)
+        Sequence(ids, sampling, stopping, seed & (2**63 - 1), row, num_rows)
         for row, (ids, seed) in enumerate(zip(prompt_ids, seeds, strict=True))
     ]

@@ -355,3 +355,17 @@ def test_only_started_rows_can_be_removed() -> None:
     with pytest.raises(InputError, match="only a sequence that the session has started"):
         session.remove(waiting)
     assert session.done
+
+
+def test_seeds_of_any_size() -> None:
+    """Their low 63 bits count, also where a session is used directly."""
+    family = FAMILIES[0]
+    given = inputs(family, "text", (0,))
+    answers = []
+    for seed in (5, 5 + 2**63, 5 + 2**70, 5 - 2**63):
+        session = session_of(family, "chain")
+        prepared = session.target.prepare(given, **SAMPLED)
+        [row] = session.add(prepared, [seed], given)
+        finish(session)
+        answers.append(row.tokens)
+    assert all(answer == answers[0] for answer in answers)
