@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from draftlens.train.resume import write_json
+from draftlens.core.files import write_json
 
 Losses = dict[str, list[dict[str, float]]]
 
@@ -120,7 +120,7 @@ class LossLog(TrainerCallback):  # type: ignore[misc]
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.is_world_process_zero:
             losses = {**self.earlier, self.stage: losses_of(state.log_history)}
-            write_json(self.out / LOSS_FILE, losses)
+            write_json(self.out / LOSS_FILE, losses, indent=2)
 
 
 class LossLines(TrainerCallback):  # type: ignore[misc]

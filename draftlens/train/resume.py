@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar, cast
 from accelerate.utils import broadcast_object_list
 
 from draftlens.core.errors import ConfigError, DraftlensError
+from draftlens.core.files import write_json
 from draftlens.models.zoo import path_of
 from draftlens.train.options import DraftTraining
 
@@ -166,7 +167,7 @@ def open_folder(out: Path, run: dict[str, Any], restart: bool) -> None:
     if restart:
         _delete_run(out)
     out.mkdir(parents=True, exist_ok=True)
-    write_json(out / RUN, run)
+    write_json(out / RUN, run, indent=2)
     discard_incomplete(out)
 
 
@@ -207,13 +208,6 @@ def move_in(out: Path) -> None:
     for file in files:
         os.replace(file, out / file.name)
     (out / SAVING).rmdir()
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file atomically."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    os.replace(part, path)
 
 
 def _config_digest(options: DraftTraining) -> str | None:

@@ -14,6 +14,7 @@ from torch import nn
 from transformers import PrinterCallback, set_seed
 
 from draftlens.core.errors import TrainingDataError
+from draftlens.core.files import write_json
 from draftlens.train import resume
 from draftlens.train.data import Entry, TrainingData, read_data
 from draftlens.train.media import check_media, media_digest
@@ -332,5 +333,5 @@ def _save(out: Path, draft: Draft, losses: Losses) -> bool:
     draft.model.save_pretrained(folder)
     draft.processor.processor.save_pretrained(folder)
     resume.move_in(out)
-    resume.write_json(out / LOSS_FILE, losses)
+    write_json(out / LOSS_FILE, losses, indent=2)
     return plot(out, losses)
