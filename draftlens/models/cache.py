@@ -114,6 +114,7 @@ class _Buffers:
     def __init__(self) -> None:
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
+        self.capacity = 0
 
     @property
     def nbytes(self) -> int:
@@ -131,6 +132,7 @@ class _Buffers:
         """
         self.keys = _reserved(self.keys, rows, capacity, keys)
         self.values = _reserved(self.values, rows, capacity, values)
+        self.capacity = self.keys.shape[2]
 
     @torch.inference_mode()  # as the passes that write the buffers
     def copy_row(self, source: int, target: int, length: int) -> None:
@@ -155,18 +157,37 @@ def _reserved(buffer: Tensor | None, rows: int, capacity: int, states: Tensor) -
     return grown
 
 
+class _Views:
+    """Views of some rows of the buffers.
+
+    Args:
+        keys, values: the buffers; None before they are allocated.
+        num_rows: number of rows.
+        first: the first row.
+    """
+
+    def __init__(
+        self, keys: Tensor | None, values: Tensor | None, num_rows: int, first: int = 0
+    ) -> None:
+        self.buffer = keys
+        self.num_rows = num_rows
+        self.keys = None if keys is None else keys[first : first + num_rows]
+        self.values = None if values is None else values[first : first + num_rows]
+
+
 class _Layer(CacheLayerMixin):  # type: ignore[misc]
     """One decoder layer's view of its buffers; the lengths are the cache's."""
 
     def __init__(self, cache: KVCache, buffers: _Buffers) -> None:
         self.cache = cache
         self.buffers = buffers
+        self._views = _Views(None, None, 0)
         super().__init__()
 
     @property
     def keys(self) -> Any:
         """Keys of the cache's rows, ``[B, H, capacity, D]``; None before the first forward."""
-        return self._rows_of(self.buffers.keys)
+        return self._rows().keys
 
     @keys.setter
     def keys(self, value: None) -> None:
@@ -175,20 +196,22 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
     @property
     def values(self) -> Any:
         """Values of the cache's rows, ``[B, H, capacity, D]``; None before the first forward."""
-        return self._rows_of(self.buffers.values)
+        return self._rows().values
 
     @values.setter
     def values(self, value: None) -> None:
         """Transformers sets the attribute to None when a layer is made."""
 
-    def _rows_of(self, buffer: Tensor | None) -> Tensor | None:
-        if buffer is None:
-            return None
-        first = self.cache.first_row
+    def _rows(self) -> _Views:
+        """Views of the cache's rows. They are kept, since every layer of every pass reads them."""
+        buffers = self.buffers
         num_rows = len(self.cache.lengths)
-        if buffer.shape[0] == num_rows:
-            return buffer
-        return buffer[first : first + num_rows]
+        views = self._views
+        if views.buffer is not buffers.keys or views.num_rows != num_rows:
+            first = self.cache.first_row
+            views = _Views(buffers.keys, buffers.values, num_rows, first)
+            self._views = views
+        return views
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocate on the device and in the dtype in which this layer computes."""
@@ -211,19 +234,20 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         end = max(cache.lengths) + num_tokens
         if end > cache.capacity:
             self._enlarge(end)
-        if not self.is_initialized or self.buffers.keys.shape[2] < cache.capacity:  # type: ignore[union-attr]
+        if not self.is_initialized or self.buffers.capacity < cache.capacity:
             self.lazy_initialization(key_states, value_states)
-        keys = self.keys
-        values = self.values
+        rows = self._rows()
+        keys: Any = rows.keys
+        values: Any = rows.values
         if cache.uniform:
             keys[:, :, end - num_tokens : end] = key_states
             values[:, :, end - num_tokens : end] = value_states
         else:
             start = torch.tensor(cache.lengths, device=self.device)[:, None]
             slots = start + torch.arange(num_tokens, device=self.device)
-            rows = torch.arange(len(cache.lengths), device=self.device)[:, None]
-            keys[rows, :, slots] = key_states.transpose(1, 2)
-            values[rows, :, slots] = value_states.transpose(1, 2)
+            row = torch.arange(len(cache.lengths), device=self.device)[:, None]
+            keys[row, :, slots] = key_states.transpose(1, 2)
+            values[row, :, slots] = value_states.transpose(1, 2)
         return keys[:, :, :end], values[:, :, :end]
 
     def _enlarge(self, end: int) -> None:

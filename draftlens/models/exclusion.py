@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from threading import Condition, get_ident
 from typing import Any
 
@@ -14,50 +13,88 @@ class PassLock:
 
     Plain forwards share a model. A pass that sets hooks on the model or changes its attention is
     exclusive: it waits for the passes that run and holds up others while it lasts. A thread that
-    holds the lock exclusively may take it again.
+    holds the lock exclusively may take it again. Two threads that hold it shared must not both
+    request it exclusively: they would wait for each other.
     """
 
     def __init__(self) -> None:
         self._changed = Condition()
-        self._shared: dict[int, int] = {}
+        self._holders: dict[int, int] = {}
         self._owner: int | None = None
         self._depth = 0
+        self._shared = _Shared(self)
+        self._exclusive = _Exclusive(self)
 
-    @contextmanager
-    def shared(self) -> Iterator[None]:
+    def shared(self) -> AbstractContextManager[None]:
         """Run beside other shared holders."""
+        return self._shared
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Run alone."""
+        return self._exclusive
+
+    def take_shared(self) -> None:
+        """Wait until no other thread holds the lock exclusively."""
         thread = get_ident()
         with self._changed:
-            self._changed.wait_for(lambda: self._owner in (None, thread))
-            self._shared[thread] = self._shared.get(thread, 0) + 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._shared[thread] -= 1
-                if not self._shared[thread]:
-                    del self._shared[thread]
+            while self._owner not in (None, thread):
+                self._changed.wait()
+            self._holders[thread] = self._holders.get(thread, 0) + 1
+
+    def release_shared(self) -> None:
+        """End a `take_shared`."""
+        thread = get_ident()
+        with self._changed:
+            self._holders[thread] -= 1
+            if not self._holders[thread]:
+                del self._holders[thread]
                 self._changed.notify_all()
 
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Run alone."""
+    def take_exclusive(self) -> None:
+        """Wait until no other thread holds the lock."""
         thread = get_ident()
         with self._changed:
-            self._changed.wait_for(lambda: self._may_own(thread))
+            while not self._may_own(thread):
+                self._changed.wait()
             self._owner = thread
             self._depth += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._depth -= 1
-                if not self._depth:
-                    self._owner = None
+
+    def release_exclusive(self) -> None:
+        """End a `take_exclusive`."""
+        with self._changed:
+            self._depth -= 1
+            if not self._depth:
+                self._owner = None
                 self._changed.notify_all()
 
     def _may_own(self, thread: int) -> bool:
-        return self._owner in (None, thread) and not (self._shared.keys() - {thread})
+        return self._owner in (None, thread) and not (self._holders.keys() - {thread})
+
+
+class _Shared(AbstractContextManager[None]):
+    """`PassLock.shared`; without state of its own, so that one object serves all passes."""
+
+    def __init__(self, lock: PassLock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        self._lock.take_shared()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release_shared()
+
+
+class _Exclusive(AbstractContextManager[None]):
+    """`PassLock.exclusive`; see `_Shared`."""
+
+    def __init__(self, lock: PassLock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        self._lock.take_exclusive()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release_exclusive()
 
 
 _LOCKS: weakref.WeakKeyDictionary[Any, PassLock] = weakref.WeakKeyDictionary()

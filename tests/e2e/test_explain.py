@@ -128,7 +128,7 @@ def test_the_trace_is_that_of_the_answer(engine: draftlens.Engine) -> None:
         ([str(CLIP), str(CLIP)], "explain takes one clip, or several images with --images"),
         (["--images", str(CLIP)], "error: cannot read"),
         ([str(CLIP), "--method", "plain"], "method 'plain' keeps all of them: use method specvlm"),
-        ([str(CLIP), "--speculative-config", '{"gamma": 4}'], "does not know 'gamma'"),
+        ([str(CLIP), "--speculative-config", '{"gamma": 4}'], "has no option 'gamma'"),
         (
             [str(CLIP), "--max-new-tokens", "1"],
             "the answer ended with its first token, so nothing was drafted",

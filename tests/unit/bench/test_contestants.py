@@ -110,9 +110,9 @@ def test_contexts_want_a_draft_that_prunes_nothing() -> None:
         ({"extra": {"x": {"method": "hf-assisted"}}}, "'hf-assisted' is a peer, not a method"),
         (
             {"extra": {"x": {"peer": "hf-assisted", "gamma": 5}}},
-            "does not know 'gamma'; known: num_assistant_tokens",
+            "has no option 'gamma'; known: num_assistant_tokens",
         ),
-        ({"extra": {"x": {"method": "specvlm", "gamma": 5}}}, "does not know 'gamma'"),
+        ({"extra": {"x": {"method": "specvlm", "gamma": 5}}}, "has no option 'gamma'"),
         ({"sweep": {"warmth": (1, 2)}}, "no method in this run has a 'warmth' to sweep"),
         ({"sweep": {"prune_ratio": (2,)}}, "prune_ratio is a share between 0 and 1"),
         ({"repeats": 0}, "repeats must be at least 1"),

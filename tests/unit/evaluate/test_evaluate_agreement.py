@@ -335,7 +335,7 @@ def test_agreement_of_known_ranks() -> None:
 
 
 def _with(sample: Sample, told: str) -> Sample:
-    return replace(sample, turns=(replace(sample.turns[0], told=told),))
+    return replace(sample, turns=(replace(sample.turns[0], marked_answer=told),))
 
 
 class Recorder(ModelAnswerer):

@@ -275,7 +275,9 @@ def test_the_model_that_drafts(draft: str, has_draft: bool, reader: type) -> Non
 
 
 def test_a_method_that_needs_a_draft_model() -> None:
-    with pytest.raises(ConfigError, match="method 'specvlm' needs a draft model"):
+    with pytest.raises(
+        ConfigError, match="method 'specvlm' with draft 'model' needs a draft model"
+    ):
         SpecVLM(draft="model").plan(Models(model("Big")))
 
 
