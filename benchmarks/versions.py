@@ -31,9 +31,9 @@ PREDICTION = """Written before the first run of 8bf648c against its successor: a
 immutable view of the batch, microseconds beside passes of milliseconds, so all three ratios lie
 between 0.99 and 1.01."""
 
-OUTCOME = """The first run (d2e1af5) gave 0.977, 0.961 and 1.020 end to end: each layer of each pass made
-new views of the cache's rows, and the lock of passes was a generator. Views are kept since, and
-the lock enters directly."""
+OUTCOME = """The first run (d2e1af5) gave 0.977, 0.961 and 1.020 end to end: each layer of each pass
+made new views of the cache's rows, and the lock of passes was a generator. Views are kept since,
+and the lock enters directly."""
 
 WORKER = """
 import json, sys, time
