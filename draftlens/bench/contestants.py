@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import time
 from collections import Counter
@@ -14,6 +13,7 @@ from draftlens.api import Engine, Inputs
 from draftlens.bench.clips import Reader
 from draftlens.bench.options import Options
 from draftlens.core.errors import ConfigError, InputError, MediaError
+from draftlens.core.options import build
 from draftlens.core.registry import Registry
 from draftlens.core.stats import Clock, Stats
 from draftlens.measure.stock import assistant_settings, run_stock
@@ -313,27 +313,19 @@ def _way(name: str, settings: Mapping[str, Any]) -> Way:
     if not isinstance(settings, Mapping):
         raise ConfigError(f"the settings of {name!r} must be an object, not {settings!r}")
     if "peer" in settings:
-        return _peer(name, settings)
+        return _peer(settings)
     method = settings.get("method")
     if method in PEERS and method not in METHODS:
         raise ConfigError(f"{method!r} is a peer, not a method")
     return Ours(from_dict(settings))
 
 
-def _peer(name: str, settings: Mapping[str, Any]) -> Way:
+def _peer(settings: Mapping[str, Any]) -> Way:
     """The library's own way of generating that these settings describe.
 
     Raises:
         ConfigError: the peer or one of its fields is unknown.
     """
-    fields = {key: value for key, value in settings.items() if key != "peer"}
-    kind = PEERS[settings["peer"]]
-    names = [field.name for field in dataclasses.fields(kind)]
-    unknown = sorted(set(fields) - set(names))
-    if unknown:
-        raise ConfigError(
-            f"peer of {name!r} does not know {', '.join(map(repr, unknown))}; known: "
-            f"{', '.join(names) or 'none'}"
-        )
-    way: Way = kind(**fields)
+    options = {key: value for key, value in settings.items() if key != "peer"}
+    way: Way = build(PEERS, settings["peer"], options)
     return way
