@@ -22,8 +22,6 @@ from draftlens.core.errors import ConfigError
 from draftlens.core.registry import Registry
 from draftlens.measure.options import frame_counts
 
-lengths_of = frame_counts  # the name that `draftlens.cli.bench` imports
-
 WORLD_CLIPS = 4
 """Default number of the world's scenes at each length."""
 

@@ -142,7 +142,8 @@ def bench(
     """
     # Takes a second to import.
     from draftlens.bench import Options, Store, line_up
-    from draftlens.bench.workloads import check, lengths_of
+    from draftlens.bench.workloads import check
+    from draftlens.measure.options import frame_counts
 
     options = Options(
         workload=workload,
@@ -154,7 +155,7 @@ def bench(
         extra=further_methods(method_json, methods_file),
         peers=split_names(peers),
         sweep=sweep_of(sweep),
-        context=lengths_of(context) if context else (),
+        context=frame_counts(context) if context else (),
         repeats=repeats,
         max_new_tokens=max_new_tokens,
         seed=seed,

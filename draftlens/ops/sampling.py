@@ -42,7 +42,8 @@ class NodeHistories:
 
 Histories = Callable[[], Iterable[NodeHistories]]
 
-_SEED_MASK = 2**63 - 1
+SEED_MASK = 2**63 - 1
+"""The bits of a seed that count."""
 _GOLDEN_GAMMA = 0x9E3779B97F4A7C15
 """The increment of SplitMix64, which keeps the seeds of rows far apart."""
 
@@ -204,12 +205,12 @@ def row_seeds(seed: int, num_rows: int) -> list[int]:
 
     Rows of one call differ, so that equal prompts in a batch give different samples.
     """
-    return [(seed + row * _GOLDEN_GAMMA) & _SEED_MASK for row in range(num_rows)]
+    return [(seed + row * _GOLDEN_GAMMA) & SEED_MASK for row in range(num_rows)]
 
 
 def generator_of(seed: int) -> torch.Generator:
     """A CPU generator for any Python int; its low 63 bits count."""
-    return torch.Generator().manual_seed(seed & _SEED_MASK)
+    return torch.Generator().manual_seed(seed & SEED_MASK)
 
 
 def gumbel(seeds: Tensor, steps: Tensor, vocab: int) -> Tensor:

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from draftlens.ops.sampling import SamplingRule, generator_of
+from draftlens.ops.sampling import SEED_MASK, SamplingRule, generator_of
 from draftlens.sequences.history import History
 from draftlens.sequences.stopping import Emission, StoppingRules
 
@@ -96,6 +96,6 @@ def sequences_of(
     """
     num_rows = len(prompt_ids)
     return [
-        Sequence(ids, sampling, stopping, seed & (2**63 - 1), row, num_rows)
+        Sequence(ids, sampling, stopping, seed & SEED_MASK, row, num_rows)
         for row, (ids, seed) in enumerate(zip(prompt_ids, seeds, strict=True))
     ]
