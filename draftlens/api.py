@@ -3,6 +3,7 @@ transformers models."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
@@ -18,6 +19,7 @@ from draftlens.decode import Plan, Session
 from draftlens.media import Limits
 from draftlens.media.conversation import Conversation, ask, process, read, same_processing
 from draftlens.methods import MethodLike, Models, resolve
+from draftlens.models.known_costs import calibrate_models
 from draftlens.models.load import Loaded, load_pair
 from draftlens.prune import Choice
 from draftlens.request import GenerateOptions, Request, Seed, open_call
@@ -25,6 +27,9 @@ from draftlens.streaming import result_of, with_streamer, with_text
 
 MAX_NEW_TOKENS = 256
 """Length of an engine's answers where the caller names none."""
+
+CALIBRATION_SECONDS = 2.0
+"""Time for the measurement of a pair that was loaded quickly."""
 
 
 class Stream:
@@ -360,6 +365,20 @@ class Engine:
         resolved = resolve(self.method if method is None else method, draft is not None)
         return resolved.plan(Models(self.target.backbone, draft))
 
+    def calibrate(self, seconds: float = CALIBRATION_SECONDS) -> None:
+        """Measure what forwards of the models cost, unless it is known from this machine.
+
+        Only methods that choose their trees by these costs need them; for others nothing is
+        measured. Without it they learn the costs while they answer.
+
+        Args:
+            seconds: time after which the measurement ends with what it has.
+
+        Raises:
+            ConfigError: the method needs a draft model and there is none.
+        """
+        calibrate_models(self.plan().timed, seconds)
+
     def pieces(self, ids: list[int]) -> list[str]:
         """The text of each token by itself; special tokens are empty."""
         tokenizer = self.target.processor.tokenizer
@@ -396,8 +415,12 @@ def load(
     method: MethodLike = None,
     device: str | None = None,
     dtype: str | None = None,
+    calibrate: bool = True,
 ) -> Engine:
     """Load a target and its draft, and check that they can work together.
+
+    The first time that a pair is loaded on a machine, some forwards are measured for at most two
+    seconds or a tenth of the time that loading took, and kept in the user's cache folder.
 
     Args:
         target: a folder or Hub id of any transformers vision-language model, or `embedded`, the
@@ -408,6 +431,8 @@ def load(
         device: such as `cpu`, `cuda:0`, or `auto` to spread a large model over devices.
         dtype: `float32`, `bfloat16`, `float16` or `auto`; by default float32 on the CPU, else the
             checkpoint's own.
+        calibrate: whether to measure forwards, if the method chooses its trees by what they cost
+            (`Engine.calibrate`).
 
     Raises:
         ConfigError, UnsupportedModelError, IncompatiblePairError: the message names the cause.
@@ -419,8 +444,16 @@ def load(
         'embedded'
     """
     resolve(method, has_draft=True)  # refuses a bad method before minutes of loading
-    pair = load_pair(target, draft, device, dtype)
-    return Engine(*pair, method)
+    began = time.perf_counter()
+    engine = Engine(*load_pair(target, draft, device, dtype), method)
+    if calibrate:
+        engine.calibrate(calibration_seconds(time.perf_counter() - began))
+    return engine
+
+
+def calibration_seconds(loading_seconds: float) -> float:
+    """The most time that a calibration may take, given how long loading took."""
+    return max(CALIBRATION_SECONDS, loading_seconds / 10)
 
 
 def _chats(

@@ -1,10 +1,15 @@
-"""What all tests share: one thread, no network, and a GPU only where there is one."""
+"""What all tests share: one thread, no network, an empty cache folder, and a GPU only where there
+is one."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# What draftlens measures on this machine is neither read nor left behind; subprocesses inherit it.
+_CACHE = tempfile.TemporaryDirectory(prefix="draftlens-tests-")
+os.environ["XDG_CACHE_HOME"] = _CACHE.name
 
 import pytest
 import torch

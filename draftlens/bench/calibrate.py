@@ -43,19 +43,13 @@ def check(method: Method) -> None:
     """Refuse a method for which no mass could be found.
 
     Raises:
-        ConfigError: the method has no attention mass, its drafts depend on measured times, or it
-            prunes no token or every token.
+        ConfigError: the method has no attention mass, or it prunes no token or every token.
     """
     options = to_dict(method)
     pruner = options.get("pruner")
     if pruner is None or pruner["name"] != "specvlm":
         raise ConfigError(
             "calibrate chooses the attention_mass of method specvlm with pruner specvlm"
-        )
-    if options["tree"] == "auto":
-        raise ConfigError(
-            "tree 'auto' depends on measured times, and so would the attention_mass: use 'eagle', "
-            "null or a list of paths"
         )
     prune_ratio = options["prune_ratio"]
     if prune_ratio in (0, 1):
@@ -78,7 +72,8 @@ def calibrate(
     Args:
         engine: a pair, or a target alone.
         clips: two to four prompts that are not used for measurements afterwards.
-        method: all its fields but `attention_mass` are used as they are.
+        method: all its fields but `attention_mass` are used as they are. Instead of the automatic
+            tree, which depends on measured times, EAGLE's is used.
         masses: values of `attention_mass`.
         max_new_tokens: longest answer in tokens.
         on_answer: called after each answer.
@@ -87,6 +82,8 @@ def calibrate(
         ConfigError: `check` refuses the method.
     """
     check(method)
+    if to_dict(method)["tree"] == "auto":
+        method = with_option(method, "tree", "eagle")
     table = []
     for mass in masses:
         row = []

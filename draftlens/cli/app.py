@@ -65,6 +65,7 @@ def demo(
     device: opt.Device = None,
     dtype: opt.Dtype = None,
     limits: opt.MediaLimits = None,
+    calibrate: opt.Calibrate = True,
     as_json: opt.AsJson = False,
 ) -> None:
     """Compare draftlens with `generate` of transformers on a clip.
@@ -74,7 +75,7 @@ def demo(
     path = clip or Path(str(files("draftlens") / "embedded" / "clips" / "shapes.mp4"))
     decoding = opt.parse_method(method, speculative_config)
     chat = read_media(as_json, limits, prompt, frames, video=path)
-    engine = load_engine(target, draft, decoding, device, dtype, as_json)
+    engine = load_engine(target, draft, decoding, device, dtype, as_json, calibrate)
     run_demo(engine, engine.process([chat]), path, prompt, max_new_tokens, as_json)
 
 
@@ -98,13 +99,14 @@ def caption(
     device: opt.Device = None,
     dtype: opt.Dtype = None,
     limits: opt.MediaLimits = None,
+    calibrate: opt.Calibrate = True,
     as_json: opt.AsJson = False,
 ) -> None:
     """Describe a clip, or answer a prompt about it."""
     sampling = opt.sampling_options(sample, temperature, top_k, top_p, min_p, repetition_penalty)
     decoding = opt.parse_method(method, speculative_config)
     chat = read_media(as_json, limits, prompt, frames, video=clip)
-    engine = load_engine(target, draft, decoding, device, dtype, as_json)
+    engine = load_engine(target, draft, decoding, device, dtype, as_json, calibrate)
     _answer(engine, chat, as_json, {"max_new_tokens": max_new_tokens, "seed": seed, **sampling})
 
 
@@ -127,13 +129,14 @@ def ask(
     device: opt.Device = None,
     dtype: opt.Dtype = None,
     limits: opt.MediaLimits = None,
+    calibrate: opt.Calibrate = True,
     as_json: opt.AsJson = False,
 ) -> None:
     """Answer a prompt about one or more images."""
     sampling = opt.sampling_options(sample, temperature, top_k, top_p, min_p, repetition_penalty)
     decoding = opt.parse_method(method, speculative_config)
     chat = read_media(as_json, limits, prompt, images=list(images))
-    engine = load_engine(target, draft, decoding, device, dtype, as_json)
+    engine = load_engine(target, draft, decoding, device, dtype, as_json, calibrate)
     _answer(engine, chat, as_json, {"max_new_tokens": max_new_tokens, "seed": seed, **sampling})
 
 
@@ -163,6 +166,7 @@ def verify(
     device: opt.Device = None,
     dtype: opt.Dtype = None,
     limits: opt.MediaLimits = None,
+    calibrate: opt.Calibrate = True,
     as_json: opt.AsJson = False,
 ) -> None:
     """Check that speculative decoding does not change the answers.
@@ -175,7 +179,7 @@ def verify(
     decoding = opt.parse_method(method, speculative_config)
     text = opt.prompt_or_default(prompt, images)
     prompts = _read_prompts(media, images, text, frames, limits, as_json)
-    engine = load_engine(target, draft, decoding, device, dtype, as_json)
+    engine = load_engine(target, draft, decoding, device, dtype, as_json, calibrate)
     verifications = []
     for item in prompts:
         inputs = engine.process([item.chat])

@@ -167,6 +167,7 @@ def bench(
     store = Store(out)
     store.check(resume)
     engine = Engine(*load_models(target, draft, device, dtype, as_json))
+    engine.calibrate()
     summary = measure(engine, options, store, resume, as_json)
     plot_files = save(summary, out, plots)
     if as_json:

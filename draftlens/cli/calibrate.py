@@ -52,7 +52,7 @@ def calibrate(
     method = _check_method(opt.parse_method("specvlm", speculative_config))
     text = opt.prompt_or_default(prompt, images)
     chats = [read_files(as_json, limits, text, frames, [file], images) for file in media]
-    engine = load_engine(target, draft, method, device, dtype, as_json)
+    engine = load_engine(target, draft, method, device, dtype, as_json, calibrate=False)
     with progress_bars(as_json) as progress:
         task = progress.add_task("answering", total=len(MASSES) * len(media))
         clips = [engine.process([chat]) for chat in chats]

@@ -14,8 +14,20 @@ from draftlens import __version__
 from draftlens.cli.loading import load_models
 from draftlens.cli.show import print_json, table
 from draftlens.core.errors import ConfigError
+from draftlens.core.tree import Topology
+from draftlens.draft.live_costs import LiveCosts
+from draftlens.draft.tuner import Costs, best_for
 from draftlens.models.backbone import ATTENTION
+from draftlens.models.known_costs import calibrate_models
 from draftlens.models.load import Loaded
+from draftlens.ops.cost_curve import CostCurve
+
+DOCTOR_SECONDS = 10.0
+"""Time for measuring forwards, if the pair was never measured before."""
+STEP = 1.2
+"""Factor between the times of neighbouring widths that counts as a step."""
+CHANCES = (0.9, 0.7, 0.5, 0.3)
+"""Chances of a guess for which the best way to draft is shown."""
 
 _GIB = 2**30
 _MIB = 2**20
@@ -66,11 +78,43 @@ def _models(
 ) -> dict[str, Any]:
     target_model, draft_model = load_models(target, draft, device, dtype, quiet=True)
     facts = {"target": _model(target_model)}
-    if draft_model is not None:
-        modalities = target_model.backbone.modalities & draft_model.backbone.modalities
-        facts["draft"] = _model(draft_model)
-        facts["pair"] = f"fits: same tokenizer, both accept {', '.join(sorted(modalities))}"
+    if draft_model is None:
+        return facts
+    modalities = target_model.backbone.modalities & draft_model.backbone.modalities
+    facts["draft"] = _model(draft_model)
+    facts["pair"] = f"fits: same tokenizer, both accept {', '.join(sorted(modalities))}"
+    backbones = [target_model.backbone, draft_model.backbone]
+    curves = calibrate_models(backbones, DOCTOR_SECONDS)
+    for name, curve in zip(("target", "draft"), curves, strict=True):
+        facts[f"{name} forwards"] = describe_curve(curve)
+    facts["best drafting"] = describe_choices(*curves)
     return facts
+
+
+def describe_curve(curve: CostCurve) -> str:
+    """Times by the number of tokens of a forward, and where they rise in steps."""
+    pairs = zip(curve.widths, curve.seconds, strict=True)
+    times = ", ".join(f"{width}: {1e3 * seconds:.3g} ms" for width, seconds in pairs)
+    steps = ", ".join(map(str, curve.steps(STEP)))
+    return f"{times}; " + (f"steps behind {steps} tokens" if steps else "no steps")
+
+
+def describe_choices(target: CostCurve, draft: CostCurve) -> str:
+    """What the automatic tree would choose, by how often guesses are right."""
+    choices = []
+    for chance in CHANCES:
+        plan = best_for(Costs(LiveCosts(target), LiveCosts(draft)), chance)
+        gain = plan.tokens_per_second * target.cost(1)
+        choices.append(f"{chance:.0%} right: {_shape(plan.topology)} ({gain:.2f}x plain)")
+    return "; ".join(choices)
+
+
+def _shape(topology: Topology) -> str:
+    if not topology:
+        return "none"
+    if topology.depth == len(topology):
+        return f"γ = {len(topology)}"
+    return f"tree of {len(topology)}"
 
 
 def _devices() -> list[str]:

@@ -75,7 +75,7 @@ def explain(
     chat = read_files(as_json, limits, text, frames, media, images)
     make_folder(out)
     draft_name = draft_for(target) if draft == AUTO else draft
-    engine = load_engine(target, draft_name, decoding, device, dtype, as_json)
+    engine = load_engine(target, draft_name, decoding, device, dtype, as_json, calibrate=False)
     with spinner("answering", as_json):
         answer = trace(
             engine,

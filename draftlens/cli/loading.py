@@ -5,6 +5,7 @@ Media are read before models are loaded, so that a wrong path is reported at onc
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
-from draftlens.api import Engine, load
+from draftlens.api import Engine, calibration_seconds, load
 from draftlens.cli.options import parse_limits
 from draftlens.cli.progress import count_bar, spinner
 from draftlens.cli.threads import settle_threads
@@ -56,20 +57,36 @@ def read_files(
 
 
 def load_engine(
-    target: str, draft: str | None, method: Any, device: str | None, dtype: str | None, quiet: bool
+    target: str,
+    draft: str | None,
+    method: Any,
+    device: str | None,
+    dtype: str | None,
+    quiet: bool,
+    calibrate: bool = True,
 ) -> Engine:
     """Load a target and its draft while a spinner is shown; the draft `none` is no draft.
+
+    Args:
+        target, draft, method, device, dtype: as for `draftlens.load`.
+        quiet: whether the spinner is hidden.
+        calibrate: whether to measure what forwards cost (`Engine.calibrate`).
 
     Raises:
         ConfigError, UnsupportedModelError, IncompatiblePairError: as `draftlens.load`.
     """
+    began = time.perf_counter()
     with _loading(target, quiet):
         if draft == NO_DRAFT:
             resolve(method, has_draft=False)  # reports a wrong method before a long load
             engine = Engine(load_model(target, "target", device, dtype), None, method)
         else:
-            engine = load(target, draft, method, device, dtype)
-    settle_threads(engine.target.backbone.model)
+            engine = load(target, draft, method, device, dtype, calibrate=False)
+        loading_seconds = time.perf_counter() - began
+        # The number of threads decides what forwards cost.
+        settle_threads(engine.target.backbone.model)
+        if calibrate:
+            engine.calibrate(calibration_seconds(loading_seconds))
     return engine
 
 

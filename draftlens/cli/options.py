@@ -114,6 +114,13 @@ MediaPrompt = Annotated[
     ),
 ]
 Images = Annotated[bool, typer.Option("--images", help="Read the files as images.")]
+Calibrate = Annotated[
+    bool,
+    typer.Option(
+        help="Measure what forwards of the models cost the first time that a pair is loaded, for "
+        "about two seconds.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 
 VIDEO_PROMPT = "Describe the video."

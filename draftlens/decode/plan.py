@@ -10,6 +10,7 @@ from draftlens.core.registry import Registry
 from draftlens.core.result import Chunk
 from draftlens.decode.session import Session
 from draftlens.draft import Drafter, Pruning
+from draftlens.models.backbone import Backbone
 from draftlens.prefill import FullPrefill, Prefill
 
 Schedule = Callable[[Session], Iterator[Chunk]]
@@ -43,6 +44,8 @@ class Plan:
         approximate: what the method does not compute exactly on the target's side, in words for the
             user.
         uses_draft: whether the method needs the draft model and its inputs.
+        timed: the models whose costs the choices of the drafter follow from
+            (`models.known_costs.calibrate`); empty if it does not choose.
     """
 
     drafter: Drafter
@@ -52,3 +55,4 @@ class Plan:
     pruning: Pruning | None = None
     approximate: tuple[str, ...] = ()
     uses_draft: bool = False
+    timed: tuple[Backbone, ...] = ()

@@ -293,6 +293,8 @@ class Session:
             self._refresh()
             if self.running:
                 self.drafter.update(_emitted_part(verdict, emissions), self._batch)
+            else:
+                self.drafter.finish()
             self.stats.draft_forwards = self.drafter.forwards
             self._count_accepted(verdict, emissions)
         self.clock.mark_last()  # behind the phase, which must not be longer than the whole

@@ -122,6 +122,10 @@ class Drafter(Protocol):
         """Drop a row; the last row takes its place."""
         ...
 
+    def finish(self) -> None:
+        """Learn that all rows have ended. Others may join later."""
+        ...
+
 
 class NoDraft:
     """Never guesses, which makes the loop plain decoding."""
@@ -147,6 +151,9 @@ class NoDraft:
 
     def remove(self, row: int) -> None:
         """There is nothing to drop."""
+
+    def finish(self) -> None:
+        """There is nothing to keep."""
 
 
 def draw_children(batch: Batch, scores: Tensor, most: int, steps: Tensor) -> Tensor:

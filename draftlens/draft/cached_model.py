@@ -10,7 +10,7 @@ from torch import Tensor
 
 from draftlens.core import tree as trees
 from draftlens.core.proposal import Verdict
-from draftlens.core.tree import EMPTY, Topology
+from draftlens.core.tree import Topology
 from draftlens.draft.growth import Level
 from draftlens.models.backbone import Backbone
 from draftlens.models.cache import KVCache
@@ -23,8 +23,8 @@ T = TypeVar("T")
 class CachedModel:
     """A draft model that follows the answers of a batch. It is a `TreeScorer`.
 
-    One round is `catch_up`, one `expand` for each level that has children, and `keep`; or only
-    `skip` where nothing is drafted.
+    One round is `begin_round`, `catch_up`, one `expand` for each level that has children below it,
+    `end_growth` and `keep`. Where nothing is drafted, it is `begin_round` and `keep`.
 
     Args:
         backbone: the model.
@@ -35,6 +35,9 @@ class CachedModel:
         prompt_lengths: tokens of each row's prompt, as the model reads it.
         pending: per row, emitted tokens that the cache lacks; never empty.
         forwards: decode forwards so far.
+        agreement: how many of the tokens that were pending in the last `catch_up` the model would
+            have guessed, and how many not.
+        widths: new tokens of each forward of this round, all rows together.
     """
 
     def __init__(self, backbone: Backbone, vocab_size: int) -> None:
@@ -42,13 +45,21 @@ class CachedModel:
         self.vocab_size = vocab_size
         self.device = backbone.device
         self.forwards = 0
+        self.agreement = (0, 0)
+        self.widths: list[int] = []
         self.cache: KVCache | None = None
         self.prompt_lengths: list[int] = []
         self.pending: list[list[int]] = []
         self._next_position: Tensor | None = None
-        self._tree = EMPTY
+        self._caught_up = False
+        self._forwarded: tuple[int, ...] = ()
         self._start: list[int] = []
         self._base: list[int] = []
+
+    @property
+    def lengths(self) -> list[int]:
+        """Cached tokens of each row."""
+        return [] if self.cache is None else self.cache.lengths
 
     @property
     def nbytes(self) -> int:
@@ -89,15 +100,29 @@ class CachedModel:
         replace_by_last(self.prompt_lengths, row)
         self._start = list(self.cache.lengths)
 
-    def begin_tree(self, topology: Topology) -> None:
-        """Begin a round in which a tree is grown; the empty tree means that nothing is drafted."""
+    def begin_round(self) -> None:
+        """Begin a round. Unless `catch_up` follows, nothing is drafted in it."""
         assert self.cache is not None
-        self._tree = topology
+        self.widths = []
+        self._caught_up = False
+        self._forwarded = ()
         self._start = list(self.cache.lengths)
+
+    def end_growth(self, topology: Topology, depth: int) -> None:
+        """Learn which nodes were forwarded.
+
+        Args:
+            topology: the tree of this round.
+            depth: of the deepest level that was grown. The nodes above it were forwarded if they
+                have children.
+        """
+        inner = topology.inner[1:]
+        self._forwarded = tuple(node for node in inner if topology.depths[node] < depth)
 
     def catch_up(self, steps: Tensor) -> Tensor:
         """Forward the pending tokens; see `TreeScorer.catch_up`."""
         assert self.cache is not None
+        self._caught_up = True
         counts = [len(tokens) for tokens in self.pending]
         width = max(counts)
         # A shorter row repeats its last token behind itself: no token attends to it, and the next
@@ -111,6 +136,7 @@ class CachedModel:
         logits = self._forward(tokens, positions, mask)
         self._base = [start + length for start, length in zip(self._start, counts, strict=True)]
         self.cache.truncate(self._base)
+        self.agreement = _agreement(logits, padded, counts) if width > 1 else (0, 0)
         if min(counts) == width:
             return logits[:, -1:]
         rows = torch.arange(len(counts), device=self.device)[:, None]
@@ -132,7 +158,7 @@ class CachedModel:
             batch: all rows, with the verdict's tokens.
         """
         assert self.cache is not None
-        if self._tree:
+        if self._caught_up:
             self._keep_path(verdict)
         else:
             self.pending = [
@@ -146,7 +172,7 @@ class CachedModel:
 
     def _keep_path(self, verdict: Verdict) -> None:
         assert self.cache is not None
-        slot = {node: index for index, node in enumerate(self._tree.inner[1:])}
+        slot = {node: index for index, node in enumerate(self._forwarded)}
         slots = [[slot[node] for node in path if node in slot] for path in verdict.paths]
         self.cache.keep(self._base, slots)
         self.pending = [
@@ -158,6 +184,7 @@ class CachedModel:
         assert self.cache is not None
         assert self._next_position is not None
         self.forwards += 1
+        self.widths.append(tokens.numel())
         # The target may have ids that the draft does not have.
         tokens = tokens.clamp_max(self.backbone.vocab_size - 1)
         positions = self._next_position + steps
@@ -168,6 +195,23 @@ class CachedModel:
         # Logits processors are bound to the target's ids: those that the draft lacks are there, but
         # are never likely.
         return torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
+
+
+def _agreement(logits: Tensor, tokens: list[list[int]], counts: list[int]) -> tuple[int, int]:
+    """How many tokens of a forward its own logits choose, and how many not.
+
+    Args:
+        logits: ``[B, T, V]``.
+        tokens: the forwarded tokens ``[B, T]``.
+        counts: how many of them count, per row.
+    """
+    hits = misses = 0
+    choices = logits[:, :-1].argmax(-1).tolist()
+    for row_choices, row_tokens, count in zip(choices, tokens, counts, strict=True):
+        for choice, token in zip(row_choices[: count - 1], row_tokens[1:count], strict=True):
+            hits += choice == token
+            misses += choice != token
+    return hits, misses
 
 
 def replace_by_last(table: list[T], row: int) -> None:

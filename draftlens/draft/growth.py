@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -89,11 +90,24 @@ class TreeScorer(Protocol):
         ...
 
 
+class Watch(Protocol):
+    """Decides level by level how far a tree grows."""
+
+    def grown(self, confidences: Sequence[float]) -> bool:
+        """Whether another level shall be grown below the one that was just grown.
+
+        Args:
+            confidences: of each row, the draft's probability of its first choice at the level.
+        """
+        ...
+
+
 def grow(
     scorer: TreeScorer,
     topology: Topology,
     batch: Batch,
-    device: torch.device,
+    logits: Tensor,
+    watch: Watch | None = None,
 ) -> DraftTree:
     """Grow the same non-empty tree for every row, one `expand` per level that has children below.
 
@@ -101,16 +115,17 @@ def grow(
         scorer: the model.
         topology: the tree.
         batch: the rows.
-        device: where the scorer's logits are.
+        logits: behind each row's last token, from `TreeScorer.catch_up`, ``[B, 1, V]``.
+        watch: may end the growth above the tree's last level.
 
     Returns:
-        The tree, with probabilities if a row uses rejection sampling.
+        The tree as far as it was grown, with probabilities if a row uses rejection sampling.
     """
     num_rows = len(batch)
     topologies = (topology,) * num_rows
+    device = logits.device
     tokens = torch.empty(num_rows, len(topology), dtype=torch.long, device=device)
     first_step = batch.steps(device)
-    logits = scorer.catch_up(first_step)
     probs: list[Tensor] = []
     parents = [ROOT]
     for depth, level in enumerate(levels(topology)):
@@ -124,7 +139,20 @@ def grow(
             tokens[:, level.nodes] = children[:, 0]
         else:
             tokens[:, level.nodes] = children[:, level.parents, level.ranks]
+        if watch is not None:
+            confidences = _probabilities(scores[:, 0], children[:, 0, :1])
+            if not watch.grown(confidences):
+                topology = trees.cut(topology, depth + 1)
+                tokens = tokens[:, : len(topology)]
+                break
         if level.expanded:
             parents = [level.nodes.start + node for node in level.expanded]
             logits = scorer.expand(tokens[:, parents], first_step + depth, level)
-    return DraftTree(topologies, tokens, torch.cat(probs, 1) if probs else None)
+    return DraftTree.uniform(topology, tokens, torch.cat(probs, 1) if probs else None)
+
+
+def _probabilities(scores: Tensor, tokens: Tensor) -> list[float]:
+    """The probability of one token of each row, from scores ``[B, V]`` and tokens ``[B, 1]``."""
+    chosen = scores.gather(-1, tokens)[:, 0]
+    values: list[float] = (chosen - scores.logsumexp(-1)).exp().tolist()
+    return values

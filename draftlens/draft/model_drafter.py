@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,8 @@ from draftlens.draft.base import TargetContext
 from draftlens.draft.cached_model import CachedModel
 from draftlens.draft.growth import grow
 from draftlens.draft.readers import Reader
-from draftlens.draft.tuner import TreeTuner, Tuners
+from draftlens.draft.records import Tuners
+from draftlens.draft.tuner import Situation, TreeTuner
 from draftlens.sequences import Batch
 
 
@@ -26,8 +27,8 @@ class ModelDrafter:
         reader: the model and how it reads the prompt.
         topology: the tree to grow (`core.tree.chain` for a chain).
         vocab_size: ids that the target has; the draft may have more or fewer.
-        tuners: from rows and length of the prompt, the tuner that chooses the tree of each round,
-            none of them larger than `topology`; None for always `topology`.
+        tuners: from the kind of prompt, the tuner that chooses the tree of each round, none of them
+            larger than `topology`; None for always `topology`.
     """
 
     needs_target_scores = False
@@ -46,8 +47,9 @@ class ModelDrafter:
         self.max_nodes = len(topology)
         self.readings = reader.readings
         self.tuner: TreeTuner | None = None
-        self.proposed: Topology = EMPTY
+        self._proposed = EMPTY
         self._proposed_at = 0.0
+        self._confidences: list[list[float]] = []
 
     @property
     def forwards(self) -> int:
@@ -69,41 +71,96 @@ class ModelDrafter:
         room = context.room + len(self.topology.inner) + 1
         self.model.join(draft.prompt, draft.fill, batch, room)
         if self.tuners is not None and self.tuner is None:
-            prompt_length = batch.histories[0].prompt_ids.shape[0]
-            self.tuner = self.tuners(len(batch), prompt_length)
+            self.tuner = self.tuners(context.prompt.kind)
 
     def propose(self, batch: Batch, budget: int) -> DraftTree:
         """Grow the tree level by level; a budget below its depth cuts it."""
-        began = time.perf_counter()
-        topology = self.topology if self.tuner is None else self.tuner.tree()
-        topology = trees.cut(topology, budget)
-        tree = self._grow(topology, batch)
-        self._proposed_at = time.perf_counter()
+        self.model.begin_round()
         if self.tuner is not None:
-            self.tuner.drafted(topology, self._proposed_at - began)
-        return tree
-
-    def _grow(self, topology: Topology, batch: Batch) -> DraftTree:
-        self.proposed = topology
-        self.model.begin_tree(topology)
-        device = self.model.device
+            return self._propose_tuned(self.tuner, batch, budget)
+        topology = trees.cut(self.topology, budget)
         if not topology:
-            no_tokens = torch.empty(len(batch), 0, dtype=torch.long, device=device)
-            return DraftTree.uniform(topology, no_tokens)
-        return grow(self.model, topology, batch, device)
+            return _no_tree(batch, self.model.device)
+        logits = self.model.catch_up(batch.steps(self.model.device))
+        self.model.end_growth(topology, topology.depth)
+        return grow(self.model, topology, batch, logits)
 
     def update(self, verdict: Verdict, batch: Batch) -> None:
         """Keep the accepted path; what the cache lacks of it is forwarded first in the next
         round."""
         if self.tuner is not None:
-            paths = [
-                path
-                for path, history in zip(verdict.paths, batch.histories, strict=True)
-                if not history.finished
-            ]
-            self.tuner.judged(self.proposed, paths, time.perf_counter() - self._proposed_at)
+            self._record_verdict(self.tuner, verdict, batch)
         self.model.keep(verdict, batch)
+
+    def _propose_tuned(self, tuner: TreeTuner, batch: Batch, budget: int) -> DraftTree:
+        """Grow the tree that a tuner chooses, as far as it wants it to grow."""
+        began = time.perf_counter()
+        watch = _Watch(tuner, batch)
+        tree = self._grow_tuned(tuner, watch, batch, budget)
+        self._proposed_at = time.perf_counter()
+        tuner.drafted(self.model.widths, self._proposed_at - began)
+        self._proposed = tree.topologies[0]
+        self._confidences = watch.confidences
+        return tree
+
+    def _grow_tuned(self, tuner: TreeTuner, watch: _Watch, batch: Batch, budget: int) -> DraftTree:
+        device = self.model.device
+        topology = trees.cut(tuner.tree(self._situation(batch, budget)), budget)
+        if not topology:
+            return _no_tree(batch, device)
+        logits = self.model.catch_up(batch.steps(device))
+        hits, misses = self.model.agreement if batch.is_greedy else (0, 0)
+        topology = trees.cut(tuner.caught_up(hits, misses), budget)
+        if not topology:
+            return _no_tree(batch, device)
+        tree = grow(self.model, topology, batch, logits, watch)
+        self.model.end_growth(topology, tree.topologies[0].depth)
+        kept = trees.cut(topology, tuner.kept_depth)
+        return DraftTree.uniform(kept, tree.tokens[:, : len(kept)])
+
+    def _situation(self, batch: Batch, budget: int) -> Situation:
+        return Situation(
+            rows=len(batch),
+            context=max(len(h.prompt_ids) + h.length for h in batch.histories),
+            draft_context=max(self.model.lengths),
+            pending=max(map(len, self.model.pending)),
+            remaining=budget + 1,
+        )
+
+    def _record_verdict(self, tuner: TreeTuner, verdict: Verdict, batch: Batch) -> None:
+        seconds = time.perf_counter() - self._proposed_at
+        rows = [row for row, history in enumerate(batch.histories) if not history.finished]
+        tuner.judged(
+            self._proposed,
+            [verdict.paths[row] for row in rows],
+            seconds,
+            [[values[row] for values in self._confidences] for row in rows],
+        )
+
+    def finish(self) -> None:
+        """See `Drafter.finish`."""
+        if self.tuner is not None:
+            self.tuner.ended()
 
     def remove(self, row: int) -> None:
         """See `Drafter.remove`."""
         self.model.remove(row)
+
+
+class _Watch:
+    """Lets a tuner end the growth of a tree; keeps the confidences of all rows by level."""
+
+    def __init__(self, tuner: TreeTuner, batch: Batch) -> None:
+        self.tuner = tuner
+        self.confidences: list[list[float]] = []
+        self._running = [row for row, h in enumerate(batch.histories) if not h.finished]
+
+    def grown(self, confidences: Sequence[float]) -> bool:
+        """See `growth.Watch.grown`."""
+        self.confidences.append(list(confidences))
+        return self.tuner.grown([confidences[row] for row in self._running])
+
+
+def _no_tree(batch: Batch, device: torch.device) -> DraftTree:
+    tokens = torch.empty(len(batch), 0, dtype=torch.long, device=device)
+    return DraftTree.uniform(EMPTY, tokens)

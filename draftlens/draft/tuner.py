@@ -1,261 +1,364 @@
-"""Chooses the draft tree of each round while drafting.
+"""Chooses the draft tree of each round while an answer is made.
 
-The choice follows from two measurements of the rounds so far: what drafting and verifying cost, and
-how often draft tokens are correct.
+The choice follows from what drafting and verifying cost (`live_costs`), how often draft tokens are
+correct (`hit_rates`), and how much the answer may lose by trying something that does not pay.
 """
 
 from __future__ import annotations
 
-import weakref
-from bisect import bisect_left
-from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
-from math import inf
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from threading import RLock
+from typing import Any
 
-from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
-from draftlens.draft.hit_rates import HitRates
-from draftlens.ops.tree_search import best_tree, tokens_per_second
+from draftlens.core.tree import EMPTY, ROOT, Topology, chain, cut
+from draftlens.draft.hit_rates import AnswerRates, HitRates
+from draftlens.draft.live_costs import LiveCosts
+from draftlens.draft.round_plan import PLAIN, Growth, RoundPlan, Seconds
+from draftlens.ops.tree_search import TreePlan, best_tree, tokens_per_second
 
 MAX_NODES = 48
 """Number of nodes of the largest tree."""
-TIMING_WINDOW = 24
-"""Number of latest timings of each kind that count, because the speed of a machine changes."""
-REPLAN_EVERY = 8
-"""Rounds between two choices of the best tree."""
-EXPLORE_EVERY = 24
-"""Rounds between two explorations, times the backoff of the explored tree."""
-MAX_BACKOFF = 8
-"""A tree that costs n times as much as the chosen one is followed by a pause n times as long, up to
-this factor: a tree that was expensive once may be cheap later."""
+MAX_CHAIN = 20
+"""Length of the longest chain."""
+REPLAN_EVERY = 24
+"""Most rounds between two choices of the best tree."""
+MOVED = 0.04
+"""Change of the chance of a first choice after which the best tree is chosen anew."""
 MIN_GAIN = 1.02
 """Factor by which another tree must be faster to replace the chosen one: a change has a cost and
 the estimate is uncertain."""
-
-WIDE_TREE = from_paths(EAGLE_PATHS)
-"""Measures how often draft tokens of every rank are correct."""
-WARMUP_TREES = 2 * (WIDE_TREE, chain(3), chain(1), chain(6))
-"""Trees of the first rounds. Each size comes twice, since its first timing does not count."""
-EXPLORE_TREES = (WIDE_TREE, chain(3), WIDE_TREE, chain(1), WIDE_TREE, chain(6))
-"""Trees of explorations, in turn. A size that was slow once by accident is measured again."""
-
-
-class CheckTime(NamedTuple):
-    """How long the target takes to verify a number of draft tokens."""
-
-    num_nodes: int
-    seconds: float
+EXPLORED_SHARE = 0.02
+"""Share of an answer's expected time in plain decoding that may be lost by drafting."""
+USUAL_LENGTH = 64
+"""Expected tokens of an answer before any was made."""
+MAX_SAVINGS = 2.5
+"""Largest allowance for explorations that is carried to later answers, in plain rounds."""
+FIRST_LOOK = 8
+"""Tokens that the draft must lack before it is asked about them, where drafting may pay; twice as
+many after each time."""
+LAST_LOOK = 64
+"""The same where drafting hardly pays; texts change."""
 
 
-class Costs:
-    """Seconds that the parts of a round take.
+@dataclass(frozen=True)
+class Situation:
+    """What the costs of a round depend on.
 
-    The estimate is the lower quartile of the latest timings, since slow timings are often
-    accidents.
+    Args:
+        rows: rows of the batch, those that have ended included.
+        context: cached tokens of the target's longest row.
+        draft_context: cached tokens of the draft's longest row.
+        pending: tokens that the draft has not read yet, of the row that has most.
+        remaining: most tokens that a row may still gain.
     """
 
-    def __init__(self) -> None:
-        self._checks: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=TIMING_WINDOW))
-        self._steps: deque[float] = deque(maxlen=TIMING_WINDOW)
-        self._started_sizes: set[int] = set()
+    rows: int = 1
+    context: int = 0
+    draft_context: int = 0
+    pending: int = 1
+    remaining: int = 1 << 20
 
-    def record_draft(self, depth: int, seconds: float) -> None:
-        """Record that a tree of this depth was drafted."""
-        if depth:
-            self._steps.append(seconds / depth)
 
-    def record_check(self, num_nodes: int, seconds: float) -> None:
-        """Record that this number of draft tokens was verified.
+@dataclass(frozen=True)
+class Costs:
+    """What the forwards of a pair cost.
 
-        The first timing of each size does not count, since it includes the time to plan and to
-        choose kernels.
-        """
-        if num_nodes in self._started_sizes:
-            self._checks[num_nodes].append(seconds)
-        self._started_sizes.add(num_nodes)
+    Args:
+        target, draft: live costs of the models.
+    """
 
-    @property
-    def sizes(self) -> list[int]:
-        """Measured numbers of draft tokens in a verification, in rising order."""
-        return sorted(self._checks)
+    target: LiveCosts
+    draft: LiveCosts
 
-    @property
-    def draft_seconds(self) -> float:
-        """Seconds of one draft forward; 0 before the first timing."""
-        return _lower_quartile(self._steps) if self._steps else 0.0
+    def check(self, num_nodes: int, at: Situation) -> float:
+        """Seconds to verify a tree."""
+        return self.target.cost(at.rows * (num_nodes + 1), at.rows, at.context)
 
-    def verify_seconds(self) -> Callable[[int], float]:
-        """The seconds of a verification as a function of its number of draft tokens.
+    def level(self, num_nodes: int, at: Situation) -> float:
+        """Seconds of a draft forward over some nodes of one level."""
+        return self.draft.cost(at.rows * num_nodes, at.rows, at.draft_context)
 
-        The function is linear between the measured sizes and continues the outer lines beyond them.
-        With one measured size it is constant; with none it returns 1.
-        """
-        points = self._check_times()
-        if len(points) < 2:
-            constant = points[0].seconds if points else 1.0
-            return lambda num_nodes: constant
-        sizes = [point.num_nodes for point in points]
+    def forwards(self, at: Situation) -> tuple[Seconds, Seconds]:
+        """`check` and `level` as functions of the number of nodes."""
+        return partial(self.check, at=at), partial(self.level, at=at)
 
-        def interpolate(num_nodes: int) -> float:
-            index = min(max(bisect_left(sizes, num_nodes), 1), len(sizes) - 1)
-            left = points[index - 1]
-            right = points[index]
-            slope = (right.seconds - left.seconds) / (right.num_nodes - left.num_nodes)
-            return max(1e-9, left.seconds + slope * (num_nodes - left.num_nodes))
+    def most_nodes(self, at: Situation) -> int:
+        """Nodes of the largest tree whose cost is known."""
+        return min(MAX_NODES, self.target.largest // at.rows - 1)
 
-        return interpolate
 
-    def _check_times(self) -> list[CheckTime]:
-        """Time of each measured size, in rising order; no size takes longer than a larger one."""
-        points = []
-        shortest = inf
-        for num_nodes in reversed(self.sizes):
-            shortest = min(shortest, _lower_quartile(self._checks[num_nodes]))
-            points.append(CheckTime(num_nodes, shortest))
-        points.reverse()
-        return points
+class Record:
+    """What is known about a pair of models and a kind of prompt from earlier answers.
+
+    It is shared by answers that are generated at the same time.
+
+    Args:
+        costs: of the pair.
+        rates: how often draft tokens are correct; None if nothing is known.
+        lock: to be held while the record is used; by default one of its own.
+        save: keeps the rates; called after every answer.
+
+    Attributes:
+        savings: allowance for explorations that earlier answers did not use, in plain rounds.
+        usual_length: tokens of a usual answer.
+    """
+
+    def __init__(
+        self,
+        costs: Costs,
+        rates: HitRates | None = None,
+        lock: AbstractContextManager[Any] | None = None,
+        save: Callable[[HitRates], None] | None = None,
+    ) -> None:
+        self.costs = costs
+        self.rates = rates or HitRates()
+        self.lock = lock or RLock()
+        self.save = save
+        self.savings = 0.0
+        self.usual_length = float(USUAL_LENGTH)
 
 
 class TreeTuner:
-    """Measures rounds and chooses the tree of the next one.
+    """Chooses the tree of every round of one answer (or batch of answers).
 
-    The first rounds use trees that measure costs and hit rates. Later rounds use the tree with the
-    highest expected tokens per second, and from time to time one that keeps the measurements up to
-    date. The choice changes how long an answer takes, never its tokens.
+    A round that is not known to pay is an exploration. Explorations may cost what drafting has
+    gained so far and `EXPLORED_SHARE` of the answer's expected time. The choices change how long an
+    answer takes, never its tokens.
 
-    A tuner may be shared by answers that are generated at the same time.
+    The calls of a round are `tree`, then, unless that is empty, `caught_up` and `grown` for each
+    level, and in any case `drafted` and `judged`.
 
     Args:
-        rates: how often draft tokens are correct, shared with the other tuners of the same draft.
+        record: what earlier answers of the pair have shown.
 
     Attributes:
-        rates: as given.
-        costs: seconds of drafting and verifying.
         rounds: number of verified rounds.
+        emitted: tokens of a row so far.
     """
 
     limit = chain(MAX_NODES)
     """At least as large as any chosen tree; caches are sized by it."""
 
-    def __init__(self, rates: HitRates) -> None:
-        self.rates = rates
-        self.costs = Costs()
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.rates = AnswerRates(record.rates)
         self.rounds = 0
-        self._best_tree = WIDE_TREE
-        self._num_warmups = 0
-        self._num_explorations = 0
+        self.emitted = 0.0
+        self._at = Situation()
+        self._tree = EMPTY
+        self._plan = PLAIN
+        self._rate = 1.0
+        self._is_safe = False
+        self._is_hopeful = True
+        self._look_at = FIRST_LOOK
+        self._growth = Growth(PLAIN, 1.0, 0)
         self._replan_at = 0
-        self._explore_at = len(WARMUP_TREES) + EXPLORE_EVERY
+        self._planned_for = 0.0
+        self._gained = 0.0  # seconds, compared with plain decoding
+        self._drafting = 0.0  # seconds that the draft took in this round
+        self._usual_length = 0.0
+        self._needs_plain_round = False
+        self._looks = False
 
-    def tree(self) -> Topology:
-        """The tree of the next round."""
-        with self.rates.lock:
-            if self._num_warmups < len(WARMUP_TREES):
-                tree = WARMUP_TREES[self._num_warmups]
-                self._num_warmups += 1
-                return tree
-            if self.rounds >= self._explore_at:
-                return self._explore()
-            if self.rounds >= self._replan_at:
+    def tree(self, at: Situation) -> Topology:
+        """The largest tree of the next round; `grown` may end its growth earlier."""
+        with self.record.lock:
+            self._at = at
+            if not self.rounds:
+                self._usual_length = min(self.record.usual_length, at.remaining)
+            moved = abs(self.rates.first().mean - self._planned_for)
+            if self.rounds >= self._replan_at or moved > MOVED:
                 self._replan()
-            return self._best_tree
+            self._looks = False
+            if self._needs_plain_round:
+                self._needs_plain_round = False
+                return EMPTY
+            costs = self.record.costs
+            self._begin_growth(costs.level(at.pending, at) - costs.level(1, at))
+            if not self._growth.limit:
+                self._looks = self._may_look(at)
+                return chain(1) if self._looks else EMPTY
+            return cut(self._plan.tree, self._growth.limit)
 
-    def drafted(self, topology: Topology, seconds: float) -> None:
-        """Record that a tree was drafted in this time."""
-        with self.rates.lock:
-            self.costs.record_draft(topology.depth, seconds)
+    def caught_up(self, hits: int, misses: int) -> Topology:
+        """The tree of the round after the draft has read the tokens that it lacked.
 
-    def judged(self, topology: Topology, paths: Sequence[Sequence[int]], seconds: float) -> None:
-        """Record that a tree was verified in this time.
+        It is another one than before if the draft was only asked about these tokens.
+
+        Args:
+            hits: how many of them the draft would have guessed.
+            misses: how many not.
+        """
+        with self.record.lock:
+            self.rates.count_agreement(hits, misses)
+            if self._looks:
+                self._looks = False
+                self._look_at = min(2 * self._look_at, LAST_LOOK)
+                self._replan()
+                self._begin_growth(self.record.costs.level(self._at.pending, self._at))
+            return cut(self._plan.tree, self._growth.limit)
+
+    def grown(self, confidences: Sequence[float]) -> bool:
+        """Whether the draft shall grow another level below the one that it has just grown.
+
+        Args:
+            confidences: of each running row, the draft's probability of its first choice.
+        """
+        with self.record.lock:
+            chances = [self.rates.confidence_chance(value) for value in confidences]
+            self._growth.grow(sum(chances) / max(len(chances), 1))
+            return self._growth.goes_on()
+
+    @property
+    def kept_depth(self) -> int:
+        """How many of the grown levels are worth verifying."""
+        return self._growth.best_depth
+
+    def drafted(self, widths: Sequence[int], seconds: float) -> None:
+        """Record the time of drafting.
+
+        Args:
+            widths: new tokens of every forward, all rows together.
+            seconds: of all of them.
+        """
+        if not widths:
+            return
+        with self.record.lock:
+            at = self._at
+            draft = self.record.costs.draft
+            predicted = sum(draft.curve.cost(w, at.rows, at.draft_context) for w in widths)
+            draft.record(max(widths), predicted, seconds)
+            self._drafting = seconds
+
+    def judged(
+        self,
+        topology: Topology,
+        paths: Sequence[Sequence[int]],
+        seconds: float,
+        confidences: Sequence[Sequence[float]] = (),
+    ) -> None:
+        """Record that a tree was verified.
 
         Args:
             topology: the tree.
             paths: correct nodes of each running row.
-            seconds: seconds of the verification.
+            seconds: of the verification.
+            confidences: of each running row, the draft's probability of its first choices by depth.
         """
-        with self.rates.lock:
+        with self.record.lock:
             self.rounds += 1
-            self.costs.record_check(len(topology), seconds)
+            self._record_check(topology, seconds)
             for path in paths:
                 self.rates.count(topology, path)
+            for path, values in zip(paths, confidences, strict=False):
+                self.rates.count_confidence(values, _first_choices(topology, path))
+            tokens = 1 + sum(map(len, paths)) / max(len(paths), 1)
+            self.emitted += tokens
+            if self._drafting:  # the timings of plain rounds are noise here
+                gained = tokens * self.record.costs.check(0, self._at)
+                self._gained += gained - seconds - self._drafting
+                self._drafting = 0.0
 
-    def _explore(self) -> Topology:
-        """The next tree to measure; schedules the exploration after it."""
-        tree = EXPLORE_TREES[self._num_explorations % len(EXPLORE_TREES)]
-        self._num_explorations += 1
-        relative_cost = self._round_seconds(tree) / self._round_seconds(self._best_tree)
-        backoff = min(max(1, round(relative_cost)), MAX_BACKOFF)
-        self._explore_at = self.rounds + EXPLORE_EVERY * backoff
-        return tree
+    def ended(self) -> None:
+        """Count the answer in the record."""
+        with self.record.lock:
+            plain = self.record.costs.check(0, self._at)
+            unused = self._gained / plain + EXPLORED_SHARE * self.emitted
+            self.record.savings = min(max(self.record.savings + unused, 0.0), MAX_SAVINGS)
+            self.record.usual_length += 0.25 * (self.emitted - self.record.usual_length)
+            if self.record.save is not None:
+                self.record.save(self.record.rates)
 
-    def _round_seconds(self, topology: Topology) -> float:
-        """Expected seconds to draft and verify a tree."""
-        verify_seconds = self.costs.verify_seconds()
-        return verify_seconds(len(topology)) + topology.depth * self.costs.draft_seconds
+    def _record_check(self, topology: Topology, seconds: float) -> None:
+        at = self._at
+        target = self.record.costs.target
+        width = at.rows * (len(topology) + 1)
+        was_trusted = target.trusted
+        target.record(width, target.curve.cost(width, at.rows, at.context), seconds)
+        if was_trusted and not target.trusted:
+            self._gained = max(self._gained, 0.0)  # the answer is not to pay for a wrong curve
+        if target.is_surprised:
+            self._replan_at = self.rounds
+            self._needs_plain_round = bool(topology) and not target.has_timing(at.rows)
+
+    def _allowance(self) -> float:
+        """Seconds that the answer may still lose."""
+        plain = self.record.costs.check(0, self._at)
+        expected = max(self._usual_length, self.emitted)
+        return self._gained + (EXPLORED_SHARE * expected + self.record.savings) * plain
+
+    def _may_look(self, at: Situation) -> bool:
+        """Whether the draft shall be asked about the tokens that it lacks, of which there are
+        enough, because drafting may pay after all."""
+        if at.pending <= (self._look_at if self._is_hopeful else LAST_LOOK):
+            return False
+        return self.record.costs.level(at.pending, at) <= self._allowance()
+
+    def _begin_growth(self, further: float) -> None:
+        """Begin a round with the chosen tree, or what the allowance suffices for.
+
+        Args:
+            further: seconds that the draft needs besides those of the plan.
+        """
+        plan = self._plan
+        depth = plan.tree.depth
+        if not self._is_safe:
+            # Half of it at a time, so that one wrong guess does not end all drafting.
+            allowance = self._allowance() - further
+            depth = plan.affordable_depth(allowance / 2)
+            depth = depth or min(plan.affordable_depth(allowance), 1)
+        self._growth = Growth(plan, self._rate, depth)
 
     def _replan(self) -> None:
-        """Choose the best tree by the measurements so far, and schedule the next choice."""
-        chances = self.rates.chances()
-        verify_seconds = self.costs.verify_seconds()
-        draft_seconds = self.costs.draft_seconds
-        plan = best_tree(chances, verify_seconds, draft_seconds, MAX_NODES)
-        rate = tokens_per_second(self._best_tree, chances, verify_seconds, draft_seconds)
-        if plan.tokens_per_second > MIN_GAIN * rate:
-            self._best_tree = plan.topology
+        """Choose the best tree by what is known, and schedule the next choice."""
+        costs = self.record.costs
+        at = self._at
+        check, level = costs.forwards(at)
+        first = self.rates.first()
+        chances = self.rates.chances(first.mean)
+        most = costs.most_nodes(at)
+        chains = RoundPlan.of(chain(min(MAX_CHAIN, most)), chances, check, level)
+        best = max(chains.best_cut(), best_tree(chances, check, level, most), key=_rate)
+        rate = tokens_per_second(self._tree, chances, check, level)
+        if best.tokens_per_second > MIN_GAIN * rate or len(self._tree) > most:
+            self._tree, rate = best
+        plan = PLAIN
+        if self._tree.depth < len(self._tree):
+            plan = RoundPlan.of(self._tree, chances, check, level)
+        elif self._tree:
+            plan = chains
+        decline = first.low / first.mean
+        self._is_safe = bool(self._tree) and plan.speedup(self._tree.depth, decline) > 1
+        self._is_hopeful = chains.best_speedup(first.high) > 1
+        self._plan = plan
+        self._rate = rate
+        self._planned_for = first.mean
         self._replan_at = self.rounds + REPLAN_EVERY
 
 
-Tuners = Callable[[int, int], TreeTuner]
-"""Maps the number of rows and the length of a prompt to the tuner of its answers."""
+def best_for(costs: Costs, chance: float) -> TreePlan:
+    """The best chain or tree for one row, if first choices are right with this chance and other
+    choices as often as usual."""
+    at = Situation(context=costs.target.curve.context, draft_context=costs.draft.curve.context)
+    check, level = costs.forwards(at)
+    chances = AnswerRates(HitRates()).chances(chance)
+    most = costs.most_nodes(at)
+    chains = RoundPlan.of(chain(min(MAX_CHAIN, most)), chances, check, level)
+    return max(chains.best_cut(), best_tree(chances, check, level, most), key=_rate)
 
 
-@dataclass(frozen=True)
-class _Record:
-    """The tuners of a target with one draft and one set of settings.
-
-    Attributes:
-        rates: how often draft tokens are correct, for all prompts.
-        tuners: by number of rows and bit length of the prompt's length.
-    """
-
-    rates: HitRates = field(default_factory=HitRates)
-    tuners: dict[tuple[int, int], TreeTuner] = field(default_factory=dict)
+def _rate(plan: TreePlan) -> float:
+    return plan.tokens_per_second
 
 
-# By target model, draft model and settings. Both models are weak keys, so that a record ends with
-# its models and a new model never inherits the record of an old one.
-_RECORDS: weakref.WeakKeyDictionary[Any, weakref.WeakKeyDictionary[Any, dict[Hashable, _Record]]]
-_RECORDS = weakref.WeakKeyDictionary()
-
-
-def tuner_of(
-    target_model: Any,
-    draft_model: Any,
-    settings: Hashable,
-    num_rows: int,
-    prompt_length: int,
-) -> TreeTuner:
-    """The tuner of a target and its draft, which keeps the measurements of earlier answers.
-
-    Hit rates are shared by all prompts. The cost of a round depends on how much context there is,
-    so each number of rows and each power of two of the prompt's length has its own tuner.
-
-    Args:
-        target_model: the model that verifies; only weakly referenced.
-        draft_model: the model that drafts, `target_model` itself for self-drafting; only weakly
-            referenced.
-        settings: all other values that change which tokens are drafted.
-        num_rows: number of rows of the batch.
-        prompt_length: number of tokens of the prompt, visual tokens included.
-    """
-    by_draft = _RECORDS.setdefault(target_model, weakref.WeakKeyDictionary())
-    by_settings = by_draft.setdefault(draft_model, {})
-    record = by_settings.setdefault(settings, _Record())
-    key = (num_rows, prompt_length.bit_length())
-    return record.tuners.setdefault(key, TreeTuner(record.rates))
-
-
-def _lower_quartile(values: Iterable[float]) -> float:
-    ordered = sorted(values)
-    return ordered[(len(ordered) - 1) // 4]
+def _first_choices(topology: Topology, path: Sequence[int]) -> int:
+    """How many nodes of a path, from the first level down, are first choices."""
+    parent = ROOT
+    for depth, node in enumerate(path):
+        if node != topology.children[parent][0]:
+            return depth
+        parent = node
+    return len(path)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from draftlens.core.errors import ConfigError
 from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
 from draftlens.decode.plan import make_schedule
-from draftlens.draft.tuner import TreeTuner, Tuners, tuner_of
+from draftlens.draft.records import Tuners, record_of
+from draftlens.draft.tuner import TreeTuner
 from draftlens.methods.base import Models
 from draftlens.models.backbone import Backbone
 from draftlens.models.pair import check_models
@@ -18,6 +18,10 @@ from draftlens.prune import make_pruner
 
 Tree = str | Sequence[Sequence[int]] | None
 
+AUTO = "auto"
+"""The name of the automatic tree."""
+DEFAULT_LENGTH = 5
+"""Length of a chain whose length is not given."""
 TREES = {"eagle": EAGLE_PATHS}
 SAMPLING_RULES = ("coupled", "rejection")
 
@@ -48,8 +52,11 @@ def check_choice(option: str, value: Any, choices: Sequence[str]) -> None:
         raise ConfigError(f"unknown {option} {value!r}; known: {', '.join(choices)}")
 
 
-def check_drafting(method: Any) -> None:
-    """Check the fields that all drafting methods share, and freeze a tree that is a list.
+def resolve_drafting(method: Any) -> None:
+    """Check the fields that all drafting methods share, and fill in those that are left out.
+
+    A length alone means a chain. Neither a length nor a tree means the automatic tree, or with
+    rejection sampling, which the automatic tree does not allow, a chain of `DEFAULT_LENGTH`.
 
     Args:
         method: a frozen dataclass with `num_speculative_tokens`, `tree` and `sampling_rule`.
@@ -57,35 +64,49 @@ def check_drafting(method: Any) -> None:
     Raises:
         ConfigError: a value makes no sense.
     """
-    gamma = method.num_speculative_tokens
-    if type(gamma) is not int or gamma < 1:
-        raise ConfigError(
-            f"num_speculative_tokens must be a whole number of at least 1, not {gamma!r}"
-        )
     check_choice("sampling_rule", method.sampling_rule, SAMPLING_RULES)
-    topology_of(method.tree, gamma)
-    if method.tree == "auto" and method.sampling_rule == "rejection":
+    length = method.num_speculative_tokens
+    tree = method.tree
+    if length is not None:
+        _check_length(length)
+        tree = None if tree == AUTO else tree
+    elif tree is None and method.sampling_rule == "rejection":
+        length = DEFAULT_LENGTH
+    elif tree is None:
+        tree = AUTO
+    if tree == AUTO and method.sampling_rule == "rejection":
         raise ConfigError(
             "tree 'auto' depends on measured times, and with 'rejection' so would the tokens: "
-            "use 'coupled'"
+            "use 'coupled', or name a tree or num_speculative_tokens"
         )
-    if isinstance(method.tree, (list, tuple)):
-        object.__setattr__(method, "tree", tuple(map(tuple, method.tree)))
+    if isinstance(tree, (list, tuple)):
+        topology_of(tree, length)
+        tree = tuple(map(tuple, tree))
+    object.__setattr__(method, "num_speculative_tokens", length)
+    object.__setattr__(method, "tree", tree)
+    topology_of(tree, length)
 
 
-def topology_of(tree: Tree, num_speculative_tokens: int) -> Topology:
+def _check_length(length: Any) -> None:
+    if type(length) is not int or length < 1:
+        raise ConfigError(
+            f"num_speculative_tokens must be a whole number of at least 1, not {length!r}"
+        )
+
+
+def topology_of(tree: Tree, num_speculative_tokens: int | None) -> Topology:
     """The tree that a draft grows, or the largest one of an automatic tree.
 
     Args:
         tree: None for a chain, a name, or a list of paths of ranks.
-        num_speculative_tokens: length of the chain.
+        num_speculative_tokens: length of the chain; None for `DEFAULT_LENGTH`.
 
     Raises:
         ConfigError: the name is unknown, or the paths are no tree.
     """
     if tree is None:
-        return chain(num_speculative_tokens)
-    if tree == "auto":
+        return chain(num_speculative_tokens or DEFAULT_LENGTH)
+    if tree == AUTO:
         return TreeTuner.limit
     if not isinstance(tree, str):
         return from_paths(tree)
@@ -106,9 +127,16 @@ def tuners_of(
         drafting: the model that drafts; the target itself if it drafts for itself.
         settings: everything else that changes how often guesses are right.
     """
-    if tree != "auto":
+    if tree != AUTO:
         return None
-    return partial(tuner_of, target.model, drafting.model, settings)
+    return lambda kind: TreeTuner(record_of(target, drafting, settings, kind))
+
+
+def timed_models(tree: Tree, target: Backbone, drafting: Backbone) -> tuple[Backbone, ...]:
+    """The models whose costs an automatic tree follows from; none for any other tree."""
+    if tree != AUTO:
+        return ()
+    return (target,) if drafting is target else (target, drafting)
 
 
 def draft_of(models: Models, described: str) -> Backbone:

@@ -11,9 +11,10 @@ from draftlens.draft import DraftModelReader, ModelDrafter
 from draftlens.methods.base import Models, name_of
 from draftlens.methods.parts import (
     Tree,
-    check_drafting,
     draft_of,
+    resolve_drafting,
     resolve_parts,
+    timed_models,
     topology_of,
     tuners_of,
 )
@@ -25,10 +26,12 @@ class SpeculativeDecoding:
     2023).
 
     Args:
-        num_speculative_tokens: γ, the length of the chain; not used with a tree.
-        tree: None for a chain, `"eagle"` for EAGLE's static tree of 25 nodes, `"auto"` for the tree
-            with the most expected tokens per second by the measurements so far (none at all if
-            drafting does not pay), or a list of paths of ranks such as ``[[0], [1], [0, 0]]``.
+        num_speculative_tokens: γ, the length of a chain. None leaves the choice to `tree`.
+        tree: `"auto"` for the chain or tree that is expected to be fastest by what forwards cost
+            and how often guesses are right (none at all if drafting does not pay), `"eagle"` for
+            EAGLE's static tree of 25 nodes, or a list of paths of ranks such as
+            ``[[0], [1], [0, 0]]``. None means a chain if a length is given, else `"auto"` (with
+            rejection sampling, which it does not allow, a chain of 5).
         sampling_rule: `"coupled"` (the tokens of plain sampling with the same seed) or
             `"rejection"` (the papers' rule: same distribution, other tokens, accepts a little
             more).
@@ -41,18 +44,20 @@ class SpeculativeDecoding:
     Example:
 
         >>> import draftlens
-        >>> draftlens.SpeculativeDecoding(num_speculative_tokens=3).tree is None
-        True
+        >>> draftlens.SpeculativeDecoding().tree
+        'auto'
+        >>> len(draftlens.SpeculativeDecoding(num_speculative_tokens=3).topology)
+        3
     """
 
-    num_speculative_tokens: int = 5
+    num_speculative_tokens: int | None = None
     tree: Tree = None
     sampling_rule: str = "coupled"
     schedule: str = "serial"
     prefill: Any = "full"
 
     def __post_init__(self) -> None:
-        check_drafting(self)
+        resolve_drafting(self)
         resolve_parts(self)
 
     @property
@@ -72,4 +77,5 @@ class SpeculativeDecoding:
             acceptance=self.sampling_rule,
             approximate=self.prefill.approximate,
             uses_draft=True,
+            timed=timed_models(self.tree, models.target, draft),
         )

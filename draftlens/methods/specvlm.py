@@ -14,9 +14,10 @@ from draftlens.methods.base import Models, name_of
 from draftlens.methods.parts import (
     Tree,
     check_choice,
-    check_drafting,
     draft_of,
+    resolve_drafting,
     resolve_parts,
+    timed_models,
     topology_of,
     tuners_of,
 )
@@ -29,7 +30,7 @@ class SpecVLM:
 
     Args:
         num_speculative_tokens, tree, sampling_rule, schedule, prefill: as for
-            `SpeculativeDecoding`; the tree is EAGLE's by default, as in the paper.
+            `SpeculativeDecoding`. The paper's tree is `"eagle"`.
         prune_ratio: r, the share of visual tokens that the draft does not read.
         pruner: which tokens these are: a name of `prune.PRUNERS`, a mapping of a name and options
             such as ``{"name": "dycoke", "group": 4}``, or a pruner.
@@ -50,8 +51,8 @@ class SpecVLM:
         RandomPruner(seed=3)
     """
 
-    num_speculative_tokens: int = 5
-    tree: Tree = "eagle"
+    num_speculative_tokens: int | None = None
+    tree: Tree = None
     sampling_rule: str = "coupled"
     prune_ratio: float = 0.9
     pruner: Any = "specvlm"
@@ -62,7 +63,7 @@ class SpecVLM:
     prefill: Any = "full"
 
     def __post_init__(self) -> None:
-        check_drafting(self)
+        resolve_drafting(self)
         if not isinstance(self.prune_ratio, (int, float)) or not 0 <= self.prune_ratio <= 1:
             raise ConfigError(f"prune_ratio is a share between 0 and 1, not {self.prune_ratio!r}")
         check_choice("positions", self.positions, POSITIONS)
@@ -100,4 +101,5 @@ class SpecVLM:
             pruning=pruning,
             approximate=self.prefill.approximate,
             uses_draft=not drafts_for_itself,
+            timed=timed_models(self.tree, models.target, reader.backbone),
         )

@@ -173,6 +173,14 @@ class Backbone:
         layout = read_layout(self.model, prepared.model_kwargs, visual, videos & ~pictures)
         return replace(prompt, layout=layout)
 
+    @torch.no_grad()
+    def text_prompt(self, ids: Tensor) -> Prompt:
+        """A prompt of text only, from its token ids ``[B, L]``, for checks and measurements."""
+        inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        no_pixels = torch.zeros_like(ids, dtype=torch.bool)
+        with self._lock.exclusive():
+            return build_prompt(self.name, self._language_inputs(inputs), self.embed, no_pixels)
+
     def new_cache(self, prompt: Prompt, room: int) -> KVCache:
         """An empty cache for a prompt and some further tokens.
 
@@ -418,31 +426,16 @@ def check_seam(backbone: Backbone) -> None:
     fork = Topology((ROOT, ROOT))
     relative = 1e-3 if stock.dtype == torch.float32 else 5e-2
     bound = relative * float(stock.abs().max().clamp_min(1e-6))
-    tiny = _TinyPrefill(backbone, ids[:, :2])
+    prompt = backbone.text_prompt(ids[:, :2])
+    cache = backbone.new_cache(prompt, room=4)
+    backbone.prefill(prompt, cache)
     mask = trees.attention_mask([2], trees.ancestors(fork, backbone.device))
     tokens = torch.tensor([[root, wrong, right]], device=backbone.device)
-    positions = tiny.prompt.positions(trees.depths(fork, backbone.device)[None])
-    seam = backbone.forward(tokens, positions, tiny.cache, mask)[:, 2]
+    positions = prompt.positions(trees.depths(fork, backbone.device)[None])
+    seam = backbone.forward(tokens, positions, cache, mask)[:, 2]
     difference = float((seam.to(stock.device) - stock).abs().max())
     if not difference <= bound:
         raise UnsupportedModelError(
             f"{backbone.name} computes other logits when its language model is called directly "
             f"(they differ by {difference:.3g}), so its answers could not be kept the same"
         )
-
-
-class _TinyPrefill:
-    """A prompt of a few text tokens and the cache that holds it.
-
-    Args:
-        backbone: reads the prompt.
-        ids: int64 ``[1, L]``.
-    """
-
-    def __init__(self, backbone: Backbone, ids: Tensor) -> None:
-        inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        no_pixels = torch.zeros_like(ids, dtype=torch.bool)
-        kwargs = backbone._language_inputs(inputs)
-        self.prompt = build_prompt(backbone.name, kwargs, backbone.embed, no_pixels)
-        self.cache = backbone.new_cache(self.prompt, room=4)
-        backbone.prefill(self.prompt, self.cache)

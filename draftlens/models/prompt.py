@@ -142,6 +142,14 @@ class Prompt:
             newlines = (self.embeds == newline.to(self.embeds)).all(-1)
         return cells(self.visual, self.position_ids, self.layout, newlines)
 
+    @property
+    def kind(self) -> str:
+        """What the prompt shows: `video`, `picture` or, without either, `text`."""
+        if not bool(self.visual.any()):
+            return "text"
+        is_video = self.layout.is_video
+        return "video" if is_video is not None and bool(is_video.any()) else "picture"
+
     def positions(self, steps: Tensor) -> Tensor:
         """Positions of answer tokens, int64 ``[..., B, T]``, from their indices in the answer,
         int64 ``[B, T]``."""

@@ -6,10 +6,21 @@ The search needs the chances that draft tokens are correct and the times of draf
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from draftlens.core.tree import EMPTY, ROOT, Topology, from_paths
+
+SEARCHED = 2
+"""Nodes among which a tree of limited depth is searched, relative to the size of the tree."""
+
+NARROW = (1, 2, 4)
+"""Nodes with children in each level of the narrow trees that are searched."""
+
+WIDTH_MATTERS = 1.2
+"""Narrow trees are searched if the widest level costs this many times what one node costs."""
 
 Path = tuple[int, ...]
 """A node of a tree: the rank of each draft token from the root to the node."""
@@ -70,26 +81,30 @@ def likeliest_paths(
 def best_tree(
     chances: Chances,
     verify_seconds: Callable[[int], float],
-    draft_seconds: float,
+    level_seconds: Callable[[int], float],
     max_nodes: int,
 ) -> TreePlan:
     """The tree with the highest expected tokens per second.
 
-    See :func:`tokens_per_second`. The empty tree is one of the candidates.
+    See :func:`tokens_per_second`. The empty tree is one of the candidates. The others consist of
+    the likeliest nodes within a depth and a width, so that a tree of other nodes may be a little
+    better.
 
     Args:
         chances: their length bounds the depth.
         verify_seconds: maps N to the seconds of a target forward over the last token and N draft
             tokens.
-        draft_seconds: seconds of one draft forward.
+        level_seconds: maps E to the seconds of a draft forward over E nodes of one level.
         max_nodes: number of nodes of the largest tree.
     """
+    check = [verify_seconds(count) for count in range(max_nodes + 1)]
+    level = [0.0, *map(level_seconds, range(1, max_nodes + 1))]
+    likeliest = likeliest_paths(chances, SEARCHED * max_nodes)
     best_paths: list[Path] = []
-    best_rate = 1 / verify_seconds(0)
-    for max_depth in range(1, len(chances[0]) + 1):
-        nodes = likeliest_paths(chances, max_nodes, max_depth)
-        rates = _rates(nodes, verify_seconds, draft_seconds)
-        for num_nodes, rate in enumerate(rates, 1):
+    best_rate = 1 / check[0]
+    for nodes in _candidates(likeliest, len(chances[0]), level):
+        nodes = nodes[:max_nodes]
+        for num_nodes, rate in enumerate(_rates(nodes, check, level), 1):
             if rate > best_rate:
                 best_paths = [node.path for node in nodes[:num_nodes]]
                 best_rate = rate
@@ -97,16 +112,47 @@ def best_tree(
     return TreePlan(topology, best_rate)
 
 
+def _candidates(
+    likeliest: Sequence[RankedPath], depth: int, level: Sequence[float]
+) -> Iterator[list[RankedPath]]:
+    """The likeliest nodes of trees of every depth and, where width costs something, of trees with
+    few nodes with children in each level."""
+    families = [likeliest]
+    if len(level) > 1 and level[-1] > WIDTH_MATTERS * level[1]:
+        families += [_narrow(likeliest, width) for width in NARROW]
+    for nodes in families:
+        for max_depth in range(1, depth + 1):
+            yield [node for node in nodes if len(node.path) <= max_depth]
+
+
+def _narrow(nodes: Sequence[RankedPath], width: int) -> list[RankedPath]:
+    """The nodes of the tree in which at most `width` nodes of each level have children."""
+    kept: list[RankedPath] = []
+    parents: set[Path] = set()
+    counts: Counter[int] = Counter()
+    for node in nodes:
+        parent = node.path[:-1]
+        if parent not in parents:
+            if counts[len(parent)] == width:
+                continue
+            counts[len(parent)] += 1
+            parents.add(parent)
+        kept.append(node)
+    return kept
+
+
 def tokens_per_second(
     topology: Topology,
     chances: Chances,
     verify_seconds: Callable[[int], float],
-    draft_seconds: float,
+    level_seconds: Callable[[int], float],
 ) -> float:
     """Expected tokens per second of rounds with a given tree: eq. 3 of SpecVLM for trees.
 
-    A round with N nodes and depth D is expected to emit 1 + the sum of the chances of all nodes
-    (the bonus token included) and takes ``verify_seconds(N) + D * draft_seconds``.
+    A round with N nodes is expected to emit 1 + the sum of the chances of all nodes (the bonus
+    token included). It takes ``verify_seconds(N)`` and, for every level that has children below it,
+    ``level_seconds(E)`` for its E nodes with children; the root is the first of these levels. The
+    chances of the last depth stand for all below it.
     """
     chance = {ROOT: 1.0}
     paths: dict[int, Path] = {ROOT: ()}
@@ -117,24 +163,43 @@ def tokens_per_second(
         for rank, node in enumerate(children):
             chance[node] = chance[parent] * row[rank]
             paths[node] = (*prefix, rank)
-    seconds = verify_seconds(len(topology)) + topology.depth * draft_seconds
-    return sum(chance.values()) / seconds
+    drafting = sum(level_seconds(width) for width in level_widths(topology))
+    return sum(chance.values()) / (verify_seconds(len(topology)) + drafting)
+
+
+@lru_cache
+def level_widths(topology: Topology) -> tuple[int, ...]:
+    """Nodes with children by level, the root's level first: the widths of the draft's forwards."""
+    counts = Counter(0 if node == ROOT else topology.depths[node] for node in topology.inner)
+    return tuple(counts[depth] for depth in range(topology.depth))
 
 
 def _rates(
-    nodes: Sequence[RankedPath], verify_seconds: Callable[[int], float], draft_seconds: float
+    nodes: Sequence[RankedPath], check: Sequence[float], level: Sequence[float]
 ) -> Iterator[float]:
-    """Expected tokens per second of the trees of the first node, the first two nodes, and so on."""
+    """Expected tokens per second of the trees of the first node, the first two nodes, and so on.
+
+    Args:
+        nodes: the most likely first, parents before their children.
+        check: seconds of a verification by number of draft tokens.
+        level: seconds of a draft forward by number of nodes.
+    """
     expected_tokens = 1.0
-    depth = 0
-    for num_nodes, node in enumerate(nodes, 1):
-        expected_tokens += node.chance
-        depth = max(depth, len(node.path))
-        yield expected_tokens / (verify_seconds(num_nodes) + depth * draft_seconds)
+    drafting = 0.0
+    widths = [0] * len(check)
+    for num_nodes, (chance, path) in enumerate(nodes, 1):
+        expected_tokens += chance
+        if path[-1] == 0:  # the first child of its parent, which the draft now forwards
+            depth = len(path) - 1
+            width = widths[depth] + 1
+            widths[depth] = width
+            drafting += level[width] - level[width - 1]
+        yield expected_tokens / (check[num_nodes] + drafting)
 
 
 def _chances_after(chances: Chances, prefix: Path) -> Sequence[float]:
     """Chances by rank of the draft tokens that follow a path."""
     after_first_choice = not prefix or prefix[-1] == 0
     branch = 0 if after_first_choice else 1
-    return chances[branch][len(prefix)]
+    table = chances[branch]
+    return table[min(len(prefix), len(table) - 1)]

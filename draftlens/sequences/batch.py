@@ -40,6 +40,11 @@ class Batch:
         """Whether any row uses rejection sampling, which needs the draft's probabilities."""
         return any(rule.rejects for rule in self.rules)
 
+    @property
+    def is_greedy(self) -> bool:
+        """Whether every row chooses the token with the best logit of the model itself."""
+        return not any(rule.do_sample or rule.processors for rule in self.rules)
+
     def roots(self, device: torch.device) -> Tensor:
         """Last emitted tokens, the roots of the next draft trees, int64 ``[B, 1]``."""
         return torch.tensor([[h.last_token] for h in self.histories], device=device)

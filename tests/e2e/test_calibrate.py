@@ -126,11 +126,6 @@ def test_masses_that_do_equally_well_have_no_best(run: Any) -> None:
             ["--speculative-config", '{"prune_ratio": 2}'],
             "prune_ratio is a share between 0 and 1, not 2",
         ),
-        (
-            ["--speculative-config", '{"tree": "auto"}'],
-            "tree 'auto' depends on measured times, and so would the attention_mass: use 'eagle', "
-            "null or a list of paths",
-        ),
         (["--speculative-config", '{"prune_ratio": 0}'], "prune_ratio 0 leaves nothing to choose"),
         (
             ["--speculative-config", '{"prune_ratio": 1.0}'],

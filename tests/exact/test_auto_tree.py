@@ -1,13 +1,16 @@
-"""With `tree="auto"` the tokens are those of stock `generate`, whatever trees the timings choose.
+"""With `tree="auto"` the tokens are those of stock `generate`, whatever is chosen.
 
-The tuner receives the timings of a simulated machine, on which drafting and verifying are sometimes
-cheap and sometimes expensive. So it chooses trees of many sizes, and sometimes the empty tree.
+Most tests replace the choices by random ones: trees of all sizes and none, other trees after the
+draft has read what it lacked, growth that ends at any level, and fewer levels verified than were
+grown. One lets the real tuner choose by the timings of a simulated machine.
 """
 
 from __future__ import annotations
 
+import random
 import weakref
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -16,10 +19,13 @@ from stock import NEW, draft, reference, staggered, stock, target
 
 import draftlens
 from draftlens.core.proposal import DraftTree, Verdict
-from draftlens.core.tree import EMPTY, Topology, cut
+from draftlens.core.tree import EAGLE_PATHS, EMPTY, Topology, chain, cut, from_paths
 from draftlens.decode.session import Session
-from draftlens.draft import tuner
-from draftlens.draft.tuner import TreeTuner
+from draftlens.draft import records, tuner
+from draftlens.draft.live_costs import LiveCosts
+from draftlens.draft.tuner import Situation, TreeTuner
+from draftlens.models import Backbone
+from draftlens.ops.cost_curve import CostCurve
 
 HALF = {"method": "specvlm", "prune_ratio": 0.5}
 GUESSERS: dict[str, dict[str, Any]] = {
@@ -30,80 +36,113 @@ GUESSERS: dict[str, dict[str, Any]] = {
 """A draft model that reads all tokens or half of them, or the target itself with each source of
 keys and values."""
 
+TREES = (
+    EMPTY,
+    chain(1),
+    chain(2),
+    chain(5),
+    chain(9),
+    from_paths([[0], [1]]),
+    from_paths([[0], [1], [0, 0], [1, 0], [0, 0, 0], [0, 0, 1]]),
+    from_paths(EAGLE_PATHS),
+)
+
 STEP = (0.01, 0.2, 0.001, 0.05, 0.01, 0.2, 0.001, 50.0, 0.05)
-"""Seconds of a draft step, one for each round in turn. Drafting is expensive when the tuner first
-chooses, after eight rounds."""
+"""Seconds of a draft step, one for each round in turn."""
 
 NODE = (0.001, 0.05, 0.005, 0.02, 0.1)
 """Seconds for each verified draft token, in addition to one for each verification."""
 
 ANSWERS = 3
-"""Answers of each pair, one after the other; the tuner keeps its measurements."""
+"""Answers of each pair, one after the other."""
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 every_guesser = pytest.mark.parametrize("guesser", GUESSERS)
 
 
-class RecordedTrees:
-    """The trees of a test by round: those that the tuner chose and those that were checked."""
-
-    def __init__(self) -> None:
-        self.chosen: list[Topology] = []
-        self.checked: list[Topology] = []
+class Checked(list[Topology]):
+    """The trees that were checked, one for each round."""
 
     def assert_varied(self) -> None:
-        """Every chosen tree was checked, cut to the room for it; the trees differ and one of them
-        is empty."""
-        assert self.checked == [
-            cut(tree, at.depth) for tree, at in zip(self.chosen, self.checked, strict=True)
-        ]
-        assert EMPTY in self.chosen
-        assert len(set(self.chosen)) >= 8
-        changes = [one != other for one, other in zip(self.chosen, self.chosen[1:], strict=False)]
+        """They differ from round to round, and some are empty."""
+        assert EMPTY in self
+        assert len(set(self)) >= 6
+        changes = [one != other for one, other in pairwise(self)]
         assert sum(changes) >= 10
 
 
 @pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> RecordedTrees:
-    """Tuners without measurements, with short intervals and simulated timings."""
-    trees = RecordedTrees()
-    choose, drafted, judged = TreeTuner.tree, TreeTuner.drafted, TreeTuner.judged
+def checked(monkeypatch: pytest.MonkeyPatch) -> Checked:
+    """Records are empty, and the trees that are checked are collected."""
+    trees = Checked()
     check = Session.check
 
-    def choose_tree(self: TreeTuner) -> Topology:
-        trees.chosen.append(choose(self))
-        return trees.chosen[-1]
-
-    def record_draft(self: TreeTuner, topology: Topology, seconds: float) -> None:
-        drafted(self, topology, STEP[(len(trees.chosen) - 1) % len(STEP)] * topology.depth)
-
-    def record_check(
-        self: TreeTuner, topology: Topology, paths: Sequence[Sequence[int]], seconds: float
-    ) -> None:
-        judged(self, topology, paths, 1 + NODE[self.rounds % len(NODE)] * len(topology))
-
     def check_tree(self: Session, tree: DraftTree) -> Verdict:
-        trees.checked.append(tree.topologies[0])
+        trees.append(tree.topologies[0])
         return check(self, tree)
 
-    monkeypatch.setattr(tuner, "_RECORDS", weakref.WeakKeyDictionary())
-    constants = {
-        "TIMING_WINDOW": 1,
-        "REPLAN_EVERY": 2,
-        "EXPLORE_EVERY": 2,
-        "MAX_BACKOFF": 5,
-        "MIN_GAIN": 0,
-    }
-    for name, value in constants.items():
-        monkeypatch.setattr(tuner, name, value)
-    for name, method in {
-        "tree": choose_tree,
-        "drafted": record_draft,
-        "judged": record_check,
-    }.items():
-        monkeypatch.setattr(TreeTuner, name, method)
     monkeypatch.setattr(Session, "check", check_tree)
+    monkeypatch.setattr(records, "_RECORDS", weakref.WeakKeyDictionary())
     return trees
+
+
+@pytest.fixture
+def random_choices(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> Checked:
+    """All choices of tuners are random."""
+    rng = random.Random(1)
+    grown = [0]
+
+    def tree(self: TreeTuner, at: Situation) -> Topology:
+        return rng.choice(TREES)
+
+    def caught_up(self: TreeTuner, hits: int, misses: int) -> Topology:
+        grown[0] = 0
+        return rng.choice(TREES)
+
+    def grow(self: TreeTuner, confidences: Sequence[float]) -> bool:
+        assert all(0 <= value <= 1.0001 for value in confidences)
+        grown[0] += 1
+        return rng.random() < 0.8
+
+    def kept_depth(self: TreeTuner) -> int:
+        return rng.randint(0, grown[0]) if rng.random() < 0.3 else grown[0]
+
+    monkeypatch.setattr(TreeTuner, "tree", tree)
+    monkeypatch.setattr(TreeTuner, "caught_up", caught_up)
+    monkeypatch.setattr(TreeTuner, "grown", grow)
+    monkeypatch.setattr(TreeTuner, "kept_depth", property(kept_depth))
+    return checked
+
+
+@pytest.fixture
+def simulated_timings(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> Checked:
+    """The real tuner with the timings of a machine on which drafting is cheap at some times and
+    expensive at others. Nothing limits its explorations."""
+    drafted, judged = TreeTuner.drafted, TreeTuner.judged
+
+    def record_draft(self: TreeTuner, widths: Sequence[int], seconds: float) -> None:
+        drafted(self, widths, STEP[self.rounds % len(STEP)] * len(widths))
+
+    def record_check(
+        self: TreeTuner,
+        topology: Topology,
+        paths: Sequence[Sequence[int]],
+        seconds: float,
+        confidences: Sequence[Sequence[float]] = (),
+    ) -> None:
+        seconds = 1 + NODE[self.rounds % len(NODE)] * len(topology)
+        judged(self, topology, paths, seconds, confidences)
+
+    def live_costs(backbone: Backbone, other: Backbone | None = None) -> LiveCosts:
+        seconds = 1.0 if other is None else 0.1
+        return LiveCosts(CostCurve((1, 256), (seconds, seconds)))
+
+    monkeypatch.setattr(records, "_live_costs", live_costs)
+    for name, value in {"REPLAN_EVERY": 2, "MIN_GAIN": 0, "EXPLORED_SHARE": 100}.items():
+        monkeypatch.setattr(tuner, name, value)
+    monkeypatch.setattr(TreeTuner, "drafted", record_draft)
+    monkeypatch.setattr(TreeTuner, "judged", record_check)
+    return checked
 
 
 def open_stream(
@@ -125,18 +164,18 @@ def open_stream(
 
 @every_family
 @every_guesser
-def test_greedy(family: Family, guesser: str, recorded: RecordedTrees) -> None:
+def test_greedy(family: Family, guesser: str, random_choices: Checked) -> None:
     """All answers, one after the other, are exact."""
     for _ in range(ANSWERS):
         result = open_stream(family, guesser).run()
         assert result.tokens == reference(family, family.richest)
         assert result.lossless
         assert 0 < result.stats.accepted < result.stats.drafted
-    recorded.assert_varied()
+    random_choices.assert_varied()
 
 
 @every_family
-def test_coupled_sampling(family: Family, recorded: RecordedTrees) -> None:
+def test_coupled_sampling(family: Family, random_choices: Checked) -> None:
     """The tokens are those of plain sampling with the same seed; guessers alternate."""
     options = {
         "do_sample": True,
@@ -147,34 +186,34 @@ def test_coupled_sampling(family: Family, recorded: RecordedTrees) -> None:
     }
     plain = draftlens.generate(target(family), inputs(family, family.richest), **options)
     assert len({tuple(row) for row in plain.tokens}) == len(plain.tokens)
-    recorded.checked.clear()
+    random_choices.clear()
     guesser = list(GUESSERS)[FAMILIES.index(family) % len(GUESSERS)]
     for _ in range(ANSWERS):
         result = open_stream(family, guesser, **options).run()
         assert result.tokens == plain.tokens
         assert 0 < result.stats.accepted < result.stats.drafted
-    recorded.assert_varied()
+    random_choices.assert_varied()
 
 
 @every_family
 def test_a_model_that_drafts_for_itself_from_all_tokens_is_always_right(
-    family: Family, recorded: RecordedTrees
+    family: Family, random_choices: Checked
 ) -> None:
-    """Every level of every tree is accepted, also after rounds without a draft."""
+    """Every level of every tree is accepted, also after rounds without a draft and after levels
+    that were grown and not verified."""
     guesser = ("prefill", "gather", "sparse")[FAMILIES.index(family) % 3]
     for _ in range(ANSWERS):
+        random_choices.clear()
         result = open_stream(family, guesser, {"prune_ratio": 0}).run()
         assert result.tokens == reference(family, family.richest)
         rows = result.stats.first
-        assert result.stats.accepted == rows * sum(tree.depth for tree in recorded.checked)
-        recorded.checked.clear()
-    off = recorded.chosen.index(EMPTY)
-    assert any(recorded.chosen[off:])
+        assert result.stats.accepted == rows * sum(tree.depth for tree in random_choices)
+    assert any(random_choices)
 
 
 @pytest.mark.parametrize("name", ["llava_onevision", "qwen3_vl", "internvl"])
 @pytest.mark.parametrize("guesser", ["speculative", "prefill"])
-def test_rows_end_at_different_times(name: str, guesser: str, recorded: RecordedTrees) -> None:
+def test_rows_end_at_different_times(name: str, guesser: str, random_choices: Checked) -> None:
     """One row ends early, one late and one never. A paused draft has no pending tokens for rows
     that have ended."""
     family = next(family for family in FAMILIES if family.name == name)
@@ -190,4 +229,65 @@ def test_rows_end_at_different_times(name: str, guesser: str, recorded: Recorded
                 rows = zip(drafter.model.pending, stream.session.sequences, strict=True)
                 assert all(len(tokens) == 1 for tokens, row in rows if row.finished)
         assert stream.result.tokens == expected
-    recorded.assert_varied()
+    random_choices.assert_varied()
+
+
+@every_family
+def test_the_real_choices(family: Family, simulated_timings: Checked) -> None:
+    """The tuner itself chooses, by timings that change; guessers alternate."""
+    guesser = list(GUESSERS)[FAMILIES.index(family) % len(GUESSERS)]
+    for _ in range(ANSWERS):
+        result = open_stream(family, guesser).run()
+        assert result.tokens == reference(family, family.richest)
+        assert 0 < result.stats.accepted < result.stats.drafted
+    assert len(set(simulated_timings)) >= 3
+
+
+def test_a_tuner_is_asked_about_what_the_draft_has_done(
+    checked: Checked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The situation names rows, cached tokens, pending tokens and the length that is left, and the
+    widths are those of the draft's forwards."""
+    family = FAMILIES[0]
+    asked: list[Situation] = []
+    widths: list[Sequence[int]] = []
+    drafted = TreeTuner.drafted
+
+    def tree(self: TreeTuner, at: Situation) -> Topology:
+        asked.append(at)
+        self._at = at
+        return chain(2) if len(asked) % 2 else EMPTY
+
+    def record(self: TreeTuner, given: Sequence[int], seconds: float) -> None:
+        widths.append(list(given))
+        drafted(self, given, seconds)
+
+    monkeypatch.setattr(TreeTuner, "tree", tree)
+    monkeypatch.setattr(TreeTuner, "caught_up", lambda self, hits, misses: chain(2))
+    monkeypatch.setattr(TreeTuner, "grown", lambda self, confidences: True)
+    monkeypatch.setattr(TreeTuner, "kept_depth", property(lambda self: 2))
+    monkeypatch.setattr(TreeTuner, "drafted", record)
+    result = open_stream(family, "speculative").run()
+    rows = result.stats.first
+    assert {at.rows for at in asked} == {rows}
+    assert asked[0].remaining == NEW - 1
+    assert asked[0].pending == 1
+    assert [at.context for at in asked] == sorted(at.context for at in asked)
+    for number, (at, round_widths) in enumerate(zip(asked, widths, strict=True)):
+        depth = 0 if number % 2 else min(2, at.remaining - 1)
+        assert round_widths == [rows * at.pending, rows][:depth]
+    assert max(at.pending for at in asked[2::2]) >= 2  # a round without a draft leaves tokens
+    assert sum(map(len, widths)) == result.stats.draft_forwards
+
+
+def test_trees_are_cut_to_the_room_for_them(
+    checked: Checked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TreeTuner, "tree", lambda self, at: chain(9))
+    monkeypatch.setattr(TreeTuner, "caught_up", lambda self, hits, misses: chain(9))
+    monkeypatch.setattr(TreeTuner, "grown", lambda self, confidences: True)
+    monkeypatch.setattr(TreeTuner, "kept_depth", property(lambda self: 9))
+    family = FAMILIES[0]
+    result = open_stream(family, "speculative", max_new_tokens=6).run()
+    assert result.tokens == [row[:6] for row in reference(family, family.richest)]
+    assert checked[0] == cut(chain(9), 4)

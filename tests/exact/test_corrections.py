@@ -20,8 +20,8 @@ from transformers import (
 
 import draftlens
 from draftlens import callers
-from draftlens.core.tree import EMPTY, Topology, chain
-from draftlens.draft.tuner import WIDE_TREE, TreeTuner
+from draftlens.core.tree import EAGLE_PATHS, EMPTY, Topology, chain, from_paths
+from draftlens.draft.tuner import Situation, TreeTuner
 from draftlens.measure.stock import run_stock
 from draftlens.models import backbone as backbones
 from draftlens.models.backbone import Backbone
@@ -310,20 +310,27 @@ def test_a_long_pause_of_drafting(monkeypatch: pytest.MonkeyPatch) -> None:
     """One row has ended, the other one then gains many tokens that the draft has not read, and the
     pass that makes up for them is wider than all that is left for the first row."""
     length, pause = 120, 70
+    eagle = from_paths(EAGLE_PATHS)
     given = inputs(FAMILY, "text", rows=(2, 1))
     words = {key: value.clone() for key, value in given.items()}
     words["input_ids"][1, -9:] = words["input_ids"][1, -9:].flip(0)  # the draft reads another text
     stream: Any = None
     paused = 0
 
-    def tree(self: TreeTuner) -> Topology:
+    def tree(self: TreeTuner, at: Situation) -> Topology:
         nonlocal paused
         if not stream.session.sequences[0].finished:
             return chain(6)
         paused += 1
-        return EMPTY if paused <= pause else WIDE_TREE
+        return EMPTY if paused <= pause else eagle
+
+    def caught_up(self: TreeTuner, hits: int, misses: int) -> Topology:
+        return eagle if paused else chain(6)
 
     monkeypatch.setattr(TreeTuner, "tree", tree)
+    monkeypatch.setattr(TreeTuner, "caught_up", caught_up)
+    monkeypatch.setattr(TreeTuner, "grown", lambda self, confidences: True)
+    monkeypatch.setattr(TreeTuner, "kept_depth", property(lambda self: 6))
     stream = draftlens.stream(
         target(FAMILY),
         given,

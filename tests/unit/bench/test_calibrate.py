@@ -12,7 +12,7 @@ import pytest
 from draftlens import SpecVLM
 from draftlens.bench.calibrate import MASSES, Calibration, calibrate
 from draftlens.core.errors import ConfigError
-from draftlens.methods import with_option
+from draftlens.methods import from_dict, to_dict, with_option
 
 METHOD = SpecVLM(
     prune_ratio=0.7,
@@ -105,7 +105,6 @@ def test_masses_are_tenths_from_nothing_to_all() -> None:
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"tree": "auto", "sampling_rule": "coupled"}, "tree 'auto' depends on measured times"),
         ({"prune_ratio": 0}, "prune_ratio 0 leaves nothing to choose"),
         ({"prune_ratio": 1.0}, "prune_ratio 1 leaves nothing to choose"),
         ({"pruner": "grid"}, "with pruner specvlm"),
@@ -116,3 +115,12 @@ def test_methods_without_a_best_mass_are_refused(fields: dict[str, Any], sentenc
     with pytest.raises(ConfigError, match=sentence):
         calibrate(asked, [], replace(METHOD, **fields))
     assert not asked.asked
+
+
+def test_the_automatic_tree_which_depends_on_times_is_replaced_by_that_of_eagle() -> None:
+    asked: Any = Told({("a", mass): 1.0 for mass in MASSES})
+    clip: Any = "a"
+    method = from_dict({"method": "specvlm"})
+    assert to_dict(method)["tree"] == "auto"
+    calibrate(asked, [clip], method)
+    assert {to_dict(used)["tree"] for _, used, _ in asked.asked} == {"eagle"}

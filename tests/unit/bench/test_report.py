@@ -157,7 +157,8 @@ def of_methods(methods: dict[str, Any], sweep: dict[str, tuple[Any, ...]]) -> di
     return {"run": run, **summarize(store, chosen, ["g"])}
 
 
-HALF, MOST = {"method": "specvlm", "prune_ratio": 0.5}, {"method": "specvlm", "prune_ratio": 0.9}
+CHAIN_OR_EAGLE = {"method": "specvlm", "tree": "eagle", "num_speculative_tokens": 5}
+HALF, MOST = {**CHAIN_OR_EAGLE, "prune_ratio": 0.5}, {**CHAIN_OR_EAGLE, "prune_ratio": 0.9}
 
 
 @pytest.mark.parametrize("methods", [{"most": MOST, "half": HALF}, {"half": HALF, "most": MOST}])
@@ -206,7 +207,7 @@ def test_a_sweep_does_not_draw_the_methods_of_another() -> None:
 
 def test_a_variant_of_one_field_may_be_a_point_of_anothers_line() -> None:
     """It is what a sweep of the other method's ratio would have measured, and therefore did not."""
-    two = {"method": "specvlm", "prune_ratio": 0.5, "num_speculative_tokens": 2}
+    two = {**HALF, "num_speculative_tokens": 2}
     summary = of_methods(
         {"most": MOST, "two": two}, {"num_speculative_tokens": (2,), "prune_ratio": (0.9, 1)}
     )

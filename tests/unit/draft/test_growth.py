@@ -68,7 +68,8 @@ def test_every_node_has_the_history_of_its_own_path(name: str, processors: str, 
     logits = torch.randn(VOCAB, VOCAB, generator=torch.Generator().manual_seed(seed))
     rule = SamplingRule(PROCESSORS[processors])
     batch = batch_of(sequences(PROMPT, ANSWERS, rule))
-    tree = grow(Table(logits, batch), topology, batch, CPU)
+    table = Table(logits, batch)
+    tree = grow(table, topology, batch, table.catch_up(batch.steps(CPU)))
     tokens = tree.tokens.tolist()
     for row in range(len(ANSWERS)):
         for node, parent in enumerate(topology.parents):
@@ -83,6 +84,7 @@ def test_processors_matter() -> None:
     grown = []
     for processors in PROCESSORS.values():
         batch = batch_of(sequences(PROMPT, ANSWERS, SamplingRule(processors)))
-        tree = grow(Table(logits, batch), TREES["wide"], batch, CPU)
+        table = Table(logits, batch)
+        tree = grow(table, TREES["wide"], batch, table.catch_up(batch.steps(CPU)))
         grown.append(tree.tokens.tolist())
     assert grown[0] != grown[1] != grown[2] != grown[0]

@@ -16,6 +16,7 @@ from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.tree import EAGLE_PATHS, EMPTY, ROOT, Topology, chain, cut, from_paths
 from draftlens.draft import DraftModelReader, ModelDrafter, TargetContext, model_drafter
 from draftlens.draft.growth import levels
+from draftlens.draft.tuner import Situation
 from draftlens.models import KVCache, Prompt
 from draftlens.ops.sampling import SamplingRule
 from draftlens.sequences import Sequence
@@ -238,34 +239,119 @@ def test_the_draft_speaks_the_vocabulary_of_the_target(vocab: int) -> None:
     assert propose(drafter, rows, 2).tokens.max() < min(vocab, 10)
 
 
+class ScriptedTuner:
+    """A tuner that wants a chain of three, of which it verifies as many levels as are grown."""
+
+    def __init__(self, levels: int = 3) -> None:
+        self.levels = levels
+        self.told: list[Any] = []
+        self.confidences: list[list[float]] = []
+
+    @property
+    def kept_depth(self) -> int:
+        return min(len(self.confidences), self.levels)
+
+    def tree(self, at: Situation) -> Topology:
+        self.told = [at]
+        self.confidences = []
+        return chain(3)
+
+    def caught_up(self, hits: int, misses: int) -> Topology:
+        self.told.append((hits, misses))
+        return chain(3)
+
+    def grown(self, confidences: list[float]) -> bool:
+        self.confidences.append(confidences)
+        return len(self.confidences) < self.levels
+
+    def drafted(self, *given: Any) -> None:
+        self.told.append(given)
+
+    def judged(self, *given: Any) -> None:
+        self.told.append(given)
+
+
 def test_a_tuner_is_told_what_drafting_and_checking_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And, of the rows that go on, what was right; it is asked for by the prompt's rows and
-    length."""
-    now, told, asked = [0.0], list[Any](), list[Any]()
+    """And, of the rows that go on, what was right and how sure the draft was. It is asked for by
+    the kind of prompt."""
+    now, asked = [0.0], list[Any]()
     forward = Scripted.forward
 
     def slow(self: Scripted, *given: Any) -> Tensor:
         now[0] += 1
         return forward(self, *given)
 
-    tuner = SimpleNamespace(
-        tree=lambda: chain(3),
-        drafted=lambda *given: told.append(given),
-        judged=lambda *given: told.append(given),
-    )
+    tuner = ScriptedTuner()
     monkeypatch.setattr(Scripted, "forward", slow)
     monkeypatch.setattr(model_drafter, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    drafter, rows = begun(chain(9), tuners=lambda *shape: asked.append(shape) or tuner)
-    assert asked == [(2, 3)]
+    drafter, rows = begun(chain(9), tuners=lambda kind: asked.append(kind) or tuner)
+    assert asked == ["text"]
+    cached = 3
     for budget, depth in ((9, 3), (2, 2), (0, 0)):
-        told.clear()
         propose(drafter, rows, budget)
         now[0] += 50  # the target checks
         rows[1].finished = budget == 2
         path = (0,) if depth else ()
+        length = rows[0].tokens
+        at = Situation(2, 3 + len(length), cached, len(drafter.model.pending[0]), budget + 1)
         tell(drafter, rows, Verdict((path, path), ((3,) * (len(path) + 1),) * 2))
         running = [path] if budget == 2 else [path, path]
-        assert told == [(chain(depth), depth), (chain(depth), running, 50)]
+        sure = [[row[index] for row in tuner.confidences] for index in range(len(running))]
+        widths = [2] * depth
+        agreement = [(0, 0)] if depth else []
+        assert tuner.told == [
+            at,
+            *agreement,
+            (widths, len(widths)),
+            (chain(depth), running, 50, sure),
+        ]
+        cached = max(cache_of(drafter).lengths)
+
+
+def test_growth_ends_where_the_tuner_ends_it() -> None:
+    """What was forwarded and accepted is kept, also if its level was not verified."""
+    tuner = ScriptedTuner(levels=2)
+    drafter, rows = begun(chain(9), tuners=lambda kind: tuner)
+    tree = propose(drafter, rows, 9)
+    assert tree.topologies == (chain(2), chain(2))
+    assert tree.tokens.tolist() == [[3, 4], [7, 8]]
+    assert drafter.forwards == 2
+    tell(drafter, rows, Verdict(((0, 1), (0,)), ((3, 4, 5), (7, 9))))
+    assert held(drafter, 0) == [0, 0, 1, 2, 3]
+    assert drafter.model.pending == [[4, 5], [9]]
+    tuner.levels = 1
+    tuner.grown = lambda confidences: not tuner.confidences.append(confidences)  # type: ignore[method-assign, func-returns-value]
+    tree = propose(drafter, rows, 9)
+    assert tree.topologies[0] == chain(1)
+    assert drafter.forwards == 2 + 3
+    tell(drafter, rows, Verdict(((0,), ()), ((6, 8), (1,))))
+    assert held(drafter, 0) == [0, 0, 1, 2, 3, 4, 5, 6]
+    assert drafter.model.pending == [[8], [1]]
+
+
+def test_a_tuner_may_give_up_after_the_draft_has_caught_up() -> None:
+    tuner = ScriptedTuner()
+    tuner.caught_up = lambda hits, misses: EMPTY  # type: ignore[method-assign]
+    drafter, rows = begun(chain(9), tuners=lambda kind: tuner)
+    tree = propose(drafter, rows, 9)
+    assert tree.topologies == (EMPTY, EMPTY)
+    tell(drafter, rows, Verdict(((), ()), ((9,), (4,))))
+    assert held(drafter, 0) == [0, 0, 1, 2]
+    assert drafter.model.pending == [[9], [4]]
+
+
+@pytest.mark.parametrize(
+    ("pending", "agreement"),
+    [([[2, 3, 4], [6, 7, 9]], (3, 1)), ([[2, 3], [6]], (1, 0)), ([[2], [6]], (0, 0))],
+)
+def test_late_tokens_tell_what_the_draft_would_have_guessed(
+    pending: list[list[int]], agreement: tuple[int, int]
+) -> None:
+    drafter, _ = begun(chain(1))
+    drafter.model.begin_round()
+    drafter.model.pending = pending
+    drafter.model.catch_up(torch.tensor([[3], [3]]))
+    assert drafter.model.agreement == agreement
 
 
 def joined(drafter: ModelDrafter, rows: list[Sequence], *answers: list[int]) -> None:

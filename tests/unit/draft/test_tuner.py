@@ -1,256 +1,251 @@
-"""The tuner chooses trees by its measurements. tests/exact shows that answers never change."""
+"""The choices of the automatic tree, on simulated machines whose costs are known."""
 
 from __future__ import annotations
 
-import gc
-import random
-import weakref
-from collections import Counter
-from dataclasses import dataclass, replace
-
 import pytest
 
-from draftlens.core.tree import EMPTY, ROOT, Topology
-from draftlens.draft import tuner as tuner_module
+from benchmarks.simulation import Machine, drawn_text, plain_seconds, play_fixed, play_tuner
+from draftlens.core.tree import EMPTY, Topology, chain, from_paths
 from draftlens.draft.hit_rates import HitRates
+from draftlens.draft.live_costs import LiveCosts
 from draftlens.draft.tuner import (
-    EXPLORE_EVERY,
-    EXPLORE_TREES,
+    EXPLORED_SHARE,
+    MAX_CHAIN,
     MAX_NODES,
-    MIN_GAIN,
-    REPLAN_EVERY,
-    TIMING_WINDOW,
     Costs,
+    Record,
+    Situation,
     TreeTuner,
-    tuner_of,
+    best_for,
 )
-from draftlens.ops.tree_search import best_tree, tokens_per_second
+from draftlens.ops.cost_curve import CostCurve
+
+FLAT = CostCurve((1, 64), (1.0, 1.0))
+STAIRS = CostCurve((1, 3, 6, 9, 64), (1.0, 1.1, 2.2, 3.0, 3.2))
 
 
-class Model:
-    """Takes the place of a target or a draft."""
+def scaled(curve: CostCurve, factor: float) -> CostCurve:
+    return CostCurve(curve.widths, tuple(factor * seconds for seconds in curve.seconds))
 
 
-@dataclass(frozen=True)
-class Machine:
-    """A simulated machine.
-
-    Verifying N draft tokens takes 1 + `check` * N seconds and a draft forward takes `step` seconds.
-    Draft tokens of rank r are correct with chance `chances[r]`. A size may be slower at its second
-    timing: `slow` is (size, factor)."""
-
-    chances: tuple[float, ...]
-    check: float
-    step: float
-    slow: tuple[int, float] = (-1, 1)
-
-    def play(self, tuner: TreeTuner, rounds: int, seed: int = 0) -> list[tuple[int, int, float]]:
-        """(nodes, tokens, seconds) of each round."""
-        rng, played, times = random.Random(seed), [], Counter[int]()
-        for _ in range(rounds):
-            tree = tuner.tree()
-            nodes, drafting = len(tree), self.step * tree.depth
-            tuner.drafted(tree, drafting)
-            times[nodes] += 1
-            path, checking = self._right(tree, rng), 1 + self.check * nodes
-            if (nodes, times[nodes]) == (self.slow[0], 2):
-                checking *= self.slow[1]
-            tuner.judged(tree, [path], checking)
-            played.append((nodes, 1 + len(path), drafting + checking))
-        return played
-
-    def _right(self, tree: Topology, rng: random.Random) -> list[int]:
-        path: list[int] = []
-        while children := tree.children.get(path[-1] if path else ROOT, ()):
-            draw = rng.random()
-            right = [
-                child for rank, child in enumerate(children) if draw < sum(self.chances[: rank + 1])
-            ]
-            if not right:
-                break
-            path.append(right[0])
-        return path
+def costs(target: CostCurve, draft: CostCurve) -> Costs:
+    return Costs(LiveCosts(target), LiveCosts(draft))
 
 
-def sizes(played: list[tuple[int, int, float]]) -> list[int]:
-    return [nodes for nodes, *_ in played]
+def machine(target: CostCurve, draft: CostCurve) -> Machine:
+    return Machine(target.cost, draft.cost, noise=0.0, accidents=0.0)
 
 
-def rate(played: list[tuple[int, int, float]]) -> float:
-    """Tokens per second."""
-    return sum(tokens for _, tokens, _ in played) / sum(seconds for *_, seconds in played)
+def record(target: CostCurve, draft: CostCurve) -> Record:
+    return Record(costs(target, draft))
 
 
-EXPENSIVE, CHEAP = Machine((0.6, 0.1), 0.5, 0.2), Machine((0.6, 0.2), 0.0001, 0.01)
-USELESS, TYPICAL = Machine((0.02,), 0.3, 0.5), Machine((0.75, 0.1, 0.03), 0.04, 0.17)
+def shape(tree: Topology) -> tuple[int, int]:
+    return tree.depth, len(tree)
 
 
-def test_expensive_checking_makes_small_trees_and_cheap_checking_large_ones() -> None:
-    expensive, cheap = (TreeTuner(HitRates()) for _ in range(2))
-    # A tree of 25 nodes is an exploration of other ranks.
-    assert max(sizes(EXPENSIVE.play(expensive, 60))[30:]) <= 25
-    assert sorted(sizes(EXPENSIVE.play(expensive, 20)))[10] <= 2
-    assert sorted(sizes(CHEAP.play(cheap, 40))[10:])[15] == MAX_NODES
+def test_steps_of_the_curve_decide_the_length() -> None:
+    """Chains end at the edge of a step."""
+    draft = scaled(FLAT, 0.35)
+    assert shape(best_for(costs(STAIRS, draft), 0.8).topology) == (2, 2)
+    flat = best_for(costs(FLAT, draft), 0.8).topology
+    assert flat.depth >= 3
+    assert best_for(costs(STAIRS, draft), 0.2).topology == EMPTY
 
 
-def test_drafting_that_does_not_pay_is_turned_off() -> None:
-    tuner = TreeTuner(HitRates())
-    USELESS.play(tuner, 30)
-    assert sorted(sizes(USELESS.play(tuner, 20)))[10] == 0
-    assert rate(USELESS.play(tuner, 3000)) > 0.95  # 1 without explorations
+def test_wide_levels_are_avoided_where_width_costs_something() -> None:
+    cheap = best_for(costs(FLAT, scaled(FLAT, 0.1)), 0.6).topology
+    growing = CostCurve((1, 2, 4, 8, 64), (0.1, 0.2, 0.4, 0.8, 6.4))
+    narrow = best_for(costs(FLAT, growing), 0.6).topology
+    assert len(narrow) < len(cheap)
+    widest = max(map(len, narrow.children.values()))
+    assert widest <= max(map(len, cheap.children.values()))
 
 
-def test_checks_lie_on_straight_lines_between_lower_quartiles() -> None:
-    """The first timing of each size does not count."""
-    costs = Costs()
-    first = ((5, 90.0), (25, 90.0), (10, 90.0), (40, 90.0))
-    for nodes, seconds in (
-        *first,
-        (5, 1.0),
-        (5, 3.0),
-        (5, 2.0),
-        (5, 2.5),
-        (5, 2.2),
-        (25, 5.0),
-        (10, 3.0),
-    ):
-        costs.record_check(nodes, seconds)
-    assert costs.sizes == [5, 10, 25]
-    seconds = costs.verify_seconds()
-    assert [seconds(n) for n in (5, 10, 25)] == pytest.approx([2.0, 3.0, 5.0])
-    assert seconds(7) == pytest.approx(2.4)
-    assert seconds(40) == pytest.approx(7.0)
-    assert seconds(0) == pytest.approx(1.0)
+def test_no_tree_is_wider_than_what_was_measured() -> None:
+    """Rows share a forward, so a batch of four has a quarter of the nodes."""
+    short = CostCurve((1, 8), (1.0, 1.0))
+    draft = scaled(FLAT, 0.01)
+    assert len(best_for(costs(short, draft), 0.95).topology) <= 7
+    tuner = TreeTuner(Record(costs(short, draft)))
+    assert len(tuner.tree(Situation(rows=4))) <= 1
 
 
-def test_no_size_takes_longer_than_a_larger_one() -> None:
-    costs = Costs()
-    for nodes, seconds in ((1, 9.0), (3, 1.0), (6, 9.0), (25, 2.0)):
-        costs.record_check(nodes, 0)
-        costs.record_check(nodes, seconds)
-    seconds = costs.verify_seconds()
-    assert [seconds(n) for n in (0, 1, 3, 6, 25)] == pytest.approx([1, 1, 1, 2, 2])
+def test_limits_hold_where_drafting_is_free() -> None:
+    tuner = TreeTuner(record(FLAT, scaled(FLAT, 1e-6)))
+    tree = tuner.tree(Situation())
+    assert len(tree) <= min(MAX_NODES, len(tuner.limit))
+    assert tree.depth <= MAX_CHAIN
 
 
-def test_a_draft_forward_takes_a_part_of_a_tree() -> None:
-    costs = Costs()
-    assert costs.draft_seconds == 0
-    for depth, seconds in ((0, 7.0), (4, 8.0), (1, 3.0)):
-        costs.record_draft(depth, seconds)
-    assert costs.draft_seconds == 2
+@pytest.mark.parametrize("ratio", [2, 3, 6, 20])
+@pytest.mark.parametrize("curve", [FLAT, STAIRS], ids=["flat", "stairs"])
+@pytest.mark.parametrize("length", [16, 64, 256])
+def test_a_useless_draft_costs_two_percent_at_most(
+    ratio: int, curve: CostCurve, length: int
+) -> None:
+    """In the first answer, when nothing is known of the draft."""
+    draft = scaled(curve, 1 / ratio)
+    text = drawn_text(length, 0.0, seed=1)
+    played = play_tuner(machine(curve, draft), [text], record(curve, draft))
+    plain = plain_seconds(machine(curve, draft), [text])
+    assert played.seconds <= (1 + EXPLORED_SHARE) * plain * 1.001
 
 
-def test_a_target_keeps_its_tuners() -> None:
-    """One for each draft, number of rows and doubling of the prompt."""
-    target, second_target, draft, second_draft = (Model() for _ in range(4))
-    tuner = tuner_of(target, draft, (), 1, 1100)
-    assert tuner_of(target, draft, (), 1, 2000) is tuner
-    tuners = [
-        tuner,
-        tuner_of(target, draft, (), 2, 1100),
-        tuner_of(target, draft, (), 1, 2100),
-        tuner_of(target, draft, ("window", 0.5), 1, 1100),
-        tuner_of(target, second_draft, (), 1, 1100),
-        tuner_of(target, target, (), 1, 1100),
-        tuner_of(second_target, draft, (), 1, 1100),
-    ]
-    assert len({id(each) for each in tuners}) == 7
+def test_an_answer_spends_what_earlier_ones_have_saved() -> None:
+    """Answers too short to explore save for one that explores."""
+    draft = scaled(FLAT, 0.5)
+    kept = record(FLAT, draft)
+    drafted = []
+    for seed in range(8):
+        played = play_tuner(machine(FLAT, draft), [drawn_text(16, 0.95, seed)], kept)
+        drafted.append(played.draft_seconds > 0)
+    assert not drafted[0]
+    assert all(drafted[-3:])
 
 
-@pytest.mark.parametrize("collected", ["target", "draft", "self"])
-def test_a_record_ends_with_its_models(collected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model created later never inherits measurements, not even at the same address."""
-    monkeypatch.setattr(tuner_module, "_RECORDS", weakref.WeakKeyDictionary())
-    models = {"target": Model(), "draft": Model()}
-    if collected == "self":
-        models = {"self": Model()}
-    target, draft = (models.get(role, models.get("self")) for role in ("target", "draft"))
-    rates = weakref.ref(tuner_of(target, draft, (), 1, 1000).rates)
-    del target, draft
-    gc.collect()
-    assert rates() is not None
-    del models[collected]
-    gc.collect()
-    assert rates() is None
+def test_the_balance_of_a_round_is_what_it_gained() -> None:
+    tuner = TreeTuner(record(FLAT, scaled(FLAT, 0.1)))
+    tuner.tree(Situation(remaining=100))
+    tuner.drafted([1, 1], 0.2)
+    tuner.judged(chain(2), [(0, 1)], 1.0)
+    assert tuner._gained == pytest.approx(3 * 1.0 - 1.0 - 0.2)
+    tuner.judged(EMPTY, [()], 5.0)  # plain rounds neither gain nor lose
+    assert tuner._gained == pytest.approx(1.8)
+    assert tuner.emitted == 4
 
 
-def test_lengths_share_hit_rates_but_not_costs() -> None:
-    """Short prompts are verified fast and long ones slowly; neither changes what is chosen for the
-    other."""
-    model, draft, second_draft = Model(), Model(), Model()
-    short, long = (tuner_of(model, draft, (), 1, length) for length in (1000, 16000))
-    assert short.rates is long.rates
-    for _ in range(4):
-        CHEAP.play(short, 40)
-        EXPENSIVE.play(long, 40)
-    assert sorted(sizes(CHEAP.play(short, 20)))[10] == MAX_NODES
-    assert sorted(sizes(EXPENSIVE.play(long, 20)))[10] <= 3
-    assert tuner_of(model, second_draft, (), 1, 1000).rates is not short.rates
+def test_rounds_of_a_batch_gain_what_their_rows_gain_on_average() -> None:
+    tuner = TreeTuner(record(FLAT, scaled(FLAT, 0.1)))
+    tuner.tree(Situation(rows=2, remaining=100))
+    tuner.drafted([2], 0.1)
+    tuner.judged(chain(1), [(0,), ()], 1.0)
+    assert tuner.emitted == 1.5
+    assert tuner._gained == pytest.approx(1.5 - 1.1)
 
 
-def test_no_tree_is_larger_than_the_limit() -> None:
-    tuner = TreeTuner(HitRates())
-    assert max(sizes(Machine((0.9, 0.05), 0.0, 0.0).play(tuner, 80))) <= len(tuner.limit)
+def test_confidence_decides_how_far_a_chain_grows() -> None:
+    draft = scaled(FLAT, 0.2)
+    kept = record(FLAT, draft)
+    for seed in range(3):
+        play_tuner(machine(FLAT, draft), [drawn_text(200, 0.8, seed)], kept)
+
+    def grown(confidence: float) -> int:
+        tuner = TreeTuner(kept)
+        tree = tuner.tree(Situation(remaining=100))
+        tuner.caught_up(0, 0)
+        depth = 1
+        while tuner.grown([confidence]) and depth < tree.depth:
+            depth += 1
+        return depth
+
+    depths = [grown(value) for value in (0.1, 0.6, 0.9, 0.99)]
+    assert depths == sorted(depths)
+    assert depths[0] <= 2
+    assert depths[-1] >= depths[0] + 3
 
 
-def test_another_tree_must_be_faster_by_some_margin() -> None:
-    """The chosen tree stays until another one is faster by more than MIN_GAIN."""
-    tuner = TreeTuner(HitRates())
-    Machine((0.8, 0.1), 0.05, 0.1).play(tuner, 200)
-    chosen, gains, slope = tuner.tree(), [1.0], 0.05
-    while gains[-1] <= MIN_GAIN:
-        assert next_choice(tuner) is chosen
-        slope *= 1.01
-        record_slope(tuner, slope)
-        known = tuner.rates.chances(), tuner.costs.verify_seconds(), tuner.costs.draft_seconds
-        gains.append(best_tree(*known, MAX_NODES)[1] / tokens_per_second(chosen, *known))
-    assert gains[-2] > 1.005  # a better tree existed, but by too little
-    assert len(next_choice(tuner)) < len(chosen)
+def test_a_look_costs_one_draft_forward_and_may_turn_drafting_on() -> None:
+    """The draft is useless at first and right later."""
+    draft = scaled(FLAT, 0.2)
+    text = [*drawn_text(60, 0.0, seed=3), *drawn_text(200, 0.95, seed=4)]
+    played = play_tuner(machine(FLAT, draft), [text], record(FLAT, draft))
+    best = play_fixed(machine(FLAT, draft), [text[60:]], chain(8)).seconds
+    assert played.seconds < 60 + 1.6 * best
 
 
-def record_slope(tuner: TreeTuner, slope: float) -> None:
-    """Checking N nodes takes 1 + slope * N seconds from now on."""
-    for nodes in tuner.costs.sizes:
-        for _ in range(TIMING_WINDOW):
-            tuner.costs.record_check(nodes, 1 + slope * nodes)
+def test_drafting_ends_soon_after_the_draft_has_become_useless() -> None:
+    draft = scaled(FLAT, 0.5)
+    kept = record(FLAT, draft)
+    play_tuner(machine(FLAT, draft), [drawn_text(200, 0.95, seed=5)], kept)
+    text = drawn_text(200, 0.95, seed=6, until=0.5)
+    played = play_tuner(machine(FLAT, draft), [text], kept)
+    useful = play_tuner(machine(FLAT, draft), [text[:100]], kept).seconds
+    assert played.seconds < useful + 100 * 1.08
 
 
-def next_choice(tuner: TreeTuner) -> Topology:
-    """The tree after enough rounds that a choice is due; explorations are skipped."""
-    for _ in range(REPLAN_EVERY):
-        tuner.judged(EMPTY, [], 1.0)
-    trees = tuner.tree(), tuner.tree()
-    return trees[trees[0] in EXPLORE_TREES]
+@pytest.mark.parametrize("acceptance", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("wrong", ["flat", "slow", "fast", "cheap draft"])
+def test_a_wrong_curve_is_corrected_within_eight_rounds(wrong: str, acceptance: float) -> None:
+    """A stale file costs no more than eight plain rounds and what may be explored."""
+    draft = scaled(FLAT, 0.3)
+    real = STAIRS
+    stale = {
+        "flat": (FLAT, draft),
+        "slow": (scaled(STAIRS, 3.0), draft),
+        "fast": (scaled(STAIRS, 0.3), draft),
+        "cheap draft": (STAIRS, scaled(draft, 0.2)),
+    }[wrong]
+    seconds = {"right": 0.0, "wrong": 0.0}
+    for seed in range(5):
+        text = drawn_text(200, acceptance, seed)
+        for name, curves in (("right", (real, draft)), ("wrong", stale)):
+            played = play_tuner(machine(real, draft), [text], record(*curves))
+            seconds[name] += played.seconds / 5
+    assert seconds["wrong"] < seconds["right"] + 8 + EXPLORED_SHARE * 199
 
 
-@pytest.mark.parametrize("size", [1, 3, 6, 25])
-@pytest.mark.parametrize(
-    "machine",
-    [
-        Machine((0.05,), 0.1, 0.5),
-        Machine((0.8,), 0.25, 0.15),
-        Machine((0.75, 0.1, 0.03), 0.04, 0.17),
-    ],
-)
-def test_one_slow_timing_decides_nothing(machine: Machine, size: int) -> None:
-    """The only timing of a size that counts may be an accident; its cost in the end is small."""
-    quiet = rate(machine.play(TreeTuner(HitRates()), 3000)[1000:])
-    shaken = rate(replace(machine, slow=(size, 3)).play(TreeTuner(HitRates()), 3000)[1000:])
-    assert shaken > 0.98 * quiet
+@pytest.mark.parametrize("acceptance", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("wrong", ["stairs", "dear draft"])
+def test_a_curve_that_says_too_much_makes_no_answer_slower_than_plain(
+    wrong: str, acceptance: float
+) -> None:
+    """Widths that seem too expensive are not tried, so they are corrected when models are loaded
+    (`known_costs.calibrate`) and not here."""
+    draft = scaled(FLAT, 0.3)
+    stale = (STAIRS, draft) if wrong == "stairs" else (FLAT, scaled(draft, 4.0))
+    for seed in range(5):
+        text = drawn_text(200, acceptance, seed)
+        played = play_tuner(machine(FLAT, draft), [text], record(*stale))
+        assert played.seconds < (1 + EXPLORED_SHARE) * 199
 
 
-@pytest.mark.parametrize("machine", [USELESS, TYPICAL])
-def test_concurrent_answers_share_measurements(machine: Machine) -> None:
-    """Two answers in lockstep: in the end both draft as one alone would, with explorations."""
-    tuner, rng, played = TreeTuner(HitRates()), random.Random(0), []
-    for _ in range(300):
-        trees = tuner.tree(), tuner.tree()
-        for tree in trees:
-            tuner.drafted(tree, machine.step * tree.depth)
-            tuner.judged(tree, [machine._right(tree, rng)], 1 + machine.check * len(tree))
-        played.append(trees)
-    alone = sorted(sizes(machine.play(TreeTuner(HitRates()), 600)))[300]
-    for answer in zip(*played, strict=True):
-        assert abs(sorted(map(len, answer))[150] - alone) <= 2
-    explorations = [tree for trees in played[20:] for tree in trees if tree in EXPLORE_TREES]
-    assert 2 <= len(explorations) <= 600 // EXPLORE_EVERY
+@pytest.mark.parametrize("slow", [0, 1, 3, 6])
+def test_one_slow_timing_decides_nothing(slow: int) -> None:
+    draft = scaled(FLAT, 0.2)
+    text = drawn_text(300, 0.75, seed=7)
+
+    quiet = play_tuner(machine(FLAT, draft), [text], record(FLAT, draft)).seconds
+    kept = record(FLAT, draft)
+    kept.costs.target.record(slow + 1, 1.0, 5.0)
+    shaken = play_tuner(machine(FLAT, draft), [text], kept).seconds
+    assert shaken < 1.02 * quiet
+
+
+def test_concurrent_answers_share_costs_and_records_but_not_their_balance() -> None:
+    kept = record(FLAT, scaled(FLAT, 0.1))
+    first, second = TreeTuner(kept), TreeTuner(kept)
+    for tuner in (first, second):
+        tuner.tree(Situation(remaining=100))
+        tuner.drafted([1], 0.1)
+        tuner.judged(chain(1), [(0,)], 1.0)
+    assert kept.rates.by_rank[0, 0].trials == 2
+    assert first._gained == second._gained == pytest.approx(0.9)
+
+
+def test_answers_end_in_the_record() -> None:
+    saved: list[HitRates] = []
+    kept = Record(costs(FLAT, FLAT), save=saved.append)
+    for _ in range(30):
+        tuner = TreeTuner(kept)
+        for _ in range(10):
+            tuner.tree(Situation(remaining=100))
+            tuner.judged(EMPTY, [()], 1.0)
+        tuner.ended()
+    assert kept.usual_length == pytest.approx(10, rel=0.01)
+    assert kept.savings > 2
+    assert saved == [kept.rates] * 30
+
+
+def test_a_tree_wins_where_second_choices_are_often_right() -> None:
+    """EAGLE's tree, or a better one, is found by what the rounds show."""
+    draft = scaled(FLAT, 0.3)
+    text = drawn_text(600, 0.4, seed=8)
+    kept = record(FLAT, draft)
+    play_tuner(machine(FLAT, draft), [text], kept)
+    played = play_tuner(machine(FLAT, draft), [text], kept)
+    chains = [play_fixed(machine(FLAT, draft), [text], chain(n)).seconds for n in (1, 2, 3, 5)]
+    assert played.seconds < 0.95 * min(chains)
+    assert any(tree.depth < len(tree) for tree in played.trees)
+    two = from_paths([[0], [1]])
+    assert played.seconds < 1.02 * play_fixed(machine(FLAT, draft), [text], two).seconds

@@ -23,14 +23,14 @@ RUNTIME = {"schedule": "serial", "prefill": {"name": "full"}}
 KEYS = {
     "plain": RUNTIME,
     "speculative": {
-        "num_speculative_tokens": 5,
-        "tree": None,
+        "num_speculative_tokens": None,
+        "tree": "auto",
         "sampling_rule": "coupled",
         **RUNTIME,
     },
     "specvlm": {
-        "num_speculative_tokens": 5,
-        "tree": "eagle",
+        "num_speculative_tokens": None,
+        "tree": "auto",
         "sampling_rule": "coupled",
         "prune_ratio": 0.9,
         "pruner": {"name": "specvlm", "attention_mass": 0.4},
@@ -75,6 +75,34 @@ def test_a_tree_reads_the_same_as_lists_and_tuples() -> None:
     assert len(methods) == 1
     paths.append([7, 7])
     assert methods.pop().topology == from_paths([[0], [1], [0, 0]])
+
+
+@pytest.mark.parametrize("name", ["speculative", "specvlm"])
+@pytest.mark.parametrize(
+    ("options", "length", "tree"),
+    [
+        ({}, None, "auto"),
+        ({"tree": "auto"}, None, "auto"),
+        ({"num_speculative_tokens": 3}, 3, None),
+        ({"num_speculative_tokens": 3, "tree": "auto"}, 3, None),
+        ({"tree": "eagle"}, None, "eagle"),
+        ({"tree": [[0], [0, 0]]}, None, ((0,), (0, 0))),
+        ({"sampling_rule": "rejection"}, 5, None),
+        ({"sampling_rule": "rejection", "num_speculative_tokens": 2}, 2, None),
+        ({"sampling_rule": "rejection", "tree": "eagle"}, None, "eagle"),
+    ],
+)
+def test_a_length_means_a_chain_and_nothing_the_automatic_tree(
+    name: str, options: dict[str, Any], length: int | None, tree: object
+) -> None:
+    method: Any = from_dict({"method": name, **options})
+    assert (method.num_speculative_tokens, method.tree) == (length, tree)
+
+
+def test_an_automatic_tree_becomes_a_chain_by_its_length() -> None:
+    """So sweeps over the length work from the default."""
+    method: Any = with_option(SpeculativeDecoding(), "num_speculative_tokens", 3)
+    assert method == SpeculativeDecoding(num_speculative_tokens=3)
 
 
 def test_topologies() -> None:

@@ -1,0 +1,112 @@
+"""What earlier answers have shown about pairs of models, in memory and on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import weakref
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+from draftlens.core.files import write_json
+from draftlens.draft.hit_rates import HitRates
+from draftlens.draft.live_costs import LiveCosts
+from draftlens.draft.tuner import Costs, Record, TreeTuner
+from draftlens.models.backbone import Backbone
+from draftlens.models.known_costs import folder, known_curve
+
+Tuners = Callable[[str], TreeTuner]
+"""Maps a kind of prompt, such as ``"video"``, to a tuner for one answer."""
+
+FORMAT = 1
+"""Version of the files. Files of another version are ignored."""
+
+_log = logging.getLogger(__name__)
+
+# By target model, draft model, and settings with the kind of prompt. Both models are weak keys, so
+# that a record ends with its models and a new model never inherits the record of an old one.
+_RECORDS: weakref.WeakKeyDictionary[Any, weakref.WeakKeyDictionary[Any, dict[Hashable, Record]]]
+_RECORDS = weakref.WeakKeyDictionary()
+
+_COSTS: weakref.WeakKeyDictionary[Any, LiveCosts] = weakref.WeakKeyDictionary()
+
+_LOCK = RLock()
+"""Held while any record is used: pairs may share a model."""
+
+
+def record_of(target: Backbone, draft: Backbone, settings: Hashable, kind: str) -> Record:
+    """The record of a target and a draft; the same object for the same models.
+
+    The first time, hit rates of earlier processes are read from disk, if the models have names.
+
+    Args:
+        target: the model that verifies.
+        draft: the model that drafts, `target` itself for self-drafting.
+        settings: all other values that change which tokens are drafted.
+        kind: of the prompts.
+    """
+    with _LOCK:
+        by_draft = _RECORDS.setdefault(target.model, weakref.WeakKeyDictionary())
+        by_settings = by_draft.setdefault(draft.model, {})
+        key = (settings, kind)
+        if key not in by_settings:
+            path = _path_of(target, draft, settings, kind)
+            costs = Costs(_live_costs(target), _live_costs(draft, target))
+            by_settings[key] = Record(costs, _stored(path), _LOCK, _saver(path))
+        return by_settings[key]
+
+
+def _live_costs(backbone: Backbone, other: Backbone | None = None) -> LiveCosts:
+    """The live costs of a model; the same object for the same model."""
+    costs = _COSTS.get(backbone.model)
+    if costs is None:
+        curve = known_curve(backbone)
+        if other is None or curve is not None:
+            costs = LiveCosts(curve)
+        else:
+            of_other = _live_costs(other)
+            scale = _size(backbone) / _size(other) * of_other.curve.cost(1)
+            costs = LiveCosts(None, scale, of_other)
+        _COSTS[backbone.model] = costs
+    return costs
+
+
+def _size(backbone: Backbone) -> int:
+    """Number of parameters of the language model and its head."""
+    parameters = [*backbone.decoder.parameters(), *backbone.head.parameters()]
+    return sum(parameter.numel() for parameter in parameters)
+
+
+def _path_of(target: Backbone, draft: Backbone, settings: Hashable, kind: str) -> Path | None:
+    """The file of a record; None if a model has no name by which to find it again."""
+    names = [getattr(model.model, "name_or_path", "") for model in (target, draft)]
+    if not all(names):
+        return None
+    facts = [*names, target.vocab_size, draft.vocab_size, repr(settings), kind, FORMAT]
+    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:20]
+    return folder() / "acceptance" / f"{digest}.json"
+
+
+def _stored(path: Path | None) -> HitRates | None:
+    if path is None:
+        return None
+    try:
+        return HitRates.from_dict(json.loads(path.read_text())["rates"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _saver(path: Path | None) -> Callable[[HitRates], None]:
+    def save(rates: HitRates) -> None:
+        if path is None:
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, {"rates": rates.to_dict()}, indent=None)
+        except OSError as error:
+            _log.info("hit rates are not kept: %s", error)
+
+    return save
