@@ -10,7 +10,8 @@ import torch
 
 from draftlens.core import tree as trees
 from draftlens.core.proposal import DraftTree, Verdict
-from draftlens.core.tree import EMPTY, Topology
+from draftlens.core.tree import EMPTY, Topology, chain
+from draftlens.draft.arriving import ArrivingRows
 from draftlens.draft.base import TargetContext
 from draftlens.draft.cached_model import CachedModel
 from draftlens.draft.growth import grow
@@ -48,6 +49,7 @@ class ModelDrafter:
         self.tuner: TreeTuner | None = None
         self.proposed: Topology = EMPTY
         self._proposed_at = 0.0
+        self._arriving: ArrivingRows | None = None
 
     @property
     def forwards(self) -> int:
@@ -65,9 +67,29 @@ class ModelDrafter:
 
     def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None:
         """See `Drafter.begin`."""
+        self._join(self._read(encoded, context), batch)
+
+    def guess_first(
+        self, batch: Batch, inputs: Mapping[str, Any], context: TargetContext, number: int
+    ) -> DraftTree:
+        """See `FirstGuesser.guess_first`."""
+        self._arriving = self._read(self.encode(inputs), context)
+        with context.phase("draft"):
+            return grow(self._arriving, chain(number), batch, self.model.device)
+
+    def join_first(self, batch: Batch) -> None:
+        """See `FirstGuesser.join_first`."""
+        assert self._arriving is not None
+        self._join(self._arriving, batch)
+        self._arriving = None
+
+    def _read(self, encoded: Any, context: TargetContext) -> ArrivingRows:
         draft = self.reader.read(encoded, context)
         room = context.room + len(self.topology.inner) + 1
-        self.model.join(draft.prompt, draft.fill, batch, room)
+        return self.model.read(draft.prompt, draft.fill, room)
+
+    def _join(self, rows: ArrivingRows, batch: Batch) -> None:
+        self.model.take(rows, batch)
         if self.tuners is not None and self.tuner is None:
             prompt_length = batch.histories[0].prompt_ids.shape[0]
             self.tuner = self.tuners(len(batch), prompt_length)

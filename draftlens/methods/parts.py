@@ -9,6 +9,7 @@ from typing import Any
 from draftlens.core.errors import ConfigError
 from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
 from draftlens.decode.plan import make_schedule
+from draftlens.draft.first_guesses import FirstGuesser, FirstGuesses, delays_of
 from draftlens.draft.tuner import TreeTuner, Tuners, tuner_of
 from draftlens.methods.base import Models
 from draftlens.models.backbone import Backbone
@@ -20,6 +21,9 @@ Tree = str | Sequence[Sequence[int]] | None
 
 TREES = {"eagle": EAGLE_PATHS}
 SAMPLING_RULES = ("coupled", "rejection")
+
+FIRST_GUESSES_OF_AUTO_TREE = 3
+"""Length of the chain of first guesses with an automatic tree."""
 
 
 def resolve_parts(method: Any, *, pruner: bool = False) -> None:
@@ -52,7 +56,8 @@ def check_drafting(method: Any) -> None:
     """Check the fields that all drafting methods share, and freeze a tree that is a list.
 
     Args:
-        method: a frozen dataclass with `num_speculative_tokens`, `tree` and `sampling_rule`.
+        method: a frozen dataclass with `num_speculative_tokens`, `tree`, `sampling_rule` and
+            `first_guesses`.
 
     Raises:
         ConfigError: a value makes no sense.
@@ -64,6 +69,10 @@ def check_drafting(method: Any) -> None:
         )
     check_choice("sampling_rule", method.sampling_rule, SAMPLING_RULES)
     topology_of(method.tree, gamma)
+    if not isinstance(method.first_guesses, bool) and method.first_guesses != "auto":
+        raise ConfigError(
+            f"first_guesses must be true, false or 'auto', not {method.first_guesses!r}"
+        )
     if method.tree == "auto" and method.sampling_rule == "rejection":
         raise ConfigError(
             "tree 'auto' depends on measured times, and with 'rejection' so would the tokens: "
@@ -109,6 +118,46 @@ def tuners_of(
     if tree != "auto":
         return None
     return partial(tuner_of, target.model, drafting.model, settings)
+
+
+def first_guesses_of(
+    method: Any,
+    models: Models,
+    drafter: FirstGuesser,
+    waits: bool,
+    settings: tuple[Any, ...] = (),
+) -> FirstGuesses | None:
+    """How first tokens are guessed before the target's prefill; None if they are not.
+
+    Args:
+        method: a frozen dataclass with the fields that `check_drafting` checks.
+        models: of the call.
+        drafter: of the plan.
+        waits: whether it needs something of the target's prefill: readings, or keys and values.
+        settings: everything else that changes how long the draft takes.
+
+    Raises:
+        ConfigError: they are wanted always, and they are impossible.
+    """
+    possible = models.draft is not None and not waits and method.prefill.checks_guesses
+    if method.first_guesses is True and not possible:
+        if method.prefill.checks_guesses:
+            raise ConfigError(
+                "first_guesses need a draft model that reads the prompt before the target does, "
+                "with a pruner (if any) that needs no attention of the target"
+            )
+        raise ConfigError("first_guesses need a prefill that checks guesses, such as 'full'")
+    if method.first_guesses is False or not possible or models.draft is None:
+        return None
+    if method.tree == "auto":
+        most = FIRST_GUESSES_OF_AUTO_TREE
+    else:
+        most = topology_of(method.tree, method.num_speculative_tokens).depth
+    if method.first_guesses is True:
+        return FirstGuesses(drafter, most)
+    delays = delays_of(models.target.model, models.draft.model, (most, *settings))
+    devices = (models.target.device, models.draft.device)
+    return FirstGuesses(drafter, most, delays, devices)
 
 
 def draft_of(models: Models, described: str) -> Backbone:

@@ -213,8 +213,13 @@ class TableModel:
     def new_cache(self, prompt: Prompt, room: int) -> KVCache:
         return KVCache(1, len(prompt.lengths), max(prompt.lengths) + room)
 
-    def prefill(self, prompt: Prompt, cache: KVCache, probe: object = None) -> Tensor:
-        return self.forward(prompt.embeds, prompt.position_ids, cache, None)[:, -1:]
+    def followed_by(self, prompt: Prompt, tokens: Tensor) -> Prompt:
+        return prompt.followed_by(tokens)
+
+    def prefill(
+        self, prompt: Prompt, cache: KVCache, probe: object = None, num_logits: int = 1
+    ) -> Tensor:
+        return self.forward(prompt.embeds, prompt.position_ids, cache, None)[:, -num_logits:]
 
     def forward(
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
