@@ -25,7 +25,7 @@ class ArrivingRows:
         logits: behind each row's last token, ``[B, 1, V]``; None if nothing is to be guessed.
 
     Attributes:
-        forwards: decode forwards so far.
+        forwards: decode forwards so far, of one guess each.
     """
 
     def __init__(
@@ -42,7 +42,6 @@ class ArrivingRows:
         self.cache = cache
         self.logits = logits
         self.forwards = 0
-        self._forwarded: list[Tensor] = []
 
     def catch_up(self, steps: Tensor) -> Tensor:
         """The logits of the prefill; see `TreeScorer.catch_up`."""
@@ -52,34 +51,26 @@ class ArrivingRows:
     def expand(self, tokens: Tensor, steps: Tensor, level: Level) -> Tensor:
         """Forward the one guess of a level; see `TreeScorer.expand`."""
         self.forwards += 1
-        self._forwarded.append(tokens)
         itself = torch.ones(1, 1, dtype=torch.bool, device=self.backbone.device)
         mask = trees.attention_mask(self.cache.lengths, itself)
         positions = self.prompt.positions(steps)
         return score_tokens(self.backbone, self.vocab_size, tokens, positions, self.cache, mask)
 
     def follow(self, batch: Batch) -> list[list[int]]:
-        """Keep the guesses in the cache that the answers begin with.
+        """Keep the accepted guesses in the cache, as far as they were forwarded.
 
         Args:
-            batch: these rows, with at least one token each.
+            batch: these rows with their tokens: accepted guesses and one token more.
 
         Returns:
             Per row the tokens that the cache lacks; never empty.
         """
-        forwarded: list[list[int]] = [[] for _ in batch.histories]
-        if self._forwarded:
-            forwarded = torch.cat(self._forwarded, 1).tolist()
         pending = []
         lengths = []
-        for row, history in enumerate(batch.histories):
+        for history, length in zip(batch.histories, self.prompt.lengths, strict=True):
             tokens = list(history.tokens)
-            num_kept = 0
-            for guess, token in zip(forwarded[row], tokens[:-1], strict=False):
-                if guess != token:
-                    break
-                num_kept += 1
-            lengths.append(self.prompt.lengths[row] + num_kept)
+            num_kept = min(self.forwards, len(tokens) - 1)
+            lengths.append(length + num_kept)
             # A row that has ended is forwarded beside the others and must not widen the pass.
             pending.append(tokens[-1:] if history.finished else tokens[num_kept:])
         self.cache.truncate(lengths)
