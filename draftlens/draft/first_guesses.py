@@ -11,6 +11,7 @@ import weakref
 from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, Protocol
 
 import torch
@@ -90,9 +91,10 @@ def are_free(timings: Iterable[Timing], length: int, number: int) -> bool:
 
 class Delays:
     """Timings of the answers of a target with one draft, by number of rows and power of two of the
-    prompt's length."""
+    prompt's length. Answers that are generated at the same time may share them."""
 
     def __init__(self) -> None:
+        self._lock = Lock()
         self._timings: defaultdict[tuple[int, int], deque[Timing]]
         self._timings = defaultdict(lambda: deque(maxlen=NUM_TIMINGS))
         self._started: set[tuple[int, int]] = set()
@@ -101,13 +103,15 @@ class Delays:
         """Record a timing. The first one of each size does not count, since it includes the time to
         allocate memory and to choose kernels."""
         key = (num_rows, timing.length.bit_length())
-        if key in self._started:
-            self._timings[key].append(timing)
-        self._started.add(key)
+        with self._lock:
+            if key in self._started:
+                self._timings[key].append(timing)
+            self._started.add(key)
 
     def of(self, num_rows: int, length: int) -> tuple[Timing, ...]:
         """The timings of such prompts."""
-        return tuple(self._timings.get((num_rows, length.bit_length()), ()))
+        with self._lock:
+            return tuple(self._timings.get((num_rows, length.bit_length()), ()))
 
 
 # By target model, draft model and settings; both models are weak keys, as those of tuners.
