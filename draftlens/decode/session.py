@@ -215,7 +215,8 @@ class Session:
         self._join(sequences, prompt, cache)
         if guesses.num_nodes and self._first_guesses is not None:
             with self._phase("draft_prefill"):
-                self._first_guesses.guesser.join_first(_batch_of(sequences))
+                context = self._context(sequences, prompt, cache, output.readings)
+                self._first_guesses.guesser.join_first(_batch_of(sequences), context)
         else:
             self._unread.append(
                 _Unread(sequences, arrival.draft_inputs, prompt, cache, output.readings)

@@ -42,12 +42,13 @@ class FirstGuesser(Protocol):
         """
         ...
 
-    def join_first(self, batch: Batch) -> None:
+    def join_first(self, batch: Batch, context: TargetContext) -> None:
         """Let the rows of the last `guess_first` join, instead of `Drafter.begin`.
 
         Args:
             batch: these rows, with the tokens that prefill yielded. Between the two calls the
                 drafter receives no other call.
+            context: the target's side of them, as for `Drafter.begin`.
         """
         ...
 

@@ -67,7 +67,7 @@ class ModelDrafter:
 
     def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None:
         """See `Drafter.begin`."""
-        self._join(self._read(encoded, context), batch)
+        self._join(self._read(encoded, context), batch, context)
 
     def guess_first(
         self, batch: Batch, inputs: Mapping[str, Any], context: TargetContext, number: int
@@ -77,10 +77,10 @@ class ModelDrafter:
         with context.phase("draft"):
             return grow(self._arriving, chain(number), batch, self.model.device)
 
-    def join_first(self, batch: Batch) -> None:
+    def join_first(self, batch: Batch, context: TargetContext) -> None:
         """See `FirstGuesser.join_first`."""
         assert self._arriving is not None
-        self._join(self._arriving, batch)
+        self._join(self._arriving, batch, context)
         self._arriving = None
 
     def _read(self, encoded: Any, context: TargetContext) -> ArrivingRows:
@@ -88,7 +88,7 @@ class ModelDrafter:
         room = context.room + len(self.topology.inner) + 1
         return self.model.read(draft.prompt, draft.fill, room)
 
-    def _join(self, rows: ArrivingRows, batch: Batch) -> None:
+    def _join(self, rows: ArrivingRows, batch: Batch, context: TargetContext) -> None:
         self.model.take(rows, batch)
         if self.tuners is not None and self.tuner is None:
             prompt_length = batch.histories[0].prompt_ids.shape[0]

@@ -69,10 +69,7 @@ def check_drafting(method: Any) -> None:
         )
     check_choice("sampling_rule", method.sampling_rule, SAMPLING_RULES)
     topology_of(method.tree, gamma)
-    if not isinstance(method.first_guesses, bool) and method.first_guesses != "auto":
-        raise ConfigError(
-            f"first_guesses must be true, false or 'auto', not {method.first_guesses!r}"
-        )
+    check_first_guesses(method.first_guesses)
     if method.tree == "auto" and method.sampling_rule == "rejection":
         raise ConfigError(
             "tree 'auto' depends on measured times, and with 'rejection' so would the tokens: "
@@ -118,6 +115,16 @@ def tuners_of(
     if tree != "auto":
         return None
     return partial(tuner_of, target.model, drafting.model, settings)
+
+
+def check_first_guesses(choice: Any) -> None:
+    """Refuse a value of `first_guesses` that makes no sense.
+
+    Raises:
+        ConfigError: it is neither true nor false nor `"auto"`.
+    """
+    if not isinstance(choice, bool) and choice != "auto":
+        raise ConfigError(f"first_guesses must be true, false or 'auto', not {choice!r}")
 
 
 def first_guesses_of(
