@@ -36,8 +36,8 @@ class Stream:
     """An answer that is being made: iterate over its `Chunk`s, then read `result`.
 
     An invalid request is refused when the stream is made. A model that does not fit is refused
-    before the first chunk, and a draft that cannot read its inputs when drafting begins, behind the
-    first chunk.
+    before the first chunk, and a draft that cannot read its inputs when drafting begins: behind the
+    first chunk, or before it where the draft guesses the first tokens.
 
     Args:
         target, draft: transformers models, or backbones.

@@ -160,6 +160,7 @@ def open_prepared(
         plan.acceptance,
         request.readings,
         request.observe,
+        plan.first_guesses,
     )
     sequences = session.add(prepared, seeds_of(request.seed, prepared), draft_inputs)
     return Call(plan, session, sequences, models.target.dtype)

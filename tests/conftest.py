@@ -11,8 +11,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 _CACHE = tempfile.TemporaryDirectory(prefix="draftlens-tests-")
 os.environ["XDG_CACHE_HOME"] = _CACHE.name
 
-import pytest
-import torch
+import pytest  # noqa: E402 - the environment comes first
+import torch  # noqa: E402
 
 
 def pytest_configure() -> None:

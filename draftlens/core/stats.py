@@ -1,7 +1,8 @@
 """Counters and times of one call, and the metrics computed from them.
 
 All metrics are defined in this module only. A pass is one verification forward of the target,
-counted once for each row that was still running. The token that prefill yields belongs to no pass.
+counted once for each row that was still running. The tokens that prefill yields belong to no pass:
+one for each row, or more where first tokens were guessed (`first_accepted`).
 The time of a phase is wall-clock time on the CPU. On a GPU the host runs ahead of the device, so
 the time of a kernel is counted in the phase that waits for its result.
 """
@@ -29,12 +30,12 @@ PHASES = (
 DEFINITIONS = {
     "mean_acceptance_length": "tokens emitted by verification passes / passes, bonus token "
     "included",
-    "mean_accepted_tokens": "accepted draft tokens / passes, bonus token not included",
-    "draft_acceptance_rate": "accepted draft tokens / drafted tokens",
+    "mean_accepted_tokens": "draft tokens that passes accept / passes, bonus token not included",
+    "draft_acceptance_rate": "draft tokens that passes accept / draft tokens that passes verify",
     "ttft": "seconds from the call to the first token",
-    "tpot": "seconds per token after the first",
+    "tpot": "seconds per token after those of prefill",
     "tokens_per_second": "emitted tokens / end-to-end seconds",
-    "decode_tokens_per_second": "tokens after the first / decode seconds",
+    "decode_tokens_per_second": "tokens after those of prefill / decode seconds",
 }
 """Metric names and their definitions, as printed under every table."""
 
@@ -45,10 +46,12 @@ class Stats:
 
     Attributes:
         emitted: number of emitted tokens in all rows, including those that prefill yields.
-        first: number of emitted tokens that prefill yields.
+        first: number of emitted tokens that prefill yields, accepted first guesses included.
+        first_drafted: number of draft tokens that prefill verified; they are not in `drafted`.
+        first_accepted: number of draft tokens that prefill accepted; they are not in `accepted`.
         passes: number of verification passes, counted per running row.
-        drafted: number of draft tokens that were verified, counted per running row.
-        accepted: number of draft tokens that were accepted and used.
+        drafted: number of draft tokens that passes verified, counted per running row.
+        accepted: number of draft tokens that passes accepted and that were used.
         visual: number of visual tokens in the draft's prompt before pruning; 0 without pruning.
         kept: number of visual tokens in the draft's prompt after pruning; 0 without pruning.
         target_forwards: number of decode forwards of the target; a batch counts once.
@@ -65,6 +68,8 @@ class Stats:
 
     emitted: int = 0
     first: int = 0
+    first_drafted: int = 0
+    first_accepted: int = 0
     passes: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -95,7 +100,7 @@ class Stats:
 
     @property
     def mean_accepted_tokens(self) -> float:
-        """Accepted draft tokens / passes, bonus token not included.
+        """Draft tokens that passes accept / passes, bonus token not included.
 
         This is AAL in HSD and MAT in MMSpec.
         """
@@ -103,12 +108,12 @@ class Stats:
 
     @property
     def draft_acceptance_rate(self) -> float:
-        """Accepted draft tokens / drafted tokens."""
+        """Draft tokens that passes accept / draft tokens that passes verify."""
         return _ratio(self.accepted, self.drafted)
 
     @property
     def tpot(self) -> float:
-        """Seconds per token after the first, all rows together."""
+        """Seconds per token after those of prefill, all rows together."""
         return self.decode / max(1, self.emitted - self.first)
 
     @property
@@ -118,7 +123,7 @@ class Stats:
 
     @property
     def decode_tokens_per_second(self) -> float:
-        """Tokens after the first / decode seconds."""
+        """Tokens after those of prefill / decode seconds."""
         return _ratio(self.emitted - self.first, self.decode)
 
     def to_dict(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from draftlens.core.registry import Registry
 from draftlens.core.result import Chunk
 from draftlens.decode.session import Session
 from draftlens.draft import Drafter, Pruning
+from draftlens.draft.first_guesses import FirstGuesses
 from draftlens.models.backbone import Backbone
 from draftlens.prefill import FullPrefill, Prefill
 
@@ -40,6 +41,7 @@ class Plan:
         schedule: the order of drafting and verifying.
         prefill: reads prompts with the target.
         acceptance: `"coupled"` or `"rejection"`; see `ops/verify.py`.
+        first_guesses: how first tokens are guessed before the target's prefill; None for never.
         pruning: which visual tokens the draft reads; None if it reads all or none.
         approximate: what the method does not compute exactly on the target's side, in words for the
             user.
@@ -52,6 +54,7 @@ class Plan:
     schedule: Schedule
     prefill: Prefill = field(default_factory=FullPrefill)
     acceptance: str = "coupled"
+    first_guesses: FirstGuesses | None = None
     pruning: Pruning | None = None
     approximate: tuple[str, ...] = ()
     uses_draft: bool = False

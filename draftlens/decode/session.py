@@ -3,8 +3,9 @@ request's life."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import EMPTY, ROOT, Topology
 from draftlens.draft.base import Drafter, TargetContext
 from draftlens.draft.cached_model import replace_by_last, without_row
+from draftlens.draft.first_guesses import FirstGuesses
 from draftlens.models.backbone import Backbone
 from draftlens.models.cache import KVCache
 from draftlens.models.prompt import Prepared, Prompt
@@ -66,6 +68,8 @@ class Session:
         acceptance: `"coupled"` or `"rejection"`.
         readings: readings of the target's prefill besides those that the drafter needs.
         observe: receives every choice of a pruner.
+        first_guesses: how first tokens are guessed before the target's prefill, by the same
+            drafter; None for never. They are not guessed where the prefill takes readings.
 
     Attributes:
         sequences: the rows of the batch. `remove` may change their order.
@@ -82,6 +86,7 @@ class Session:
         acceptance: str = "coupled",
         readings: ReadingSpec = NO_READINGS,
         observe: Callable[[Choice], None] | None = None,
+        first_guesses: FirstGuesses | None = None,
     ) -> None:
         self.target = target
         self.drafter = drafter
@@ -92,6 +97,7 @@ class Session:
         self.prompt_lengths: list[int] = []
         self.cache: KVCache | None = None
         self._readings = drafter.readings | readings
+        self._first_guesses = first_guesses
         self._observe = observe
         self._arrivals: list[_Arrival] = []
         self._unread: list[_Unread] = []
@@ -176,34 +182,84 @@ class Session:
         self._refresh()
 
     def start(self) -> list[Chunk]:
-        """Encode and prefill the rows that wait, and take the first token of each."""
+        """Encode and prefill the rows that wait, and take the first token of each, or its first
+        tokens where they were guessed."""
         chunks: list[Chunk] = []
         while self._arrivals:
             chunks += self._read_prompt(self._arrivals.pop(0))
         return chunks
 
     def _read_prompt(self, arrival: _Arrival) -> list[Chunk]:
-        with self.clock.phase("vision"):
+        sequences = arrival.sequences
+        with self._phase("vision"):
             prompt = self.target.encode(arrival.prepared)
-        with self.clock.phase("target_prefill"):
-            cache = self._rows_for(prompt, arrival.sequences)
-            output = self.prefill.run(self.target, prompt, cache, self._readings)
-            self._join(arrival.sequences, prompt, cache)
-            batch = _batch_of(arrival.sequences)
-            no_tokens = torch.empty(len(batch), 0, dtype=torch.long, device=self.target.device)
-            empty = DraftTree.uniform(EMPTY, no_tokens)
-            verdict = self._judge(arrival.sequences, batch, empty, output.logits)
-        emissions = self._emissions(arrival.sequences, verdict)
-        chunks = self._emit(arrival.sequences, verdict, emissions)
-        self.stats.first += len(arrival.sequences)
-        self._unread.append(
-            _Unread(arrival.sequences, arrival.draft_inputs, prompt, cache, output.readings)
-        )
+            cache = self._rows_for(prompt, sequences)
+        guesses = self._guess_first(arrival, prompt, cache)
+        with self._phase("target_prefill"):
+            to_read = prompt
+            if guesses.num_nodes:
+                to_read = self.target.followed_by(prompt, guesses.tokens)
+            output = self.prefill.run(
+                self.target, to_read, cache, self._readings, guesses.num_nodes + 1
+            )
+            verdict = self._judge(sequences, _batch_of(sequences), guesses, output.logits)
+        emissions = self._emissions(sequences, verdict)
+        chunks = self._emit(sequences, verdict, emissions)
+        self._count_first(guesses, verdict, emissions)
+        # The accepted guesses stay, as far as the row goes on; its last token is the next root.
+        slots = [
+            path[: max(emission.count - 1, 0)]
+            for path, emission in zip(verdict.paths, emissions, strict=True)
+        ]
+        cache.keep(prompt.lengths, slots)
+        self._join(sequences, prompt, cache)
+        if guesses.num_nodes and self._first_guesses is not None:
+            with self._phase("draft_prefill"):
+                context = self._context(sequences, prompt, cache, output.readings)
+                self._first_guesses.guesser.join_first(_batch_of(sequences), context)
+        else:
+            self._unread.append(
+                _Unread(sequences, arrival.draft_inputs, prompt, cache, output.readings)
+            )
+        self.stats.draft_forwards = self.drafter.forwards
         self._refresh()
         if self.stats.ttft == 0:
             self.clock.mark_first()
         self.clock.mark_last()
         return chunks
+
+    def _guess_first(self, arrival: _Arrival, prompt: Prompt, cache: KVCache) -> DraftTree:
+        """Guesses of the first tokens, which the prefill is to check; the empty tree for none."""
+        batch = _batch_of(arrival.sequences)
+        number = self._num_first_guesses(batch, arrival.sequences[0].remaining - 1, prompt)
+        if number < 1 or self._first_guesses is None:
+            no_tokens = torch.empty(len(batch), 0, dtype=torch.long, device=self.target.device)
+            return DraftTree.uniform(EMPTY, no_tokens)
+        self.begin()  # rows join the drafter in the order in which they arrived
+        with self._phase("draft_prefill"):
+            context = self._context(arrival.sequences, prompt, cache, Readings())
+            inputs = arrival.draft_inputs
+            tree = self._first_guesses.guesser.guess_first(batch, inputs, context, number)
+        return replace(tree, tokens=tree.tokens.to(self.target.device))
+
+    def _num_first_guesses(self, batch: Batch, budget: int, prompt: Prompt) -> int:
+        if self._first_guesses is None or self._readings:
+            return 0
+        alone = not self._unread
+        return min(self._first_guesses.number(batch, max(prompt.lengths), alone), budget)
+
+    def _context(
+        self, sequences: Seq[Sequence], prompt: Prompt, cache: KVCache, readings: Readings
+    ) -> TargetContext:
+        return TargetContext(
+            prompt=prompt,
+            cache=cache,
+            room=sequences[0].stopping.max_new_tokens,
+            readings=readings,
+            phase=self._phase,
+            count_pruned=self._count_pruned,
+            observe=self._observe or _ignore,
+        )
 
     def _rows_for(self, prompt: Prompt, sequences: Seq[Sequence]) -> KVCache:
         if self.cache is None or not self.sequences:
@@ -225,26 +281,45 @@ class Session:
         """Let the drafter read the prompts of rows that joined."""
         while self._unread:
             unread = self._unread.pop(0)
-            with self.clock.phase("draft_prefill"):
+            with self._phase("draft_prefill"):
                 encoded = self.drafter.encode(unread.draft_inputs)
-                context = TargetContext(
-                    prompt=unread.prompt,
-                    cache=unread.cache,
-                    room=unread.sequences[0].stopping.max_new_tokens,
-                    readings=unread.readings,
-                    phase=self.clock.phase,
-                    count_pruned=self._count_pruned,
-                    observe=self._observe or _ignore,
+                context = self._context(
+                    unread.sequences, unread.prompt, unread.cache, unread.readings
                 )
                 self.drafter.begin(_batch_of(unread.sequences), encoded, context)
 
     def propose(self) -> DraftTree:
         """Request guesses, at most as deep as the longest answer that may still come."""
-        with self.clock.phase("draft"):
+        with self._phase("draft"):
             budget = max(sequence.remaining for sequence in self.sequences) - 1
             tree = self.drafter.propose(self._batch, budget)
             topologies = self._within_answers(tree.topologies)
-            return DraftTree(topologies, tree.tokens.to(self.target.device), tree.probs)
+            tree = DraftTree(topologies, tree.tokens.to(self.target.device), tree.probs)
+        self._record_timing()
+        return tree
+
+    def _record_timing(self) -> None:
+        """Let the timings of the first rows decide about the first guesses of later answers."""
+        if self._first_guesses is None or self.stats.passes:
+            return
+        if len({sequence.stopping for sequence in self.sequences}) > 1:  # rows of several calls
+            return
+        self._first_guesses.record(
+            len(self.sequences),
+            max(self.prompt_lengths),
+            self.stats.phases,
+            self.drafter.forwards,
+        )
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        """A phase of the clock. Up to the first round, whose timing may be recorded, it does not
+        hand on work that its device has not done."""
+        guesses = None if self.stats.passes else self._first_guesses
+        with self.clock.phase(name):
+            yield
+            if guesses is not None:
+                guesses.settle()
 
     def _within_answers(self, topologies: Seq[Topology]) -> tuple[Topology, ...]:
         """The trees of a proposal without the nodes beyond the end of each row's own answer.
@@ -291,10 +366,7 @@ class Session:
             ]
             self.cache.keep(self._base, slots)
             self._refresh()
-            if self.running:
-                self.drafter.update(_emitted_part(verdict, emissions), self._batch)
-            else:
-                self.drafter.finish()
+            self.drafter.update(_emitted_part(verdict, emissions), self._batch)
             self.stats.draft_forwards = self.drafter.forwards
             self._count_accepted(verdict, emissions)
         self.clock.mark_last()  # behind the phase, which must not be longer than the whole
@@ -365,6 +437,14 @@ class Session:
             self.stats.emitted += emission.count
             chunks.append(Chunk(tokens[: emission.count], from_draft, row=sequence.number))
         return chunks
+
+    def _count_first(self, guesses: DraftTree, verdict: Verdict, emissions: Seq[Emission]) -> None:
+        for topology, path, emission in zip(
+            guesses.topologies, verdict.paths, emissions, strict=True
+        ):
+            self.stats.first += emission.count
+            self.stats.first_drafted += len(topology)
+            self.stats.first_accepted += min(emission.count, len(path))
 
     def _count_drafted(self, tree: DraftTree) -> None:
         self.stats.target_forwards += 1

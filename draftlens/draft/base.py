@@ -114,16 +114,13 @@ class Drafter(Protocol):
 
         Args:
             verdict: as far as its tokens were emitted.
-            batch: all rows, with these tokens. Rows that have ended need not be kept up to date.
+            batch: all rows, with these tokens. Rows that have ended need not be kept up to date;
+                after the last round of an answer all have.
         """
         ...
 
     def remove(self, row: int) -> None:
         """Drop a row; the last row takes its place."""
-        ...
-
-    def finish(self) -> None:
-        """Learn that all rows have ended. Others may join later."""
         ...
 
 
@@ -151,9 +148,6 @@ class NoDraft:
 
     def remove(self, row: int) -> None:
         """There is nothing to drop."""
-
-    def finish(self) -> None:
-        """There is nothing to keep."""
 
 
 def draw_children(batch: Batch, scores: Tensor, most: int, steps: Tensor) -> Tensor:

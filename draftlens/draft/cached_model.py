@@ -11,6 +11,7 @@ from torch import Tensor
 from draftlens.core import tree as trees
 from draftlens.core.proposal import Verdict
 from draftlens.core.tree import Topology
+from draftlens.draft.arriving import ArrivingRows, score_tokens
 from draftlens.draft.growth import Level
 from draftlens.models.backbone import Backbone
 from draftlens.models.cache import KVCache
@@ -67,7 +68,7 @@ class CachedModel:
         return 0 if self.cache is None else self.cache.nbytes
 
     def join(
-        self, prompt: Prompt, fill: Callable[[KVCache], None], batch: Batch, room: int
+        self, prompt: Prompt, fill: Callable[[KVCache], Tensor | None], batch: Batch, room: int
     ) -> None:
         """Add rows.
 
@@ -77,17 +78,38 @@ class CachedModel:
             batch: these rows.
             room: further tokens of each row, guesses included.
         """
-        if self.cache is None or self._next_position is None or not self.cache.lengths:
-            self.cache = self.backbone.new_cache(prompt, room)
-            self._next_position = prompt.next_position
-            fill(self.cache)
+        self.take(self.read(prompt, fill, room), batch)
+
+    def read(
+        self, prompt: Prompt, fill: Callable[[KVCache], Tensor | None], room: int
+    ) -> ArrivingRows:
+        """Read prompts into further rows, which do not join before `take`; until then no other rows
+        may be read. The arguments are those of `join`."""
+        if self.cache is None or not self.cache.lengths:
+            cache = self.backbone.new_cache(prompt, room)
         else:
-            rows = self.cache.new_rows(len(batch))
-            fill(rows)
-            self.cache.join(rows)
-            self._next_position = torch.cat([self._next_position, prompt.next_position], dim=-2)
-        self.prompt_lengths += prompt.lengths
-        self.pending += [list(history.tokens) for history in batch.histories]
+            cache = self.cache.new_rows(len(prompt.lengths))
+        return ArrivingRows(self.backbone, self.vocab_size, prompt, cache, fill(cache))
+
+    def take(self, rows: ArrivingRows, batch: Batch) -> None:
+        """Let the rows of the last `read` join.
+
+        Args:
+            rows: the result of `read`.
+            batch: these rows, with at least one token each.
+        """
+        pending = rows.follow(batch)
+        if self.cache is None or self._next_position is None or not self.cache.lengths:
+            self.cache = rows.cache
+            self._next_position = rows.prompt.next_position
+        else:
+            self.cache.join(rows.cache)
+            self._next_position = torch.cat(
+                [self._next_position, rows.prompt.next_position], dim=-2
+            )
+        self.prompt_lengths += rows.prompt.lengths
+        self.pending += pending
+        self.forwards += rows.forwards
         self._start = list(self.cache.lengths)
 
     def remove(self, row: int) -> None:
@@ -185,16 +207,8 @@ class CachedModel:
         assert self._next_position is not None
         self.forwards += 1
         self.widths.append(tokens.numel())
-        # The target may have ids that the draft does not have.
-        tokens = tokens.clamp_max(self.backbone.vocab_size - 1)
         positions = self._next_position + steps
-        logits = self.backbone.forward(tokens, positions, self.cache, mask)
-        missing = self.vocab_size - logits.shape[-1]
-        if missing <= 0:
-            return logits[..., : self.vocab_size]
-        # Logits processors are bound to the target's ids: those that the draft lacks are there, but
-        # are never likely.
-        return torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
+        return score_tokens(self.backbone, self.vocab_size, tokens, positions, self.cache, mask)
 
 
 def _agreement(logits: Tensor, tokens: list[list[int]], counts: list[int]) -> tuple[int, int]:

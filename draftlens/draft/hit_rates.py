@@ -30,7 +30,7 @@ ANSWER_TRIALS = 40.0
 """An answer forgets what is older than about so many trials, because its text changes."""
 RECENT_TRIALS = 8
 """Latest first choices that show a sudden change."""
-SUDDEN = 3.0
+SUDDEN = 3.6
 """Standard deviations by which the latest first choices differ after a sudden change."""
 
 Level = tuple[int, int, int]
@@ -137,12 +137,12 @@ class HitRates:
             ValueError, KeyError, TypeError: the values are no counts.
         """
         rates = cls()
-        for key, tally in _tallies(values["levels"]):
-            rates.by_level[key] = tally
-        for key, tally in _tallies(values["ranks"]):
-            rates.by_rank[key] = tally
-        for key, tally in _tallies(values["confidence"]):
-            rates.by_confidence[key[0]] = tally
+        for (branch, depth, rank), tally in _tallies(values["levels"]):
+            rates.by_level[branch, depth, rank] = tally
+        for (branch, rank), tally in _tallies(values["ranks"]):
+            rates.by_rank[branch, rank] = tally
+        for (index,), tally in _tallies(values["confidence"]):
+            rates.by_confidence[index] = tally
         return rates
 
 
@@ -227,9 +227,14 @@ class AnswerRates:
         self._recent.append(hit)
         if len(self._recent) < RECENT_TRIALS:
             return
-        expected = self.first().mean
+        tally = self._by_rank[0, 0]
+        earlier = Tally(
+            max(tally.trials - RECENT_TRIALS, 0.0), max(tally.hits - sum(self._recent), 0.0)
+        )
+        expected = min(earlier.share(self._start[0, 0], self._weight), 1.0)
         share = sum(self._recent) / RECENT_TRIALS
-        deviation = sqrt(max(expected * (1 - expected), 0.01) / RECENT_TRIALS)
+        shares = 1 / RECENT_TRIALS + 1 / (earlier.trials + self._weight)
+        deviation = sqrt(max(expected * (1 - expected), 0.01) * shares)
         if abs(share - expected) > SUDDEN * deviation:
             self._by_rank[0, 0] = Tally(RECENT_TRIALS, sum(self._recent))
             self._weight = 1.0
@@ -302,7 +307,7 @@ def _with_odds(chance: float, ratio: float) -> float:
     if not 0 < chance < 1:
         return chance
     odds = _odds(chance) * ratio
-    return odds / (1 + odds)
+    return odds / (1 + odds) if odds < inf else 1.0
 
 
 def _listed(tallies: Mapping[Any, Tally]) -> list[list[Any]]:
@@ -311,6 +316,6 @@ def _listed(tallies: Mapping[Any, Tally]) -> list[list[Any]]:
 
 def _tallies(rows: Iterable[Any]) -> Iterable[tuple[tuple[int, ...], Tally]]:
     for key, trials, hits in rows:
-        if not 0 <= hits <= trials:
+        if not 0 <= hits <= trials < inf:
             raise ValueError(f"{hits} of {trials} trials cannot be hits")
         yield tuple(int(part) for part in key), Tally(float(trials), float(hits))

@@ -55,6 +55,15 @@ class LiveCosts:
         self._surprises: deque[bool] = deque(maxlen=RECENT)
 
     @property
+    def is_measured(self) -> bool:
+        """Whether there is a measured curve."""
+        return self._measured
+
+    def adopt(self, curve: CostCurve) -> None:
+        """Start anew with a curve that was measured since."""
+        self.__init__(curve)  # type: ignore[misc]
+
+    @property
     def largest(self) -> int:
         """The largest width that may be tried: no cost beyond it is known."""
         seen = max(self._ratios, default=0)

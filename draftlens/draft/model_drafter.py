@@ -10,7 +10,8 @@ import torch
 
 from draftlens.core import tree as trees
 from draftlens.core.proposal import DraftTree, Verdict
-from draftlens.core.tree import EMPTY, Topology
+from draftlens.core.tree import EMPTY, Topology, chain
+from draftlens.draft.arriving import ArrivingRows
 from draftlens.draft.base import TargetContext
 from draftlens.draft.cached_model import CachedModel
 from draftlens.draft.growth import grow
@@ -50,6 +51,7 @@ class ModelDrafter:
         self._proposed = EMPTY
         self._proposed_at = 0.0
         self._confidences: list[list[float]] = []
+        self._arriving: ArrivingRows | None = None
 
     @property
     def forwards(self) -> int:
@@ -67,9 +69,30 @@ class ModelDrafter:
 
     def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None:
         """See `Drafter.begin`."""
+        self._join(self._read(encoded, context), batch, context)
+
+    def guess_first(
+        self, batch: Batch, inputs: Mapping[str, Any], context: TargetContext, number: int
+    ) -> DraftTree:
+        """See `FirstGuesser.guess_first`."""
+        self._arriving = self._read(self.encode(inputs), context)
+        with context.phase("draft"):
+            logits = self._arriving.catch_up(batch.steps(self.model.device))
+            return grow(self._arriving, chain(number), batch, logits)
+
+    def join_first(self, batch: Batch, context: TargetContext) -> None:
+        """See `FirstGuesser.join_first`."""
+        assert self._arriving is not None
+        self._join(self._arriving, batch, context)
+        self._arriving = None
+
+    def _read(self, encoded: Any, context: TargetContext) -> ArrivingRows:
         draft = self.reader.read(encoded, context)
         room = context.room + len(self.topology.inner) + 1
-        self.model.join(draft.prompt, draft.fill, batch, room)
+        return self.model.read(draft.prompt, draft.fill, room)
+
+    def _join(self, rows: ArrivingRows, batch: Batch, context: TargetContext) -> None:
+        self.model.take(rows, batch)
         if self.tuners is not None and self.tuner is None:
             self.tuner = self.tuners(context.prompt.kind)
 
@@ -130,17 +153,15 @@ class ModelDrafter:
     def _record_verdict(self, tuner: TreeTuner, verdict: Verdict, batch: Batch) -> None:
         seconds = time.perf_counter() - self._proposed_at
         rows = [row for row, history in enumerate(batch.histories) if not history.finished]
+        if not rows:
+            tuner.ended()
+            return
         tuner.judged(
             self._proposed,
             [verdict.paths[row] for row in rows],
             seconds,
             [[values[row] for values in self._confidences] for row in rows],
         )
-
-    def finish(self) -> None:
-        """See `Drafter.finish`."""
-        if self.tuner is not None:
-            self.tuner.ended()
 
     def remove(self, row: int) -> None:
         """See `Drafter.remove`."""

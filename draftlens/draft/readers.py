@@ -27,11 +27,12 @@ class DraftPrompt:
 
     Args:
         prompt: pruned if the method prunes.
-        fill: writes it into an empty cache.
+        fill: writes it into an empty cache. Returns the logits behind each row's last token,
+            ``[B, 1, V]``, if the model computed them.
     """
 
     prompt: Prompt
-    fill: Callable[[KVCache], None]
+    fill: Callable[[KVCache], Tensor | None]
 
 
 class Reader(Protocol):
@@ -148,8 +149,8 @@ def check_kv(kv: str, positions: str) -> None:
         )
 
 
-def _prefill(backbone: Backbone, prompt: Prompt, cache: KVCache) -> None:
-    backbone.prefill(prompt, cache)
+def _prefill(backbone: Backbone, prompt: Prompt, cache: KVCache) -> Tensor:
+    return backbone.prefill(prompt, cache)
 
 
 def copy_slots(source: KVCache, target: KVCache, kept_by_layer: list[list[Tensor]]) -> None:

@@ -16,7 +16,7 @@ from draftlens.draft.hit_rates import HitRates
 from draftlens.draft.live_costs import LiveCosts
 from draftlens.draft.tuner import Costs, Record, TreeTuner
 from draftlens.models.backbone import Backbone
-from draftlens.models.known_costs import folder, known_curve
+from draftlens.models.known_costs import checked_curve, folder, known_curve
 
 Tuners = Callable[[str], TreeTuner]
 """Maps a kind of prompt, such as ``"video"``, to a tuner for one answer."""
@@ -63,15 +63,22 @@ def _live_costs(backbone: Backbone, other: Backbone | None = None) -> LiveCosts:
     """The live costs of a model; the same object for the same model."""
     costs = _COSTS.get(backbone.model)
     if costs is None:
-        curve = known_curve(backbone)
-        if other is None or curve is not None:
-            costs = LiveCosts(curve)
-        else:
-            of_other = _live_costs(other)
-            scale = _size(backbone) / _size(other) * of_other.curve.cost(1)
-            costs = LiveCosts(None, scale, of_other)
-        _COSTS[backbone.model] = costs
+        costs = _COSTS[backbone.model] = _new_costs(backbone, other)
+    elif not costs.is_measured and (curve := checked_curve(backbone)) is not None:
+        costs.adopt(curve)
     return costs
+
+
+def _new_costs(backbone: Backbone, other: Backbone | None) -> LiveCosts:
+    if other is None:
+        return LiveCosts(known_curve(backbone))
+    of_other = _live_costs(other)
+    # Without a curve of the other model, nothing says how its seconds compare with these.
+    curve = known_curve(backbone) if of_other.is_measured else None
+    if curve is not None:
+        return LiveCosts(curve)
+    scale = _size(backbone) / _size(other) * of_other.curve.cost(1)
+    return LiveCosts(None, scale, of_other)
 
 
 def _size(backbone: Backbone) -> int:
@@ -95,7 +102,7 @@ def _stored(path: Path | None) -> HitRates | None:
         return None
     try:
         return HitRates.from_dict(json.loads(path.read_text())["rates"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, ArithmeticError):
         return None
 
 

@@ -134,9 +134,8 @@ class Growth:
         self.limit = depth
         self.depth = 0
         self._chance = 1.0
-        self._value = -self.rate * plan.check_seconds[0]
         self._hits = 0.0
-        self._best = self._value
+        self._best = -rate * plan.check_seconds[0]
         self._best_depth = 0
 
     @property

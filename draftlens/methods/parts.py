@@ -8,6 +8,7 @@ from typing import Any
 from draftlens.core.errors import ConfigError
 from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
 from draftlens.decode.plan import make_schedule
+from draftlens.draft.first_guesses import FirstGuesser, FirstGuesses, delays_of
 from draftlens.draft.records import Tuners, record_of
 from draftlens.draft.tuner import TreeTuner
 from draftlens.methods.base import Models
@@ -24,6 +25,9 @@ DEFAULT_LENGTH = 5
 """Length of a chain whose length is not given."""
 TREES = {"eagle": EAGLE_PATHS}
 SAMPLING_RULES = ("coupled", "rejection")
+
+FIRST_GUESSES_OF_AUTO_TREE = 3
+"""Length of the chain of first guesses with an automatic tree."""
 
 
 def resolve_parts(method: Any, *, pruner: bool = False) -> None:
@@ -59,12 +63,14 @@ def resolve_drafting(method: Any) -> None:
     rejection sampling, which the automatic tree does not allow, a chain of `DEFAULT_LENGTH`.
 
     Args:
-        method: a frozen dataclass with `num_speculative_tokens`, `tree` and `sampling_rule`.
+        method: a frozen dataclass with `num_speculative_tokens`, `tree`, `sampling_rule` and
+            `first_guesses`.
 
     Raises:
         ConfigError: a value makes no sense.
     """
     check_choice("sampling_rule", method.sampling_rule, SAMPLING_RULES)
+    check_first_guesses(method.first_guesses)
     length = method.num_speculative_tokens
     tree = method.tree
     if length is not None:
@@ -137,6 +143,56 @@ def timed_models(tree: Tree, target: Backbone, drafting: Backbone) -> tuple[Back
     if tree != AUTO:
         return ()
     return (target,) if drafting is target else (target, drafting)
+
+
+def check_first_guesses(choice: Any) -> None:
+    """Refuse a value of `first_guesses` that makes no sense.
+
+    Raises:
+        ConfigError: it is neither true nor false nor `"auto"`.
+    """
+    if not isinstance(choice, bool) and choice != "auto":
+        raise ConfigError(f"first_guesses must be true, false or 'auto', not {choice!r}")
+
+
+def first_guesses_of(
+    method: Any,
+    models: Models,
+    drafter: FirstGuesser,
+    waits: bool,
+    settings: tuple[Any, ...] = (),
+) -> FirstGuesses | None:
+    """How first tokens are guessed before the target's prefill; None if they are not.
+
+    Args:
+        method: a frozen dataclass with the fields that `resolve_drafting` checks.
+        models: of the call.
+        drafter: of the plan.
+        waits: whether it needs something of the target's prefill: readings, or keys and values.
+        settings: everything else that changes how long the draft takes.
+
+    Raises:
+        ConfigError: they are wanted always, and they are impossible.
+    """
+    possible = models.draft is not None and not waits and method.prefill.checks_guesses
+    if method.first_guesses is True and not possible:
+        if method.prefill.checks_guesses:
+            raise ConfigError(
+                "first_guesses need a draft model that reads the prompt before the target does, "
+                "with a pruner (if any) that needs no attention of the target"
+            )
+        raise ConfigError("first_guesses need a prefill that checks guesses, such as 'full'")
+    if method.first_guesses is False or not possible or models.draft is None:
+        return None
+    if method.tree == AUTO:
+        most = FIRST_GUESSES_OF_AUTO_TREE
+    else:
+        most = topology_of(method.tree, method.num_speculative_tokens).depth
+    if method.first_guesses is True:
+        return FirstGuesses(drafter, most)
+    delays = delays_of(models.target.model, models.draft.model, (most, *settings))
+    devices = (models.target.device, models.draft.device)
+    return FirstGuesses(drafter, most, delays, devices)
 
 
 def draft_of(models: Models, described: str) -> Backbone:

@@ -15,6 +15,7 @@ from draftlens.methods.parts import (
     Tree,
     check_choice,
     draft_of,
+    first_guesses_of,
     resolve_drafting,
     resolve_parts,
     timed_models,
@@ -29,8 +30,9 @@ class SpecVLM:
     """The draft reads only the visual tokens that the target attends to (SpecVLM).
 
     Args:
-        num_speculative_tokens, tree, sampling_rule, schedule, prefill: as for
-            `SpeculativeDecoding`. The paper's tree is `"eagle"`.
+        num_speculative_tokens, tree, sampling_rule, first_guesses, schedule, prefill: as for
+            `SpeculativeDecoding`. The paper's tree is `"eagle"`. First guesses need a draft model
+            and a pruner that needs no attention of the target.
         prune_ratio: r, the share of visual tokens that the draft does not read.
         pruner: which tokens these are: a name of `prune.PRUNERS`, a mapping of a name and options
             such as ``{"name": "dycoke", "group": 4}``, or a pruner.
@@ -54,6 +56,7 @@ class SpecVLM:
     num_speculative_tokens: int | None = None
     tree: Tree = None
     sampling_rule: str = "coupled"
+    first_guesses: bool | str = "auto"
     prune_ratio: float = 0.9
     pruner: Any = "specvlm"
     positions: str = "original"
@@ -93,11 +96,16 @@ class SpecVLM:
             reader = DraftModelReader(draft_of(models, described), pruning)
         settings = (drafts_for_itself, self.kv, self.pruner, self.prune_ratio, self.positions)
         tuners = tuners_of(self.tree, models.target, reader.backbone, settings)
+        drafter = ModelDrafter(reader, self.topology, models.target.vocab_size, tuners)
+        waits = drafts_for_itself or bool(reader.readings)
+        # The names of a pruner's options, since a pruner of another package may not be hashable.
+        pruned = (repr(self.pruner), self.prune_ratio, self.positions)
         return Plan(
-            drafter=ModelDrafter(reader, self.topology, models.target.vocab_size, tuners),
+            drafter=drafter,
             schedule=make_schedule(self.schedule),
             prefill=self.prefill,
             acceptance=self.sampling_rule,
+            first_guesses=first_guesses_of(self, models, drafter, waits, pruned),
             pruning=pruning,
             approximate=self.prefill.approximate,
             uses_draft=not drafts_for_itself,

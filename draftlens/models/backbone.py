@@ -193,14 +193,28 @@ class Backbone:
         num_layers = self.text_config.num_hidden_layers
         return KVCache(num_layers, len(prompt.lengths), capacity, grows=True)
 
+    @torch.no_grad()
+    def followed_by(self, prompt: Prompt, tokens: Tensor) -> Prompt:
+        """The prompt with text tokens behind each row's own last one.
+
+        Args:
+            prompt: any.
+            tokens: int64 ``[B, T]``.
+        """
+        return prompt.followed_by(self.embed(tokens))
+
     # Inference mode, which no_grad is not, skips the bookkeeping of views and versions: 15% of a
     # small model's forward. It stays inside this method, so that no inference tensor is left on the
     # model.
     @torch.inference_mode()
     def prefill(
-        self, prompt: Prompt, cache: KVCache, attention: AttentionPass | None = None
+        self,
+        prompt: Prompt,
+        cache: KVCache,
+        attention: AttentionPass | None = None,
+        num_logits: int = 1,
     ) -> Tensor:
-        """Fill the cache with the prompt; logits behind each row's last token, ``[B, 1, V]``.
+        """Fill the cache with the prompt; logits behind each row's last tokens, ``[B, K, V]``.
 
         Rows are left-aligned, so a plain causal pass is right for all of them: padding comes last,
         no token attends to it, and the first new tokens overwrite its cache slots.
@@ -209,6 +223,7 @@ class Backbone:
             prompt: what to read.
             cache: empty.
             attention: computes the attention of every layer instead of the model's own.
+            num_logits: K, at most the length of the shortest row.
         """
         extra = prompt.extra if attention is None else {**prompt.extra, ARGUMENT: attention}
         with self._passing() if attention is None else self._dispatching():
@@ -222,7 +237,8 @@ class Backbone:
             )
         cache.truncate(prompt.lengths)
         hidden = output.last_hidden_state
-        last = torch.tensor(prompt.lengths, device=hidden.device)[:, None] - 1
+        ends = torch.tensor(prompt.lengths, device=hidden.device)[:, None]
+        last = ends - num_logits + torch.arange(num_logits, device=hidden.device)
         rows = torch.arange(len(prompt.lengths), device=hidden.device)[:, None]
         return self._logits(hidden[rows, last])
 
@@ -285,6 +301,10 @@ class Backbone:
             finally:
                 for handle in handles:
                     handle.remove()
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Let no other thread run a pass of the model: hooks are set on it."""
+        return self._lock.exclusive()
 
     def _check_mode(self) -> None:
         if self.model.training:

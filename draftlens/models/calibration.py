@@ -82,10 +82,12 @@ def measure_curve(backbone: Backbone, seconds: float) -> CostCurve:
     """
     deadline = Deadline(seconds)
     scratch = _Scratch(backbone)
-    first = scratch.forward_seconds(1, CONTEXT)
     times = _Times(scratch.forward_seconds, deadline, FAST_PASSES)
-    if first > SLOW_SECONDS and scratch.has_layers:
-        times = _Times(_LayerTimes(scratch, first), deadline, 1)
+    whole = scratch.forward_seconds(1, CONTEXT)
+    if whole > SLOW_SECONDS:  # perhaps only because it was the first
+        whole = scratch.forward_seconds(1, CONTEXT)
+    if whole > SLOW_SECONDS and scratch.has_layers:
+        times = _Times(_LayerTimes(scratch, whole), deadline, 1)
     times.measure(*WIDTHS)
     slopes = times.context_slopes()
     while gap := times.gap():
@@ -120,11 +122,9 @@ class _Times:
 
     def measure(self, *widths: int) -> bool:
         """Measure widths; false if the time did not suffice for all of them."""
-        for number in range(self.passes):
+        for _ in range(self.passes):
             for width in widths:
                 is_new = width not in self.shortest
-                if number and is_new:
-                    continue
                 if self.shortest and self.deadline.left < 2 * self._expected(width):
                     return False
                 if is_new:
@@ -240,6 +240,10 @@ class _LayerTimes:
         self.rest = max(whole - self(1, CONTEXT), 0.0)
 
     def __call__(self, width: int, context: int) -> float:
+        with self.scratch.backbone.alone():
+            return self._seconds(width, context)
+
+    def _seconds(self, width: int, context: int) -> float:
         arguments, keywords = self._first_layer_call(width, context)
         hidden = arguments[0] if arguments else keywords["hidden_states"]
         sampled = self.layers[:SAMPLED_LAYERS]

@@ -31,7 +31,9 @@ anew."""
 FIRST_SHARE = 0.7
 """Share of the time for a target, whose curve has more steps than that of its draft."""
 
-_CURVES: weakref.WeakKeyDictionary[Any, CostCurve] = weakref.WeakKeyDictionary()
+# By model: the file of its curve, whose name says under which conditions it was measured, and the
+# curve.
+_CURVES: weakref.WeakKeyDictionary[Any, tuple[Path, CostCurve]] = weakref.WeakKeyDictionary()
 
 _log = logging.getLogger(__name__)
 
@@ -52,16 +54,14 @@ def calibrate(backbone: Backbone, seconds: float) -> CostCurve:
         backbone: the model.
         seconds: time after which the measurement ends with the widths so far.
     """
-    curve = _CURVES.get(backbone.model)
+    curve = checked_curve(backbone)
     if curve is not None:
         return curve
     curve = _stored(backbone)
-    if curve is not None and not _is_current(curve, backbone):
-        curve = None
-    if curve is None:
+    if curve is None or not _is_current(curve, backbone):
         curve = measure_curve(backbone, seconds)
         _store(backbone, curve)
-    _CURVES[backbone.model] = curve
+    _CURVES[backbone.model] = (path_of(backbone), curve)
     return curve
 
 
@@ -81,20 +81,16 @@ def calibrate_models(backbones: Sequence[Backbone], seconds: float) -> list[Cost
     return curves
 
 
+def checked_curve(backbone: Backbone) -> CostCurve | None:
+    """The curve of a model if `calibrate` has measured or compared it in this process, under the
+    same conditions; None otherwise."""
+    path, curve = _CURVES.get(backbone.model, (None, None))
+    return curve if path is not None and path == path_of(backbone) else None
+
+
 def known_curve(backbone: Backbone) -> CostCurve | None:
-    """The curve of a model from memory or disk; None if it was never measured."""
-    curve = _CURVES.get(backbone.model)
-    if curve is None:
-        curve = _stored(backbone)
-        if curve is not None:
-            _CURVES[backbone.model] = curve
-    return curve
-
-
-def forget(backbone: Backbone) -> None:
-    """Remove the curve of a model from memory and disk."""
-    _CURVES.pop(backbone.model, None)
-    path_of(backbone).unlink(missing_ok=True)
+    """The curve of a model from memory, else from disk; None if it was never measured."""
+    return checked_curve(backbone) or _stored(backbone)
 
 
 def path_of(backbone: Backbone) -> Path:
@@ -134,7 +130,7 @@ def _is_current(curve: CostCurve, backbone: Backbone) -> bool:
 def _stored(backbone: Backbone) -> CostCurve | None:
     try:
         return CostCurve.from_dict(json.loads(path_of(backbone).read_text())["curve"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, ArithmeticError):
         return None
 
 

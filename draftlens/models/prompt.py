@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -154,6 +154,39 @@ class Prompt:
         """Positions of answer tokens, int64 ``[..., B, T]``, from their indices in the answer,
         int64 ``[B, T]``."""
         return self.next_position + steps
+
+    def followed_by(self, embeds: Tensor) -> Prompt:
+        """The prompt with text tokens behind each row's own last one; padding stays at the end.
+
+        Args:
+            embeds: embeddings of these tokens, ``[B, T, D]``.
+        """
+        num_rows, num_tokens = embeds.shape[:2]
+        steps = torch.arange(num_tokens, device=self.next_position.device).expand(num_rows, -1)
+        slots = torch.tensor(self.lengths)[:, None] + torch.arange(num_tokens)
+        rows = torch.arange(num_rows)[:, None]
+        positions = self.positions(steps)
+        position_ids = torch.cat([self.position_ids, positions], -1)
+        position_ids[..., rows, slots] = positions
+
+        def extended(values: Tensor, new: Tensor) -> Tensor:
+            longer = torch.cat([values, new], 1)
+            longer[rows, slots] = new
+            return longer
+
+        extra = dict(self.extra)
+        for name, value in self.extra.items():
+            if _per_token(value, self.visual.shape):  # masks of tokens that represent pixels
+                extra[name] = extended(value, value.new_zeros(num_rows, num_tokens))
+        return replace(
+            self,
+            embeds=extended(self.embeds, embeds),
+            position_ids=position_ids,
+            lengths=[length + num_tokens for length in self.lengths],
+            next_position=self.next_position + num_tokens,
+            visual=extended(self.visual, self.visual.new_zeros(num_rows, num_tokens)),
+            extra=extra,
+        )
 
 
 def checked_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:

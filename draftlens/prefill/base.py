@@ -20,7 +20,7 @@ class PrefillOutput:
     """The result of reading a prompt.
 
     Args:
-        logits: behind each row's last token, ``[B, 1, V]``.
+        logits: behind each row's last tokens, ``[B, K, V]``.
         readings: the readings that were requested.
     """
 
@@ -36,10 +36,30 @@ class Prefill(Protocol):
         """What differs from the model's own prefill, in words for the user; empty if exact."""
         ...
 
+    @property
+    def checks_guesses(self) -> bool:
+        """Whether a prompt may end with guesses, so that `num_logits` is more than 1. If not, first
+        tokens are not guessed (`draft.first_guesses`)."""
+        ...
+
     def run(
-        self, backbone: Backbone, prompt: Prompt, cache: KVCache, spec: ReadingSpec
+        self,
+        backbone: Backbone,
+        prompt: Prompt,
+        cache: KVCache,
+        spec: ReadingSpec,
+        num_logits: int = 1,
     ) -> PrefillOutput:
-        """Fill an empty cache with a prompt and take the readings of `spec`."""
+        """Fill an empty cache with a prompt and take the readings of `spec`.
+
+        Args:
+            backbone: reads.
+            prompt: what to read. With guesses, these are the last tokens of each row.
+            cache: empty; holds the whole of `prompt` afterwards.
+            spec: the readings to take; none if the prompt ends with guesses.
+            num_logits: K, for how many of each row's last tokens logits are returned: the last
+                token of the prompt itself and all guesses.
+        """
         ...
 
 

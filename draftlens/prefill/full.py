@@ -22,8 +22,18 @@ class FullPrefill:
         """Nothing differs."""
         return ()
 
+    @property
+    def checks_guesses(self) -> bool:
+        """Guesses are further tokens of the causal pass."""
+        return True
+
     def run(
-        self, backbone: Backbone, prompt: Prompt, cache: KVCache, spec: ReadingSpec
+        self,
+        backbone: Backbone,
+        prompt: Prompt,
+        cache: KVCache,
+        spec: ReadingSpec,
+        num_logits: int = 1,
     ) -> PrefillOutput:
         """See `Prefill.run`.
 
@@ -33,7 +43,7 @@ class FullPrefill:
         """
         probe = AttentionProbe(prompt.visual, prompt.lengths) if spec.attention else None
         with backbone.hidden_states(spec.hidden_layers) as states:
-            logits = backbone.prefill(prompt, cache, probe)
+            logits = backbone.prefill(prompt, cache, probe, num_logits)
         if probe is None:
             return PrefillOutput(logits, Readings(hidden_states=states))
         if len(probe.by_layer) != backbone.text_config.num_hidden_layers:

@@ -364,9 +364,17 @@ def check_counters(case: Case, result: Result) -> None:
     num_rows = len(result.tokens)
     assert result.lossless is True
     assert stats.emitted == sum(map(len, result.tokens))
-    assert stats.first == num_rows
+    # A row whose answer ends inside the accepted first guesses has no token of the target's own.
+    own_first = stats.first - stats.first_accepted
+    assert 0 <= own_first <= num_rows
+    assert stats.first_accepted <= stats.first_drafted
+    if not guesses_first(case) or case.options.new == 1:
+        assert stats.first_drafted == 0
+        assert own_first == num_rows
+    else:
+        assert stats.first_drafted > 0
     assert [len(row) for row in result.from_draft] == [len(row) for row in result.tokens]
-    assert stats.accepted == sum(map(sum, result.from_draft))
+    assert stats.accepted + stats.first_accepted == sum(map(sum, result.from_draft))
     assert stats.accepted <= stats.drafted
     assert sum(stats.accepted_by_depth.values()) == stats.passes
     depths = stats.accepted_by_depth.items()
@@ -384,7 +392,13 @@ def check_counters(case: Case, result: Result) -> None:
         assert stats.drafted == stats.draft_forwards == 0
         assert stats.target_forwards == plain_forwards
     elif plain_forwards > 1:
-        assert stats.drafted > 0
+        assert stats.drafted + stats.first_drafted > 0
+
+
+def guesses_first(case: Case) -> bool:
+    """Whether the case's method always guesses first tokens."""
+    method = resolve(case.method_options, case.draft is not None)
+    return getattr(method, "first_guesses", False) is True
 
 
 def best_depth(case: Case) -> int:
@@ -415,7 +429,10 @@ def is_always_right(case: Case) -> bool:
 def check_passes(case: Case, result: Result) -> None:
     """A draft that is always right fills every pass but the last."""
     per_pass = best_depth(case) + 1
-    passes = sum(-(-(len(row) - 1) // per_pass) for row in result.tokens)
+    first = 1
+    if guesses_first(case):
+        first += resolve(case.method_options, has_draft=True).topology.depth  # type: ignore[attr-defined]
+    passes = sum(-(-max(len(row) - first, 0) // per_pass) for row in result.tokens)
     assert result.stats.passes == passes
 
 
@@ -610,7 +627,14 @@ def session_of(case: Visits) -> Session:
         Backbone.of(target(BY_NAME[case.family])), None if draft is None else Backbone.of(draft)
     )
     plan = from_dict(thawed(case.method)).plan(models)
-    return Session(models.target, plan.drafter, plan.prefill, Clock(Stats()), plan.acceptance)
+    return Session(
+        models.target,
+        plan.drafter,
+        plan.prefill,
+        Clock(Stats()),
+        plan.acceptance,
+        first_guesses=plan.first_guesses,
+    )
 
 
 def act(
@@ -679,6 +703,9 @@ def trees(draw: st.DrawFn) -> tuple[tuple[int, ...], ...]:
     return tuple(sorted(paths))
 
 
+first_guesses = st.sampled_from((True, False, "auto"))
+
+
 @st.composite
 def shapes(draw: st.DrawFn) -> tuple[tuple[str, Any], ...]:
     """The guesses of a drafting method: a chain or a tree."""
@@ -705,7 +732,10 @@ def pruned(draw: st.DrawFn, has_draft: bool) -> tuple[tuple[str, Any], ...]:
     ]
     if has_draft and draw(st.booleans()):
         positions = draw(st.sampled_from(("original", "compact")))
-        return (*options, ("draft", "model"), ("positions", positions))
+        options += [("draft", "model"), ("positions", positions)]
+        if not PRUNERS[name].readings:
+            options.append(("first_guesses", draw(first_guesses)))
+        return tuple(options)
     kv = draw(st.sampled_from(("prefill", "gather", "sparse")))
     positions = "original"
     if kv == "prefill":
@@ -722,7 +752,7 @@ def methods(draw: st.DrawFn, has_draft: bool) -> tuple[tuple[str, Any], ...]:
         return (("method", "plain"),)
     if name == "specvlm":
         return draw(pruned(has_draft))
-    return (("method", "speculative"), *draw(shapes()))
+    return (("method", "speculative"), *draw(shapes()), ("first_guesses", draw(first_guesses)))
 
 
 drafts = st.sampled_from((*NOISE, "self", "self", "random", None))

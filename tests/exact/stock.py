@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -114,15 +114,18 @@ def staggered(rows: list[list[int]]) -> list[int]:
     raise AssertionError("these rows have no such tokens")
 
 
-def rounds(tree: Topology, ranks: list[list[int]]) -> Counter[int]:
+def rounds(
+    tree: Topology, ranks: list[list[int]], first: Sequence[int] | None = None
+) -> Counter[int]:
     """How often how many guesses stand, if each round the draft says what it would say had it read
     the answer afresh.
 
     Args:
         tree: what the draft grows.
         ranks: per row and token of the answer, how many tokens the draft likes better there.
+        first: how many tokens prefill yields in each row; one by default.
     """
-    said, depths = [1] * len(ranks), Counter[int]()
+    said, depths = list(first or [1] * len(ranks)), Counter[int]()
     while min(said) < NEW:
         room = NEW - min(said) - 1
         for row, done in enumerate(said):

@@ -35,6 +35,8 @@ DRAFTING: Mapping[str, Any] = {
     "specvlm": {"method": "specvlm", "prune_ratio": 0.5, "draft": "model"},
     "gather": {"method": "specvlm", "prune_ratio": 0.5, "draft": "self", "kv": "gather"},
     "sparse": {"method": "specvlm", "prune_ratio": 0.5, "draft": "self", "kv": "sparse"},
+    "first guesses": {**METHODS["chain3"], "first_guesses": True},
+    "first guesses, tree": {**METHODS["odd"], "first_guesses": True},
 }
 drafting = pytest.mark.parametrize("name", DRAFTING)
 
@@ -52,7 +54,14 @@ def session_of(family: Family, name: str) -> Session:
     """A session without requests."""
     models = Models(Backbone.of(target(family)), Backbone.of(draft(family)))
     plan = from_dict(DRAFTING[name]).plan(models)
-    return Session(models.target, plan.drafter, plan.prefill, Clock(Stats()), plan.acceptance)
+    return Session(
+        models.target,
+        plan.drafter,
+        plan.prefill,
+        Clock(Stats()),
+        plan.acceptance,
+        first_guesses=plan.first_guesses,
+    )
 
 
 def add(session: Session, family: Family, row: int, options: Mapping[str, Any]) -> Row:
@@ -154,7 +163,7 @@ def test_a_batch_that_becomes_empty_and_fills_again(family: Family) -> None:
 
 
 @every_family
-@pytest.mark.parametrize("name", ["chain", "tree"])
+@pytest.mark.parametrize("name", ["chain", "tree", "first guesses"])
 def test_chunks_are_numbered_by_arrival(family: Family, name: str) -> None:
     """Whatever slots the rows have."""
     session = session_of(family, name)
@@ -162,7 +171,7 @@ def test_chunks_are_numbered_by_arrival(family: Family, name: str) -> None:
     heard: dict[int, list[int]] = {0: [], 1: [], 2: []}
     for number, chunk in enumerate(decode(session)):
         heard[chunk.row] += chunk.tokens
-        if number == 5:
+        if number == 4:
             session.remove(rows[0])
             rows.append(add(session, family, 2, GREEDY))
     assert heard[1] == rows[1].tokens

@@ -30,6 +30,7 @@ from draftlens.decode.serial import decode
 from draftlens.decode.session import Session
 from draftlens.draft import DraftModelReader, ModelDrafter, NoDraft
 from draftlens.draft.base import draw_children
+from draftlens.draft.first_guesses import FirstGuesses
 from draftlens.models import KVCache, Prepared, Prompt
 from draftlens.ops import verify
 from draftlens.ops.sampling import SamplingRule, row_seeds
@@ -213,8 +214,13 @@ class TableModel:
     def new_cache(self, prompt: Prompt, room: int) -> KVCache:
         return KVCache(1, len(prompt.lengths), max(prompt.lengths) + room)
 
-    def prefill(self, prompt: Prompt, cache: KVCache, probe: object = None) -> Tensor:
-        return self.forward(prompt.embeds, prompt.position_ids, cache, None)[:, -1:]
+    def followed_by(self, prompt: Prompt, tokens: Tensor) -> Prompt:
+        return prompt.followed_by(tokens)
+
+    def prefill(
+        self, prompt: Prompt, cache: KVCache, probe: object = None, num_logits: int = 1
+    ) -> Tensor:
+        return self.forward(prompt.embeds, prompt.position_ids, cache, None)[:, -num_logits:]
 
     def forward(
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
@@ -260,16 +266,24 @@ DRAFTS = {
 
 
 def speak(
-    topology: Topology, draft: Tensor, rule: SamplingRule, seed: int = 0, rows: int = ROWS
+    topology: Topology,
+    draft: Tensor,
+    rule: SamplingRule,
+    seed: int = 0,
+    rows: int = ROWS,
+    num_first: int = 0,
 ) -> Session:
-    """A finished session: LENGTH tokens in each row."""
+    """A finished session: LENGTH tokens in each row; of `num_first` it guesses the first."""
     criteria = (MaxLengthCriteria(PROMPT.shape[1] + LENGTH),)
     config = SimpleNamespace(do_sample=rule.do_sample)
     prepared = Prepared(PROMPT[:rows], rule.processors, criteria, config, {})
     reader = DraftModelReader(TableModel(draft))  # type: ignore[arg-type]
     drafter = ModelDrafter(reader, topology, VOCAB) if topology else NoDraft()
     target: Any = TableModel(TARGET)
-    session = Session(target, drafter, FullPrefill(), Clock(Stats()), rule.acceptance)
+    first: Any = FirstGuesses(drafter, num_first) if num_first else None  # type: ignore[arg-type]
+    session = Session(
+        target, drafter, FullPrefill(), Clock(Stats()), rule.acceptance, first_guesses=first
+    )
     session.add(prepared, row_seeds(seed, rows), {"input_ids": PROMPT[:rows]})
     for _ in decode(session):
         pass
@@ -281,9 +295,9 @@ def answers(session: Session) -> list[list[int]]:
     return [sequence.tokens for sequence in session.sequences]
 
 
-def fit(session: Session) -> float:
-    """p-value of the answers' tokens 1, 2, 3: the joint of the first three that verification
-    emits."""
+def fit(session: Session, start: int = 1) -> float:
+    """p-value of three tokens of the answers from `start` on: by default the joint of the first
+    three that verification emits."""
     rule = session.sequences[0].sampling
     p = (
         rule.process(TARGET.reshape(LENGTH, VOCAB * VOCAB, VOCAB), list)
@@ -291,10 +305,12 @@ def fit(session: Session) -> float:
         .softmax(-1)
         .view_as(TARGET)
     )
-    expected = torch.einsum("a,ab,abc,bcd->bcd", p[0, 0, 0], p[1, 0], p[2], p[3]).flatten()
+    joint = torch.einsum("a,ab,abc,bcd->abcd", p[0, 0, 0], p[1, 0], p[2], p[3])
+    expected = joint.sum(0 if start else 3).flatten()
     tokens = torch.tensor(answers(session))
     assert tokens.shape == (ROWS, LENGTH)
-    return p_value(tokens[:, 1] * VOCAB**2 + tokens[:, 2] * VOCAB + tokens[:, 3], expected)
+    tokens = tokens[:, start : start + 3]
+    return p_value(tokens[:, 0] * VOCAB**2 + tokens[:, 1] * VOCAB + tokens[:, 2], expected)
 
 
 TOPOLOGIES = {"chain": chain(3), "tree": TREE}
@@ -314,6 +330,25 @@ def test_rejection_keeps_the_target_distribution(shape: str, draft: str, process
 
 
 @pytest.mark.parametrize("processors", [(), WARPERS], ids=["plain", "warped"])
+@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize("num_first", [2, 3])
+def test_rejection_of_first_guesses_keeps_the_target_distribution(
+    num_first: int, draft: str, processors: Any
+) -> None:
+    """The joint of the first three tokens, which prefill yields in part or whole, and of those
+    behind the first."""
+    rule = SamplingRule(processors, True, "rejection")
+    session = speak(chain(3), DRAFTS[draft], rule, seed=13, num_first=num_first)
+    assert fit(session, start=0) > LIKELY
+    assert fit(session) > LIKELY
+    stats = session.stats
+    assert stats.first == ROWS + stats.first_accepted
+    assert 0 < stats.first_accepted <= stats.first_drafted == ROWS * num_first
+    if draft == "equal":
+        assert stats.first_accepted == stats.first_drafted
+
+
+@pytest.mark.parametrize("processors", [(), WARPERS], ids=["plain", "warped"])
 def test_coupled_is_token_identical_to_plain_decoding_and_keeps_the_distribution(
     processors: Any,
 ) -> None:
@@ -326,6 +361,9 @@ def test_coupled_is_token_identical_to_plain_decoding_and_keeps_the_distribution
             assert answers(session) == answers(plain)
             assert session.stats.target_forwards <= plain.stats.target_forwards
             assert session.stats.accepted > 0
+            first = speak(topology, draft, rule, seed=12, num_first=3)
+            assert answers(first) == answers(plain)
+            assert first.stats.first_accepted > 0
 
 
 def test_greedy_is_token_identical_to_plain_decoding() -> None:

@@ -43,11 +43,13 @@ def check_caches(session: Session) -> None:
 @pytest.mark.parametrize(
     ("method", "chunks"), [("chain5", 1), ("eagle", 4), ("odd", 7), ("chain5", 11)]
 )
-def test_a_consumer_that_stops(family: Family, method: str, chunks: int) -> None:
+@pytest.mark.parametrize("first", [True, False])
+def test_a_consumer_that_stops(family: Family, method: str, chunks: int, first: bool) -> None:
     """The caches agree with what was said, the words so far are right, and the next call is as if
     nothing was."""
     rows, given = reference(family, family.richest), inputs(family, family.richest)
-    options = {"draft": draft(family), "method": METHODS[method], "max_new_tokens": NEW}
+    chosen = {**METHODS[method], "first_guesses": first}
+    options = {"draft": draft(family), "method": chosen, "max_new_tokens": NEW}
     stream = draftlens.stream(target(family), given, **options, eos_token_id=staggered(rows))
     heard: list[list[int]] = [[], [], []]
     for chunk in islice(stream, chunks):
@@ -97,11 +99,18 @@ def test_a_stream_that_is_resumed(family: Family) -> None:
 @every_family
 @methods
 @pytest.mark.parametrize("rows", [(0,), (0, 1, 2)], ids=["one", "ragged"])
-def test_the_memory_of_the_cache(family: Family, method: str, rows: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("first", [True, False])
+def test_the_memory_of_the_cache(
+    family: Family, method: str, rows: tuple[int, ...], first: bool
+) -> None:
     """Prompt, answer and one tree: nothing is held twice and nothing grows."""
     given = inputs(family, family.richest, rows)
     stream = draftlens.stream(
-        target(family), given, draft=draft(family), method=METHODS[method], max_new_tokens=NEW
+        target(family),
+        given,
+        draft=draft(family),
+        method={**METHODS[method], "first_guesses": first},
+        max_new_tokens=NEW,
     )
     stream.run()
     text = target(family).config.get_text_config()
@@ -136,7 +145,15 @@ def slow_phases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("slow_phases")
-@pytest.mark.parametrize("method", [{"method": "plain"}, METHODS["eagle"], {"method": "specvlm"}])
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"method": "plain"},
+        METHODS["eagle"],
+        {"method": "specvlm"},
+        {**METHODS["chain3"], "first_guesses": True},
+    ],
+)
 @pytest.mark.parametrize("most", [1, 2, NEW])
 def test_the_phases_take_no_longer_than_the_whole(method: dict[str, Any], most: int) -> None:
     """At whatever chunk a consumer stops."""

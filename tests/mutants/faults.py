@@ -43,6 +43,10 @@ CACHE = ("tests/unit/models/test_cache.py",)
 PROMPT = ("tests/unit/models/test_prompt.py",)
 PRUNED = ("tests/unit/draft/test_pruned.py",)
 GATHER = ("tests/unit/models/test_gather.py",)
+FIRST = ("tests/unit/draft/test_first_guesses.py",)
+FIRST_WORK = _only("tests/exact/test_first_guesses.py", "always_right")
+FIRST_ENDS = _only("tests/exact/test_first_guesses.py", "step or eos")
+FIRST_CALLS = _only("tests/exact/test_first_guesses.py", "start_together")
 
 FAULTS = (
     Fault(
@@ -373,6 +377,83 @@ FAULTS = (
         "        visual = visual.gather(1, order)\n",
         "",
         PROMPT,
+    ),
+    Fault(
+        "first guesses stand behind the padding",
+        "models/prompt.py",
+        "            longer[rows, slots] = new\n",
+        "",
+        PROMPT,
+    ),
+    Fault(
+        "first guesses have the positions of the padding",
+        "models/prompt.py",
+        "        position_ids[..., rows, slots] = positions\n",
+        "",
+        PROMPT,
+    ),
+    Fault(
+        "prefill judges all first guesses by the logits behind the prompt",
+        "models/backbone.py",
+        "last = ends - num_logits + ",
+        "last = ends - num_logits + 0 * ",
+        FIRST_WORK,
+    ),
+    Fault(
+        "the target's cache loses an accepted first guess",
+        "decode/session.py",
+        "path[: max(emission.count - 1, 0)]",
+        "path[: max(emission.count - 2, 0)]",
+        FIRST_WORK,
+    ),
+    Fault(
+        "the target's cache keeps first guesses that rows in step did not emit",
+        "decode/session.py",
+        "path[: max(emission.count - 1, 0)]",
+        "path",
+        FIRST_ENDS,
+    ),
+    Fault(
+        "accepted first guesses behind the end are counted",
+        "decode/session.py",
+        "self.stats.first_accepted += min(emission.count, len(path))",
+        "self.stats.first_accepted += len(path)",
+        FIRST_ENDS,
+    ),
+    Fault(
+        "first guesses overtake the rows that arrived before them",
+        "decode/session.py",
+        "        self.begin()  # rows join the drafter in the order in which they arrived\n",
+        "",
+        FIRST_CALLS,
+    ),
+    Fault(
+        "the draft keeps first guesses that were not accepted",
+        "draft/arriving.py",
+        "num_kept = min(self.forwards, len(tokens) - 1)",
+        "num_kept = self.forwards",
+        CACHED,
+    ),
+    Fault(
+        "first guesses are forwarded one position too far",
+        "draft/arriving.py",
+        "positions = self.prompt.positions(steps)",
+        "positions = self.prompt.positions(steps + 1)",
+        CACHED,
+    ),
+    Fault(
+        "tokens drawn by rejection depend on measured times",
+        "draft/first_guesses.py",
+        "if batch.rejects or not alone:",
+        "if not alone:",
+        FIRST,
+    ),
+    Fault(
+        "the fastest timing decides about first guesses",
+        "draft/first_guesses.py",
+        "max(delays) <= MAX_DELAY",
+        "min(delays) <= MAX_DELAY",
+        FIRST,
     ),
     Fault(
         "the pruner keeps one token too few",

@@ -26,12 +26,14 @@ KEYS = {
         "num_speculative_tokens": None,
         "tree": "auto",
         "sampling_rule": "coupled",
+        "first_guesses": "auto",
         **RUNTIME,
     },
     "specvlm": {
         "num_speculative_tokens": None,
         "tree": "auto",
         "sampling_rule": "coupled",
+        "first_guesses": "auto",
         "prune_ratio": 0.9,
         "pruner": {"name": "specvlm", "attention_mass": 0.4},
         "positions": "original",
@@ -263,6 +265,7 @@ def model(name: str, vocab_size: int = 100, *modalities: str) -> Any:
         vocab_size=vocab_size,
         modalities=frozenset(modalities),
         device=torch.device("cpu"),
+        model=torch.nn.Module(),
     )
 
 
@@ -326,3 +329,49 @@ def test_one_other_option() -> None:
             with_option(method, path, 1)
     with pytest.raises(ConfigError, match="seed is a whole number from 0, not -1"):
         with_option(method, "pruner.seed", -1)
+
+
+@pytest.mark.parametrize(
+    ("method", "most"),
+    [
+        (SpeculativeDecoding(first_guesses=True), 3),
+        (SpeculativeDecoding(num_speculative_tokens=2, first_guesses=True), 2),
+        (SpeculativeDecoding(tree="eagle", first_guesses=True), 5),
+        (SpeculativeDecoding(tree=[[0], [1], [0, 0]], first_guesses=True), 2),
+        (SpeculativeDecoding(tree="auto", first_guesses=True), 3),
+        (SpeculativeDecoding(num_speculative_tokens=2), 2),
+        (SpecVLM(pruner="random", tree="eagle"), 5),
+        (SpecVLM(pruner="random", first_guesses=False), None),
+        (SpecVLM(pruner="random", draft="self"), None),
+        (SpecVLM(), None),
+        (SpeculativeDecoding(first_guesses=False), None),
+        (PlainDecoding(), None),
+    ],
+)
+def test_first_guesses(method: Method, most: int | None) -> None:
+    """As many as the tree is deep, and none where the draft needs the target's prefill."""
+    plan = method.plan(Models(model("Big"), model("Small")))
+    assert (None if plan.first_guesses is None else plan.first_guesses.most) == most
+    if plan.first_guesses is not None:
+        assert plan.first_guesses.guesser is plan.drafter
+        always = getattr(method, "first_guesses", None) is True
+        assert (plan.first_guesses.delays is None) == always
+
+
+def test_timings_belong_to_a_pair_and_its_settings() -> None:
+    """Plans of the same pair and settings share them; other settings have their own."""
+    models = Models(model("Big"), model("Small"))
+
+    def delays(method: Method, pair: Models = models) -> Any:
+        plan = method.plan(pair)
+        assert plan.first_guesses is not None
+        return plan.first_guesses.delays
+
+    five = SpeculativeDecoding(num_speculative_tokens=5)
+    chain_of_five = delays(five)
+    assert delays(five) is chain_of_five
+    assert delays(five, Models(model("Big"), model("Small"))) is not chain_of_five
+    assert delays(SpeculativeDecoding(num_speculative_tokens=3)) is not chain_of_five
+    half, most = (SpecVLM(pruner="random", prune_ratio=ratio) for ratio in (0.5, 0.9))
+    assert delays(half) is delays(half)
+    assert len({id(delays(method)) for method in (half, most, SpeculativeDecoding())}) == 3

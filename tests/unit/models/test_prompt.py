@@ -10,7 +10,13 @@ from torch import Tensor
 from transformers.generation.configuration_utils import GenerationMode
 
 from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
-from draftlens.models.prompt import build_prompt, capture_call, left_padded, with_checked_mask
+from draftlens.models.prompt import (
+    Prompt,
+    build_prompt,
+    capture_call,
+    left_padded,
+    with_checked_mask,
+)
 
 ROWS = [[11, 12, 13], [21, 22, 23, 24, 25], [31]]
 LENGTH, PAD = 6, 0
@@ -219,3 +225,37 @@ def test_only_greedy_decoding_and_sampling_work(mode: GenerationMode) -> None:
     words = mode.value.replace("_", " ")
     with pytest.raises(ConfigError, match=f"these options request {words}"):
         capture_call(None, torch.ones(1, 2), [], [], config)
+
+
+@pytest.mark.parametrize("axes", [(), (3,)])
+def test_tokens_behind_each_row(axes: tuple[int, ...]) -> None:
+    """They stand directly behind the row's last token, at the next positions; padding comes last,
+    and only masks of tokens are extended."""
+    lengths = [3, 5, 1]
+    embeds = torch.randn(3, LENGTH, 2)
+    positions = torch.randint(0, 50, (*axes, 3, LENGTH))
+    next_position = torch.tensor([[30], [50], [10]]).expand(*axes, 3, 1)
+    visual = torch.zeros(3, LENGTH, dtype=torch.bool)
+    visual[1, 2:4] = True
+    features = [torch.randn(2, 4)]
+    extra = {"visual_pos_masks": visual.clone(), "deepstack_visual_embeds": features, "flag": 1}
+    prompt = Prompt(embeds, positions, lengths, next_position, visual, extra)
+    new = torch.randn(3, 2, 2)
+    longer = prompt.followed_by(new)
+    assert longer.lengths == [5, 7, 3]
+    assert longer.embeds.shape == (3, LENGTH + 2, 2)
+    for row, length in enumerate(lengths):
+        assert torch.equal(longer.embeds[row, :length], embeds[row, :length])
+        assert torch.equal(longer.embeds[row, length : length + 2], new[row])
+        old = longer.position_ids[..., row, :length]
+        assert torch.equal(old, positions[..., row, :length])
+        begin = int(next_position.reshape(-1, 3)[0, row])
+        behind = longer.position_ids[..., row, length : length + 2]
+        assert behind.reshape(-1, 2).tolist() == [[begin, begin + 1]] * (3 if axes else 1)
+    for mask in (longer.visual, longer.extra["visual_pos_masks"]):
+        assert torch.equal(mask[:, :LENGTH], visual)
+        assert not mask[:, LENGTH:].any()
+    assert longer.extra["deepstack_visual_embeds"] is features
+    assert longer.extra["flag"] == 1
+    assert torch.equal(longer.next_position, next_position + 2)
+    assert prompt.lengths == lengths  # the prompt itself is as it was
