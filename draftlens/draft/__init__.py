@@ -1,11 +1,13 @@
 """Drafters, which guess the next tokens."""
 
 from draftlens.draft.base import Drafter, NoDraft, TargetContext
+from draftlens.draft.disagreement import Disagreement
 from draftlens.draft.model_drafter import ModelDrafter
 from draftlens.draft.pruned import Pruning
 from draftlens.draft.readers import DraftModelReader, SelfReader
 
 __all__ = [
+    "Disagreement",
     "DraftModelReader",
     "Drafter",
     "ModelDrafter",

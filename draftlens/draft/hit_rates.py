@@ -30,7 +30,7 @@ ANSWER_TRIALS = 40.0
 """An answer forgets what is older than about so many trials, because its text changes."""
 RECENT_TRIALS = 8
 """Latest first choices that show a sudden change."""
-SUDDEN = 3.6
+SUDDEN = 3.5
 """Standard deviations by which the latest first choices differ after a sudden change."""
 
 Level = tuple[int, int, int]
@@ -237,7 +237,7 @@ class AnswerRates:
         deviation = sqrt(max(expected * (1 - expected), 0.01) * shares)
         if abs(share - expected) > SUDDEN * deviation:
             self._by_rank[0, 0] = Tally(RECENT_TRIALS, sum(self._recent))
-            self._weight = 1.0
+            self._weight = 4.0
             self._known_trials = 0.0
 
     def chances(self, first: float) -> list[list[list[float]]]:

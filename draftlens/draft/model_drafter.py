@@ -14,6 +14,7 @@ from draftlens.core.tree import EMPTY, Topology, chain
 from draftlens.draft.arriving import ArrivingRows
 from draftlens.draft.base import TargetContext
 from draftlens.draft.cached_model import CachedModel
+from draftlens.draft.disagreement import Disagreement
 from draftlens.draft.growth import grow
 from draftlens.draft.readers import Reader
 from draftlens.draft.records import Tuners
@@ -30,6 +31,7 @@ class ModelDrafter:
         vocab_size: ids that the target has; the draft may have more or fewer.
         tuners: from the kind of prompt, the tuner that chooses the tree of each round, none of them
             larger than `topology`; None for always `topology`.
+        disagreement: counts the first guesses that are wrong; None for nobody.
     """
 
     needs_target_scores = False
@@ -40,10 +42,12 @@ class ModelDrafter:
         topology: Topology,
         vocab_size: int,
         tuners: Tuners | None = None,
+        disagreement: Disagreement | None = None,
     ) -> None:
         self.reader = reader
         self.topology = topology
         self.tuners = tuners
+        self.disagreement = disagreement
         self.model = CachedModel(reader.backbone, vocab_size)
         self.max_nodes = len(topology)
         self.readings = reader.readings
@@ -102,6 +106,7 @@ class ModelDrafter:
         if self.tuner is not None:
             return self._propose_tuned(self.tuner, batch, budget)
         topology = trees.cut(self.topology, budget)
+        self._proposed = topology
         if not topology:
             return _no_tree(batch, self.model.device)
         logits = self.model.catch_up(batch.steps(self.model.device))
@@ -113,6 +118,8 @@ class ModelDrafter:
         round."""
         if self.tuner is not None:
             self._record_verdict(self.tuner, verdict, batch)
+        if self.disagreement is not None and self._proposed:
+            self.disagreement.count_verdict(verdict, batch)
         self.model.keep(verdict, batch)
 
     def _propose_tuned(self, tuner: TreeTuner, batch: Batch, budget: int) -> DraftTree:
@@ -133,6 +140,9 @@ class ModelDrafter:
             return _no_tree(batch, device)
         logits = self.model.catch_up(batch.steps(device))
         hits, misses = self.model.agreement if batch.is_greedy else (0, 0)
+        if self.disagreement is not None:
+            self.disagreement.count(hits, misses)
+            self.disagreement.warn()
         topology = trees.cut(tuner.caught_up(hits, misses), budget)
         if not topology:
             return _no_tree(batch, device)

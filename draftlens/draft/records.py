@@ -59,6 +59,13 @@ def record_of(target: Backbone, draft: Backbone, settings: Hashable, kind: str) 
         return by_settings[key]
 
 
+def forget_answers(target: Backbone) -> None:
+    """Forget what earlier answers of a target have shown in this process, but not what forwards
+    cost. For measurements of first answers."""
+    with _LOCK:
+        _RECORDS.pop(target.model, None)
+
+
 def _live_costs(backbone: Backbone, other: Backbone | None = None) -> LiveCosts:
     """The live costs of a model; the same object for the same model."""
     costs = _COSTS.get(backbone.model)

@@ -7,7 +7,7 @@ from typing import Any
 
 from draftlens.core.tree import Topology
 from draftlens.decode.plan import Plan, make_schedule
-from draftlens.draft import DraftModelReader, ModelDrafter
+from draftlens.draft import Disagreement, DraftModelReader, ModelDrafter
 from draftlens.methods.base import Models, name_of
 from draftlens.methods.parts import (
     Tree,
@@ -77,7 +77,13 @@ class SpeculativeDecoding:
         draft = draft_of(models, f"method {name_of(self)!r}")
         tuners = tuners_of(self.tree, models.target, draft)
         reader = DraftModelReader(draft)
-        drafter = ModelDrafter(reader, self.topology, models.target.vocab_size, tuners)
+        drafter = ModelDrafter(
+            reader,
+            self.topology,
+            models.target.vocab_size,
+            tuners,
+            Disagreement(models.target, draft),
+        )
         return Plan(
             drafter=drafter,
             schedule=make_schedule(self.schedule),

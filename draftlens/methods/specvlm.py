@@ -8,7 +8,7 @@ from typing import Any
 from draftlens.core.errors import ConfigError
 from draftlens.core.tree import Topology
 from draftlens.decode.plan import Plan, make_schedule
-from draftlens.draft import DraftModelReader, ModelDrafter, Pruning, SelfReader
+from draftlens.draft import Disagreement, DraftModelReader, ModelDrafter, Pruning, SelfReader
 from draftlens.draft.readers import Reader, check_kv
 from draftlens.methods.base import Models, name_of
 from draftlens.methods.parts import (
@@ -94,12 +94,20 @@ class SpecVLM:
         else:
             described = f"method {name_of(self)!r} with draft 'model'"
             reader = DraftModelReader(draft_of(models, described), pruning)
-        settings = (drafts_for_itself, self.kv, self.pruner, self.prune_ratio, self.positions)
-        tuners = tuners_of(self.tree, models.target, reader.backbone, settings)
-        drafter = ModelDrafter(reader, self.topology, models.target.vocab_size, tuners)
-        waits = drafts_for_itself or bool(reader.readings)
         # The names of a pruner's options, since a pruner of another package may not be hashable.
         pruned = (repr(self.pruner), self.prune_ratio, self.positions)
+        settings = (drafts_for_itself, self.kv, *pruned)
+        disagreement = None
+        if not drafts_for_itself:
+            disagreement = Disagreement(models.target, reader.backbone, self.prune_ratio == 1)
+        drafter = ModelDrafter(
+            reader,
+            self.topology,
+            models.target.vocab_size,
+            tuners_of(self.tree, models.target, reader.backbone, settings),
+            disagreement,
+        )
+        waits = drafts_for_itself or bool(reader.readings)
         return Plan(
             drafter=drafter,
             schedule=make_schedule(self.schedule),

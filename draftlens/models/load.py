@@ -8,7 +8,13 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForImageTextToText, AutoProcessor
+from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as TEXT_MODELS,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as VISION_MODELS,
+)
 
 from draftlens.core.errors import ConfigError, UnsupportedModelError
 from draftlens.models.backbone import Backbone
@@ -57,6 +63,7 @@ def load_model(name: str, role: str, device: str | None = None, dtype: str | Non
     path = path_of(name, role)
     if _is_folder(path) and not Path(path).exists():
         raise ConfigError(f"cannot load the {role} {name!r}: there is no such folder")
+    _check_sees(path, name, role)
     try:
         model, processor = _read_checkpoint(path, device, dtype)
     except (OSError, ValueError, SafetensorError) as error:
@@ -101,6 +108,27 @@ def load_pair(
     check_tokenizers(target_tokenizer, draft_tokenizer, target, draft)
     check_models(target_model.backbone, draft_model.backbone)
     return target_model, draft_model
+
+
+def _check_sees(path: str, name: str, role: str) -> None:
+    """Refuse a model of text only, of which transformers would say that it does not recognize it.
+
+    Raises:
+        UnsupportedModelError: as said. Other faults of a checkpoint are left to the loading.
+    """
+    try:
+        config = AutoConfig.from_pretrained(path)
+    except (OSError, ValueError):
+        return
+    kind = getattr(config, "model_type", "")
+    if kind in TEXT_MODELS and kind not in VISION_MODELS:
+        wanted = "a vision-language model"
+        if role == "draft":
+            wanted = "a smaller vision-language model with the tokenizer of the target"
+        raise UnsupportedModelError(
+            f"the {role} {name!r} is a model of text only ({kind}), which cannot see pictures and "
+            f"clips: name {wanted}"
+        )
 
 
 def _read_checkpoint(path: str, device: str, dtype: str) -> tuple[Any, Any]:
