@@ -97,6 +97,7 @@ def configurations(engine: Engine, gamma: int) -> dict[str, Answerer]:
         "plain": timed_answerer(engine, "plain"),
         f"chain (γ = {gamma})": timed_answerer(engine, {"num_speculative_tokens": gamma}),
         "tree (eagle)": timed_answerer(engine, {"tree": "eagle"}),
+        "tree (auto, the default)": timed_answerer(engine, {"tree": "auto"}),
     }
 
 

@@ -84,7 +84,7 @@ def measure(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
 def methods(engine: Engine) -> dict[str, Answerer]:
     """Name of each method to a function that answers a prompt."""
     target, draft = backbones(engine)
-    specvlm = {"method": "specvlm", "prune_ratio": RATIO}
+    specvlm = {"method": "specvlm", "prune_ratio": RATIO, "tree": "eagle"}
     chain = {"tree": None, "num_speculative_tokens": GAMMA}
     return {
         "hf-generate": stock_answerer(target),

@@ -32,8 +32,11 @@ Settings = dict[str, Any]
 
 TREES = {"chain": chain(5), "tree": from_paths(EAGLE_PATHS)}
 
-TREE_OPTIONS = {"chain": None, "tree": "eagle"}
-"""Value of the option `tree` of method specvlm for each of TREES."""
+TREE_OPTIONS: dict[str, dict[str, Any]] = {
+    "chain": {"num_speculative_tokens": 5},
+    "tree": {"tree": "eagle"},
+}
+"""Options of method specvlm for each of TREES."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ def engine_passes(
     Raises:
         AssertionError: the engine's answer differs from the scene's.
     """
-    method = {"method": "specvlm", "tree": TREE_OPTIONS[tree], **settings}
+    method = {"method": "specvlm", **TREE_OPTIONS[tree], **settings}
     result = engine.answer(
         scene.inputs, method=method, max_new_tokens=max_new_tokens, do_sample=False
     ).run()
