@@ -18,8 +18,12 @@ from draftlens.models.backbone import Backbone
 from draftlens.models.cache import KVCache
 from draftlens.ops.cost_curve import CostCurve
 
-WIDTHS = (1, 3, 6, 2, 26, 4, 49, 9, 13)
-"""Widths of the first forwards, the most useful ones first: the time may end after any of them."""
+WIDTHS = (1, 3, 6, 2, 26, 4, 49, 9, 13, 98, 196, 392)
+"""Widths of the first forwards, the most useful ones first: the time may end after any of them. The
+largest are those of batches of fast models."""
+
+WIDEST_TREE = 49
+"""Widths above it are not bisected: a batch passes the edges of steps anyway."""
 
 CONTEXT = 256
 """Cached tokens behind which the widths are measured."""
@@ -83,12 +87,14 @@ def measure_curve(backbone: Backbone, seconds: float) -> CostCurve:
     deadline = Deadline(seconds)
     scratch = _Scratch(backbone)
     times = _Times(scratch.forward_seconds, deadline, FAST_PASSES)
+    widths = WIDTHS
     whole = scratch.forward_seconds(1, CONTEXT)
     if whole > SLOW_SECONDS:  # perhaps only because it was the first
         whole = scratch.forward_seconds(1, CONTEXT)
     if whole > SLOW_SECONDS and scratch.has_layers:
         times = _Times(_LayerTimes(scratch, whole), deadline, 1)
-    times.measure(*WIDTHS)
+        widths = tuple(width for width in WIDTHS if width <= WIDEST_TREE)
+    times.measure(*widths)
     slopes = times.context_slopes()
     while gap := times.gap():
         left, right = gap
@@ -148,7 +154,7 @@ class _Times:
         gaps = [
             (right - left, left, right)
             for left, right in pairwise(costs)
-            if right - left > 1 and costs[right] > STEP * costs[left]
+            if right - left > 1 and right <= WIDEST_TREE and costs[right] > STEP * costs[left]
         ]
         return min(gaps)[1:] if gaps else None
 
@@ -170,8 +176,11 @@ class _Times:
         return max(narrow - per_pair, 0.0), per_pair
 
     def _expected(self, width: int) -> float:
-        """The time of the largest measured width up to this one."""
-        return self.shortest[max(known for known in self.shortest if known <= width)]
+        """The time of the largest measured width up to this one; beyond those of trees in
+        proportion."""
+        known = max(known for known in self.shortest if known <= width)
+        factor = width / known if width > WIDEST_TREE else 1.0
+        return factor * self.shortest[known]
 
 
 class _Scratch:
