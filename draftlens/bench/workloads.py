@@ -18,6 +18,7 @@ from draftlens.bench.clips import (
     spread,
 )
 from draftlens.bench.options import Options
+from draftlens.bench.parts import PART_WORKLOADS, lengths_of
 from draftlens.core.errors import ConfigError
 from draftlens.core.registry import Registry
 from draftlens.measure.options import frame_counts
@@ -32,6 +33,10 @@ WORKLOADS = Registry(
     "workload",
     {
         "world": "draftlens.bench.workloads:world",
+        "focus": "draftlens.bench.parts:focus",
+        "needle": "draftlens.bench.parts:needle",
+        "chat": "draftlens.bench.parts:chat",
+        "pairs": "draftlens.bench.parts:pairs",
         "folder": "draftlens.bench.workloads:folder",
         "videodetailcaption": "draftlens.bench.datasets:video_detail_caption",
         "mvbench": "draftlens.bench.datasets:mvbench",
@@ -111,18 +116,29 @@ def check(options: Options, out: Path, frames: int | None) -> None:
             of the clips.
     """
     name, source = parse_workload(options.workload)
-    is_world = name == "world"
-    if is_world and frames is not None and frame_counts(source or WORLD_LENGTHS) != (frames,):
+    lengths = _world_lengths(name, source)
+    if name == "pairs" and frames is not None:
+        lengths_of(name, str(frames))
+    if lengths and frames is not None and lengths != (frames,):
         raise ConfigError(
             f"--frames is for files; the lengths of the world's clips are part of the workload's "
-            f"name: world:{frames}"
+            f"name: {name}:{frames}"
         )
-    if name in ("world", "folder") and options.media is not None:
+    if (lengths or name == "folder") and options.media is not None:
         raise ConfigError(
             f"--media names the folder of a dataset's videos, and {options.workload} is no dataset"
         )
     if name == "folder":
         _run_folder_inside(Path(source), out)
+
+
+def _world_lengths(name: str, source: str) -> tuple[int, ...]:
+    """The numbers of frames of a workload of the world; empty for other workloads."""
+    if name == "world":
+        return frame_counts(source or WORLD_LENGTHS)
+    if name in PART_WORKLOADS:
+        return lengths_of(name, source)
+    return ()
 
 
 def world(request: WorkloadRequest) -> list[Clip]:

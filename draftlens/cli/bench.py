@@ -47,18 +47,19 @@ def bench(
         typer.Option(
             "--workload",
             "-w",
-            help="Clips to measure on: `world:8,64` for scenes of 8 and of 64 frames; a video, an "
-            "image or a folder of them; or a dataset (`videodetailcaption`, `mvbench`, `mlvu`, "
-            "`longvideobench` or `videomme`), followed by `:` and its annotation file or its name "
-            "on the Hub.",
+            help="Clips to measure on: `world:8,64` for scenes of 8 and of 64 frames; "
+            "`focus:16,64`, `needle:64`, `chat:16,64` or `pairs` for questions about a part of "
+            "what is seen; a video, an image or a folder of them; or a dataset "
+            "(`videodetailcaption`, `mvbench`, `mlvu`, `longvideobench` or `videomme`), followed "
+            "by `:` and its annotation file or its name on the Hub.",
         ),
     ] = "world:8,64",
     clips: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Maximum number of clips; with `world`, number of scenes of each length. The "
-            "default is 4 with `world` and all clips otherwise.",
+            help="Maximum number of clips; with scenes, number of scenes of each length. The "
+            "default is 4 with `world`, 5 with `focus` and its like, and all clips otherwise.",
         ),
     ] = None,
     media: Annotated[

@@ -40,6 +40,21 @@ def world(
         ),
     ] = 10,
     talks: Annotated[int, typer.Option(min=0, help="Number of dialogues without media.")] = 10,
+    focus: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Number of clips of 4 to 16 shots with questions about a part of them."
+        ),
+    ] = 0,
+    needles: Annotated[
+        int, typer.Option(min=0, help="Number of such clips with a needle in one frame.")
+    ] = 0,
+    chats: Annotated[
+        int, typer.Option(min=0, help="Number of such clips with chats of two turns.")
+    ] = 0,
+    spots: Annotated[
+        int, typer.Option(min=0, help="Number of longer dialogues about two pictures.")
+    ] = 0,
     split: Annotated[Split, typer.Option(help="Splits to write.")] = Split.BOTH,
     held_out: Annotated[
         float,
@@ -79,7 +94,16 @@ def world(
     from draftlens.world.export import export_datasets, export_llava, seeds_of
 
     export = export_llava if format is Format.LLAVA else export_datasets
-    counts = {"clip": clips, "picture": pictures, "pair": pairs, "talk": talks}
+    counts = {
+        "clip": clips,
+        "picture": pictures,
+        "pair": pairs,
+        "talk": talks,
+        "focus": focus,
+        "needle": needles,
+        "chat": chats,
+        "spot": spots,
+    }
     seeds = seeds_of(counts, split.value, held_out, start)
     with count_bar("writing samples", as_json, TimeRemainingColumn()) as on_sample:
         entries = export(out, seeds, frames=frames, rate=rate, side=side, on_sample=on_sample)

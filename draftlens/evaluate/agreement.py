@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
@@ -259,6 +259,28 @@ def visual_dependence(
             whole = acceptance
         rows.append({"removed": float(1 - share), **acceptance.compared_with(whole)})
     return {"gamma": GAMMA, "clips": clips, "kept": rows}
+
+
+def acceptance_compared(ranks: Mapping[str, Sequence[Ranks]], seed: int) -> Figures:
+    """The acceptance of a draft that is shown different things.
+
+    Args:
+        ranks: what it is shown to its ranks by sample; the first is what others are compared with.
+        seed: seed of the resampling of samples.
+
+    Returns:
+        JSON values: `gamma`, `asked`, and in `shown` the figures of a row of `visual_dependence`
+        for each name.
+    """
+    rows: dict[str, Figures] = {}
+    whole: _Acceptance | None = None
+    asked = len(next(iter(ranks.values())))
+    indices = resamples(asked, seed)
+    for name, row in ranks.items():
+        acceptance = _Acceptance([row], indices)
+        whole = whole or acceptance
+        rows[name] = acceptance.compared_with(whole)
+    return {"gamma": GAMMA, "asked": asked, "shown": rows}
 
 
 class _Acceptance:

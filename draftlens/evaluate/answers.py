@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Protocol
 
 from PIL import Image
@@ -150,7 +151,7 @@ def conversation(sample: Sample, frames: int, side: int) -> Conversation:
     """
     chat = Conversation()
     items: list[dict[str, Any]] = []
-    if sample.kind == "clip":
+    if sample.media == "video":
         chat.videos.append(_video(sample, frames, side))
         items.append({"type": "video"})
     else:
@@ -159,6 +160,17 @@ def conversation(sample: Sample, frames: int, side: int) -> Conversation:
             items.append({"type": "image"})
     items.append({"type": "text", "text": sample.turns[0].question})
     chat.messages.append({"role": "user", "content": items})
+    return chat
+
+
+def dialogue(sample: Sample, frames: int, side: int) -> Conversation:
+    """A sample up to its last question; the questions before it have their right answers.
+
+    Args: as for `conversation`.
+    """
+    chat = conversation(sample, frames, side)
+    for before, turn in pairwise(sample.turns):
+        chat = _with_next_turn(chat, before.answer, turn.question)
     return chat
 
 

@@ -18,6 +18,15 @@ TEXT_NAMES = {
 }
 """Names of rows for kinds of text that are not named as they are."""
 
+EVIDENCE_NAMES = {
+    "all": "everything",
+    "frames": "the frames with the answer",
+    "evidence": "the cells with the answer",
+    "others": "the other frames",
+    "tenth": "a random tenth",
+}
+"""Names of rows for `draftlens.evaluate.parts.SHOWN`."""
+
 MET = {True: "yes", False: "no", None: "not measured"}
 
 
@@ -33,6 +42,8 @@ def tables(report: Figures) -> Iterator[Table]:
         yield from _agreement(report["agreement"])
     if "visual" in report:
         yield _visual_dependence(report["visual"])
+    for family, figures in report.get("evidence", {}).items():
+        yield _evidence(family, figures)
     if "goals" in report:
         yield _goals(report["goals"])
 
@@ -91,6 +102,8 @@ def _accuracy(role: str, figures: Figures) -> Iterator[Table]:
         yield _texts(role, captions)
     if "questions" in figures:
         yield _questions(role, figures["questions"])
+    if "parts" in figures:
+        yield _parts(role, figures["parts"])
 
 
 def _captions(role: str, captions: Figures) -> Table:
@@ -150,6 +163,24 @@ def _questions(role: str, families: Figures) -> Table:
         "training scenes."
     )
     return Table(f"Questions to the {role}", columns, rows, note)
+
+
+def _parts(role: str, families: Figures) -> Table:
+    rows = []
+    for family, lengths in families.items():
+        for frames, figures in lengths.items():
+            rows.append(_part(family, frames, figures))
+            for form, part in figures["forms"].items():
+                if len(figures["forms"]) > 1:
+                    rows.append(_part(f"· {form}", frames, part))
+    columns = ("family", "frames", "right word for word", "facts right")
+    note = "Answers about a part of what is seen; of a secret word, the answer is the fact."
+    return Table(f"Questions about a part to the {role}", columns, rows, note)
+
+
+def _part(name: str, frames: str, figures: Figures) -> tuple[str, ...]:
+    exact = f"{percent_interval(figures['exact'])} of {figures['exact']['total']}"
+    return name, frames, exact, percent_interval(figures["facts"])
 
 
 def _question(name: str, figures: Figures) -> tuple[str, ...]:
@@ -218,6 +249,20 @@ def _visual_dependence(figures: Figures) -> Table:
         f"{figures['clips']} clips."
     )
     return Table("Visual dependence of the draft", columns, rows, note)
+
+
+def _evidence(family: str, figures: Figures) -> Table:
+    columns = ("the draft is shown", "ranked first", "mean acceptance length", "lower by")
+    rows = []
+    for shown, row in figures["shown"].items():
+        low, high = row["length_interval"]
+        length = f"{row['acceptance_length']:.2f} [{low:.2f}, {high:.2f}]"
+        rows.append((EVIDENCE_NAMES[shown], percent(row["agreed"]), length, _fall(row)))
+    note = (
+        f"{figures['asked']} answers about clips of {figures['frames']} frames, at γ = "
+        f"{figures['gamma']}; the target sees everything."
+    )
+    return Table(f"What the draft must be shown, {family}", columns, rows, note)
 
 
 def _fall(row: Figures) -> str:

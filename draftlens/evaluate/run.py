@@ -16,6 +16,14 @@ from draftlens.evaluate.agreement import agreement, prunings, ranks_of, visual_d
 from draftlens.evaluate.answers import Answer, ModelAnswerer, OnAnswers, render_side
 from draftlens.evaluate.chance import SCENES, Guesses
 from draftlens.evaluate.goals import goals
+from draftlens.evaluate.parts import (
+    LEAST_FRAMES,
+    REEL_FAMILIES,
+    evidence_prunings,
+    oracle_gap,
+    part_samples,
+    parts_right,
+)
 from draftlens.evaluate.samples import FAMILIES, caption_samples, question_samples
 from draftlens.measure.environment import environment, model_facts, models_by_role
 from draftlens.measure.options import options_to_json
@@ -119,6 +127,7 @@ class Evaluation:
         self.families = {family: question_samples(family, number, seed) for family in FAMILIES}
         self._guesses: Guesses | None = None
         self._target_captions: list[Answer] = []  # of `clips` at the usual number of frames
+        self._target_focus: list[Answer] = []  # at the least number of frames of reels
 
     def run(self, listener: EvaluationListener | None = None) -> dict[str, Any]:
         """Measure all sections.
@@ -152,11 +161,19 @@ class Evaluation:
             number = len(self.clips)
             sections.append(Section(("agreement",), self._agreement, number, 0.2))
             sections.append(Section(("visual",), self._visual_dependence, number, 1.0))
+            sections.append(Section(("evidence", "focus"), self._evidence, number, 1.0))
             sections += self._accuracy_sections("draft")
         for role in self.answerers:
             for frames in self.options.frames[1:]:
                 sections.append(self._caption_section(role, frames, COST[role] * frames / 16))
+        for frames in self.reel_frames[1:]:
+            sections += self._reel_sections("target", frames)
         return sections
+
+    @property
+    def reel_frames(self) -> tuple[int, ...]:
+        """The numbers of frames of reels: those of the options, but not too few for a reel."""
+        return tuple(dict.fromkeys(max(LEAST_FRAMES, frames) for frames in self.options.frames))
 
     def _accuracy_sections(self, role: str) -> list[Section]:
         cost = COST[role]
@@ -168,7 +185,38 @@ class Evaluation:
             self._caption_section(role, self.frames, cost),
             Section((*path, "pictures"), pictures, len(self.pictures), cost / 2),
             Section((*path, "questions"), questions, number_of_questions, cost / 6),
+            *self._reel_sections(role, self.reel_frames[0]),
+            self._part_section(role, "pairs", 2, len(self.clips)),
         ]
+
+    def _reel_sections(self, role: str, frames: int) -> list[Section]:
+        number = len(self.clips)
+        if frames != self.reel_frames[0]:
+            number = max(1, number // LONG_INPUT_EVERY)
+        return [self._part_section(role, family, frames, number) for family in REEL_FAMILIES]
+
+    def _part_section(self, role: str, family: str, frames: int, number: int) -> Section:
+        path = ("accuracy", role, "parts", family, str(frames))
+        measure = partial(self._parts, role, family, frames, number)
+        return Section(path, measure, number, COST[role] * max(1, frames / 16))
+
+    def _parts(
+        self, role: str, family: str, frames: int, number: int, on_answers: OnAnswers
+    ) -> dict[str, Any]:
+        samples = part_samples(family, number, self.options.seed, frames)
+        answers = self.answerers[role].answer(samples, frames, on_answers)
+        if role == "target" and family == "focus" and frames == self.reel_frames[0]:
+            self._target_focus = answers
+        return parts_right(samples, answers)
+
+    def _evidence(self, on_answers: OnAnswers) -> dict[str, Any]:
+        frames = self.reel_frames[0]
+        samples = part_samples("focus", len(self.clips), self.options.seed, frames)
+        answers = self._target_focus
+        ranks = ranks_of(
+            self.answerers["target"], samples, answers, frames, evidence_prunings(), on_answers
+        )
+        return {"frames": frames, **oracle_gap(ranks, self.options.seed)}
 
     def _caption_section(self, role: str, frames: int, cost: float) -> Section:
         path = ("accuracy", role, "captions", str(frames))

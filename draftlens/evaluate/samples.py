@@ -64,7 +64,7 @@ def caption_samples(kind: str, number: int, seed: int) -> list[Sample]:
         number: number of samples.
         seed: different seeds give different scenes.
     """
-    first = _first_seed(seed)
+    first = first_seed(seed)
     if kind == "clip":
         return [_clip_caption(sample_scene(first + index)) for index in range(number)]
     return [_picture_caption(sample_still(first + PICTURES + index)) for index in range(number)]
@@ -79,7 +79,7 @@ def question_samples(family: str, number: int, seed: int) -> list[Sample]:
         seed: different seeds give different scenes.
     """
     place = list(FAMILIES).index(family)
-    first = _first_seed(seed) + QUESTIONS + SEEDS_PER_FAMILY * place
+    first = first_seed(seed) + QUESTIONS + SEEDS_PER_FAMILY * place
     return list(islice(_random_questions(family, first), number))
 
 
@@ -143,5 +143,6 @@ def _random_questions(family: str, first_seed: int) -> Iterator[Sample]:
             yield samples[int(rng.integers(len(samples)))]
 
 
-def _first_seed(seed: int) -> int:
+def first_seed(seed: int) -> int:
+    """The first of the scene seeds of a run with this ``--seed``."""
     return HELD_OUT + SEEDS_PER_RUN * (1 + seed)

@@ -22,6 +22,9 @@ from draftlens.world.dialogue import (
     small_talk,
 )
 from draftlens.world.fact_reader import Facts, facts, read_facts, right_facts, still_facts
+from draftlens.world.focus import FocusTurn, chats, focus_turns, needle_turns, spot_turns
+from draftlens.world.reel import Reel, sample_reel
+from draftlens.world.regions import Evidence, Region, evidence
 from draftlens.world.renderer import frame_times, render, render_at, render_still
 from draftlens.world.sample import (
     HELD_OUT,
@@ -37,20 +40,28 @@ __all__ = [
     "HELD_OUT",
     "IMAGE_PROMPTS",
     "VIDEO_PROMPTS",
+    "Evidence",
     "Facts",
+    "FocusTurn",
+    "Reel",
+    "Region",
     "Scene",
     "Shot",
     "Text",
     "Thing",
     "Turn",
     "caption",
+    "chats",
     "describe",
     "differences",
+    "evidence",
     "facts",
+    "focus_turns",
     "follow_ups",
     "frame_times",
     "marked_caption",
     "marked_still_caption",
+    "needle_turns",
     "novelties",
     "questions",
     "read_facts",
@@ -59,11 +70,13 @@ __all__ = [
     "render_still",
     "right_facts",
     "sample_pair",
+    "sample_reel",
     "sample_scene",
     "sample_sparse",
     "sample_still",
     "seen_spans",
     "small_talk",
+    "spot_turns",
     "still_caption",
     "still_facts",
 ]

@@ -75,6 +75,19 @@ def shown_value(text: Text) -> str:
     return text.value.upper()
 
 
+def marked_part(shot: Shot, text: Text) -> str:
+    """The description of one shot of a reel and of its text, with brackets."""
+    opening = wording.fill(
+        wording.PART,
+        count=wording.AMOUNTS[len(shot.things)],
+        pattern=shot.pattern,
+        background=shot.background,
+        camera=wording.CAMERA_ACTIONS[shot.camera],
+    )
+    things = [_thing_sentence(thing) for thing in shot.things]
+    return " ".join([opening, *things, _closing_sentence(shot), _part_text_sentence(text)])
+
+
 def _shot_sentences(shot: Shot, ordinal: str) -> list[str]:
     opening = wording.fill(
         wording.SHOT,
@@ -140,6 +153,13 @@ def _text_sentence(text: Text, turn: str) -> str:
     return wording.fill(
         wording.NUMBER_TEXT, turn=turn, kind="number", ink=text.colour, number=value
     )
+
+
+def _part_text_sentence(text: Text) -> str:
+    value = shown_value(text)
+    if text.kind == "word":
+        return wording.fill(wording.PART_WORD, kind="word", ink=text.colour, word=value)
+    return wording.fill(wording.PART_NUMBER, kind="number", ink=text.colour, number=value)
 
 
 def _still_text_sentence(text: Text) -> str:

@@ -11,11 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from draftlens.core.errors import ConfigError
-from draftlens.world.fact_reader import Facts, facts, still_facts
+from draftlens.world.captions import marked_part
+from draftlens.world.fact_reader import Facts, facts, read_facts, still_facts
 from draftlens.world.files import Frames, write_clip
+from draftlens.world.focus import FocusTurn
+from draftlens.world.regions import evidence
 from draftlens.world.renderer import render, render_still
 from draftlens.world.sample import HELD_OUT
-from draftlens.world.samples import KINDS, Sample, draw
+from draftlens.world.samples import KINDS, REEL_KINDS, Sample, draw
+from draftlens.world.scene import Scene
+from draftlens.world.wording import unmark
 
 SPLITS = ("train", "test")
 
@@ -91,14 +96,22 @@ class Entry:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The origin of the sample, the family of each question, and the facts of the scenes."""
-        return {
+        """The origin of the sample, the family of each question, and the facts of the scenes.
+
+        If the questions are about parts, `evidence` has the frames of each answer and their cells;
+        the frames of a pair of pictures are 0 and 1.
+        """
+        record: dict[str, Any] = {
             "kind": self.sample.kind,
             "seed": self.seed,
             "split": self.split,
             "families": [turn.family for turn in self.sample.turns],
             "facts": _sample_facts(self.sample),
         }
+        parts = [turn for turn in self.sample.turns if isinstance(turn, FocusTurn)]
+        if parts:
+            record["evidence"] = [_evidence_json(turn, self.sample) for turn in parts]
+        return record
 
 
 def seeds_of(
@@ -150,8 +163,8 @@ def entries(
 
 
 def _entry(folder: Path, kind: str, seed: int, media_format: MediaFormat) -> Entry:
-    sample = draw(kind, seed)
-    if kind != "clip":
+    sample = draw(kind, seed, media_format.frames)
+    if sample.media != "video":
         pictures = tuple(render_still(scene, media_format.side) for scene in sample.scenes)
         return Entry(seed, sample, None, pictures)
     video = f"videos/{kind}-{seed}.mp4"
@@ -191,6 +204,8 @@ def _sample_facts(sample: Sample) -> Facts:
     """The facts of all scenes. For a pair, each name begins with "first" or "second"."""
     if sample.kind == "clip":
         return facts(sample.scenes[0])
+    if sample.kind in REEL_KINDS:
+        return _reel_facts(sample.scenes[0])
     if sample.kind == "picture":
         return still_facts(sample.scenes[0])
     result: Facts = {}
@@ -198,3 +213,18 @@ def _sample_facts(sample: Sample) -> Facts:
         for name, value in still_facts(scene).items():
             result[f"{prefix} {name}"] = value
     return result
+
+
+def _reel_facts(reel: Scene) -> Facts:
+    """The facts of all shots; each name begins with "shot" and the shot's number, from 1."""
+    texts = [text for text in reel.texts if text.kind != "secret"]
+    result: Facts = {}
+    for number, (shot, text) in enumerate(zip(reel.shots, texts, strict=True), 1):
+        for name, value in read_facts(unmark(marked_part(shot, text))).items():
+            result[f"shot {number} {name.removeprefix('shot ').removeprefix('first ')}"] = value
+    return result
+
+
+def _evidence_json(turn: FocusTurn, sample: Sample) -> dict[str, Any]:
+    shown = evidence(turn.regions, sample.frames or len(sample.scenes))
+    return {"frames": list(shown.frames), "cells": [list(cells) for cells in shown.cells]}

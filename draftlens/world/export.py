@@ -150,6 +150,7 @@ def _row(entry: Entry) -> dict[str, Any]:
     """
     record = entry.record
     facts = record.pop("facts")
+    evidence = record.pop("evidence", [])
     return {
         "id": entry.name,
         "images": [{"bytes": png(picture), "path": None} for picture in entry.pictures],
@@ -157,6 +158,7 @@ def _row(entry: Entry) -> dict[str, Any]:
         "conversations": entry.conversations,
         **record,
         "facts": [{"name": name, "value": value} for name, value in facts.items()],
+        "evidence": evidence,
     }
 
 
@@ -211,6 +213,7 @@ def _without_progress_bars(library: Any) -> Iterator[None]:
 
 def _columns(library: Any) -> Any:
     text = library.Value("string")
+    number = library.Value("int64")
     return library.Features(
         {
             "id": text,
@@ -218,10 +221,11 @@ def _columns(library: Any) -> Any:
             "video": text,
             "conversations": [{"from": text, "value": text}],
             "kind": text,
-            "seed": library.Value("int64"),
+            "seed": number,
             "split": text,
             "families": [text],
             "facts": [{"name": text, "value": text}],
+            "evidence": [{"frames": [number], "cells": [[number]]}],
         }
     )
 

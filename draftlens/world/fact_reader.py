@@ -32,7 +32,13 @@ _TEXT_PATTERNS = (
     wording.sentence_pattern(wording.SECRET_TEXT),
     wording.sentence_pattern(wording.STILL_WORD),
     wording.sentence_pattern(wording.STILL_NUMBER),
+    wording.sentence_pattern(wording.PART_WORD),
+    wording.sentence_pattern(wording.PART_NUMBER),
 )
+_PART_PATTERNS = (wording.sentence_pattern(wording.PART),)
+_HERO_PATTERNS = (wording.sentence_pattern(wording.HERO),)
+_COMPARED_PATTERNS = (wording.sentence_pattern(wording.COMPARED),)
+_CHANGE_PATTERNS = (wording.sentence_pattern(wording.BEFORE_AND_AFTER),)
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 
 
@@ -94,6 +100,7 @@ class _FactReader:
         self.facts: Facts = {}
         self._section = ""  # "first shot", "second shot" or "picture"
         self._num_texts = 0
+        self._num_hero = 0
 
     def read(self, sentence: str) -> None:
         """Add the facts of one sentence."""
@@ -115,6 +122,32 @@ class _FactReader:
         fields = _match(_TEXT_PATTERNS, sentence)
         if fields is not None:
             self._add_text(fields)
+            return
+        self._read_part(sentence)
+
+    def _read_part(self, sentence: str) -> None:
+        """Add the facts of a sentence of an answer about a part of a reel."""
+        fields = _match(_PART_PATTERNS, sentence)
+        if fields is not None:
+            self._section = "shot"
+            self._add(self._section, fields)
+            return
+        fields = _match(_HERO_PATTERNS, sentence)
+        if fields is not None:
+            fields.pop("turn")
+            ordinal = _ORDINALS[min(self._num_hero, len(_ORDINALS) - 1)]
+            self._num_hero += 1
+            self._add(f"{ordinal} appearance", fields)
+            return
+        fields = _match(_COMPARED_PATTERNS, sentence)
+        if fields is not None:
+            self._add(f"{fields.pop('which')} shot", fields)
+            return
+        fields = _match(_CHANGE_PATTERNS, sentence)
+        if fields is not None:
+            place = fields.pop("place")
+            for when, look in fields.items():
+                self._add(f"{place} {when}", _look_facts(look))
 
     def _read_fixed(self, sentence: str) -> bool:
         """Add the facts of a sentence without fields; returns whether the sentence is one."""
@@ -145,6 +178,14 @@ class _FactReader:
     def _add(self, prefix: str, fields: Facts) -> None:
         for name, value in fields.items():
             self.facts[f"{prefix} {name}"] = value
+
+
+def _look_facts(look: str) -> Facts:
+    """The facts of "a plain red circle", or of "nothing"."""
+    if look == wording.NOTHING:
+        return {"look": look}
+    _, texture, colour, shape = look.split()
+    return {"texture": texture, "colour": colour, "shape": shape}
 
 
 def _match(patterns: tuple[re.Pattern[str], ...], sentence: str) -> Facts | None:

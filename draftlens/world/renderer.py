@@ -36,6 +36,7 @@ INK = {
 SECRET_INK = (10, 10, 10)
 STRIP = 0.8125  # top of the strip that carries text
 CARD_PAPER = (252, 226, 232)
+CARD_BORDER = 0.0625  # picture units of the card that are visible around an inserted picture
 SECRET_PAPER = (250, 250, 250)
 TEXT_PAPER = (0, 0, 0)
 PATTERN_PERIOD = 0.22  # picture units of a pair of a lighter and a darker check or line
@@ -98,6 +99,8 @@ def render_at(scene: Scene, times: list[float], size: int) -> NDArray[np.uint8]:
             _paint_shot(frames[first:stop], shot, _shot_times(shot, times[first:stop]))
     for text in scene.texts:
         _paint_text(frames, text, _visible_frames(clock, text.start, text.end))
+    for insert in scene.inserts:
+        _paint_insert(frames, insert, _visible_frames(clock, insert.start, insert.end))
     return (frames + 0.5).astype(np.uint8)
 
 
@@ -272,6 +275,17 @@ def _cross_distance(abs_x: Floats, abs_y: Floats, radius: Floats) -> Floats:
     upright = np.maximum(abs_x - 0.35 * radius, abs_y - radius)
     distance: Floats = np.minimum(across, upright)
     return distance
+
+
+def _paint_insert(frames: Floats, insert: Shot, visible: NDArray[np.intp]) -> None:
+    """Replace the visible ones of the frames ``[T, S, S, 3]`` by a picture on a card."""
+    size = frames.shape[1]
+    border = round(CARD_BORDER * size)
+    picture = np.empty((1, size, size, 3), dtype=np.float32)
+    _paint_shot(picture, insert, [0.5])
+    inner = slice(border, size - border)
+    frames[visible] = np.asarray(CARD_PAPER, dtype=np.float32)
+    frames[visible, inner, inner] = picture[0, inner, inner]
 
 
 def _paint_text(frames: Floats, text: Text, visible: NDArray[np.intp]) -> None:

@@ -68,7 +68,7 @@ def held_out_word(colour: str, word: str) -> bool:
 def novelties(scene: Scene) -> int:
     """The number of held-out combinations in a scene."""
     count = 0
-    for shot in scene.shots:
+    for shot in (*scene.shots, *scene.inserts):
         for thing in shot.things:
             count += (thing.colour, thing.shape) in HELD_OUT_LOOKS
             count += (thing.colour, thing.motion) in HELD_OUT_MOVES
@@ -94,14 +94,14 @@ def sample_sparse(seed: int) -> Scene:
 
 def sample_still(seed: int) -> Scene:
     """The picture of a seed: two to four things and, in every other picture, a text."""
-    return _sample_from_split(seed, np.random.default_rng([seed, 1]), _picture)
+    return _sample_from_split(seed, np.random.default_rng([seed, 1]), sample_picture)
 
 
 def sample_pair(seed: int) -> tuple[Scene, Scene]:
     """Two pictures that differ in one thing's colour, shape, texture or presence."""
     rng = np.random.default_rng([seed, 4])
     while True:
-        first = _sample_from_split(seed, rng, _picture)
+        first = _sample_from_split(seed, rng, sample_picture)
         second = _edited(rng, first)
         if _is_of_split(first, seed) and _is_of_split(second, seed):
             return first, second
@@ -119,13 +119,14 @@ def _is_of_split(scene: Scene, seed: int) -> bool:
     return (novelties(scene) > 0) == (seed >= HELD_OUT)
 
 
-def _pick(rng: np.random.Generator, values: Sequence[str]) -> str:
+def pick(rng: np.random.Generator, values: Sequence[str]) -> str:
+    """One of some values, each as likely."""
     return values[int(rng.integers(len(values)))]
 
 
 def _clip(rng: np.random.Generator, seed: int) -> Scene:
     if rng.random() < 0.3:
-        shot = _moving_shot(rng, 4, _WHOLE_CLIP, BACKGROUNDS)
+        shot = moving_shot(rng, 4, _WHOLE_CLIP, BACKGROUNDS)
         return Scene(seed, (shot,), _texts(rng, SLOTS, may_insert=True))
     shots = _two_shots(rng, min_things=3, max_things=4)
     num_texts = int(rng.integers(2, 5))
@@ -136,7 +137,7 @@ def _sparse_clip(rng: np.random.Generator, seed: int) -> Scene:
     shots: tuple[Shot, ...]
     if rng.random() < 0.45:
         num_things = int(rng.integers(3, 5))
-        shots = (_moving_shot(rng, num_things, _WHOLE_CLIP, BACKGROUNDS),)
+        shots = (moving_shot(rng, num_things, _WHOLE_CLIP, BACKGROUNDS),)
     else:
         shots = _two_shots(rng, min_things=2, max_things=3)
     num_texts = int(rng.choice(SLOTS + 1, p=(0.1, 0.25, 0.25, 0.25, 0.15)))
@@ -147,28 +148,29 @@ def _two_shots(rng: np.random.Generator, min_things: int, max_things: int) -> tu
     """Two shots on different backgrounds, with a cut near the middle of the clip."""
     cut = float(rng.uniform(0.44, 0.56))
     num_things = int(rng.integers(min_things, max_things + 1))
-    first = _moving_shot(rng, num_things, (0.0, cut), BACKGROUNDS)
+    first = moving_shot(rng, num_things, (0.0, cut), BACKGROUNDS)
     backgrounds = [background for background in BACKGROUNDS if background != first.background]
     num_things = int(rng.integers(min_things, max_things + 1))
-    second = _moving_shot(rng, num_things, (cut, 1.0), backgrounds)
+    second = moving_shot(rng, num_things, (cut, 1.0), backgrounds)
     return first, second
 
 
-def _picture(rng: np.random.Generator, seed: int) -> Scene:
+def sample_picture(rng: np.random.Generator, seed: int) -> Scene:
+    """A picture, of any split."""
     num_things = int(rng.integers(2, 5))
     places = _places(rng, num_things)
     colours = _colours(rng, num_things)
     things = _things(rng, places, colours, ["stay"] * num_things)
-    background = _pick(rng, BACKGROUNDS)
-    pattern = _pick(rng, PATTERNS)
+    background = pick(rng, BACKGROUNDS)
+    pattern = pick(rng, PATTERNS)
     shot = Shot(background, pattern, "still", things, *_WHOLE_CLIP)
     texts: tuple[Text, ...] = ()
     if rng.random() < 0.5:
-        texts = (_text(rng, set(), *_WHOLE_CLIP),)
+        texts = (sample_text(rng, set(), *_WHOLE_CLIP),)
     return Scene(seed, (shot,), texts)
 
 
-def _moving_shot(
+def moving_shot(
     rng: np.random.Generator,
     num_things: int,
     span: tuple[float, float],
@@ -185,14 +187,14 @@ def _moving_shot(
     places = _places(rng, num_things)
     colours = _colours(rng, num_things)
     if rng.random() < 0.2:
-        camera = _pick(rng, ("left", "right"))
+        camera = pick(rng, ("left", "right"))
         motions = ["stay"] * num_things
     else:
         camera = "still"
         motions = _motions(rng, places)
     things = _things(rng, places, colours, motions)
-    background = _pick(rng, backgrounds)
-    pattern = _pick(rng, PATTERNS)
+    background = pick(rng, backgrounds)
+    pattern = pick(rng, PATTERNS)
     return Shot(background, pattern, camera, things, *span)
 
 
@@ -215,9 +217,9 @@ def _motions(rng: np.random.Generator, places: list[str]) -> list[str]:
     """
     full_rows = [row for row in ROW if _count_in_row(places, row) == 2]
     while True:
-        motions = [_pick(rng, MOTIONS[:-1]) for _ in places]
+        motions = [pick(rng, MOTIONS[:-1]) for _ in places]
         if full_rows and rng.random() < 0.25:
-            row = _pick(rng, full_rows)
+            row = pick(rng, full_rows)
             for index, place in enumerate(places):
                 if place.startswith(row):
                     motions[index] = "bump"
@@ -244,11 +246,11 @@ def _thing(rng: np.random.Generator, place: str, colour: str, motion: str) -> Th
     return Thing(
         place=place,
         colour=colour,
-        shape=_pick(rng, SHAPES),
-        texture=_pick(rng, TEXTURES),
-        size=_pick(rng, SIZES),
+        shape=pick(rng, SHAPES),
+        texture=pick(rng, TEXTURES),
+        size=pick(rng, SIZES),
         motion=motion,
-        when=_pick(rng, TIMES) if motion in ("enter", "leave") else "",
+        when=pick(rng, TIMES) if motion in ("enter", "leave") else "",
         centre=(COLUMN[column] + dx, ROW[row] + dy),
     )
 
@@ -267,23 +269,23 @@ def _texts(rng: np.random.Generator, count: int, may_insert: bool) -> tuple[Text
         # Longer than the step between eight frames, so that one of them shows the text.
         length = float(rng.uniform(0.15, 0.22))
         start = slot / SLOTS + float(rng.uniform(0.01, 0.24 - length))
-        texts.append(_text(rng, used, start, start + length))
+        texts.append(sample_text(rng, used, start, start + length))
     if texts and rng.random() < 0.5:
         index = int(rng.integers(len(texts)))
         texts[index] = _secret(rng, texts[index], used, may_insert)
     return tuple(texts)
 
 
-def _text(rng: np.random.Generator, used: set[str], start: float, end: float) -> Text:
+def sample_text(rng: np.random.Generator, used: set[str], start: float, end: float) -> Text:
     """A word or number that is not in `used`, to which it is added."""
     kind = "number"
     values = NUMBERS
     if rng.random() < 0.65:
         kind = "word"
         values = WORDS
-    value = _pick_unused(rng, values, used)
-    colour = _pick(rng, TEXT_COLOURS)
-    font = _pick(rng, FONTS)
+    value = pick_unused(rng, values, used)
+    colour = pick(rng, TEXT_COLOURS)
+    font = pick(rng, FONTS)
     return Text(kind, value, colour, "strip", font, start, end)
 
 
@@ -292,14 +294,15 @@ def _secret(rng: np.random.Generator, text: Text, used: set[str], may_insert: bo
     carrier = "strip"
     if may_insert and rng.random() < 0.5:
         carrier = "card"
-    value = _pick_unused(rng, WORDS, used)
+    value = pick_unused(rng, WORDS, used)
     return replace(text, kind="secret", value=value, colour="black", carrier=carrier)
 
 
-def _pick_unused(rng: np.random.Generator, values: Sequence[str], used: set[str]) -> str:
-    value = _pick(rng, values)
+def pick_unused(rng: np.random.Generator, values: Sequence[str], used: set[str]) -> str:
+    """One of some values that is not in `used`, to which it is added."""
+    value = pick(rng, values)
     while value in used:
-        value = _pick(rng, values)
+        value = pick(rng, values)
     used.add(value)
     return value
 
@@ -311,7 +314,7 @@ def _edited(rng: np.random.Generator, scene: Scene) -> Scene:
     edits = ["colour", "shape", "texture"]
     if len(shot.things) > 2:
         edits.append("gone")
-    edit = _pick(rng, edits)
+    edit = pick(rng, edits)
     things = list(shot.things)
     if edit == "gone":
         del things[index]
@@ -325,9 +328,9 @@ def _changed(rng: np.random.Generator, thing: Thing, attribute: str, shot: Shot)
     if attribute == "colour":
         used = {neighbour.colour for neighbour in shot.things}
         colours = [colour for colour in COLOURS if colour not in used]
-        return replace(thing, colour=_pick(rng, colours))
+        return replace(thing, colour=pick(rng, colours))
     if attribute == "shape":
         shapes = [shape for shape in SHAPES if shape != thing.shape]
-        return replace(thing, shape=_pick(rng, shapes))
+        return replace(thing, shape=pick(rng, shapes))
     textures = [texture for texture in TEXTURES if texture != thing.texture]
-    return replace(thing, texture=_pick(rng, textures))
+    return replace(thing, texture=pick(rng, textures))

@@ -136,13 +136,15 @@ class Scene:
 
     Attributes:
         seed: the seed from which the scene was sampled.
-        shots: one or two shots.
-        texts: in order of time.
+        shots: in order of time; one or two, or 4 to 16 in a reel.
+        texts: in order of time; a later one is painted over an earlier one.
+        inserts: pictures on a card that replace frames; the things in them do not move.
     """
 
     seed: int
     shots: tuple[Shot, ...]
     texts: tuple[Text, ...]
+    inserts: tuple[Shot, ...] = ()
 
     @property
     def secret(self) -> Text | None:

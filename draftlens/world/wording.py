@@ -45,6 +45,15 @@ SECRET_TEXT = "{turn} comes the {kind} {word} on a {carrier}."
 STILL_WORD = "The {kind} {word} is written below them in {ink} letters."
 STILL_NUMBER = "The {kind} {number} is written below them in {ink} letters."
 
+# Answers about a part of a reel, and about two pictures.
+PART = "It shows {count} shapes on a {pattern} {background} background, and the camera {camera}."
+PART_WORD = "The {kind} {word} is shown in {ink} letters."
+PART_NUMBER = "The {kind} {number} is shown in {ink} letters."
+HERO = "{turn} it {does} at the {place}, and there is a {pattern} {background} background."
+COMPARED = "The {which} shot shows {count} shapes on a {pattern} {background} background."
+BEFORE_AND_AFTER = "At the {place}, there is {before} first and then {after}."
+NOTHING = "nothing"
+
 # The verb phrase for each motion and time.
 ACTIONS = {
     "stay": "[stays] where it is",
@@ -69,9 +78,16 @@ CAMERA_ACTIONS = {
 TURNS = ("First", "Then")
 TEXT_KINDS = ("word", "number", "secret word")
 CARRIERS = ("strip", "card")
+NAMED_SHOTS = ("first", "second", "last")
+LOOKS = tuple(
+    f"a {texture} {colour} {shape}"
+    for texture in TEXTURES
+    for colour in COLOURS
+    for shape in SHAPES
+)
 
 # Fields whose values are not visible or carry marks of their own.
-_UNMARKED_FIELDS = frozenset({"ordinal", "turn", "does", "camera"})
+_UNMARKED_FIELDS = frozenset({"ordinal", "which", "turn", "does", "camera", "before", "after"})
 
 
 def unmark(marked: str) -> str:
@@ -119,6 +135,9 @@ _FIELD_VALUES: dict[str, tuple[str, ...]] = {
     "ink": TEXT_COLOURS,
     "carrier": CARRIERS,
     "when": TIMES,
+    "which": NAMED_SHOTS,
+    "before": (NOTHING, *LOOKS),
+    "after": (NOTHING, *LOOKS),
 }
 
 

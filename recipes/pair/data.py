@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from draftlens.world import render, render_still
-from draftlens.world.samples import KINDS, Sample, draw
+from draftlens.world.samples import FIRST_KINDS, KINDS, MEDIA, REEL_KINDS, Sample, draw
 from recipes.pair.models import FRAME_TOKENS, PATCHES, SIDE
 from recipes.pair.tokenizer import IMAGE, VIDEO, chat
 
@@ -24,7 +24,8 @@ IMAGE_TOKENS = PATCHES + PATCHES + SIDE // 8
 PAIRED_TOKENS = PATCHES + 1  # one of several pictures: the whole picture and one newline
 IGNORED = -100
 POOL = 16  # batches that are drawn together, so that samples of similar length share a batch
-PLACEHOLDERS = {"clip": (VIDEO,), "picture": (IMAGE,), "pair": (IMAGE, IMAGE), "talk": ()}
+PLACEHOLDERS = {"video": (VIDEO,), "image": (IMAGE,), "images": (IMAGE, IMAGE), "none": ()}
+SECOND_KINDS = (*REEL_KINDS, "spot")
 
 Batch = dict[str, torch.Tensor]
 
@@ -42,6 +43,10 @@ class Mix:
         others: out of `POOL` batches, the number of batches of pictures, of pairs of pictures and
             of talk without a picture.
         first: seed of the first scene.
+        seconds: out of `POOL` batches, the number of each of `SECOND_KINDS`.
+        reel_frames: possible numbers of frames of reels.
+        reel_share: probability of each of these numbers.
+        rows: samples per batch of `SECOND_KINDS`, whose answers are longer.
     """
 
     frames: tuple[int, ...]
@@ -50,6 +55,10 @@ class Mix:
     tokens: int = 1 << 20
     others: tuple[int, int, int] = (2, 1, 1)
     first: int = 0
+    seconds: tuple[int, int, int, int] = (0, 0, 0, 0)
+    reel_frames: tuple[int, ...] = (16,)
+    reel_share: tuple[float, ...] = (1.0,)
+    rows: int = 8
 
 
 @dataclass(frozen=True)
@@ -72,29 +81,35 @@ class Encoded:
     Args:
         ids: token ids.
         labels: the ids at answers, `IGNORED` elsewhere.
+        turns: the index of the turn at answers, `IGNORED` elsewhere.
     """
 
     ids: list[int]
     labels: list[int]
+    turns: list[int]
 
 
 def encode(tokenizer: Any, sample: Sample, num_frames: int) -> Encoded:
     """Tokenize a dialogue; each placeholder becomes the number of visual tokens of its media."""
     num_visual_tokens = {
-        "clip": num_frames * FRAME_TOKENS + 1,
-        "picture": IMAGE_TOKENS,
-        "pair": PAIRED_TOKENS,
-        "talk": 0,
-    }[sample.kind]
+        "video": num_frames * FRAME_TOKENS + 1,
+        "image": IMAGE_TOKENS,
+        "images": PAIRED_TOKENS,
+        "none": 0,
+    }[sample.media]
     placeholder_ids = {tokenizer.convert_tokens_to_ids(text) for text in (IMAGE, VIDEO)}
     ids: list[int] = []
     labels: list[int] = []
-    for piece in chat(PLACEHOLDERS[sample.kind], list(sample.turns)):
+    turns: list[int] = []
+    turn = 0
+    for piece in chat(PLACEHOLDERS[sample.media], list(sample.turns)):
         for token in tokenizer(piece.text).input_ids:
             repeats = num_visual_tokens if token in placeholder_ids else 1
             ids += [token] * repeats
             labels += [token if piece.is_answer else IGNORED] * repeats
-    return Encoded(ids, labels)
+            turns += [turn if piece.is_answer else IGNORED] * repeats
+        turn += piece.is_answer
+    return Encoded(ids, labels, turns)
 
 
 def pixels(frames: NDArray[np.uint8]) -> torch.Tensor:
@@ -138,10 +153,11 @@ def check_fast_path(processor: Any) -> None:
     Raises:
         AssertionError: they differ.
     """
+    frames = 16
     for kind in KINDS:
-        sample = draw(kind, 3)
-        ours = collate(processor.tokenizer, [sample], 8)
-        expected = _processed(processor, sample, 8)
+        sample = draw(kind, 3, frames)
+        ours = collate(processor.tokenizer, [sample], frames)
+        expected = _processed(processor, sample, frames)
         assert torch.equal(expected["input_ids"], ours["input_ids"]), (
             f"{kind}: token ids differ from the processor's"
         )
@@ -157,11 +173,11 @@ def _padded(row: list[int], length: int, value: int) -> list[int]:
 
 def _visual_inputs(samples: list[Sample], num_frames: int) -> Batch:
     """The visual tensors of a batch of samples of one kind."""
-    kind = samples[0].kind
-    if kind == "talk":
+    media = samples[0].media
+    if media == "none":
         return {}
     scenes = [scene for sample in samples for scene in sample.scenes]
-    if kind == "clip":
+    if media == "video":
         clips = np.stack([render(scene, num_frames, SIDE) for scene in scenes])
         return {"pixel_values_videos": pixels(clips)}
     pictures = pixels(np.stack([render_still(scene, SIDE) for scene in scenes]))[:, None]
@@ -179,7 +195,8 @@ def _visual_inputs(samples: list[Sample], num_frames: int) -> Batch:
 def _pool(mix: Mix, seed: int, pool: int) -> list[BatchPlan]:
     """The plans of one pool of batches, in a random order."""
     rng = np.random.default_rng([seed, pool])
-    counts = dict(zip(KINDS, (POOL - sum(mix.others), *mix.others), strict=True))
+    num_clips = POOL - sum(mix.others) - sum(mix.seconds)
+    counts = dict(zip(FIRST_KINDS, (num_clips, *mix.others), strict=True))
     scene_seed = mix.first + pool * POOL * mix.batch
     plans = []
     for kind, count in counts.items():
@@ -189,6 +206,10 @@ def _pool(mix: Mix, seed: int, pool: int) -> list[BatchPlan]:
         samples.sort(key=_text_length)
         for start in range(0, num_samples, mix.batch):
             plans.append(_plan(mix, samples[start : start + mix.batch], rng))
+    for kind, count in zip(SECOND_KINDS, mix.seconds, strict=True):
+        for _ in range(count):
+            plans.append(_second_plan(mix, kind, scene_seed, rng))
+            scene_seed += mix.rows
     return [plans[int(index)] for index in rng.permutation(len(plans))]
 
 
@@ -202,6 +223,16 @@ def _plan(mix: Mix, samples: list[Sample], rng: np.random.Generator) -> BatchPla
     return BatchPlan([samples[index] for index in indices], num_frames)
 
 
+def _second_plan(mix: Mix, kind: str, seed: int, rng: np.random.Generator) -> BatchPlan:
+    """A batch of one of `SECOND_KINDS`."""
+    num_frames = int(rng.choice(mix.reel_frames, p=mix.reel_share))
+    num_rows = mix.rows
+    if MEDIA[kind] == "video":
+        num_rows = max(1, min(mix.rows, mix.tokens // (num_frames * FRAME_TOKENS)))
+    samples = [draw(kind, seed + index, num_frames) for index in range(num_rows)]
+    return BatchPlan(samples, num_frames)
+
+
 def _text_length(sample: Sample) -> int:
     return sum(len(turn.marked_answer) + len(turn.question) for turn in sample.turns)
 
@@ -210,7 +241,7 @@ def _processed(processor: Any, sample: Sample, num_frames: int) -> Any:
     """The processor's tensors of a whole dialogue."""
     media: dict[str, Any] = {}
     media_type = "image"
-    if sample.kind == "clip":
+    if sample.media == "video":
         media_type = "video"
         media = {"videos": [render(sample.scenes[0], num_frames, SIDE)], "do_sample_frames": False}
     elif sample.scenes:

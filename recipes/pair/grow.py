@@ -1,9 +1,9 @@
 """Construction of a deep model from a shallow one that computes the same function.
 
 Every trained layer is followed by copies of itself whose two output projections are zero. They add
-nothing to the residual stream until further training changes them. A model
-learns to see much faster while its language model is shallow, but the depth of the language model
-determines the decode time of a small model on a CPU.
+nothing to the residual stream until further training changes them; or all copies share its work. A
+model learns to see much faster while its language model is shallow, but the depth of the language
+model determines the decode time of a small model on a CPU.
 """
 
 import copy
@@ -13,12 +13,39 @@ import torch
 
 
 @torch.no_grad()
-def deepen(shallow: Any, deep: Any) -> Any:
+def shallow_copy(deep: Any, shallow: Any) -> Any:
+    """Initialise a shallow model from a deep one that `deepen` made: every first copy is kept.
+
+    Args:
+        deep: the deep model.
+        shallow: a model of the same widths, of whose layers the deep one has a multiple; it is
+            modified in place.
+
+    Returns:
+        ``shallow``.
+
+    Raises:
+        ValueError: the number of layers is not a multiple.
+    """
+    copies = _copies(shallow, deep)
+    shallow.load_state_dict(_state_outside_layers(deep), strict=False)
+    for index, layer in enumerate(shallow.model.language_model.layers):
+        source = deep.model.language_model.layers[index * copies]
+        layer.load_state_dict(copy.deepcopy(source.state_dict()))
+    return shallow
+
+
+@torch.no_grad()
+def deepen(shallow: Any, deep: Any, spread: bool = False) -> Any:
     """Initialise a deep model from a shallow one.
 
     Args:
         shallow: the trained model.
-        deep: a model of the same widths with a multiple of the layers; it is modified in place.
+        deep: a model of the same widths with more layers, a multiple unless the work is spread; it
+            is modified in place.
+        spread: whether the copies of a layer share its work, each adding a part of what the layer
+            added. The function is then about the same, and further training must restore it.
+            Otherwise the first copy adds everything, and the function is the same.
 
     Returns:
         ``deep``.
@@ -28,19 +55,28 @@ def deepen(shallow: Any, deep: Any) -> Any:
     """
     shallow_layers = shallow.model.language_model.layers
     deep_layers = deep.model.language_model.layers
-    copies, rest = divmod(len(deep_layers), len(shallow_layers))
-    if rest:
-        raise ValueError(
-            f"cannot spread {len(shallow_layers)} layers evenly over {len(deep_layers)}"
-        )
+    if not spread:
+        _copies(shallow, deep)
+    sources = [index * len(shallow_layers) // len(deep_layers) for index in range(len(deep_layers))]
     deep.load_state_dict(_state_outside_layers(shallow), strict=False)
     for index, layer in enumerate(deep_layers):
-        source = shallow_layers[index // copies]
-        layer.load_state_dict(copy.deepcopy(source.state_dict()))
-        if index % copies:
-            layer.self_attn.o_proj.weight.zero_()
-            layer.mlp.down_proj.weight.zero_()
+        source = sources[index]
+        layer.load_state_dict(copy.deepcopy(shallow_layers[source].state_dict()))
+        is_first = source not in sources[:index]
+        share = 1 / sources.count(source) if spread else float(is_first)
+        layer.self_attn.o_proj.weight.mul_(share)
+        layer.mlp.down_proj.weight.mul_(share)
     return deep
+
+
+def _copies(shallow: Any, deep: Any) -> int:
+    """The number of layers of the deep model for each layer of the shallow one."""
+    num_shallow = len(shallow.model.language_model.layers)
+    num_deep = len(deep.model.language_model.layers)
+    copies, rest = divmod(num_deep, num_shallow)
+    if rest:
+        raise ValueError(f"cannot spread {num_shallow} layers evenly over {num_deep}")
+    return copies
 
 
 def _state_outside_layers(model: Any) -> dict[str, torch.Tensor]:

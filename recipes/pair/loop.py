@@ -37,6 +37,8 @@ class Phase:
         save_every: steps between checkpoints.
         horizon: steps for which the decay of the learning rate is planned, if more than ``steps``:
             the phase then ends before the decay does. 0 for ``steps``.
+        first: steps that were made on another machine, of which only the weights were kept. The
+            learning rate rises again, and the data go on.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Phase:
     decay: float = 0.05
     save_every: int = 100
     horizon: int = 0
+    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -144,13 +147,18 @@ def train(
 
 
 def learning_rate(phase: Phase, step: int) -> float:
-    """Linear warm-up, then a cosine down to a fiftieth of the peak."""
-    if step < phase.warmup:
-        return phase.peak * (step + 1) / phase.warmup
-    horizon = phase.horizon or phase.steps
-    progress = (step - phase.warmup) / max(1, horizon - phase.warmup)
+    """Linear warm-up, then a cosine down to a fiftieth of the peak.
+
+    Args:
+        phase: the phase.
+        step: steps since the start of this run of the phase.
+    """
+    rise = min(1.0, (step + 1) / max(1, phase.warmup))
+    horizon = phase.horizon or phase.first + phase.steps
+    passed = max(0, phase.first + step - phase.warmup)
+    progress = passed / max(1, horizon - phase.warmup)
     cosine = 0.5 * (1 + math.cos(math.pi * progress))
-    return phase.peak * (FINAL_SHARE + (1 - FINAL_SHARE) * cosine)
+    return rise * phase.peak * (FINAL_SHARE + (1 - FINAL_SHARE) * cosine)
 
 
 def answer_loss(model: Any, batch: Batch) -> StepResult:
@@ -158,12 +166,21 @@ def answer_loss(model: Any, batch: Batch) -> StepResult:
     inputs = {name: value for name, value in batch.items() if name != "labels"}
     labels = batch["labels"][:, 1:]
     is_answer = labels != IGNORED
-    with torch.autocast(next(model.parameters()).device.type, dtype=torch.bfloat16):
+    device = next(model.parameters()).device.type
+    with torch.autocast(device, dtype=torch.bfloat16, enabled=bfloat16_is_fast(device)):
         hidden = model.model(**inputs, use_cache=False).last_hidden_state  # [B, L, D]
         logits = model.lm_head(hidden[:, :-1][is_answer])  # [N, V]: the answers' positions only
     tokens = labels[is_answer]
     accuracy = float((logits.argmax(-1) == tokens).float().mean())
     return StepResult(nn.functional.cross_entropy(logits.float(), tokens), accuracy)
+
+
+def bfloat16_is_fast(device: str) -> bool:
+    """Whether a device multiplies matrices faster in bfloat16 than in float32.
+
+    A CPU without AMX emulates bfloat16, at a quarter of the speed of float32.
+    """
+    return device != "cpu" or torch.cpu._is_amx_tile_supported()
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
@@ -319,6 +336,12 @@ def _optimizer(module: Any, phase: Phase) -> torch.optim.AdamW:
         {"params": vectors, "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=1.0, betas=(0.9, 0.98))
+
+
+def newest_checkpoint(folder: Path) -> tuple[Path | None, int]:
+    """The newest complete checkpoint in a folder and its step; None and 0 if there is none."""
+    progress = _progress(folder)
+    return progress.checkpoint, progress.step
 
 
 def _progress(folder: Path) -> _Progress:

@@ -32,6 +32,8 @@ class LanguageStage:
         film_depth: number of layers below the head that classifies events (see video.py); 0 for
             none.
         since: time in each shot from which its frames have labels of actions and camera.
+        asked_depth: number of layers below the head that classifies the shot that is asked about
+            (see asked.py); 0 for none.
     """
 
     phase: Phase
@@ -39,6 +41,7 @@ class LanguageStage:
     seed_offset: int = 0
     film_depth: int = 0
     since: float = 1.0
+    asked_depth: int = 0
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from draftlens.world import Turn
-from draftlens.world.samples import KINDS, draw
+from draftlens.world.samples import FIRST_KINDS, draw
 
 VOCABULARY = 768
 MAX_LENGTH = 8192
@@ -48,7 +48,7 @@ class ChatPiece:
 def world_text(num_samples: int) -> Iterator[str]:
     """The questions and answers of the first ``num_samples`` training samples of each kind."""
     for seed in range(num_samples):
-        for kind in KINDS:
+        for kind in FIRST_KINDS:
             for turn in draw(kind, seed).turns:
                 yield turn.question
                 yield turn.answer

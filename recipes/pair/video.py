@@ -5,7 +5,8 @@ comparison of frames. Captions alone teach it slowly: a model that names all thi
 guesses their motions. While the model learns to answer, a head on its first layers therefore
 classifies events. From the tokens of a shot's last frames it classifies the action of the thing in
 each quarter and the movement of the camera; from the tokens of every frame, the number of texts so
-far and the shot. The head is discarded afterwards.
+far and the shot. In reels it classifies, from every token of a frame, the number of the shot, its
+text and the text of the shot before: what a question can name. The head is discarded afterwards.
 
 The same training before the dialogues, instead of together with them, did not work: the later
 layers never learned to use what the first layers had recognised.
@@ -22,8 +23,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from draftlens.world import frame_times
-from draftlens.world.scene import CAMERAS, PLACES, Scene, Shot
+from draftlens.world.reel import MAX_SHOTS
+from draftlens.world.scene import CAMERAS, PLACES, WORDS, Scene, Shot, Text
 from draftlens.world.wording import ACTIONS as ACTION_PHRASES
+from recipes.pair.asked import ASKED_LOSS_WEIGHT, asked_labels, asked_loss
 from recipes.pair.data import IGNORED, Batch, Mix, collate, plans
 from recipes.pair.jobs import language_job
 from recipes.pair.loop import Job, Phase, StepResult
@@ -34,7 +37,15 @@ from recipes.pair.vision import BOTTOM_CELLS, by_quarter, cell_loss
 ACTIONS = tuple(ACTION_PHRASES)
 NO_ACTION = len(ACTIONS)  # the class of an empty quarter
 FILM_LOSS_WEIGHT = 0.3
+NAMES_LOSS_WEIGHT = 0.1  # of what questions about reels name
 CLASSES = {"actions": len(ACTIONS) + 1, "camera": len(CAMERAS), "texts": 5, "shot": 2}
+TEXT_CLASSES = {"word": len(WORDS), "tens": 10, "ones": 10}
+# What a question about a reel can name: the text of a shot or of the one before, or its number.
+NAME_CLASSES = {
+    **TEXT_CLASSES,
+    **{f"{name} before": count for name, count in TEXT_CLASSES.items()},
+    "number": MAX_SHOTS,
+}
 
 
 @dataclass(frozen=True)
@@ -47,6 +58,7 @@ class Film:
         camera: int64 ``[B, T]``, the movement of the camera, late in each shot.
         texts: int64 ``[B, T]``, the number of texts that have begun.
         shot: int64 ``[B, T]``, the index of the shot.
+        names: int64 ``[B, T, 7]``, what names the shot in a reel, in the order of `NAME_CLASSES`.
     """
 
     frames: torch.Tensor
@@ -54,14 +66,22 @@ class Film:
     camera: torch.Tensor
     texts: torch.Tensor
     shot: torch.Tensor
+    names: torch.Tensor
 
 
 @dataclass(frozen=True)
 class FilmBatch:
-    """A batch of dialogues, and the events if they are about clips."""
+    """A batch of dialogues; if they are about clips, also the events and the shots asked about.
+
+    Args:
+        batch: the dialogues.
+        film: the events.
+        asked: int64 ``[B, L]``, see `asked.asked_labels`.
+    """
 
     batch: Batch
     film: Film | None
+    asked: torch.Tensor | None = None
 
 
 class FilmModel(nn.Module):
@@ -72,13 +92,15 @@ class FilmModel(nn.Module):
         # The names of the attributes are part of the checkpoints.
         self.model = model
         self.width = model.config.text_config.hidden_size
-        self.head = nn.Linear(self.width, sum(CLASSES.values()))
+        self.counts = {**CLASSES, **NAME_CLASSES}
+        self.head = nn.Linear(self.width, sum(self.counts.values()))
+        self.asked = nn.Linear(self.width, MAX_SHOTS)
 
     def forward(self, states: torch.Tensor) -> dict[str, torch.Tensor]:
         """Scores by name, for states ``[B, T, 16, D]`` of the visual tokens."""
         scores = self.head(F.rms_norm(states.float(), (self.width,)))
-        parts = torch.split(scores, list(CLASSES.values()), dim=-1)
-        return dict(zip(CLASSES, parts, strict=True))
+        parts = torch.split(scores, list(self.counts.values()), dim=-1)
+        return dict(zip(self.counts, parts, strict=True))
 
 
 def film_labels(scene: Scene, count: int, since: float = 1.0) -> dict[str, Any]:
@@ -102,7 +124,13 @@ def film_labels(scene: Scene, count: int, since: float = 1.0) -> dict[str, Any]:
                 actions[frame] = _shot_actions(shot)
                 camera[frame] = CAMERAS.index(shot.camera)
     texts = [sum(text.start <= time for text in scene.texts) for time in times]
-    return {"actions": actions, "camera": camera, "texts": texts, "shot": shots}
+    names = [[IGNORED] * len(NAME_CLASSES)] * count
+    if len(scene.shots) > CLASSES["shot"]:
+        befores = [-1, *shots[:-1]]
+        names = [_shot_names(scene, *pair) for pair in zip(shots, befores, strict=True)]
+        # A reel has more shots and texts than there are classes.
+        texts = shots = [IGNORED] * count
+    return {"actions": actions, "camera": camera, "texts": texts, "shot": shots, "names": names}
 
 
 def film_batches(
@@ -111,16 +139,24 @@ def film_batches(
     """The batches of `batches`, with the events of clips; ``since`` as in `film_labels`."""
     for plan in plans(mix, seed, start):
         batch = collate(tokenizer, plan.samples, plan.num_frames)
-        if plan.samples[0].kind != "clip":
+        if plan.samples[0].media != "video":
             yield FilmBatch(batch, None)
             continue
         rows = [film_labels(sample.scenes[0], plan.num_frames, since) for sample in plan.samples]
-        labels = {name: torch.tensor([row[name] for row in rows]) for name in CLASSES}
-        yield FilmBatch(batch, Film(batch["pixel_values_videos"], **labels))
+        labels = {name: torch.tensor([row[name] for row in rows]) for name in rows[0]}
+        asked = asked_labels(tokenizer, plan.samples, plan.num_frames)
+        yield FilmBatch(batch, Film(batch["pixel_values_videos"], **labels), asked)
 
 
 def film_job(
-    model: Any, tokenizer: Any, phase: Phase, mix: Mix, seed: int, depth: int, since: float = 1.0
+    model: Any,
+    tokenizer: Any,
+    phase: Phase,
+    mix: Mix,
+    seed: int,
+    depth: int,
+    since: float = 1.0,
+    asked_depth: int = 0,
 ) -> Job[FilmBatch]:
     """A job that trains the model on dialogues, and its first layers on events, in place.
 
@@ -133,6 +169,7 @@ def film_job(
         depth: number of layers below the head.
         since: as in `film_labels`. The more frames contain an event, the sooner the later layers
             find it.
+        asked_depth: number of layers below the head of the shots asked about; 0 for no such head.
     """
     job = language_job(model, tokenizer, phase, mix, seed)
     torch.manual_seed(seed)
@@ -142,7 +179,7 @@ def film_job(
         phase,
         module,
         lambda start: film_batches(tokenizer, mix, seed, since, start),
-        _film_step(module, job, depth, video_id),
+        _film_step(module, job, depth, video_id, asked_depth),
         lambda item: item.batch["input_ids"].numel(),
     )
 
@@ -158,6 +195,10 @@ def film_loss(scores: dict[str, torch.Tensor], film: Film) -> StepResult:
         cell_loss(scores["camera"], film.camera),
         cell_loss(texts, film.texts),
         cell_loss(scores["shot"], film.shot),
+        *(
+            NAMES_LOSS_WEIGHT / FILM_LOSS_WEIGHT * cell_loss(scores[name], film.names[..., index])
+            for index, name in enumerate(NAME_CLASSES)
+        ),
     ]
     has_action = (film.actions != IGNORED) & (film.actions != NO_ACTION)
     right_actions = actions.argmax(-1) == film.actions[..., None]
@@ -171,6 +212,32 @@ def _shot_index(scene: Scene, time: float) -> int:
     return next(i for i, shot in enumerate(scene.shots) if time < shot.end or shot.end >= 1)
 
 
+def _shot_names(reel: Scene, index: int, frame_before: int) -> list[int]:
+    """The classes of what names a shot of a reel, in the order of `NAME_CLASSES`.
+
+    The text is at the bottom of a frame, and tokens attend to tokens before them only. Most tokens
+    of the first frame of a shot cannot know its text, so it has no label.
+
+    Args:
+        reel: the reel.
+        index: the shot of a frame.
+        frame_before: the shot of the frame before.
+    """
+    texts = [text for text in reel.texts if text.kind != "secret"]
+    unknown = [IGNORED] * len(TEXT_CLASSES)
+    text = _text_classes(texts[index]) if index == frame_before else unknown
+    before = _text_classes(texts[index - 1]) if index else unknown
+    return [*text, *before, index]
+
+
+def _text_classes(text: Text) -> list[int]:
+    """The classes of a text, in the order of `TEXT_CLASSES`."""
+    if text.kind == "word":
+        return [WORDS.index(text.value), IGNORED, IGNORED]
+    tens, ones = divmod(int(text.value), 10)
+    return [IGNORED, tens, ones]
+
+
 def _shot_actions(shot: Shot) -> list[int]:
     """The class of the action in each quarter of a shot."""
     actions = [NO_ACTION] * len(PLACES)
@@ -181,12 +248,17 @@ def _shot_actions(shot: Shot) -> list[int]:
 
 
 def _film_step(
-    module: FilmModel, job: Job[Batch], depth: int, video_id: int
+    module: FilmModel, job: Job[Batch], depth: int, video_id: int, asked_depth: int
 ) -> Callable[[FilmBatch], StepResult]:
-    """The loss of a film job: that of the dialogues, plus that of the events in clips."""
+    """The loss of a film job: that of the dialogues, plus that of the events in clips and of the
+    shots asked about."""
 
     def loss(item: FilmBatch) -> StepResult:
-        with _layer_output(module.model, depth) as outputs:
+        deeper = asked_depth or depth
+        with (
+            _layer_output(module.model, depth) as outputs,
+            _layer_output(module.model, deeper) as deeper_outputs,
+        ):
             result = job.loss(item.batch)
         if item.film is None:
             return result
@@ -197,7 +269,11 @@ def _film_step(
         states = outputs[0][:, first : first + count * FRAME_TOKENS]
         scores = module(states.reshape(len(states), count, FRAME_TOKENS, -1))
         events = film_loss(scores, item.film)
-        return StepResult(result.loss + FILM_LOSS_WEIGHT * events.loss, result.accuracy)
+        total = result.loss + FILM_LOSS_WEIGHT * events.loss
+        if asked_depth and item.asked is not None:
+            asked = module.asked(F.rms_norm(deeper_outputs[0].float(), (module.width,)))
+            total = total + ASKED_LOSS_WEIGHT * asked_loss(asked, item.asked)
+        return StepResult(total, result.accuracy)
 
     return loss
 

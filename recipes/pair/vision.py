@@ -113,11 +113,12 @@ def cell_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
     Args:
         scores: float ``[..., K, C]``, for K cells each.
-        labels: int64 ``[...]``, or `IGNORED`.
+        labels: int64 ``[...]``, or `IGNORED`; the loss is 0 if all are.
     """
     num_cells = scores.shape[-2]
     targets = labels.flatten().repeat_interleave(num_cells)
-    return F.cross_entropy(scores.flatten(0, -2), targets)
+    total = F.cross_entropy(scores.flatten(0, -2), targets, reduction="sum")
+    return total / (targets != IGNORED).sum().clamp(min=1)
 
 
 def frame_labels(scene: Scene, time: float) -> dict[str, Any]:

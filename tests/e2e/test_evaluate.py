@@ -15,6 +15,7 @@ from PIL import Image
 
 import draftlens
 from draftlens.evaluate import Evaluation, Options, markdown, run, tables
+from draftlens.evaluate.parts import SHOWN
 from draftlens.evaluate.plots import plot
 from draftlens.evaluate.run import SilentEvaluation
 from draftlens.evaluate.samples import FAMILIES
@@ -77,6 +78,16 @@ def test_the_report_holds_every_section(report: dict[str, Any]) -> None:
         assert list(accuracy["questions"]) == list(FAMILIES)
         assert all(of["right"]["total"] == 2 for of in accuracy["questions"].values())
         assert accuracy["pictures"]["asked"] == 2
+        parts = accuracy["parts"]
+        assert {family: list(of) for family, of in parts.items()} == {
+            "focus": ["16"],
+            "needle": ["16"],
+            "chat": ["16"],
+            "pairs": ["2"],
+        }
+        assert all(of["asked"] == 2 for lengths in parts.values() for of in lengths.values())
+    assert list(report["evidence"]["focus"]["shown"]) == list(SHOWN)
+    assert report["evidence"]["focus"]["shown"]["all"]["fall"] == 0
     assert report["agreement"]["clips"] == report["visual"]["clips"] == 2
     assert len(report["goals"]) == 4
     assert all(goal["met"] is not None for goal in report["goals"])
@@ -103,7 +114,7 @@ def test_the_report_is_the_same_every_time_but_for_seconds(
 def test_without_a_draft_there_is_no_pair(engine: draftlens.Engine, tmp_path: Path) -> None:
     report = Evaluation(engine.target, None, Options(clips=1, frames=(4,), guesses=2)).run()
     assert list(report["accuracy"]) == ["target"]
-    assert not {"agreement", "visual"} & report.keys()
+    assert not {"agreement", "visual", "evidence"} & report.keys()
     assert [goal["met"] for goal in report["goals"]][2:] == [None, None]
     assert "not measured" in markdown(report)
     assert [file.name for file in plot(report, tmp_path)] == ["accuracy.png"]
@@ -120,6 +131,7 @@ def test_tables_say_what_the_report_holds(report: dict[str, Any]) -> None:
             f"Captions of the {who}",
             f"Facts by kind, {who}",
             f"Questions to the {who}",
+            f"Questions about a part to the {who}",
         } <= found.keys()
     lengths = dict(found["Mean acceptance length"].rows)
     assert lengths["5"] == f"{report['agreement']['acceptance_length']['5']:.2f}"

@@ -19,6 +19,8 @@ from draftlens.bench.datasets import INSTRUCTION, multiple_choice
 from draftlens.bench.options import Options
 from draftlens.bench.workloads import check, clips_of
 from draftlens.core.errors import ConfigError, MediaError
+from draftlens.evaluate.parts import part_samples
+from draftlens.world import render
 from tests.e2e.conftest import CLIPS
 
 LETTERS = "(A) red\n(B) blue"
@@ -267,10 +269,13 @@ def test_what_is_refused(tmp_path: Path) -> None:
         (
             "nowhere",
             {},
-            "there is no workload and no file 'nowhere'; known workloads: folder, longvideobench",
+            "there is no workload and no file 'nowhere'; known workloads: chat, focus, folder",
         ),
         ("world:8,8", {}, "different whole numbers"),
         ("world:0", {}, "different whole numbers"),
+        ("focus:8", {}, "8 frames are too few for a reel"),
+        ("needle:x", {}, "different whole numbers"),
+        ("pairs:8", {}, "pairs of pictures have no number of frames"),
     ):
         with pytest.raises(ConfigError, match=sentence.replace("(", r"\(")):
             clips(workload, **options)
@@ -322,6 +327,9 @@ def test_what_the_run_draws_is_no_clip(
         ({"workload": "world:8"}, 32, "part of the workload's name: world:32"),
         ({"workload": "world:8,32"}, 32, "part of the workload's name: world:32"),
         ({"workload": "world"}, 32, "part of the workload's name: world:32"),
+        ({"workload": "focus:64"}, 32, "part of the workload's name: focus:32"),
+        ({"workload": "pairs"}, 32, "pairs of pictures have no number of frames"),
+        ({"workload": "chat", "media": Path("/nope")}, None, "chat is no dataset"),
         ({"workload": "world:8", "media": Path("/nope")}, None, "world:8 is no dataset"),
         ({"workload": str(CLIPS), "media": Path("/nope")}, None, "clips is no dataset"),
         ({"workload": str(CLIPS / "drift.mp4"), "media": Path("/nope")}, 8, "is no dataset"),
@@ -399,3 +407,34 @@ def test_small_helpers() -> None:
     assert spread(numbers, 10) == spread(numbers, 99) == spread(numbers, None) == numbers
     assert unique_names(["a", "b", "a", "a"]) == ["a", "b", "a#2", "a#3"]
     assert multiple_choice("Why?", []) == "Why?"
+
+
+class _Small:
+    """A processor of pictures of 16 pixels."""
+
+    video_processor = LlavaOnevisionVideoProcessor(size={"height": 16, "width": 16})
+
+
+def test_workloads_of_parts_ask_the_questions_of_evaluate() -> None:
+    for name, lengths in (("focus", (16, 64)), ("needle", (64,)), ("chat", (16, 64))):
+        found = clips_of(Options(name, clips=2), _Small())
+        assert [clip.frames for clip in found] == [length for length in lengths for _ in range(2)]
+        assert len({clip.name for clip in found}) == len(found)
+        assert {clip.group for clip in found} == {f"{name}, {length} frames" for length in lengths}
+        for clip, sample in zip(found, part_samples(name, 2, 0, lengths[0]), strict=False):
+            chat = clip.prepare()()
+            assert clip.prompt == sample.turns[-1].question
+            said = [message["content"][-1]["text"] for message in chat.messages]
+            expected = [text for turn in sample.turns for text in (turn.question, turn.answer)]
+            assert said == expected[:-1]
+            (video,) = chat.videos
+            assert np.array_equal(video.frames, render(sample.scenes[0], lengths[0], 16))
+
+
+def test_pairs_show_two_pictures() -> None:
+    found = clips_of(Options("pairs", clips=3, prompt="What changed?"), _Small())
+    assert [clip.group for clip in found] == ["pairs"] * 3
+    for clip in found:
+        chat = clip.prepare()()
+        assert len(chat.images) == 2
+        assert chat.messages[-1]["content"][-1]["text"] == clip.prompt == "What changed?"

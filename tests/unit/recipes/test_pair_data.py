@@ -10,8 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from draftlens.world import HELD_OUT, caption, frame_times, render, render_still, sample_scene
-from draftlens.world.samples import KINDS, draw
+from draftlens.world import (
+    HELD_OUT,
+    caption,
+    focus_turns,
+    frame_times,
+    render,
+    render_still,
+    sample_reel,
+    sample_scene,
+)
+from draftlens.world.samples import KINDS, MEDIA, draw
 from draftlens.world.scene import (
     BACKGROUNDS,
     CAMERAS,
@@ -25,6 +34,7 @@ from draftlens.world.scene import (
     Scene,
 )
 from recipes.pair import video, vision
+from recipes.pair.asked import asked_labels, asked_loss
 from recipes.pair.data import (
     IGNORED,
     POOL,
@@ -69,19 +79,23 @@ def test_fast_path_equals_the_processor(fresh_processor: Any) -> None:
 def test_labels_are_the_answers(fresh_processor: Any, kind: str) -> None:
     tokenizer = fresh_processor.tokenizer
     for seed in range(6):
-        sample = draw(kind, seed)
+        sample = draw(kind, seed, frames=16)
         encoded = encode(tokenizer, sample, num_frames=4)
         ids, labels = encoded.ids, encoded.labels
+        for index, turn in enumerate(sample.turns):
+            owners = zip(ids, encoded.turns, strict=True)
+            answer = [token for token, owner in owners if owner == index]
+            assert tokenizer.decode(answer) == turn.answer + tokenizer.eos_token
         assert len(ids) == len(labels)
         assert all(label in (IGNORED, token) for token, label in zip(ids, labels, strict=True))
         told = tokenizer.decode([token for token in labels if token != IGNORED])
         assert told == "".join(turn.answer + tokenizer.eos_token for turn in sample.turns)
         shown = {
-            "clip": {VIDEO: 4 * FRAME_TOKENS + 1},
-            "picture": {IMAGE: 136},
-            "pair": {IMAGE: 130},
-            "talk": {},
-        }[kind]
+            "video": {VIDEO: 4 * FRAME_TOKENS + 1},
+            "image": {IMAGE: 136},
+            "images": {IMAGE: 130},
+            "none": {},
+        }[MEDIA[kind]]
         for holder in (IMAGE, VIDEO):
             assert ids.count(tokenizer.convert_tokens_to_ids(holder)) == shown.get(holder, 0)
 
@@ -96,22 +110,22 @@ def test_batches_are_padded_rows_and_their_pixels(fresh_processor: Any, kind: st
         rest = len(ids) - len(alone.ids)
         assert ids == alone.ids + [tokenizer.pad_token_id] * rest
         assert batch["labels"][row].tolist() == alone.labels + [IGNORED] * rest
-        if kind == "clip":
+        if MEDIA[kind] == "video":
             assert torch.equal(
                 batch["pixel_values_videos"][row], pixels(render(sample.scenes[0], 2, SIDE))
             )
-        if kind == "pair":
+        if MEDIA[kind] == "images":
             shown = pixels(np.stack([render_still(scene, SIDE) for scene in sample.scenes]))
             assert torch.equal(batch["pixel_values"][2 * row : 2 * row + 2, 0], shown)
     assert (
         set(batch)
         == {"input_ids", "labels"}
         | {
-            "clip": {"pixel_values_videos"},
-            "picture": {"pixel_values", "image_sizes", "batch_num_images"},
-            "pair": {"pixel_values", "image_sizes", "batch_num_images"},
-            "talk": set(),
-        }[kind]
+            "video": {"pixel_values_videos"},
+            "image": {"pixel_values", "image_sizes", "batch_num_images"},
+            "images": {"pixel_values", "image_sizes", "batch_num_images"},
+            "none": set(),
+        }[MEDIA[kind]]
     )
 
 
@@ -242,3 +256,101 @@ def test_what_is_watched_are_the_batches_and_their_stories(fresh_processor: Any)
             for name, expected in video.film_labels(sample.scenes[0], plan.num_frames, 0.6).items():
                 assert getattr(film, name)[row].tolist() == expected
     assert len(kinds) > 1
+
+
+@pytest.mark.parametrize("frames", [16, 64])
+def test_focus_answers_have_60_to_150_tokens(fresh_processor: Any, frames: int) -> None:
+    tokenizer = fresh_processor.tokenizer
+    lengths = []
+    for seed in [*range(40), *range(HELD_OUT, HELD_OUT + 40)]:
+        for turns in focus_turns(sample_reel(seed, frames)).values():
+            lengths += [len(tokenizer(turn.answer).input_ids) for turn in turns]
+    assert min(lengths) >= 55
+    assert max(lengths) <= 150
+    assert sum(length >= 60 for length in lengths) > 0.95 * len(lengths)
+
+
+def test_reels_have_batches_of_their_own(fresh_processor: Any) -> None:
+    mix = Mix(
+        (4,),
+        (1.0,),
+        batch=4,
+        tokens=2 * 16 * FRAME_TOKENS,
+        others=(1, 0, 0),
+        seconds=(3, 2, 1, 2),
+        reel_frames=(16, 32),
+        reel_share=(0.5, 0.5),
+        rows=3,
+    )
+    pool = list(islice(plans(mix, 1, 0), POOL))
+    kinds = [plan.samples[0].kind for plan in pool]
+    assert {kind: kinds.count(kind) for kind in KINDS} == {
+        "clip": POOL - 9,
+        "picture": 1,
+        "pair": 0,
+        "talk": 0,
+        "focus": 3,
+        "needle": 2,
+        "chat": 1,
+        "spot": 2,
+    }
+    for plan in pool:
+        if plan.samples[0].frames:
+            assert {sample.frames for sample in plan.samples} == {plan.num_frames}
+            assert len(plan.samples) == {16: 2, 32: 1}[plan.num_frames]
+    seeds = [scene.seed for plan in pool for sample in plan.samples for scene in sample.scenes]
+    assert all(seed < HELD_OUT for seed in seeds)
+
+
+def test_films_of_reels_have_actions_and_no_counts(fresh_processor: Any) -> None:
+    scene = sample_reel(5, 16).scene
+    labels = video.film_labels(scene, 16, 0.6)
+    assert labels["texts"] == labels["shot"] == [IGNORED] * 16
+    for frame, names in enumerate(labels["names"]):
+        named = dict(zip(video.NAME_CLASSES, names, strict=True))
+        assert named["number"] == frame // 4
+        for suffix, index in (("", frame // 4), (" before", frame // 4 - 1)):
+            word, tens, ones = (named[f"{name}{suffix}"] for name in video.TEXT_CLASSES)
+            if index < 0 or (frame % 4 == 0 and not suffix):
+                assert word == tens == ones == IGNORED
+            elif scene.texts[index].kind == "word":
+                assert (WORDS[word], tens, ones) == (scene.texts[index].value, IGNORED, IGNORED)
+            else:
+                assert (word, f"{tens}{ones}") == (IGNORED, scene.texts[index].value)
+    for frame in (3, 7, 11, 15):
+        shot = scene.shots[frame // 4]
+        assert labels["camera"][frame] == CAMERAS.index(shot.camera)
+        for place, action in zip(PLACES, labels["actions"][frame], strict=True):
+            motions = [f"{t.motion} {t.when}".strip() for t in shot.things if t.place == place]
+            assert motions == ([] if action == video.NO_ACTION else [video.ACTIONS[action]])
+    assert video.film_labels(scene, 16, 0.6)["actions"][0] == [IGNORED] * 4
+
+
+def test_the_shot_asked_about_is_labelled_where_its_answer_is_predicted(
+    fresh_processor: Any,
+) -> None:
+    tokenizer = fresh_processor.tokenizer
+    samples = [draw("focus", seed, 16) for seed in range(6)]
+    labels = asked_labels(tokenizer, samples, 16)
+    forms = set()
+    for row, sample in enumerate(samples):
+        encoded = encode(tokenizer, sample, 16)
+        texts = [text for text in sample.scenes[0].texts if text.kind != "secret"]
+        for index, turn in enumerate(sample.turns):
+            positions = [at - 1 for at, owner in enumerate(encoded.turns) if owner == index]
+            (label,) = set(labels[row, positions[:8]].tolist())
+            assert set(labels[row, positions[8:]].tolist()) <= {IGNORED}
+            forms.add(turn.form)
+            if turn.form in ("word", "after"):
+                named = [i for i, t in enumerate(texts) if t.value.upper() in turn.question]
+                assert label in (named if turn.form == "word" else [i + 1 for i in named])
+            elif turn.form == "ordinal":
+                assert label == {"first": 0, "second": 1, "last": 3}[turn.question.split()[2]]
+            else:
+                assert label == IGNORED
+        answered = sum(owner != IGNORED for owner in encoded.turns)
+        assert sum(label != IGNORED for label in labels[row].tolist()) <= answered
+    assert forms >= {"word", "after", "ordinal", "hero"}
+    scores = torch.zeros(*labels.shape, 16)
+    assert float(asked_loss(scores, labels)) == pytest.approx(np.log(16), rel=1e-4)
+    assert float(asked_loss(scores, torch.full_like(labels, IGNORED))) == 0

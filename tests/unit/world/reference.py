@@ -56,7 +56,7 @@ def make_scene(*shots: Shot, texts: tuple[Text, ...] = ()) -> Scene:
 
 def is_novel(scene: Scene) -> bool:
     """Whether a scene shows a combination of the held-out split."""
-    for shot in scene.shots:
+    for shot in (*scene.shots, *scene.inserts):
         for thing in shot.things:
             if (
                 f"{thing.colour} {thing.shape}" in NOVEL_LOOKS

@@ -25,7 +25,7 @@ from draftlens.world import (
     small_talk,
     still_caption,
 )
-from draftlens.world.samples import FAMILIES, KINDS, draw
+from draftlens.world.samples import FAMILIES, KINDS, MEDIA, draw
 from draftlens.world.scene import PLACES, WORDS, Shot, Text, Thing
 from tests.unit.world.reference import NUMERALS, expected_action, is_novel
 
@@ -318,7 +318,8 @@ def test_samples_are_the_same_every_time_and_of_their_split(kind: str) -> None:
     for seed in (*range(60), *range(HELD_OUT, HELD_OUT + 20)):
         sample = draw(kind, seed)
         assert sample == draw(kind, seed)
-        assert len(sample.scenes) == {"clip": 1, "picture": 1, "pair": 2, "talk": 0}[kind]
+        num_scenes = {"video": 1, "image": 1, "images": 2, "none": 0}[MEDIA[kind]]
+        assert len(sample.scenes) == num_scenes
         assert all(is_novel(scene) == (seed >= HELD_OUT) for scene in sample.scenes)
         families |= {turn.family for turn in sample.turns}
     assert (
@@ -328,6 +329,10 @@ def test_samples_are_the_same_every_time_and_of_their_split(kind: str) -> None:
             "picture": {"retrieval", "counting", "attribute", "caption", "follow-up"},
             "pair": {"difference", "edit"},
             "talk": {"text only"},
+            "focus": {"focus", "needle"},
+            "needle": {"focus", "needle"},
+            "chat": {"focus", "chat"},
+            "spot": {"difference", "edit", "pairs"},
         }[kind]
     )
 

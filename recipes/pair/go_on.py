@@ -1,0 +1,198 @@
+"""``python -m recipes.pair.go_on``: the second edition of the pair, from the first one's weights.
+
+Checkpoints are in ``runs/pair``; the same command resumes from the newest. On a machine without
+them it goes on from ``recipes/pair/checkpoints``, which ``--keep`` writes from the newest
+checkpoint, to be committed. ``--export`` writes the model as ``from_pretrained`` loads it.
+"""
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_model
+from torch import nn
+
+from recipes.pair.export import export, load
+from recipes.pair.grow import deepen, shallow_copy
+from recipes.pair.jobs import language_job
+from recipes.pair.kept import KEPT, State, keep, load_weights, read_state
+from recipes.pair.loop import Job, OutOfTime, newest_checkpoint, train
+from recipes.pair.models import TARGET, Shape, build_model
+from recipes.pair.probe import Probe
+from recipes.pair.recipe import EMBEDDED, RUNS, WEIGHT_SEED, LanguageStage
+from recipes.pair.second import SECOND, SecondRecipe
+from recipes.pair.video import film_job
+
+
+class FurtherTraining:
+    """The further training of one model.
+
+    Args:
+        recipe: its stages.
+        runs: folder of checkpoints.
+        kept: folder of the weights from another machine, which need not exist.
+    """
+
+    def __init__(self, recipe: SecondRecipe, runs: Path, kept: Path) -> None:
+        self.recipe = recipe
+        self.runs = runs
+        self.kept = kept
+        self.state = read_state(kept)
+        self.first_model, self.processor = load(EMBEDDED / recipe.name)
+
+    def run(self, minutes: float | None) -> Any:
+        """Train all stages and return the model.
+
+        Raises:
+            OutOfTime: the time limit of a stage was reached.
+        """
+        model: Any = None
+        for shape, stage in self.recipe.stages:
+            if self._is_over(stage):
+                continue
+            model = self.model_of(shape, model)
+            job, phase = self.job(model, stage)
+            probe = Probe(model, self.processor.tokenizer, self.runs / f"{phase}-probe.jsonl")
+            train(job, self.runs, on_save=probe, minutes=minutes)
+        return model
+
+    def newest(self) -> tuple[Any, State]:
+        """The newest model of all stages, and its state.
+
+        Raises:
+            FileNotFoundError: no stage has a checkpoint.
+        """
+        found: tuple[Any, State] | None = None
+        model: Any = None
+        for shape, stage in self.recipe.stages:
+            if self._is_over(stage):
+                continue
+            model = self.model_of(shape, model)
+            job, phase = self.job(model, stage)
+            checkpoint, step = newest_checkpoint(self.runs / phase)
+            if checkpoint is None:
+                continue
+            load_model(nn.ModuleDict({"trained": job.module}), checkpoint / "model.safetensors")
+            figures = _last_line(self.runs / f"{phase}-probe.jsonl")
+            state = State(stage.phase.name, job.phase.first + step, shape.layers, figures)
+            found = model, state
+        if found is None:
+            raise FileNotFoundError(f"there is no checkpoint of {self.recipe.name} in {self.runs}")
+        return found
+
+    def model_of(self, shape: Shape, previous: Any) -> Any:
+        """The model with which a stage begins.
+
+        Args:
+            shape: its sizes.
+            previous: the model of the stage before, which is made deeper if necessary; None for the
+                first stage of this run, which begins with the kept weights or with the first
+                edition's.
+        """
+        if previous is not None and len(previous.model.language_model.layers) == shape.layers:
+            return previous
+        model = build_model(shape, self.processor.tokenizer, WEIGHT_SEED)
+        if previous is not None:
+            return deepen(previous, model, spread=shape.layers == TARGET.layers)
+        if self.state is None:
+            return shallow_copy(self.first_model, model)
+        if self.state.layers == shape.layers:
+            load_weights(self.kept, model)
+            return model
+        kept_shape = replace(shape, layers=self.state.layers)
+        previous = build_model(kept_shape, self.processor.tokenizer, WEIGHT_SEED)
+        load_weights(self.kept, previous)
+        return self.model_of(shape, previous)
+
+    def job(self, model: Any, stage: LanguageStage) -> tuple[Job[Any], str]:
+        """The job of a stage and the name of its phase in ``runs``."""
+        first = self._first_step(stage.phase.name)
+        phase = stage.phase
+        if first is not None:
+            name = f"{phase.name}-from-{first}"
+            phase = replace(phase, name=name, steps=phase.steps - first, first=first)
+        seed = self.recipe.seed + stage.seed_offset
+        tokenizer = self.processor.tokenizer
+        if stage.film_depth:
+            job: Job[Any] = film_job(
+                model,
+                tokenizer,
+                phase,
+                stage.mix,
+                seed,
+                stage.film_depth,
+                stage.since,
+                stage.asked_depth,
+            )
+        else:
+            job = language_job(model, tokenizer, phase, stage.mix, seed)
+        source = job.source
+        return replace(job, source=lambda start: source(phase.first + start)), phase.name
+
+    def _first_step(self, name: str) -> int | None:
+        """The step from which a phase runs on this machine; None from its beginning.
+
+        Of the runs in ``runs`` and the kept weights, which begin a new run, the one that came
+        furthest goes on.
+        """
+        reached: dict[int | None, int] = {None: newest_checkpoint(self.runs / name)[1]}
+        if self.state is not None and self.state.phase == name:
+            reached[self.state.step] = self.state.step
+        for folder in self.runs.glob(f"{name}-from-*/"):
+            first = int(folder.name.rsplit("-", 1)[1])
+            reached[first] = max(reached.get(first, 0), first + newest_checkpoint(folder)[1])
+        furthest = max(reached.values())
+        # Of equal ones the last: a run on this machine has its optimizer, kept weights have none.
+        return [first for first, step in reached.items() if step == furthest][-1]
+
+    def _is_over(self, stage: LanguageStage) -> bool:
+        """Whether the kept weights are from a later stage."""
+        if self.state is None:
+            return False
+        names = [other.phase.name for _, other in self.recipe.stages]
+        return names.index(stage.phase.name) < names.index(self.state.phase)
+
+
+def main() -> None:
+    options = _parse_options()
+    torch.set_num_threads(options.threads)
+    training = FurtherTraining(SECOND[options.part], options.runs, options.kept / options.part)
+    if options.keep:
+        model, state = training.newest()
+        keep(options.kept / options.part, model, state)
+        print(state)
+    elif options.export is not None:
+        model, _ = training.newest()
+        export(model, training.processor, options.export)
+    else:
+        try:
+            training.run(options.minutes)
+        except OutOfTime as error:
+            print(f"{error}; the same command resumes from it")
+
+
+def _last_line(file: Path) -> dict[str, float]:
+    """The last line of a probe's file, flat."""
+    if not file.exists():
+        return {}
+    row: dict[str, float] = json.loads(file.read_text().splitlines()[-1])
+    return row
+
+
+def _parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m recipes.pair.go_on", description=__doc__)
+    parser.add_argument("part", choices=sorted(SECOND), help="the model")
+    parser.add_argument("--threads", type=int, default=1, help="number of PyTorch threads")
+    parser.add_argument("--minutes", type=float, help="save and stop a stage after this time")
+    parser.add_argument("--runs", type=Path, default=RUNS, help="folder for checkpoints")
+    parser.add_argument("--kept", type=Path, default=KEPT, help="folder of committed weights")
+    parser.add_argument("--keep", action="store_true", help="write weights to commit, and stop")
+    parser.add_argument("--export", type=Path, help="write the newest model here, and stop")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Weights that are kept between machines: float16, small enough to commit.
+
+Checkpoints of the Trainer hold the optimizer and are large; they stay in ``runs/``. What is kept
+here is enough to go on elsewhere, after a short rise of the learning rate.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+KEPT = Path(__file__).resolve().parent / "checkpoints"
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a model's further training has come.
+
+    Args:
+        phase: name of the phase.
+        step: steps of this phase that were made.
+        layers: number of layers of the language model.
+        figures: losses by family at this step.
+    """
+
+    phase: str
+    step: int
+    layers: int
+    figures: dict[str, float]
+
+
+def keep(folder: Path, model: Any, state: State) -> None:
+    """Write the weights in float16, and the state."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: value.half().contiguous() for name, value in model.state_dict().items()}
+    file = folder / "weights.safetensors"
+    save_file(weights, file)
+    file.chmod(0o644)  # by default only the owner may read it
+    (folder / "state.json").write_text(json.dumps(asdict(state), indent=2) + "\n")
+
+
+def read_state(folder: Path) -> State | None:
+    """The state that is kept in a folder, or None."""
+    file = folder / "state.json"
+    return State(**json.loads(file.read_text())) if file.exists() else None
+
+
+@torch.no_grad()
+def load_weights(folder: Path, model: Any) -> None:
+    """Load the kept weights into a model of the same sizes, in float32."""
+    weights = load_file(folder / "weights.safetensors")
+    model.load_state_dict({name: value.float() for name, value in weights.items()})

@@ -1,0 +1,117 @@
+"""The second edition of the pair: training goes on from the weights of the first.
+
+The tasks are new: reels with questions about a small part, needles, chats, and pairs of pictures.
+The target learns them with four and then eight layers, which takes less than half of the time; then
+their work is spread over twenty, which are all trained.
+"""
+
+from dataclasses import dataclass, replace
+
+from recipes.pair.data import Mix
+from recipes.pair.loop import Phase
+from recipes.pair.models import DRAFT, TARGET, TARGET_SHALLOW, Shape
+from recipes.pair.recipe import FILM_DEPTH, LATE, LanguageStage
+
+TARGET_HALF = replace(TARGET_SHALLOW, layers=8)
+
+# Of 16 batches: 4 of clips, 1 of pictures, 1 of pairs, 6 of focus, 1 of needles, 1 of chats, 2 of
+# pairs with questions about each picture.
+NEAR = Mix(
+    (8, 16, 64),
+    (0.8, 0.15, 0.05),
+    batch=8,
+    tokens=4096,
+    others=(1, 1, 0),
+    first=10_000_000,
+    seconds=(6, 1, 1, 2),
+    reel_frames=(16, 24, 32),
+    reel_share=(0.8, 0.1, 0.1),
+)
+# The same with longer reels, in which needles are on cards and pictures, too.
+MIDDLE = replace(
+    NEAR,
+    share=(0.6, 0.2, 0.2),
+    first=20_000_000,
+    reel_frames=(16, 32, 64, 128),
+    reel_share=(0.45, 0.25, 0.25, 0.05),
+)
+WIDE = replace(
+    MIDDLE,
+    frames=(8, 16, 64, 256),
+    share=(0.5, 0.2, 0.2, 0.1),
+    first=30_000_000,
+    reel_frames=(16, 32, 64, 256),
+    reel_share=(0.4, 0.2, 0.25, 0.15),
+)
+
+
+@dataclass(frozen=True)
+class SecondRecipe:
+    """The further training of one model.
+
+    Args:
+        name: ``target`` or ``draft``.
+        seed: seed of the data.
+        stages: in order, each with the sizes of the model that is trained in it.
+    """
+
+    name: str
+    seed: int
+    stages: tuple[tuple[Shape, LanguageStage], ...]
+
+
+TARGET_SECOND = SecondRecipe(
+    "target",
+    11,
+    (
+        (
+            TARGET_SHALLOW,
+            LanguageStage(
+                Phase("target-focus", 500, 1e-3, warmup=60, horizon=6000),
+                NEAR,
+                film_depth=FILM_DEPTH,
+                since=LATE,
+            ),
+        ),
+        # Four layers did not find the shot that shows a word: its number must be found before what
+        # it shows. From here on there are eight, and they learn what names each shot and which shot
+        # is asked about.
+        (
+            TARGET_HALF,
+            LanguageStage(
+                Phase("target-find", 4000, 1e-3, warmup=60, horizon=6000),
+                replace(NEAR, first=15_000_000),
+                seed_offset=10,
+                film_depth=2 * FILM_DEPTH,
+                since=LATE,
+                asked_depth=6,
+            ),
+        ),
+        (
+            TARGET_HALF,
+            LanguageStage(
+                Phase("target-reels", 2000, 8e-4, warmup=40),
+                MIDDLE,
+                seed_offset=25,
+                film_depth=2 * FILM_DEPTH,
+                since=LATE,
+                asked_depth=6,
+            ),
+        ),
+        (
+            TARGET,
+            LanguageStage(Phase("target-spread", 3000, 5e-4, warmup=60), WIDE, seed_offset=50),
+        ),
+    ),
+)
+
+DRAFT_SECOND = SecondRecipe(
+    "draft",
+    12,
+    (
+        (DRAFT, LanguageStage(Phase("draft-focus", 3000, 1.5e-3, warmup=60), NEAR)),
+        (DRAFT, LanguageStage(Phase("draft-wide", 1000, 6e-4, warmup=40), WIDE, seed_offset=25)),
+    ),
+)
+
+SECOND = {"target": TARGET_SECOND, "draft": DRAFT_SECOND}

@@ -1,0 +1,190 @@
+"""The second edition of the pair: it goes on from kept weights, and is probed on held-out
+answers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from draftlens.world import HELD_OUT, Turn
+from draftlens.world.samples import draw
+from recipes.pair import go_on, probe
+from recipes.pair.data import Mix
+from recipes.pair.grow import deepen, shallow_copy
+from recipes.pair.kept import State, keep, load_weights, read_state
+from recipes.pair.loop import Phase, learning_rate
+from recipes.pair.models import DRAFT, Shape, build_model
+from recipes.pair.recipe import LanguageStage
+from recipes.pair.second import SECOND, SecondRecipe
+
+TINY = Shape(2, 32, 64, 2, 1, 32, 64, 2)
+DEEP = replace(TINY, layers=6)
+FEW = Mix((4,), (1.0,), batch=2, others=(0, 0, 0), seconds=(8, 4, 4, 0), rows=1)
+
+
+def tiny(processor: Any, shape: Shape = TINY, seed: int = 0) -> Any:
+    return build_model(shape, processor.tokenizer, seed).eval()
+
+
+def outputs(model: Any, sample_seed: int = 0) -> torch.Tensor:
+    torch.manual_seed(sample_seed)
+    ids = torch.randint(10, 700, (1, 12))
+    with torch.no_grad():
+        logits: torch.Tensor = model(input_ids=ids).logits
+    return logits
+
+
+def test_a_deepened_model_is_made_shallow_again(fresh_processor: Any) -> None:
+    model = tiny(fresh_processor)
+    deep = deepen(model, tiny(fresh_processor, DEEP, 1))
+    back = shallow_copy(deep, tiny(fresh_processor, TINY, 2))
+    torch.testing.assert_close(outputs(back), outputs(model), rtol=0, atol=0)
+    with pytest.raises(ValueError, match="cannot spread 4 layers evenly over 6"):
+        shallow_copy(deep, tiny(fresh_processor, replace(TINY, layers=4)))
+
+
+def test_spread_copies_share_the_work(fresh_processor: Any) -> None:
+    model = tiny(fresh_processor)
+    deep = deepen(model, tiny(fresh_processor, DEEP, 1), spread=True)
+    for index, layer in enumerate(deep.model.language_model.layers):
+        source = model.model.language_model.layers[index // 3]
+        torch.testing.assert_close(3 * layer.mlp.down_proj.weight, source.mlp.down_proj.weight)
+        torch.testing.assert_close(layer.mlp.up_proj.weight, source.mlp.up_proj.weight)
+    profile = list(probe.layer_profile(deep, fresh_processor.tokenizer, share=0.01))
+    assert len(profile) == 6
+    assert all(rise != 0 for rise in profile)
+    uneven = deepen(model, tiny(fresh_processor, replace(TINY, layers=5), 1), spread=True)
+    shares = []
+    for layer, source in zip(uneven.model.language_model.layers, (0, 0, 0, 1, 1), strict=True):
+        whole = model.model.language_model.layers[source].mlp.down_proj.weight.detach()
+        shares.append(float((layer.mlp.down_proj.weight.detach() / whole).mean()))
+    assert shares == pytest.approx([1 / 3] * 3 + [1 / 2] * 2, rel=1e-4)
+    idle = deepen(model, tiny(fresh_processor, DEEP, 1))
+    profile = list(probe.layer_profile(idle, fresh_processor.tokenizer, share=0.01))
+    assert [abs(rise) > 1e-6 for rise in profile] == [True, False, False] * 2
+
+
+def test_kept_weights_are_half_and_come_back(fresh_processor: Any, tmp_path: Path) -> None:
+    model = tiny(fresh_processor)
+    state = State("some", 7, 2, {"focus right": 0.5})
+    assert read_state(tmp_path / "kept") is None
+    keep(tmp_path / "kept", model, state)
+    assert read_state(tmp_path / "kept") == state
+    other = tiny(fresh_processor, TINY, 3)
+    load_weights(tmp_path / "kept", other)
+    assert all(p.dtype == torch.float32 for p in other.parameters())
+    torch.testing.assert_close(outputs(other), outputs(model), rtol=0, atol=0.02)
+    size = (tmp_path / "kept" / "weights.safetensors").stat().st_size
+    assert size < 2.1 * sum(p.numel() for p in model.parameters()) + 20_000
+
+
+def test_a_resumed_phase_warms_up_and_goes_on_with_its_decay() -> None:
+    whole = Phase("p", 100, 1.0, warmup=10)
+    rest = replace(whole, steps=60, first=40)
+    assert learning_rate(rest, 0) == pytest.approx(learning_rate(whole, 40) / 10)
+    for step in range(10, 60):
+        assert learning_rate(rest, step) == pytest.approx(learning_rate(whole, 40 + step))
+
+
+def recipe(steps: int) -> SecondRecipe:
+    stages = (
+        (DRAFT, LanguageStage(Phase("one", 1, 1e-3, save_every=1), FEW)),
+        (DRAFT, LanguageStage(Phase("two", steps, 1e-3, save_every=1), FEW)),
+    )
+    return SecondRecipe("draft", 5, stages)
+
+
+def training(runs: Path, kept: Path, steps: int = 2) -> go_on.FurtherTraining:
+    return go_on.FurtherTraining(recipe(steps), runs, kept)
+
+
+def test_training_goes_on_from_kept_weights_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "PLAN", (("spot", 2, 1),))
+    here, kept, there = tmp_path / "here", tmp_path / "kept", tmp_path / "there"
+    with pytest.raises(FileNotFoundError, match="no checkpoint of draft"):
+        training(here, kept).newest()
+    training(here, kept).run(None)
+    model, state = training(here, kept).newest()
+    assert (state.phase, state.step, state.layers) == ("two", 2, DRAFT.layers)
+    keep(kept, model, state)
+    longer = training(there, kept, steps=3)
+    longer.run(None)
+    assert sorted(file.name for file in there.iterdir() if file.is_dir()) == ["two-from-2"]
+    _, state = longer.newest()
+    assert (state.phase, state.step) == ("two", 3)
+
+
+def test_the_run_that_came_furthest_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "PLAN", (("spot", 2, 1),))
+    runs, kept = tmp_path / "runs", tmp_path / "kept"
+    start = training(runs, kept, steps=3)
+    assert start._first_step("two") is None
+    keep(kept, start.model_of(DRAFT, None), State("two", 1, DRAFT.layers, {}))
+    assert training(runs, kept, steps=3)._first_step("two") == 1
+    training(runs, kept, steps=3).run(None)
+    keep(kept, start.model_of(DRAFT, None), State("two", 2, DRAFT.layers, {}))
+    # The run from step 1 on has reached step 3, further than what was kept since.
+    assert training(runs, kept, steps=3)._first_step("two") == 1
+    assert training(runs, kept, steps=3).newest()[1].step == 3
+    assert training(tmp_path / "elsewhere", kept, steps=3)._first_step("two") == 2
+
+
+def test_a_later_stage_goes_on_with_the_trained_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "PLAN", (("spot", 2, 1),))
+    kept = tmp_path / "kept"
+    start = training(tmp_path / "runs", kept)
+    first = start.model_of(DRAFT, None)
+    assert start.model_of(DRAFT, first) is first
+    keep(kept, first, State("one", 0, DRAFT.layers, {}))
+    further = training(tmp_path / "runs", kept)
+    assert torch.equal(outputs(further.run(None)), outputs(further.newest()[0]))
+    assert not torch.equal(outputs(further.newest()[0]), outputs(further.model_of(DRAFT, None)))
+
+
+def test_the_recipes_follow_from_the_first_edition() -> None:
+    for name, second in SECOND.items():
+        assert second.name == name
+        names = [stage.phase.name for _, stage in second.stages]
+        assert len(set(names)) == len(names)
+        layers = [shape.layers for shape, _ in second.stages]
+        assert layers == sorted(layers)
+        for _, stage in second.stages:
+            assert sum(stage.mix.others) + sum(stage.mix.seconds) <= 16
+            assert stage.mix.rows <= stage.mix.batch
+    assert SECOND["target"].stages[-1][0].layers == 20
+
+
+def test_a_probe_counts_what_must_be_seen(fresh_processor: Any) -> None:
+    tokenizer = fresh_processor.tokenizer
+    turn = Turn("What colour is the ring?", "The ring is [red].", "attribute")
+    (index,) = probe._seen_tokens(tokenizer, turn)
+    assert tokenizer.decode(tokenizer(turn.answer).input_ids[index]) == " red"
+    figures = probe.measure(tiny(fresh_processor), tokenizer, share=0.01)
+    assert {"focus word 16", "caption 8", "spot pairs compare"} <= figures.keys()
+    assert all(0 <= figure.right <= 1 and figure.loss > 0 for figure in figures.values())
+    sample = draw("clip", HELD_OUT + 900_000)
+    tokens = sum(len(probe._seen_tokens(tokenizer, turn)) for turn in sample.turns)
+    assert tokens == sum(f.tokens for name, f in figures.items() if name.endswith(" 8"))
+
+
+def test_probes_are_written_every_so_many_steps(
+    fresh_processor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "PLAN", (("spot", 2, 1),))
+    watch = probe.Probe(tiny(fresh_processor), fresh_processor.tokenizer, tmp_path / "p", every=4)
+    for step in range(1, 9):
+        watch(step)
+    lines = [json.loads(line) for line in (tmp_path / "p").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [4, 8]
+    assert "spot pairs compare right" in lines[0]
