@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +74,8 @@ class Figures:
         best: the best fixed chain or tree.
         best_shape: its depth and number of nodes.
         cold: the automatic tree in the first answer of a pair.
-        warm: the automatic tree after `WARM_TOKENS` tokens of other answers.
+        warm: the automatic tree after `WARM_TOKENS` tokens of other answers, on further texts.
+        warm_best: the best fixed chain or tree on these texts.
         worst: the slowest single first answer.
     """
 
@@ -81,6 +83,7 @@ class Figures:
     best_shape: tuple[int, int]
     cold: float
     warm: float
+    warm_best: float
     worst: float
 
 
@@ -110,7 +113,8 @@ def recorded_cells() -> Iterator[Cell]:
 def measure(cell: Cell, seeds: int) -> Figures:
     """The figures of a cell over several texts."""
     machine = _machine(cell)
-    plain = cold = warm = 0.0
+    plain = cold = 0.0
+    warm = Counter[str]()
     fixed = dict.fromkeys(FIXED, 0.0)
     worst = float("inf")
     for seed in range(seeds):
@@ -123,10 +127,18 @@ def measure(cell: Cell, seeds: int) -> Figures:
         first = play_tuner(machine, texts, record, seed).seconds
         cold += first
         worst = min(worst, seconds / first)
-        warm += seconds * _warm_share(cell, machine, record, seed)
+        warm.update(_warm_seconds(cell, machine, record, seed))
     best = min(fixed, key=lambda tree: fixed[tree])
     shape = (best.depth, len(best))
-    return Figures(plain / fixed[best], shape, plain / cold, plain / warm, worst)
+    warm_best = min(warm[str(index)] for index in range(len(FIXED)))
+    return Figures(
+        plain / fixed[best],
+        shape,
+        plain / cold,
+        warm["plain"] / warm["auto"],
+        warm["plain"] / warm_best,
+        worst,
+    )
 
 
 def stale_seconds(cell: Cell, wrong: str, seeds: int) -> tuple[float, float]:
@@ -151,17 +163,19 @@ def stale_seconds(cell: Cell, wrong: str, seeds: int) -> tuple[float, float]:
     return right / seeds, false / seeds
 
 
-def _warm_share(cell: Cell, machine: Machine, record: Record, seed: int) -> float:
-    """Seconds of warm answers relative to plain decoding of the same texts."""
+def _warm_seconds(cell: Cell, machine: Machine, record: Record, seed: int) -> dict[str, float]:
+    """Seconds of answers of a warm pair: automatic, plain, and with each of `FIXED`."""
     answers = -(-WARM_TOKENS // cell.length)
     for number in range(answers):
         play_tuner(machine, _texts(cell, 1000 * (seed + 1) + number), record, number)
-    plain = tuned = 0.0
+    seconds = Counter[str]()
     for number in range(WARM_ANSWERS):
         texts = _texts(cell, 10**6 + 1000 * seed + number)
-        plain += plain_seconds(machine, texts)
-        tuned += play_tuner(machine, texts, record, number).seconds
-    return tuned / plain
+        seconds["plain"] += plain_seconds(machine, texts)
+        seconds["auto"] += play_tuner(machine, texts, record, number).seconds
+        for index, tree in enumerate(FIXED):
+            seconds[str(index)] += play_fixed(machine, texts, tree, number).seconds
+    return dict(seconds)
 
 
 def _texts(cell: Cell, seed: int) -> list[list[Token]]:

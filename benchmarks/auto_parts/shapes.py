@@ -62,7 +62,7 @@ class ReplayedDraft(Backbone):
     ) -> Tensor:
         """Forward the tokens and forget what the model says."""
         logits = super().forward(tokens, position_ids, cache, mask)
-        return self._scripted(logits, position_ids)
+        return self._scripted(logits, position_ids) if self.text else logits
 
     def _scripted(self, logits: Tensor, position_ids: Tensor) -> Tensor:
         scripted = torch.zeros_like(logits)

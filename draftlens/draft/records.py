@@ -13,10 +13,11 @@ from typing import Any
 
 from draftlens.core.files import write_json
 from draftlens.draft.hit_rates import HitRates
-from draftlens.draft.live_costs import LiveCosts
+from draftlens.draft.live_costs import FIRST_LIMIT, LiveCosts
 from draftlens.draft.tuner import Costs, Record, TreeTuner
 from draftlens.models.backbone import Backbone
 from draftlens.models.known_costs import checked_curve, folder, known_curve
+from draftlens.ops.cost_curve import CostCurve
 
 Tuners = Callable[[str], TreeTuner]
 """Maps a kind of prompt, such as ``"video"``, to a tuner for one answer."""
@@ -71,21 +72,31 @@ def _live_costs(backbone: Backbone, other: Backbone | None = None) -> LiveCosts:
     costs = _COSTS.get(backbone.model)
     if costs is None:
         costs = _COSTS[backbone.model] = _new_costs(backbone, other)
-    elif not costs.is_measured and (curve := checked_curve(backbone)) is not None:
-        costs.adopt(curve)
+    elif not costs.is_measured:
+        curve = checked_curve(backbone)
+        if curve is not None and curve.largest >= FIRST_LIMIT:
+            costs.adopt(curve)
     return costs
 
 
 def _new_costs(backbone: Backbone, other: Backbone | None) -> LiveCosts:
+    curve = known_curve(backbone)
     if other is None:
-        return LiveCosts(known_curve(backbone))
+        return _costs_by(curve) if curve is not None else LiveCosts(None)
     of_other = _live_costs(other)
     # Without a curve of the other model, nothing says how its seconds compare with these.
-    curve = known_curve(backbone) if of_other.is_measured else None
-    if curve is not None:
-        return LiveCosts(curve)
+    if curve is not None and known_curve(other) is not None:
+        return _costs_by(curve)
     scale = _size(backbone) / _size(other) * of_other.curve.cost(1)
     return LiveCosts(None, scale, of_other)
+
+
+def _costs_by(curve: CostCurve) -> LiveCosts:
+    """Live costs by a curve. Of a curve that knows no forward as wide as a chain of two needs, only
+    the cost of one token is used."""
+    if curve.largest < FIRST_LIMIT:
+        return LiveCosts(None, curve.cost(1))
+    return LiveCosts(curve)
 
 
 def _size(backbone: Backbone) -> int:

@@ -39,6 +39,8 @@ MAX_SAVINGS = 2.5
 FIRST_LOOK = 8
 """Tokens that the draft must lack before it is asked about them, where drafting may pay; twice as
 many after each time."""
+LOOK_SHARE = 0.05
+"""Most that a look may cost, as a share of the time in which the target made these tokens."""
 LAST_LOOK = 64
 """The same where drafting hardly pays; texts change."""
 
@@ -295,7 +297,9 @@ class TreeTuner:
         enough, because drafting may pay after all."""
         if at.pending <= (self._look_at if self._is_hopeful else LAST_LOOK):
             return False
-        return self.record.costs.level(at.pending, at) <= self._allowance()
+        costs = self.record.costs
+        most = min(self._allowance(), LOOK_SHARE * at.pending * costs.check(0, at))
+        return costs.level(at.pending, at) <= most
 
     def _begin_growth(self, further: float) -> None:
         """Begin a round with the chosen tree, or what the allowance suffices for.

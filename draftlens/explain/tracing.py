@@ -27,7 +27,15 @@ from draftlens.explain.views import (
     whole_pictures,
 )
 from draftlens.media.conversation import Conversation
-from draftlens.methods import Method, MethodLike, has_option, name_of, resolve, to_dict
+from draftlens.methods import (
+    Method,
+    MethodLike,
+    has_option,
+    name_of,
+    resolve,
+    to_dict,
+    with_option,
+)
 from draftlens.prune import PRUNERS, Choice
 
 _WARM_UP_TOKENS = 12
@@ -210,6 +218,9 @@ def trace(
 def pruning_method(method: MethodLike) -> Method:
     """Return the method with a name, or from a dict or a dataclass.
 
+    EAGLE's tree takes the place of the automatic one, whose choices depend on measured times, so
+    that the page shows which guesses were right and is the same every time.
+
     Raises:
         ConfigError: there is no such method, or it does not prune visual tokens.
     """
@@ -219,6 +230,8 @@ def pruning_method(method: MethodLike) -> Method:
             f"explain shows which visual tokens a draft keeps, but method {name_of(resolved)!r} "
             "keeps all of them: use method specvlm"
         )
+    if to_dict(resolved)["tree"] == "auto":
+        return with_option(resolved, "tree", "eagle")
     return resolved
 
 

@@ -18,7 +18,7 @@ from draftlens.models.backbone import Backbone
 from draftlens.models.cache import KVCache
 from draftlens.ops.cost_curve import CostCurve
 
-WIDTHS = (1, 3, 6, 2, 26, 4, 49, 9, 13, 98, 196, 392)
+WIDTHS: tuple[int, ...] = (1, 3, 6, 2, 26, 4, 49, 9, 13, 98, 196, 392)
 """Widths of the first forwards, the most useful ones first: the time may end after any of them. The
 largest are those of batches of fast models."""
 

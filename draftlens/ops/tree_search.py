@@ -128,15 +128,19 @@ def _candidates(
 def _narrow(nodes: Sequence[RankedPath], width: int) -> list[RankedPath]:
     """The nodes of the tree in which at most `width` nodes of each level have children."""
     kept: list[RankedPath] = []
+    paths: set[Path] = {()}
     parents: set[Path] = set()
     counts: Counter[int] = Counter()
     for node in nodes:
         parent = node.path[:-1]
+        if parent not in paths:
+            continue
         if parent not in parents:
             if counts[len(parent)] == width:
                 continue
             counts[len(parent)] += 1
             parents.add(parent)
+        paths.add(node.path)
         kept.append(node)
     return kept
 

@@ -52,7 +52,7 @@ def test_json_is_what_the_engine_says(run: Any, engine: draftlens.Engine) -> Non
 
 
 def test_the_table_shows_the_curve_and_marks_the_best(run: Any) -> None:
-    status, out, _ = run(CLIP, *SHORT, "--speculative-config", '{"tree": null}')
+    status, out, _ = run(CLIP, *SHORT, "--speculative-config", '{"num_speculative_tokens": 5}')
     assert status == 0
     rows = re.findall(r"│ (\d\.\d) +│ +(\d\.\d\d) │ +(#*)( <)? │", out)
     assert [float(mass) for mass, *_ in rows] == list(MASSES)

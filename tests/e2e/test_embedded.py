@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,7 +64,13 @@ def test_filmed_clips_give_the_tokens_of_stock_generate(
 
 def test_the_draft_agrees_partly_and_saves_target_forwards(engine: draftlens.Engine) -> None:
     results = [
-        engine.generate("Describe the video.", video=clip, max_new_tokens=320) for clip in WORLD
+        engine.generate(
+            "Describe the video.",
+            video=clip,
+            method={"num_speculative_tokens": 5},
+            max_new_tokens=320,
+        )
+        for clip in WORLD
     ]
     passes = sum(result.stats.passes for result in results)
     tokens = sum(result.stats.emitted - result.stats.first for result in results)
@@ -98,8 +105,9 @@ def test_images_and_chats_and_batches(engine: draftlens.Engine) -> None:
 
 
 def test_a_stream_is_the_answer_in_pieces(engine: draftlens.Engine) -> None:
-    whole = engine.generate("Describe the video.", video=WORLD[0], max_new_tokens=60)
-    stream = engine.stream("Describe the video.", video=WORLD[0], max_new_tokens=60)
+    options: dict[str, Any] = {"method": {"tree": "eagle"}, "max_new_tokens": 60}
+    whole = engine.generate("Describe the video.", video=WORLD[0], **options)
+    stream = engine.stream("Describe the video.", video=WORLD[0], **options)
     chunks = list(stream)
     assert [token for chunk in chunks for token in chunk.tokens] == whole.tokens[0]
     assert "".join(chunk.text for chunk in chunks) == whole.text == stream.result.text

@@ -44,11 +44,11 @@ def test_files_in_stock_tokens_out(family: Family, tmp_path: Path) -> None:
     accepted = 0
     for media in asked:
         inputs = engine.read("what is it", **media)
-        result = engine.answer(inputs, max_new_tokens=15).run()
-        assert (
-            result.tokens
-            == run_stock(engine.target.backbone, inputs.target, max_new_tokens=15).tokens
-        )
+        expected = run_stock(engine.target.backbone, inputs.target, max_new_tokens=15).tokens
+        assert engine.answer(inputs, max_new_tokens=15).run().tokens == expected
+        method = {"num_speculative_tokens": 5}
+        result = engine.answer(inputs, method=method, max_new_tokens=15).run()
+        assert result.tokens == expected
         accepted += result.stats.accepted
     assert accepted > 0
 

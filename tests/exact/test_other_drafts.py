@@ -79,7 +79,11 @@ def test_sampling_with_another_vocabulary(family: Family) -> None:
     options = {"max_new_tokens": NEW, "do_sample": True, "seed": 5, "top_k": 20}
     expected = draftlens.generate(model, given, **options)
     result = draftlens.generate(
-        model, given, draft=with_vocabulary(family, model, VOCAB), **options
+        model,
+        given,
+        draft=with_vocabulary(family, model, VOCAB),
+        method={"num_speculative_tokens": 5},
+        **options,
     )
     assert result.tokens == expected.tokens
     assert result.stats.accepted > 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from families import FAMILIES, Family, inputs
@@ -33,14 +35,14 @@ def alone(family: Family, kind: str, row: int) -> list[int]:
 def test_the_draft_may_be_padded_on_the_other_side(family: Family) -> None:
     """Its inputs are its own."""
     given = inputs(family, family.richest)
-    result = draftlens.generate(
-        target(family),
-        given,
-        draft=draft(family),
-        draft_inputs=inputs(family, family.richest, side="right"),
-        max_new_tokens=NEW,
-    )
-    same_side = draftlens.generate(target(family), given, draft=draft(family), max_new_tokens=NEW)
+    options: dict[str, Any] = {
+        "draft": draft(family),
+        "method": {"num_speculative_tokens": 5},
+        "max_new_tokens": NEW,
+    }
+    right = inputs(family, family.richest, side="right")
+    result = draftlens.generate(target(family), given, draft_inputs=right, **options)
+    same_side = draftlens.generate(target(family), given, **options)
     assert result.tokens == same_side.tokens == reference(family, family.richest)
     assert result.stats.accepted_by_depth == same_side.stats.accepted_by_depth
 

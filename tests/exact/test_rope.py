@@ -18,7 +18,7 @@ LENGTH = GIVEN["input_ids"].shape[1]
 GUESSERS = {
     "chain": {"num_speculative_tokens": 5},
     "tree": {"tree": "eagle"},
-    "self": {"method": "specvlm"},
+    "self": {"method": "specvlm", "tree": "eagle"},
 }
 
 guessers = pytest.mark.parametrize("guesser", GUESSERS)
