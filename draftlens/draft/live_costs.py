@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
 from collections.abc import Iterable
 
@@ -13,6 +13,9 @@ WINDOW = 8
 
 SURPRISE = 1.25
 """Factor between a timing and its expectation that may mean that the costs have changed."""
+
+ENOUGH = 3
+"""Timings of a width that cannot all be accidents."""
 
 RECENT = 4
 """Latest timings in which two surprises contradict the curve."""
@@ -76,8 +79,16 @@ class LiveCosts:
         return width in self._ratios
 
     def cost(self, width: int, rows: int = 1, context: float | None = None) -> float:
-        """Seconds of a forward; arguments as for `CostCurve.cost`."""
-        return self.curve.cost(width, rows, context) * self.ratio(width)
+        """Seconds of a forward; arguments as for `CostCurve.cost`.
+
+        A width with few timings, which may be accidents, costs no more than a wider one.
+        """
+        seconds = self.curve.cost(width, rows, context) * self.ratio(width)
+        if 0 < len(self._timings.get(width, ())) < ENOUGH:
+            for wider in self._widths[bisect_right(self._widths, width) :]:
+                wide = self.curve.cost(wider, rows, context) * self._ratios[wider]
+                seconds = min(seconds, wide)
+        return seconds
 
     def record(self, width: int, predicted: float, seconds: float) -> None:
         """Record a timing.

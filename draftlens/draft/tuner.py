@@ -35,12 +35,11 @@ EXPLORED_SHARE = 0.02
 USUAL_LENGTH = 64
 """Expected tokens of an answer before any was made."""
 MAX_SAVINGS = 2.5
-"""Largest allowance for explorations that is carried to later answers, in plain rounds."""
+"""Most plain rounds of what drafting has gained that count as allowance, in the same answer or in
+later ones: the text may have changed since."""
 FIRST_LOOK = 8
 """Tokens that the draft must lack before it is asked about them, where drafting may pay; twice as
 many after each time."""
-LOOK_SHARE = 0.05
-"""Most that a look may cost, as a share of the time in which the target made these tokens."""
 LAST_LOOK = 64
 """The same where drafting hardly pays; texts change."""
 
@@ -290,16 +289,15 @@ class TreeTuner:
         """Seconds that the answer may still lose."""
         plain = self.record.costs.check(0, self._at)
         expected = max(self._usual_length, self.emitted)
-        return self._gained + (EXPLORED_SHARE * expected + self.record.savings) * plain
+        gained = min(self._gained, MAX_SAVINGS * plain)
+        return gained + (EXPLORED_SHARE * expected + self.record.savings) * plain
 
     def _may_look(self, at: Situation) -> bool:
         """Whether the draft shall be asked about the tokens that it lacks, of which there are
         enough, because drafting may pay after all."""
         if at.pending <= (self._look_at if self._is_hopeful else LAST_LOOK):
             return False
-        costs = self.record.costs
-        most = min(self._allowance(), LOOK_SHARE * at.pending * costs.check(0, at))
-        return costs.level(at.pending, at) <= most
+        return self.record.costs.level(at.pending, at) <= self._allowance()
 
     def _begin_growth(self, further: float) -> None:
         """Begin a round with the chosen tree, or what the allowance suffices for.

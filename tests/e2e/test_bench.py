@@ -289,11 +289,11 @@ def test_a_wrong_answer_is_found(bench: Run, monkeypatch: pytest.MonkeyPatch) ->
 
     right = session.match
     monkeypatch.setattr(session, "match", wrong)
-    words = ["--methods", "plain", "--method-json", '{"num_speculative_tokens": 5}']
+    words = ["--methods", "plain", "--method-json", '{"chain": {"num_speculative_tokens": 5}}']
     status, out, _ = bench(*words, "--peers", "", "--json", "--no-plots")
     summary = json.loads(out)
     assert status == 0
-    assert len({d["method"] for d in summary["divergences"]} - {"plain"}) == 1
+    assert {d["method"] for d in summary["divergences"]} == {"chain"}
     first = summary["divergences"][0]
     assert 0 < first["index"] < 6
     assert first["reference"] != first["method_says"]
@@ -328,7 +328,9 @@ def test_the_worlds_clips_in_two_lengths(bench: Run, films: Path) -> None:
         "--context",
         "24",
         "--methods",
-        "specvlm",
+        "",
+        "--method-json",
+        '{"specvlm": {"method": "specvlm", "tree": "eagle"}}',
         "--peers",
         "",
         "--repeats",

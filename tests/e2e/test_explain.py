@@ -104,7 +104,11 @@ def test_the_trace_is_that_of_the_answer(engine: draftlens.Engine) -> None:
     chat = read(ask("Describe the video.", video=CLIP), 4)
     answer = trace(engine, chat, "clip", compare=False, **options)
     plain = engine.generate(
-        "Describe the video.", video=CLIP, num_frames=4, method="specvlm", **options
+        "Describe the video.",
+        video=CLIP,
+        num_frames=4,
+        method={"method": "specvlm", "tree": "eagle"},  # as the page uses in place of `auto`
+        **options,
     )
     assert "".join(piece.text for piece in answer.pieces) == plain.text
     assert all(entry.emitted == entry.accepted + 1 for entry in answer.rounds[:-1])
