@@ -27,10 +27,9 @@ from draftlens.models.known_costs import calibrate_models
 PROMPTS = ("chat1", "code2", "image2")
 PROMPT_TOKENS = 150
 NEW_TOKENS = 64
-WARM_UP_TOKENS = 4
 CALIBRATION_SECONDS = 6.0
-"""Time for the calibration, as after a minute of loading. In two seconds, the least, a core measures
-one width of these models."""
+"""Time for the calibration, as after a minute of loading. In two seconds, the least, one core
+measures a single width of these models."""
 
 TARGET = {"hidden_size": 1536, "layers": 28, "heads": 12, "inner": 8960}
 DRAFT = {"hidden_size": 896, "layers": 24, "heads": 14, "inner": 4864}
