@@ -174,9 +174,14 @@ def _verdicts(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+def _shape_name(depth: int, nodes: int) -> str:
+    if not nodes:
+        return "plain"
+    return f"chain {depth}" if depth == nodes else f"tree of {nodes}"
+
+
 def _cell_row(row: Mapping[str, Any]) -> list[str]:
-    depth, nodes = row["best_shape"]
-    shape = "plain" if not nodes else f"chain {depth}" if depth == nodes else f"tree of {nodes}"
+    shape = _shape_name(*row["best_shape"])
     flags = f" ({', '.join(_misses(row))})" if _misses(row) else ""
     return [
         row["curve"],

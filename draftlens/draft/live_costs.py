@@ -64,7 +64,12 @@ class LiveCosts:
 
     def adopt(self, curve: CostCurve) -> None:
         """Start anew with a curve that was measured since."""
-        self.__init__(curve)  # type: ignore[misc]
+        self.curve = curve
+        self.trusted = self._measured = True
+        self._timings.clear()
+        self._ratios.clear()
+        self._widths = []
+        self._surprises.clear()
 
     @property
     def largest(self) -> int:
