@@ -226,3 +226,13 @@ def test_a_draft_without_a_curve_takes_the_ratio_of_the_other_model() -> None:
 def test_a_measured_draft_takes_nothing_from_the_other_model() -> None:
     target = timed(LiveCosts(CURVE), 1, *[4.0] * WINDOW)
     assert LiveCosts(CURVE, other=target).ratio(1) == 1.0
+
+
+def test_a_width_with_few_timings_costs_no_more_than_a_wider_one() -> None:
+    """An accident may be its only timing."""
+    costs = LiveCosts(CostCurve((1, 64), (1.0, 1.0)))
+    for width in (5, 9, 5, 9):
+        costs.record(width, 1.0, 2.0)
+    assert not costs.trusted
+    costs.record(1, 1.0, 6.0)
+    assert costs.cost(1) == 2.0

@@ -13,6 +13,7 @@ from draftlens.draft.tuner import (
     LAST_LOOK,
     MAX_CHAIN,
     MAX_NODES,
+    MAX_SAVINGS,
     Costs,
     Record,
     Situation,
@@ -251,3 +252,14 @@ def test_a_tree_wins_where_second_choices_are_often_right() -> None:
     assert any(tree.depth < len(tree) for tree in played.trees)
     two = from_paths([[0], [1]])
     assert played.seconds < 1.02 * play_fixed(machine(FLAT, draft), [text], two).seconds
+
+
+def test_large_gains_are_not_spent_on_explorations() -> None:
+    """The text may have changed since they were made."""
+    tuner = TreeTuner(record(FLAT, scaled(FLAT, 0.1)))
+    tuner.tree(Situation(remaining=1000))
+    for _ in range(50):
+        tuner.drafted([1, 1], 0.2)
+        tuner.judged(chain(2), [(0, 1)], 1.0)
+    assert tuner._gained > 50
+    assert tuner._allowance() < MAX_SAVINGS + EXPLORED_SHARE * 200
