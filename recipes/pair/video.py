@@ -26,7 +26,15 @@ from draftlens.world import frame_times
 from draftlens.world.reel import MAX_SHOTS
 from draftlens.world.scene import CAMERAS, PLACES, WORDS, Scene, Shot, Text
 from draftlens.world.wording import ACTIONS as ACTION_PHRASES
-from recipes.pair.asked import ASKED_LOSS_WEIGHT, asked_labels, asked_loss
+from recipes.pair.asked import (
+    ASKED_LOSS_WEIGHT,
+    LAST_TOKENS,
+    POINTER_LOSS_WEIGHT,
+    Pointer,
+    asked_labels,
+    asked_loss,
+    pointer_loss,
+)
 from recipes.pair.data import IGNORED, Batch, Mix, collate, plans
 from recipes.pair.jobs import language_job
 from recipes.pair.loop import Job, Phase, StepResult
@@ -77,11 +85,13 @@ class FilmBatch:
         batch: the dialogues.
         film: the events.
         asked: int64 ``[B, L]``, see `asked.asked_labels`.
+        pointed: int64 ``[B, L]``, the same from the end of the question on.
     """
 
     batch: Batch
     film: Film | None
     asked: torch.Tensor | None = None
+    pointed: torch.Tensor | None = None
 
 
 class FilmModel(nn.Module):
@@ -145,7 +155,8 @@ def film_batches(
         rows = [film_labels(sample.scenes[0], plan.num_frames, since) for sample in plan.samples]
         labels = {name: torch.tensor([row[name] for row in rows]) for name in rows[0]}
         asked = asked_labels(tokenizer, plan.samples, plan.num_frames)
-        yield FilmBatch(batch, Film(batch["pixel_values_videos"], **labels), asked)
+        pointed = asked_labels(tokenizer, plan.samples, plan.num_frames, before=LAST_TOKENS)
+        yield FilmBatch(batch, Film(batch["pixel_values_videos"], **labels), asked, pointed)
 
 
 def film_job(
@@ -169,7 +180,8 @@ def film_job(
         depth: number of layers below the head.
         since: as in `film_labels`. The more frames contain an event, the sooner the later layers
             find it.
-        asked_depth: number of layers below the head of the shots asked about; 0 for no such head.
+        asked_depth: number of layers below the head of the shots asked about, of which the last
+            one's attention is trained, too; 0 for no such head.
     """
     job = language_job(model, tokenizer, phase, mix, seed)
     torch.manual_seed(seed)
@@ -254,25 +266,30 @@ def _film_step(
     shots asked about."""
 
     def loss(item: FilmBatch) -> StepResult:
-        deeper = asked_depth or depth
-        with (
-            _layer_output(module.model, depth) as outputs,
-            _layer_output(module.model, deeper) as deeper_outputs,
-        ):
-            result = job.loss(item.batch)
         if item.film is None:
-            return result
+            return job.loss(item.batch)
         count = item.film.frames.shape[1]
         # The video begins at the same position in every row.
         is_video = item.batch["input_ids"][0] == video_id
         first = int(is_video.to(torch.uint8).argmax())
+        deeper = asked_depth or depth
+        layers = module.model.model.language_model.layers
+        pointer = Pointer(layers[deeper - 1].self_attn, first, count, FRAME_TOKENS)
+        with (
+            _layer_output(module.model, depth) as outputs,
+            _layer_output(module.model, deeper) as deeper_outputs,
+            pointer.watching(),
+        ):
+            result = job.loss(item.batch)
         states = outputs[0][:, first : first + count * FRAME_TOKENS]
         scores = module(states.reshape(len(states), count, FRAME_TOKENS, -1))
-        events = film_loss(scores, item.film)
-        total = result.loss + FILM_LOSS_WEIGHT * events.loss
-        if asked_depth and item.asked is not None:
+        total = result.loss + FILM_LOSS_WEIGHT * film_loss(scores, item.film).loss
+        if asked_depth and item.asked is not None and item.pointed is not None:
             asked = module.asked(F.rms_norm(deeper_outputs[0].float(), (module.width,)))
             total = total + ASKED_LOSS_WEIGHT * asked_loss(asked, item.asked)
+            shots = item.film.names[..., -1]
+            pointing = pointer_loss(pointer.shares(), shots, item.pointed)
+            total = total + POINTER_LOSS_WEIGHT * pointing
         return StepResult(total, result.accuracy)
 
     return loss
