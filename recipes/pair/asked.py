@@ -117,7 +117,8 @@ class Pointer:
         keys = self.attention.k_proj(states).view(heads)[:, :, :POINTER_HEADS].transpose(1, 2)
         queries, keys = apply_rotary_pos_emb(queries, keys, cos, sin)
         scores = queries @ keys[:, :, self.video].mT * self.attention.scaling
-        return scores.softmax(-1).unflatten(-1, (-1, self.cells)).sum(-1).mean(1)
+        shares: torch.Tensor = scores.softmax(-1).unflatten(-1, (-1, self.cells)).sum(-1).mean(1)
+        return shares
 
 
 def _row(tokenizer: Any, sample: Sample, num_frames: int, before: int) -> list[int]:
