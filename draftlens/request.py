@@ -161,6 +161,7 @@ def open_prepared(
         request.readings,
         request.observe,
         plan.first_guesses,
+        plan.lane,
     )
     sequences = session.add(prepared, seeds_of(request.seed, prepared), draft_inputs)
     return Call(plan, session, sequences, models.target.dtype)

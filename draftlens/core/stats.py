@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+from draftlens.core.timeline import Span
 
 PHASES = (
     "frames",
@@ -31,6 +33,7 @@ DEFINITIONS = {
     "mean_acceptance_length": "tokens emitted by verification passes / passes, bonus token "
     "included",
     "mean_accepted_tokens": "draft tokens that passes accept / passes, bonus token not included",
+    "mean_run_length": "with a draft that runs ahead: tokens guessed rightly / corrections",
     "draft_acceptance_rate": "draft tokens that passes accept / draft tokens that passes verify",
     "ttft": "seconds from the call to the first token",
     "tpot": "seconds per token after those of prefill",
@@ -56,6 +59,9 @@ class Stats:
         kept: number of visual tokens in the draft's prompt after pruning; 0 without pruning.
         target_forwards: number of decode forwards of the target; a batch counts once.
         draft_forwards: number of decode forwards of the draft; a batch counts once.
+        corrections: with a draft in a lane of its own, number of guesses that the target
+            contradicted; each ended a run of right ones.
+        lane_lost: why the draft's lane was lost in the middle of the call; None if it was not.
         accepted_by_depth: number of passes by the length of their accepted path.
         phases: seconds by phase (`PHASES`).
         e2e: seconds from the call to the last token, everything included.
@@ -77,6 +83,8 @@ class Stats:
     kept: int = 0
     target_forwards: int = 0
     draft_forwards: int = 0
+    corrections: int = 0
+    lane_lost: str | None = None
     accepted_by_depth: Counter[int] = field(default_factory=Counter)
     phases: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     e2e: float = 0.0
@@ -105,6 +113,16 @@ class Stats:
         This is AAL in HSD and MAT in MMSpec.
         """
         return _ratio(self.accepted, self.passes)
+
+    @property
+    def mean_run_length(self) -> float:
+        """Tokens that the draft guessed rightly / corrections: the length of a run of right guesses
+        between two wrong ones, with a draft that runs ahead of the target.
+
+        This is M in ParallelVLM. It is not the number of tokens a pass.
+        """
+        right = self.emitted - self.corrections
+        return _ratio(right, self.corrections)
 
     @property
     def draft_acceptance_rate(self) -> float:
@@ -199,6 +217,12 @@ class Clock:
         Lanes of the same name add to the same seconds and must not run at the same time.
         """
         return Lane(self.stats.lanes.setdefault(name, defaultdict(float)))
+
+    def add_spans(self, spans: Sequence[Span]) -> None:
+        """Add the time of spans of other lanes to `stats.lanes`."""
+        for span in spans:
+            phases = self.stats.lanes.setdefault(span.lane, defaultdict(float))
+            phases[span.kind] += span.end - span.start
 
     def mark_first(self) -> None:
         """Record that the first token has been emitted."""

@@ -10,6 +10,7 @@ from draftlens.core.registry import Registry
 from draftlens.core.result import Chunk
 from draftlens.decode.session import Session
 from draftlens.draft import Drafter, Pruning
+from draftlens.draft.base import DraftLane
 from draftlens.draft.first_guesses import FirstGuesses
 from draftlens.models.backbone import Backbone
 from draftlens.prefill import FullPrefill, Prefill
@@ -17,7 +18,14 @@ from draftlens.prefill import FullPrefill, Prefill
 Schedule = Callable[[Session], Iterator[Chunk]]
 """Answers all requests of a session; see `decode.serial.decode`."""
 
-SCHEDULES = Registry("schedule", {"serial": "draftlens.decode.serial:decode"})
+SCHEDULES = Registry(
+    "schedule",
+    {
+        "serial": "draftlens.decode.serial:decode",
+        "parallel": "draftlens.decode.parallel:decode",
+        "lockstep": "draftlens.decode.parallel:decode",
+    },
+)
 
 
 def make_schedule(name: str) -> Schedule:
@@ -42,6 +50,7 @@ class Plan:
         prefill: reads prompts with the target.
         acceptance: `"coupled"` or `"rejection"`; see `ops/verify.py`.
         first_guesses: how first tokens are guessed before the target's prefill; None for never.
+        lane: the part of the drafter that works while the target reads; None if it has none.
         pruning: which visual tokens the draft reads; None if it reads all or none.
         approximate: what the method does not compute exactly on the target's side, in words for the
             user.
@@ -55,6 +64,7 @@ class Plan:
     prefill: Prefill = field(default_factory=FullPrefill)
     acceptance: str = "coupled"
     first_guesses: FirstGuesses | None = None
+    lane: DraftLane | None = None
     pruning: Pruning | None = None
     approximate: tuple[str, ...] = ()
     uses_draft: bool = False

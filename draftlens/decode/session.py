@@ -19,7 +19,7 @@ from draftlens.core.readings import NO_READINGS, Readings, ReadingSpec
 from draftlens.core.result import Chunk
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import EMPTY, ROOT, Topology
-from draftlens.draft.base import Drafter, TargetContext
+from draftlens.draft.base import Drafter, DraftLane, TargetContext
 from draftlens.draft.cached_model import replace_by_last, without_row
 from draftlens.draft.first_guesses import FirstGuesses
 from draftlens.models.backbone import Backbone
@@ -70,6 +70,7 @@ class Session:
         observe: receives every choice of a pruner.
         first_guesses: how first tokens are guessed before the target's prefill, by the same
             drafter; None for never. They are not guessed where the prefill takes readings.
+        lane: the part of the drafter that works while the target reads; None if it has none.
 
     Attributes:
         sequences: the rows of the batch. `remove` may change their order.
@@ -87,6 +88,7 @@ class Session:
         readings: ReadingSpec = NO_READINGS,
         observe: Callable[[Choice], None] | None = None,
         first_guesses: FirstGuesses | None = None,
+        lane: DraftLane | None = None,
     ) -> None:
         self.target = target
         self.drafter = drafter
@@ -98,6 +100,7 @@ class Session:
         self.cache: KVCache | None = None
         self._readings = drafter.readings | readings
         self._first_guesses = first_guesses
+        self._lane = lane
         self._observe = observe
         self._arrivals: list[_Arrival] = []
         self._unread: list[_Unread] = []
@@ -191,6 +194,7 @@ class Session:
 
     def _read_prompt(self, arrival: _Arrival) -> list[Chunk]:
         sequences = arrival.sequences
+        self._announce(arrival)
         with self._phase("vision"):
             prompt = self.target.encode(arrival.prepared)
             cache = self._rows_for(prompt, sequences)
@@ -199,8 +203,13 @@ class Session:
             to_read = prompt
             if guesses.num_nodes:
                 to_read = self.target.followed_by(prompt, guesses.tokens)
+
+            def hand_on(readings: Readings) -> None:
+                if self._lane is not None:
+                    self._lane.read(self._context(sequences, prompt, cache, readings))
+
             output = self.prefill.run(
-                self.target, to_read, cache, self._readings, guesses.num_nodes + 1
+                self.target, to_read, cache, self._readings, guesses.num_nodes + 1, hand_on
             )
             verdict = self._judge(sequences, _batch_of(sequences), guesses, output.logits)
         emissions = self._emissions(sequences, verdict)
@@ -227,6 +236,15 @@ class Session:
             self.clock.mark_first()
         self.clock.mark_last()
         return chunks
+
+    def _announce(self, arrival: _Arrival) -> None:
+        if self._lane is not None:
+            self._lane.announce(
+                _batch_of(arrival.sequences),
+                arrival.draft_inputs,
+                arrival.sequences[0].stopping.max_new_tokens,
+                observed=self._observe is not None,
+            )
 
     def _guess_first(self, arrival: _Arrival, prompt: Prompt, cache: KVCache) -> DraftTree:
         """Guesses of the first tokens, which the prefill is to check; the empty tree for none."""
@@ -276,6 +294,13 @@ class Session:
             self._next_position = torch.cat([self._next_position, prompt.next_position], dim=-2)
         self.sequences += sequences
         self.prompt_lengths += prompt.lengths
+
+    def close(self) -> None:
+        """Let a drafter that works beside the target forget the session, which has ended or is
+        given up."""
+        if self._lane is not None:
+            self._lane.record(self.clock)
+            self._lane.close()
 
     def begin(self) -> None:
         """Let the drafter read the prompts of rows that joined."""
@@ -369,6 +394,8 @@ class Session:
             self.drafter.update(_emitted_part(verdict, emissions), self._batch)
             self.stats.draft_forwards = self.drafter.forwards
             self._count_accepted(verdict, emissions)
+            if self._lane is not None:
+                self._lane.record(self.clock)
         self.clock.mark_last()  # behind the phase, which must not be longer than the whole
         return chunks
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.readings import NO_READINGS, Readings, ReadingSpec
+from draftlens.core.stats import Clock
 from draftlens.core.tree import EMPTY
 from draftlens.models.cache import KVCache
 from draftlens.models.prompt import Prompt
@@ -121,6 +122,42 @@ class Drafter(Protocol):
 
     def remove(self, row: int) -> None:
         """Drop a row; the last row takes its place."""
+        ...
+
+
+class DraftLane(Protocol):
+    """What a drafter that works at the same time as the target is told while the target reads.
+
+    The session calls `announce` before the target reads the prompts of rows, `read` from within its
+    prefill if the readings are taken early, and `close` when it has ended.
+    """
+
+    def announce(self, batch: Batch, inputs: Mapping[str, Any], room: int, observed: bool) -> None:
+        """Rows are about to be read by the target.
+
+        Args:
+            batch: the rows, without any token yet.
+            inputs: the output of the draft's processor for them.
+            room: most tokens that an answer may gain.
+            observed: whether somebody wants the choices of the pruner.
+        """
+        ...
+
+    def read(self, context: TargetContext) -> None:
+        """The readings that the pruner needs are there.
+
+        Args:
+            context: the target's side of the rows that were announced last. Its cache may not hold
+                the whole prompt yet.
+        """
+        ...
+
+    def record(self, clock: Clock) -> None:
+        """Write what the lane has done so far into the statistics."""
+        ...
+
+    def close(self) -> None:
+        """The session has ended; may be called twice."""
         ...
 
 

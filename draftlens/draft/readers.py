@@ -75,7 +75,7 @@ class DraftModelReader:
         prompt = encoded
         if self.pruning is not None:
             prompt = self.pruning.apply(encoded, context).prompt
-        return DraftPrompt(prompt, lambda cache: _prefill(self.backbone, prompt, cache))
+        return prefilled(self.backbone, prompt)
 
 
 class SelfReader:
@@ -114,9 +114,7 @@ class SelfReader:
         """Prune the target's prompt."""
         pruned = self.pruning.apply(context.prompt, context)
         if self.kv == "prefill":
-            return DraftPrompt(
-                pruned.prompt, lambda cache: _prefill(self.backbone, pruned.prompt, cache)
-            )
+            return prefilled(self.backbone, pruned.prompt)
         num_layers = len(context.cache.layers)
         kept_by_layer = [pruned.kept] * num_layers
         if self.kv == "sparse":
@@ -149,8 +147,9 @@ def check_kv(kv: str, positions: str) -> None:
         )
 
 
-def _prefill(backbone: Backbone, prompt: Prompt, cache: KVCache) -> Tensor:
-    return backbone.prefill(prompt, cache)
+def prefilled(backbone: Backbone, prompt: Prompt) -> DraftPrompt:
+    """A prompt that a model reads in a prefill of its own."""
+    return DraftPrompt(prompt, lambda cache: backbone.prefill(prompt, cache))
 
 
 def copy_slots(source: KVCache, target: KVCache, kept_by_layer: list[list[Tensor]]) -> None:

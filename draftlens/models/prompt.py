@@ -150,6 +150,13 @@ class Prompt:
         is_video = self.layout.is_video
         return "video" if is_video is not None and bool(is_video.any()) else "picture"
 
+    def outline(self) -> Prompt:
+        """The prompt without embeddings and further tensors: the cells of its tokens remain."""
+        outline = replace(self, embeds=self.embeds[..., :0], extra={})
+        # Cells follow from the embeddings, too, where a model marks the ends of rows by them.
+        outline.__dict__["cells"] = self.cells
+        return outline
+
     def positions(self, steps: Tensor) -> Tensor:
         """Positions of answer tokens, int64 ``[..., B, T]``, from their indices in the answer,
         int64 ``[B, T]``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -49,6 +50,7 @@ class Prefill(Protocol):
         cache: KVCache,
         spec: ReadingSpec,
         num_logits: int = 1,
+        early: Callable[[Readings], None] | None = None,
     ) -> PrefillOutput:
         """Fill an empty cache with a prompt and take the readings of `spec`.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from draftlens.attention import AttentionProbe
@@ -34,6 +35,7 @@ class FullPrefill:
         cache: KVCache,
         spec: ReadingSpec,
         num_logits: int = 1,
+        early: Callable[[Readings], None] | None = None,
     ) -> PrefillOutput:
         """See `Prefill.run`.
 

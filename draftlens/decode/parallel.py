@@ -1,0 +1,22 @@
+"""The parallel schedule: the draft works in a lane of its own while the target reads and checks.
+
+The steps are those of the serial loop. The target's lane never drafts: its drafter
+(`lanes.LaneDrafter`) returns guesses that the other lane has written meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from draftlens.core.result import Chunk
+from draftlens.decode import serial
+from draftlens.decode.session import Session
+
+
+def decode(session: Session) -> Iterator[Chunk]:
+    """As `decode.serial.decode`. The lane is told when the answers have ended or the consumer
+    stops."""
+    try:
+        yield from serial.decode(session)
+    finally:
+        session.close()

@@ -1,0 +1,398 @@
+"""A drafter whose model runs in a lane of its own, at the same time as the target."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from draftlens.core.errors import DraftlensError
+from draftlens.core.proposal import DraftTree, Verdict
+from draftlens.core.stats import Clock
+from draftlens.core.timeline import Span
+from draftlens.core.tree import chain
+from draftlens.draft.base import Drafter, TargetContext
+from draftlens.draft.cached_model import replace_by_last
+from draftlens.lanes.link import LaneLostError, Link
+from draftlens.lanes.messages import (
+    Arrive,
+    Close,
+    Decide,
+    Decision,
+    FromDraft,
+    Guess,
+    Guesses,
+    Joined,
+    Leave,
+    Open,
+    ToDraft,
+)
+from draftlens.lanes.pace import Pace
+from draftlens.lanes.reading import Reading
+from draftlens.prune import Choice
+from draftlens.sequences import Batch
+from draftlens.sequences.history import History
+
+logger = logging.getLogger("draftlens")
+
+UNSENDABLE = (TypeError, AttributeError, pickle.PicklingError)
+"""What is raised when something cannot be sent to another process."""
+
+SLICE = 0.05
+"""Seconds of one wait for the lane; between two of them its life is checked."""
+
+PATIENCE = 1.0
+"""Seconds of silence of a lane with work to do after which it is given up."""
+
+
+@dataclass
+class _Row:
+    """One row as the target's lane sees the drafting lane's hypothesis.
+
+    Args:
+        number: of the row in the lane.
+        limit: length up to which the lane may guess.
+        tokens: the hypothesis: answer and guesses, as far as guesses have come.
+        answer: the target's own tokens, which only ever grow.
+        known: how many of them the lane was told.
+        epoch: of the last guess.
+        agrees: whether nothing in `tokens` contradicts the answer.
+        is_new: whether the row waits for the first guess behind a correction or its prompt.
+        finished: whether the answer has ended.
+    """
+
+    number: int
+    limit: int
+    tokens: list[int] = field(default_factory=list)
+    answer: list[int] = field(default_factory=list)
+    known: int = 0
+    epoch: int = 0
+    agrees: bool = True
+    is_new: bool = True
+    finished: bool = False
+
+    @property
+    def ready(self) -> int:
+        """Guesses behind the answer that can be checked."""
+        return max(0, len(self.tokens) - self.known) if self.agrees else 0
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the lane has written all that it may."""
+        return self.finished or (self.agrees and len(self.tokens) >= self.limit)
+
+
+class LaneDrafter:
+    """Guesses with a model that a lane runs ahead of the target (ParallelVLM, PEARL).
+
+    The lane always drafts on from its own last guess, as if all of its guesses, also the one in
+    place of the bonus token, were right. A tree of this drafter is the part of that hypothesis that
+    the target has not checked. Behind a correction this is the empty tree, which the target checks
+    while the lane writes (the paper's pre-verification). Each row is contradicted, and rolled back,
+    by itself.
+
+    Where the lane cannot be used from the start, the serial drafter takes its place. A lane that is
+    lost later leaves the rest of the answer to plain decoding.
+
+    Args:
+        link: the way to the lane; None if there is none.
+        reading: what the draft reads, and who prunes it.
+        pace: when the target takes guesses.
+        vocab_size: ids that the target has.
+        serial: drafts in the target's lane if there is no other.
+
+    Attributes:
+        corrections: how many guesses were contradicted, each of which ended a run of right ones.
+        lost: why the lane was lost; None if it was not.
+    """
+
+    needs_target_scores = False
+
+    def __init__(
+        self, link: Link | None, reading: Reading, pace: Pace, vocab_size: int, serial: Drafter
+    ) -> None:
+        self.link = link
+        self.reading = reading
+        self.pace = pace
+        self.vocab_size = vocab_size
+        self.serial = serial
+        self.readings = serial.readings
+        self.max_nodes = max(serial.max_nodes, pace.most)
+        self.corrections = 0
+        self.lost: str | None = None
+        self._forwards = 0
+        self._cache_bytes = 0
+        self._visual = 0
+        self._kept = 0
+        self._spans: list[Span] = []
+        self._in_lane: bool | None = None
+        self._is_closed = False
+        self._answer = 0
+        self._rows: list[_Row] = []
+        self._row_of: dict[int, _Row] = {}
+        self._announced: deque[list[_Row]] = deque()
+        self._unread: deque[list[_Row]] = deque()
+        self._num_rows = 0
+        self._num_joins = 0
+        self._observe: Callable[[Choice], None] = _ignore
+        self._proposed_at = 0.0
+        self._heard_at = 0.0
+
+    @property
+    def forwards(self) -> int:
+        """Decode forwards of the draft so far, as far as the lane has told."""
+        return self._forwards + self.serial.forwards
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of the draft's keys and values."""
+        return self._cache_bytes + self.serial.cache_bytes
+
+    def announce(self, batch: Batch, inputs: Mapping[str, Any], room: int, observed: bool) -> None:
+        """See `DraftLane.announce`."""
+        if self._in_lane is None:
+            self._in_lane = self._open(observed)
+        if not self._in_lane:
+            return
+        numbers = range(self._num_rows, self._num_rows + len(batch))
+        rows = [_Row(number, self.pace.ahead) for number in numbers]
+        self._row_of.update(zip(numbers, rows, strict=True))
+        self._num_rows += len(rows)
+        self._announced.append(rows)
+        if self.reading.waits:
+            self._unread.append(rows)
+        arrival = Arrive(
+            self._answer,
+            tuple(numbers),
+            batch,
+            self.reading.inputs(inputs),
+            room,
+            self.pace.ahead,
+            self.reading.waits,
+        )
+        self._num_joins += 1
+        self._send(arrival)
+
+    def _open(self, observed: bool) -> bool:
+        """Open the session in the lane; whether it can be used."""
+        if self.link is None:
+            return False
+        try:
+            self._answer = self.link.new_answer()
+            self.link.send(Open(self._answer, self.vocab_size, self.reading.pruning, observed))
+        except (LaneLostError, *UNSENDABLE) as error:
+            logger.warning("the draft runs in the target's lane: %s", error)
+            return False
+        return True
+
+    def read(self, context: TargetContext) -> None:
+        """See `DraftLane.read`."""
+        if self._unread:
+            self._unread.popleft()
+            self._observe = context.observe
+            self._send(self.reading.message(self._answer, context))
+
+    def record(self, clock: Clock) -> None:
+        """See `DraftLane.record`."""
+        stats = clock.stats
+        stats.corrections = self.corrections
+        stats.lane_lost = self.lost
+        stats.visual += self._visual
+        stats.kept += self._kept
+        self._visual = 0
+        self._kept = 0
+        clock.add_spans(self._spans)
+        self._spans = []
+
+    def close(self) -> None:
+        """See `DraftLane.close`."""
+        if self._in_lane and not self._is_closed:
+            self._is_closed = True
+            self._send(Close(self._answer))
+
+    def encode(self, inputs: Mapping[str, Any]) -> Any:
+        """See `Drafter.encode`; a lane has the inputs already."""
+        if self._in_lane is None:
+            self._in_lane = False
+        return None if self._in_lane else self.serial.encode(inputs)
+
+    def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None:
+        """See `Drafter.begin`."""
+        if not self._in_lane:
+            self.serial.begin(batch, encoded, context)
+            return
+        rows = self._announced.popleft()
+        self._observe = context.observe
+        if rows in self._unread:
+            self.read(context)
+        for row, history in zip(rows, batch.histories, strict=True):
+            row.answer = history.answer
+        self._rows += rows
+        self._meet(rows)
+        self._decide(rows, batch)
+
+    def propose(self, batch: Batch, budget: int) -> DraftTree:
+        """The guesses that are there, one chain for each row."""
+        if not self._in_lane:
+            return self.serial.propose(batch, budget)
+        if not self.pace.meets:
+            self._wait_for_guesses()
+        most = min(budget, self.pace.most)
+        counts = [0 if row.finished else min(row.ready, most) for row in self._rows]
+        width = max(counts)
+        tokens = torch.zeros(len(counts), width, dtype=torch.long)
+        for index, (row, count) in enumerate(zip(self._rows, counts, strict=True)):
+            guesses = row.tokens[row.known : row.known + count]
+            tokens[index, :count] = torch.tensor(guesses, dtype=torch.long)
+        self._proposed_at = time.perf_counter()
+        return DraftTree(tuple(chain(count) for count in counts), tokens)
+
+    def update(self, verdict: Verdict, batch: Batch) -> None:
+        """Tell the lane what the rows have gained."""
+        if not self._in_lane:
+            self.serial.update(verdict, batch)
+            return
+        self.pace.passed(time.perf_counter() - self._proposed_at)
+        self._meet(self._rows)
+        self._decide(self._rows, batch)
+
+    def remove(self, row: int) -> None:
+        """See `Drafter.remove`."""
+        if not self._in_lane:
+            self.serial.remove(row)
+            return
+        number = self._rows[row].number
+        self._send(Leave(self._answer, number))
+        del self._row_of[number]
+        replace_by_last(self._rows, row)
+
+    def _decide(self, rows: Sequence[_Row], batch: Batch) -> None:
+        """Compare the answers with the hypotheses, and send the lane what they gained."""
+        decisions = []
+        for row, history in zip(rows, batch.histories, strict=True):
+            if not row.finished:
+                decisions.append(self._decision(row, history))
+        if decisions:
+            self._send(Decide(self._answer, tuple(decisions)))
+
+    def _decision(self, row: _Row, history: History) -> Decision:
+        start = row.known
+        row.known = history.length
+        row.finished = history.finished
+        gained = history.answer[start : row.known]
+        if row.agrees:
+            guessed = row.tokens[start : row.known]
+            for position, guess in enumerate(guessed, start):
+                if not self._compare(row, position, guess):
+                    break
+        written = len(row.tokens) if row.agrees else row.known
+        row.limit = self.pace.limit(row.known, max(written, row.known))
+        return Decision(row.number, start, tuple(gained), row.limit, row.finished)
+
+    def _compare(self, row: _Row, position: int, guess: int) -> bool:
+        """Whether a guess is the answer's token; if not, its row is contradicted."""
+        is_right = row.answer[position] == guess
+        self.pace.judged(is_right)
+        if not is_right:
+            self.corrections += 1
+            row.agrees = False
+            row.is_new = True
+        return is_right
+
+    def _wait_for_guesses(self) -> None:
+        """Wait for some guesses in rows that have none, as the pace wants it."""
+        wanted = self.pace.guesses_to_wait_for
+        rows = [row for row in self._rows if row.is_new and not row.finished]
+        self._wait(lambda: all(row.ready >= wanted for row in rows))
+        for row in rows:
+            row.is_new = not row.ready
+
+    def _meet(self, rows: Sequence[_Row]) -> None:
+        """In lock-step, wait until the lane has written its share of the round."""
+        if self.pace.meets:
+            self._wait(lambda: all(row.is_written for row in rows))
+
+    def _wait(self, is_enough: Callable[[], bool]) -> None:
+        """Take the lane's messages until there are enough, or until the lane is lost."""
+        self._take_messages(0.0)
+        while not is_enough() and self.lost is None:
+            self._take_messages(SLICE)
+            self._give_up_if_silent()
+
+    def _take_messages(self, timeout: float) -> None:
+        if self.link is None or self.lost is not None:
+            return
+        try:
+            messages = self.link.receive(self._answer, timeout)
+        except LaneLostError as error:
+            self._lose(str(error))
+            return
+        if messages:
+            self._heard_at = time.perf_counter()
+        for message in messages:
+            self._take(message)
+
+    def _take(self, message: FromDraft) -> None:
+        if isinstance(message, Guesses):
+            self._cache_bytes = message.cache_bytes
+            self._forwards += 1
+            self.pace.guessed(message.span.end - message.span.start)
+            for guess in message.guesses:
+                self._take_guess(guess)
+            self._spans.append(message.span)
+        elif isinstance(message, Joined):
+            self._num_joins -= 1
+            self._cache_bytes = message.cache_bytes
+            self._visual += message.visual
+            self._kept += message.kept
+            self._spans += message.spans
+            for choice in message.choices:
+                self._observe(choice)
+        elif isinstance(message.error, DraftlensError):
+            raise message.error
+        else:
+            self._lose(f"{type(message.error).__name__}: {message.error}")
+
+    def _take_guess(self, guess: Guess) -> None:
+        row = self._row_of.get(guess.row)
+        if row is None:
+            return
+        if guess.epoch != row.epoch:
+            # The lane has followed the decisions up to here and goes on from the answer.
+            row.epoch = guess.epoch
+            row.tokens = row.answer[: guess.position]
+            row.agrees = True
+        row.tokens.append(guess.token)
+        if row.agrees and guess.position < row.known:
+            self._compare(row, guess.position, guess.token)
+
+    def _give_up_if_silent(self) -> None:
+        """Lose a lane that has work to do and has not been heard of for long."""
+        if self._num_joins or self.lost is not None:
+            return  # reading prompts takes as long as it takes; the link watches the process
+        owes = any(not row.is_written for row in self._rows)
+        patience = max(PATIENCE, 20 * self.pace.step_seconds)
+        if owes and time.perf_counter() - self._heard_at > patience:
+            self._lose(f"it has been silent for {patience:.1f} s")
+
+    def _send(self, message: ToDraft) -> None:
+        if self.link is None or self.lost is not None:
+            return
+        try:
+            self.link.send(message)
+        except (LaneLostError, *UNSENDABLE) as error:
+            self._lose(str(error))
+
+    def _lose(self, why: str) -> None:
+        self.lost = why
+        logger.warning("the draft is lost, the answer goes on without it: %s", why)
+
+
+def _ignore(choice: Choice) -> None:
+    """The default observer."""

@@ -1,0 +1,213 @@
+"""A draft model that runs ahead of the target: every row is a hypothesis about its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from draftlens.core import tree as trees
+from draftlens.core.tree import EMPTY, ROOT
+from draftlens.draft.arriving import score_tokens, with_ids_of_the_target
+from draftlens.draft.base import draw_children
+from draftlens.draft.cached_model import replace_by_last, without_row
+from draftlens.draft.readers import DraftPrompt
+from draftlens.lanes.messages import Decision, Guess
+from draftlens.models.backbone import Backbone
+from draftlens.models.cache import KVCache
+from draftlens.sequences import Batch
+from draftlens.sequences.history import History
+
+
+@dataclass(eq=False)
+class Hypothesis:
+    """One row: the answer as far as it is known, and the guesses behind it.
+
+    Args:
+        number: of the row in its session.
+        history: prompt, seed and sampling rule; its own tokens are not read.
+        limit: length up to which the row may be guessed.
+        tip: logits behind the last of `tokens`, ``[V]``; None until they are computed.
+        tokens: answer and guesses.
+        known: how many of them the target has emitted.
+        epoch: how often guesses were replaced.
+        finished: whether the answer has ended.
+    """
+
+    number: int
+    history: History
+    limit: int
+    tip: Tensor | None
+    tokens: list[int]
+    known: int = 0
+    epoch: int = 0
+    finished: bool = False
+
+    def decide(self, decision: Decision) -> int:
+        """Follow the target; returns how many leading tokens are as they were."""
+        start = decision.start
+        end = start + len(decision.tokens)
+        self.known = end
+        self.limit = decision.limit
+        self.finished = decision.finished
+        same = start
+        while same < min(end, len(self.tokens)):
+            if self.tokens[same] != decision.tokens[same - start]:
+                break
+            same += 1
+        if same < end:
+            self.tokens[same:] = decision.tokens[same - start :]
+            self.epoch += 1
+            self.tip = None
+        return same
+
+
+class Hypotheses:
+    """The rows of a session as a draft model continues them.
+
+    Unlike the cache of a serial drafter (`CachedModel`), which follows the answer, this one follows
+    the guesses. A verdict that contradicts them rolls back its own row only.
+
+    Args:
+        backbone: the draft model.
+        vocab_size: ids that the target has; the draft may have more or fewer.
+
+    Attributes:
+        rows: in the order of the cache.
+        forwards: decode forwards so far.
+    """
+
+    def __init__(self, backbone: Backbone, vocab_size: int) -> None:
+        self.backbone = backbone
+        self.vocab_size = vocab_size
+        self.rows: list[Hypothesis] = []
+        self.forwards = 0
+        self.cache: KVCache | None = None
+        self._prompt_lengths: list[int] = []
+        self._next_position: Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the cache."""
+        return 0 if self.cache is None else self.cache.nbytes
+
+    @property
+    def can_step(self) -> bool:
+        """Whether a row may be guessed further."""
+        return any(self._is_open(row) for row in self.rows)
+
+    def join(
+        self, numbers: Sequence[int], batch: Batch, draft: DraftPrompt, room: int, limit: int
+    ) -> None:
+        """Read the prompts of rows.
+
+        Args:
+            numbers: of the rows.
+            batch: the rows.
+            draft: what the draft reads.
+            room: most tokens that an answer may gain.
+            limit: length up to which the rows may be guessed.
+        """
+        prompt = draft.prompt
+        joins = self.cache is not None and bool(self.rows)
+        if self.cache is not None and joins:
+            cache = self.cache.new_rows(len(prompt.lengths))
+        else:
+            cache = self.backbone.new_cache(prompt, room)
+        logits = draft.fill(cache)
+        if self.cache is not None and self._next_position is not None and joins:
+            self.cache.join(cache)
+            self._next_position = torch.cat([self._next_position, prompt.next_position], dim=-2)
+        else:
+            self.cache = cache
+            self._next_position = prompt.next_position
+        self._prompt_lengths += prompt.lengths
+        for row, (number, history) in enumerate(zip(numbers, batch.histories, strict=True)):
+            tip = None
+            if logits is not None:
+                tip = with_ids_of_the_target(logits[row, -1], self.vocab_size)
+            self.rows.append(Hypothesis(number, history, limit, tip, []))
+
+    def decide(self, decisions: Sequence[Decision]) -> None:
+        """Follow the target's verdicts; guesses that they contradict are forgotten."""
+        assert self.cache is not None
+        index_of = {row.number: index for index, row in enumerate(self.rows)}
+        for decision in decisions:
+            index = index_of[decision.row]
+            same = self.rows[index].decide(decision)
+            longest = self._prompt_lengths[index] + same
+            self.cache.lengths[index] = min(self.cache.lengths[index], longest)
+
+    def remove(self, number: int) -> None:
+        """Drop a row; the last row takes its place."""
+        assert self.cache is not None
+        assert self._next_position is not None
+        row = next(index for index, row in enumerate(self.rows) if row.number == number)
+        self.cache.remove(row)
+        self._next_position = without_row(self._next_position, row)
+        replace_by_last(self.rows, row)
+        replace_by_last(self._prompt_lengths, row)
+
+    def step(self) -> tuple[Guess, ...]:
+        """Guess the next token of every row that may be guessed further, with one forward."""
+        rows = [index for index, row in enumerate(self.rows) if self._is_open(row)]
+        if not rows:
+            return ()
+        self._forward(rows)
+        chosen = [self.rows[index] for index in rows]
+        batch = Batch(tuple(_history(row) for row in chosen))
+        tips = [row.tip for row in chosen if row.tip is not None]
+        logits = torch.stack(tips)[:, None]  # [B, 1, V]
+        no_guesses = torch.empty(len(rows), 0, dtype=torch.long, device=logits.device)
+        scores = batch.process(logits, [EMPTY] * len(rows), no_guesses, [[ROOT]] * len(rows))
+        tokens = draw_children(batch, scores, 1, batch.steps(logits.device))[:, 0, 0].tolist()
+        guesses = []
+        for row, token in zip(chosen, tokens, strict=True):
+            guesses.append(Guess(row.number, row.epoch, len(row.tokens), token))
+            row.tokens.append(token)
+            row.tip = None
+        return tuple(guesses)
+
+    def _is_open(self, row: Hypothesis) -> bool:
+        is_readable = row.tip is not None or bool(row.tokens)
+        return is_readable and not row.finished and len(row.tokens) < row.limit
+
+    def _forward(self, rows: Sequence[int]) -> None:
+        """Forward what the cache lacks of these rows, so that each has a tip. Other rows are
+        forwarded beside them, with a filler behind their own last token."""
+        assert self.cache is not None
+        assert self._next_position is not None
+        pending = [self._pending(index) if index in rows else [] for index in range(len(self.rows))]
+        counts = [len(tokens) for tokens in pending]
+        width = max(counts)
+        if not width:
+            return
+        device = self.backbone.device
+        start = list(self.cache.lengths)
+        # No token attends to a filler, and the next pass overwrites it.
+        padded = [tokens + (tokens[-1:] or [0]) * (width - len(tokens)) for tokens in pending]
+        tokens = torch.tensor(padded, device=device)
+        cached = [
+            length - prompt for length, prompt in zip(start, self._prompt_lengths, strict=True)
+        ]
+        steps = torch.tensor(cached, device=device)[:, None] + torch.arange(width, device=device)
+        causal = torch.ones(width, width, dtype=torch.bool, device=device).tril()
+        mask = trees.attention_mask(start, causal)
+        positions = self._next_position + steps
+        logits = score_tokens(self.backbone, self.vocab_size, tokens, positions, self.cache, mask)
+        self.forwards += 1
+        self.cache.truncate([old + count for old, count in zip(start, counts, strict=True)])
+        for index in rows:
+            if counts[index]:
+                self.rows[index].tip = logits[index, counts[index] - 1]
+
+    def _pending(self, index: int) -> list[int]:
+        """The tokens of a row that the cache lacks."""
+        assert self.cache is not None
+        return self.rows[index].tokens[self.cache.lengths[index] - self._prompt_lengths[index] :]
+
+
+def _history(row: Hypothesis) -> History:
+    return replace(row.history, answer=row.tokens, length=len(row.tokens))

@@ -1,0 +1,45 @@
+"""The way to a drafting lane."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from draftlens.core.errors import DraftlensError
+from draftlens.lanes.messages import FromDraft, ToDraft
+
+
+class LaneLostError(DraftlensError):
+    """The drafting lane has died, hangs or never came up. The target goes on without it."""
+
+
+class Link(Protocol):
+    """Connects sessions with a drafting lane."""
+
+    def new_answer(self) -> int:
+        """A number for a session, which no other session of the lane has.
+
+        Raises:
+            LaneLostError: the lane cannot be reached.
+        """
+        ...
+
+    def send(self, message: ToDraft) -> None:
+        """Send a message.
+
+        Raises:
+            LaneLostError: the lane cannot be reached.
+            TypeError, AttributeError, pickle.PicklingError: the message cannot be sent.
+        """
+        ...
+
+    def receive(self, answer: int, timeout: float) -> list[FromDraft]:
+        """The messages for a session that have come, in order.
+
+        Args:
+            answer: the session.
+            timeout: seconds to wait for the first one; 0 for none.
+
+        Raises:
+            LaneLostError: the lane cannot be reached.
+        """
+        ...

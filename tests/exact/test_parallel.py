@@ -1,0 +1,208 @@
+"""Parallel decoding says what stock `generate` says, whoever of the two lanes moves when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from families import FAMILIES, Family, inputs
+from lanes import PromptLink, ScriptedLink, check_hypotheses, session_of
+from stock import NEW, draft, ranks_of, reference, staggered, stock, target
+
+import draftlens
+from draftlens.decode import Session
+from draftlens.decode.parallel import decode
+from draftlens.draft import Pruning
+from draftlens.lanes.pace import Eager, LockStep
+from draftlens.models import Backbone
+from draftlens.prune import make_pruner
+
+every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
+
+GREEDY: Mapping[str, Any] = {"max_new_tokens": NEW, "do_sample": False}
+SAMPLED: Mapping[str, Any] = {
+    "max_new_tokens": NEW,
+    "do_sample": True,
+    "top_k": 40,
+    "repetition_penalty": 1.1,
+}
+SEEDS = [11, 12, 13]
+PACES = {
+    "eager": lambda: Eager(5),
+    "eager, no wait": lambda: Eager(3, wait=0),
+    "eager, long wait": lambda: Eager(7, wait=6),
+    "lockstep 1": lambda: LockStep(1),
+    "lockstep 4": lambda: LockStep(4),
+}
+paces = pytest.mark.parametrize("pace", PACES)
+
+
+def answer(session: Session, given: Mapping[str, Any], options: Mapping[str, Any]) -> list[Any]:
+    """The tokens of a batch."""
+    prepared = session.target.prepare(given, **options)
+    rows = session.add(prepared, SEEDS[: len(prepared.input_ids)], given)
+    for _ in decode(session):
+        pass
+    return [row.tokens for row in rows]
+
+
+@every_family
+@paces
+@pytest.mark.parametrize("seed", range(3))
+def test_ragged_batches_equal_stock_generate(family: Family, pace: str, seed: int) -> None:
+    link = ScriptedLink(Backbone.of(draft(family)), seed)
+    session = session_of(family, link, PACES[pace]())
+    given = inputs(family, family.richest)
+    assert answer(session, given, GREEDY) == reference(family, family.richest)
+    assert session.stats.emitted == 3 * NEW
+
+
+@every_family
+@paces
+def test_sampled_tokens_are_those_of_plain_decoding(family: Family, pace: str) -> None:
+    given = inputs(family, family.richest)
+    plain = draftlens.generate(target(family), given, seed=SEEDS, **SAMPLED).tokens
+    for seed in range(2):
+        link = ScriptedLink(Backbone.of(draft(family)), seed)
+        assert answer(session_of(family, link, PACES[pace]()), given, SAMPLED) == plain
+
+
+@every_family
+@pytest.mark.parametrize("kind", ["self", "random"])
+def test_drafts_that_are_always_and_hardly_ever_right(family: Family, kind: str) -> None:
+    link = PromptLink(Backbone.of(draft(family, kind)), 0)
+    session = session_of(family, link, Eager(5), kind=kind)
+    given = inputs(family, family.richest)
+    assert answer(session, given, GREEDY) == reference(family, family.richest)
+    if kind == "self":
+        assert session.drafter.corrections == 0
+        assert session.stats.passes <= 3 * -(-(NEW - 1) // 5)
+
+
+@every_family
+@pytest.mark.parametrize("pruner", ["attention", "random"])
+@pytest.mark.parametrize("kind", ["noisy", "target"])
+@pytest.mark.parametrize("ratio", [0.5, 1.0])
+def test_pruned_drafts(family: Family, pruner: str, kind: str, ratio: float) -> None:
+    pruning = Pruning(make_pruner(pruner), ratio)
+    backbone = Backbone.of(target(family) if kind == "target" else draft(family))
+    for seed in range(2):
+        link = ScriptedLink(backbone, seed)
+        session = session_of(family, link, Eager(4), pruning, kind)
+        given = inputs(family, family.richest)
+        assert answer(session, given, GREEDY) == reference(family, family.richest)
+        assert session.stats.visual > session.stats.kept
+
+
+@every_family
+@paces
+def test_rows_that_end_early_and_late(family: Family, pace: str) -> None:
+    """End-of-sequence tokens inside windows."""
+    ends = staggered(reference(family, family.richest))
+    given = inputs(family, family.richest)
+    expected = stock(target(family), given, max_new_tokens=NEW, eos_token_id=ends)
+    for seed in range(3):
+        link = ScriptedLink(Backbone.of(draft(family)), seed)
+        options = {**GREEDY, "eos_token_id": ends}
+        assert answer(session_of(family, link, PACES[pace]()), given, options) == expected
+
+
+@every_family
+@paces
+@pytest.mark.parametrize("seed", range(2))
+def test_the_cache_of_the_lane_is_that_of_its_hypothesis(
+    family: Family, pace: str, seed: int
+) -> None:
+    link = ScriptedLink(Backbone.of(draft(family)), seed)
+    session = session_of(family, link, PACES[pace]())
+    given = inputs(family, family.richest)
+    session.add(session.target.prepare(given, **GREEDY), SEEDS, given)
+    for number, _ in enumerate(decode(session)):
+        if number in (8, 17, 26) and not link.sent:
+            check_hypotheses(link, family, (0, 1, 2))
+
+
+@every_family
+@paces
+def test_rows_that_join_and_leave(family: Family, pace: str) -> None:
+    link = ScriptedLink(Backbone.of(draft(family)), 5)
+    session = session_of(family, link, PACES[pace]())
+
+    def add(row: int) -> Any:
+        given = inputs(family, family.richest, (row,))
+        return session.add(session.target.prepare(given, **GREEDY), [SEEDS[row]], given)[0]
+
+    first = add(1)
+    leaving = add(2)
+    chunks = decode(session)
+    for _ in range(5):
+        next(chunks)
+    late = add(0)
+    session.remove(leaving)
+    for _ in chunks:
+        pass
+    answers = reference(family, family.richest)
+    assert first.tokens == answers[1]
+    assert late.tokens == answers[0]
+    assert leaving.tokens == answers[2][: len(leaving.tokens)]
+
+
+def test_lockstep_repeats_itself() -> None:
+    """Passes and forwards of both lanes do not depend on who moves when."""
+    family = FAMILIES[0]
+    given = inputs(family, family.richest)
+    counts = set()
+    for seed in range(6):
+        link = ScriptedLink(Backbone.of(draft(family)), seed, moves=seed)
+        session = session_of(family, link, LockStep(4))
+        answer(session, given, GREEDY)
+        stats = session.stats
+        counts.add((stats.passes, stats.drafted, stats.accepted, stats.corrections))
+    assert len(counts) == 1
+
+
+def lockstep_passes(ranks: list[int], length: int) -> tuple[int, int]:
+    """Passes and corrections of the paper's automaton for one row.
+
+    Args:
+        ranks: per token of the answer, how many tokens the draft likes better there.
+        length: γ.
+    """
+    said = 0
+    written = length  # length of answer and guesses; the first window is written during the prefill
+    passes = 0
+    corrections = 0
+    gained = 1
+    while True:
+        agrees = all(rank == 0 for rank in ranks[said : said + gained])
+        said += gained
+        if not agrees:
+            corrections += 1
+            written = said
+        if said >= len(ranks):
+            return passes, corrections
+        window = min(written - said, len(ranks) - said - 1)
+        gained = 1
+        while gained <= window and ranks[said + gained - 1] == 0:
+            gained += 1
+        written += length  # meanwhile
+        passes += 1
+
+
+@pytest.mark.parametrize("length", [1, 2, 4, 6])
+def test_lockstep_passes_are_those_of_the_paper(length: int) -> None:
+    for family in FAMILIES[:3]:
+        given = inputs(family, family.richest, (0,))
+        expected = reference(family, family.richest)[0]
+        full = torch.cat([given["input_ids"], torch.tensor([expected])], 1)
+        mask = torch.cat([given["attention_mask"], torch.ones(1, NEW, dtype=torch.long)], 1)
+        model = draft(family)
+        with torch.no_grad():
+            logits = model(**{**given, "input_ids": full, "attention_mask": mask}).logits
+        ranks = ranks_of(logits[:, -NEW - 1 : -1], torch.tensor([expected]))[0]
+        link = ScriptedLink(Backbone.of(model), 0)
+        session = session_of(family, link, LockStep(length))
+        assert answer(session, given, GREEDY) == [expected]
+        assert (session.stats.passes, session.stats.corrections) == lockstep_passes(ranks, length)
