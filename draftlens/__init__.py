@@ -12,7 +12,7 @@ from draftlens.core.errors import (
 )
 from draftlens.core.result import Chunk, Result
 from draftlens.custom_generate import SpeculativeGenerate
-from draftlens.methods import PlainDecoding, SpeculativeDecoding, SpecVLM, from_dict
+from draftlens.methods import ParallelVLM, PlainDecoding, SpeculativeDecoding, SpecVLM, from_dict
 
 __version__ = "0.1.0"
 
@@ -25,6 +25,7 @@ __all__ = [
     "InputError",
     "Inputs",
     "MediaError",
+    "ParallelVLM",
     "PlainDecoding",
     "Result",
     "SpecVLM",

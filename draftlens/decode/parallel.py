@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from draftlens.core.result import Chunk
 from draftlens.decode import serial
 from draftlens.decode.session import Session
+from draftlens.lanes.cores import TARGET_SHARE
 
 
 def decode(session: Session) -> Iterator[Chunk]:
     """As `decode.serial.decode`. The lane is told when the answers have ended or the consumer
     stops."""
-    try:
-        yield from serial.decode(session)
-    finally:
-        session.close()
+    with TARGET_SHARE.held(session.cores_of_draft):
+        try:
+            yield from serial.decode(session)
+        finally:
+            session.close()

@@ -116,6 +116,11 @@ class Session:
         return self.clock.stats
 
     @property
+    def cores_of_draft(self) -> int:
+        """Cores that a drafter in a lane of its own keeps busy."""
+        return self._lane.cores if self._lane is not None else 0
+
+    @property
     def running(self) -> bool:
         """Whether a row that the target has read goes on."""
         return not all(sequence.finished for sequence in self.sequences)

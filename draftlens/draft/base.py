@@ -132,6 +132,11 @@ class DraftLane(Protocol):
     prefill if the readings are taken early, and `close` when it has ended.
     """
 
+    @property
+    def cores(self) -> int:
+        """Cores that the lane keeps busy and the target leaves alone."""
+        ...
+
     def announce(self, batch: Batch, inputs: Mapping[str, Any], room: int, observed: bool) -> None:
         """Rows are about to be read by the target.
 

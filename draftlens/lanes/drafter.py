@@ -145,6 +145,11 @@ class LaneDrafter:
         self._heard_at = 0.0
 
     @property
+    def cores(self) -> int:
+        """Cores that the lane keeps busy."""
+        return self.link.cores if self.link is not None else 0
+
+    @property
     def forwards(self) -> int:
         """Decode forwards of the draft so far, as far as the lane has told."""
         return self._forwards + self.serial.forwards
@@ -215,6 +220,8 @@ class LaneDrafter:
         if self._in_lane and not self._is_closed:
             self._is_closed = True
             self._send(Close(self._answer))
+            if self.link is not None:
+                self.link.forget(self._answer)
 
     def encode(self, inputs: Mapping[str, Any]) -> Any:
         """See `Drafter.encode`; a lane has the inputs already."""

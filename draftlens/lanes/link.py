@@ -15,6 +15,9 @@ class LaneLostError(DraftlensError):
 class Link(Protocol):
     """Connects sessions with a drafting lane."""
 
+    cores: int
+    """Cores that the lane keeps busy and the target's lane leaves alone."""
+
     def new_answer(self) -> int:
         """A number for a session, which no other session of the lane has.
 
@@ -30,6 +33,10 @@ class Link(Protocol):
             LaneLostError: the lane cannot be reached.
             TypeError, AttributeError, pickle.PicklingError: the message cannot be sent.
         """
+        ...
+
+    def forget(self, answer: int) -> None:
+        """A session has ended: its further messages are dropped."""
         ...
 
     def receive(self, answer: int, timeout: float) -> list[FromDraft]:

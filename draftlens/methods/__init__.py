@@ -12,6 +12,7 @@ from draftlens.methods.base import (
     to_dict,
     with_option,
 )
+from draftlens.methods.parallelvlm import ParallelVLM
 from draftlens.methods.plain import PlainDecoding
 from draftlens.methods.speculative import SpeculativeDecoding
 from draftlens.methods.specvlm import SpecVLM
@@ -21,6 +22,7 @@ __all__ = [
     "Method",
     "MethodLike",
     "Models",
+    "ParallelVLM",
     "PlainDecoding",
     "SpecVLM",
     "SpeculativeDecoding",

@@ -21,6 +21,7 @@ METHODS = Registry(
         "plain": "draftlens.methods.plain:PlainDecoding",
         "speculative": "draftlens.methods.speculative:SpeculativeDecoding",
         "specvlm": "draftlens.methods.specvlm:SpecVLM",
+        "parallelvlm": "draftlens.methods.parallelvlm:ParallelVLM",
     },
     group="draftlens.methods",
 )

@@ -7,10 +7,15 @@ from typing import Any
 
 from draftlens.core.errors import ConfigError
 from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
-from draftlens.decode.plan import make_schedule
+from draftlens.decode.plan import Plan, make_schedule
+from draftlens.draft import ModelDrafter, Pruning
 from draftlens.draft.first_guesses import FirstGuesser, FirstGuesses, delays_of
 from draftlens.draft.records import Tuners, record_of
 from draftlens.draft.tuner import TreeTuner
+from draftlens.lanes.drafter import LaneDrafter
+from draftlens.lanes.pace import DEFAULT_WINDOW, Eager, LockStep, Pace
+from draftlens.lanes.place import link_of
+from draftlens.lanes.reading import Reading
 from draftlens.methods.base import Models
 from draftlens.models.backbone import Backbone
 from draftlens.models.pair import check_models
@@ -71,6 +76,8 @@ def resolve_drafting(method: Any) -> None:
     """
     check_choice("sampling_rule", method.sampling_rule, SAMPLING_RULES)
     check_first_guesses(method.first_guesses)
+    if method.schedule != "serial":
+        _check_lane(method)
     length = method.num_speculative_tokens
     tree = method.tree
     if length is not None:
@@ -91,6 +98,53 @@ def resolve_drafting(method: Any) -> None:
     object.__setattr__(method, "num_speculative_tokens", length)
     object.__setattr__(method, "tree", tree)
     topology_of(tree, length)
+
+
+def _check_lane(method: Any) -> None:
+    """Refuse what a draft that runs ahead of the target cannot do."""
+    schedule = f"schedule {method.schedule!r}"
+    if method.tree not in (None, AUTO):
+        raise ConfigError(
+            f"a draft that runs ahead writes a chain: {schedule} takes num_speculative_tokens "
+            f"and no tree, not {method.tree!r}"
+        )
+    if method.sampling_rule == "rejection":
+        raise ConfigError(
+            "which guesses are there depends on time, and with 'rejection' so would the tokens: "
+            f"use 'coupled', or 'serial' instead of {schedule}"
+        )
+    if method.first_guesses is True:
+        raise ConfigError(
+            f"with {schedule} the draft guesses during the prefill anyway: leave out first_guesses"
+        )
+
+
+def scheduled(
+    schedule: str,
+    length: int | None,
+    drafter: ModelDrafter,
+    reading: Reading,
+    target: Backbone,
+    wait: int | None = None,
+) -> LaneDrafter | None:
+    """The drafter of a schedule in which the draft has a lane of its own; None for the serial one.
+
+    Args:
+        schedule: of the method.
+        length: γ in lock-step, else most guesses in one check; None for the default.
+        drafter: drafts where no other lane can be had.
+        reading: what the lane reads.
+        target: the model that checks.
+        wait: guesses that the target waits for behind a correction; None for the number that the
+            measured times suggest.
+    """
+    if schedule == "serial":
+        return None
+    pace: Pace = Eager(length or DEFAULT_WINDOW, wait)
+    if schedule == "lockstep":
+        pace = LockStep(length or DEFAULT_LENGTH)
+    link = link_of(drafter.reader.backbone)
+    return LaneDrafter(link, reading, pace, target.vocab_size, drafter)
 
 
 def _check_length(length: Any) -> None:
@@ -193,6 +247,53 @@ def first_guesses_of(
     delays = delays_of(models.target.model, models.draft.model, (most, *settings))
     devices = (models.target.device, models.draft.device)
     return FirstGuesses(drafter, most, delays, devices)
+
+
+def drafting_plan(
+    method: Any,
+    models: Models,
+    drafter: ModelDrafter,
+    reading: Reading,
+    waits: bool,
+    pruning: Pruning | None = None,
+    wait: int | None = None,
+) -> Plan:
+    """The plan of a method that drafts with a model.
+
+    Args:
+        method: a frozen dataclass with the fields that `resolve_drafting` and `resolve_parts`
+            check.
+        models: of the call.
+        drafter: drafts in the target's lane.
+        reading: what the draft reads in a lane of its own.
+        waits: whether the draft needs something of the target's prefill.
+        pruning: which visual tokens the draft reads; None for all.
+        wait: as for `scheduled`.
+    """
+    length = method.num_speculative_tokens
+    lane = scheduled(method.schedule, length, drafter, reading, models.target, wait)
+    first_guesses = None
+    if lane is None:
+        settings = () if pruning is None else settings_of(pruning)
+        first_guesses = first_guesses_of(method, models, drafter, waits, settings)
+    drafting = drafter.reader.backbone
+    return Plan(
+        drafter=lane or drafter,
+        schedule=make_schedule(method.schedule),
+        prefill=method.prefill,
+        acceptance=method.sampling_rule,
+        first_guesses=first_guesses,
+        lane=lane,
+        pruning=pruning,
+        approximate=method.prefill.approximate,
+        uses_draft=drafting is not models.target,
+        timed=timed_models(method.tree, models.target, drafting),
+    )
+
+
+def settings_of(pruning: Pruning) -> tuple[Any, ...]:
+    """What distinguishes prunings, as names: a pruner of another package may not be hashable."""
+    return (repr(pruning.pruner), pruning.ratio, pruning.positions)
 
 
 def draft_of(models: Models, described: str) -> Backbone:

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from draftlens.core.tree import Topology
-from draftlens.decode.plan import Plan, make_schedule
+from draftlens.decode.plan import Plan
 from draftlens.draft import Disagreement, DraftModelReader, ModelDrafter
+from draftlens.lanes.reading import OwnPrompt
 from draftlens.methods.base import Models, name_of
 from draftlens.methods.parts import (
     Tree,
     draft_of,
-    first_guesses_of,
+    drafting_plan,
     resolve_drafting,
     resolve_parts,
-    timed_models,
     topology_of,
     tuners_of,
 )
@@ -84,13 +84,4 @@ class SpeculativeDecoding:
             tuners,
             Disagreement(models.target, draft),
         )
-        return Plan(
-            drafter=drafter,
-            schedule=make_schedule(self.schedule),
-            prefill=self.prefill,
-            acceptance=self.sampling_rule,
-            first_guesses=first_guesses_of(self, models, drafter, waits=False),
-            approximate=self.prefill.approximate,
-            uses_draft=True,
-            timed=timed_models(self.tree, models.target, draft),
-        )
+        return drafting_plan(self, models, drafter, OwnPrompt(), waits=False)

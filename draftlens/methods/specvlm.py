@@ -7,18 +7,19 @@ from typing import Any
 
 from draftlens.core.errors import ConfigError
 from draftlens.core.tree import Topology
-from draftlens.decode.plan import Plan, make_schedule
+from draftlens.decode.plan import Plan
 from draftlens.draft import Disagreement, DraftModelReader, ModelDrafter, Pruning, SelfReader
 from draftlens.draft.readers import Reader, check_kv
+from draftlens.lanes.reading import OwnPrompt, Reading, TargetsPrompt
 from draftlens.methods.base import Models, name_of
 from draftlens.methods.parts import (
     Tree,
     check_choice,
     draft_of,
-    first_guesses_of,
+    drafting_plan,
     resolve_drafting,
     resolve_parts,
-    timed_models,
+    settings_of,
     topology_of,
     tuners_of,
 )
@@ -72,6 +73,11 @@ class SpecVLM:
         check_choice("positions", self.positions, POSITIONS)
         check_choice("draft", self.draft, ("auto", "model", "self"))
         check_kv(self.kv, self.positions)
+        if self.kv != "prefill" and self.schedule != "serial":
+            raise ConfigError(
+                f"kv {self.kv!r} takes keys and values of the target's prefill, which a draft in a "
+                f"lane of its own does not wait for: use 'prefill' with schedule {self.schedule!r}"
+            )
         resolve_parts(self, pruner=True)
 
     @property
@@ -94,9 +100,7 @@ class SpecVLM:
         else:
             described = f"method {name_of(self)!r} with draft 'model'"
             reader = DraftModelReader(draft_of(models, described), pruning)
-        # The names of a pruner's options, since a pruner of another package may not be hashable.
-        pruned = (repr(self.pruner), self.prune_ratio, self.positions)
-        settings = (drafts_for_itself, self.kv, *pruned)
+        settings = (drafts_for_itself, self.kv, *settings_of(pruning))
         disagreement = None
         if not drafts_for_itself:
             disagreement = Disagreement(models.target, reader.backbone, self.prune_ratio == 1)
@@ -107,15 +111,11 @@ class SpecVLM:
             tuners_of(self.tree, models.target, reader.backbone, settings),
             disagreement,
         )
+        reading: Reading = TargetsPrompt(pruning) if drafts_for_itself else OwnPrompt(pruning)
         waits = drafts_for_itself or bool(reader.readings)
-        return Plan(
-            drafter=drafter,
-            schedule=make_schedule(self.schedule),
-            prefill=self.prefill,
-            acceptance=self.sampling_rule,
-            first_guesses=first_guesses_of(self, models, drafter, waits, pruned),
-            pruning=pruning,
-            approximate=self.prefill.approximate,
-            uses_draft=not drafts_for_itself,
-            timed=timed_models(self.tree, models.target, reader.backbone),
-        )
+        return drafting_plan(self, models, drafter, reading, waits, pruning, self._wait)
+
+    @property
+    def _wait(self) -> int | None:
+        """Guesses that the target waits for behind a correction; None for a choice by times."""
+        return None

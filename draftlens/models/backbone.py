@@ -97,6 +97,11 @@ class Backbone:
         return frozenset((modalities,) if isinstance(modalities, str) else modalities)
 
     @property
+    def is_spread(self) -> bool:
+        """Whether accelerate moves weights or inputs between devices."""
+        return any(hasattr(module, "_hf_hook") for module in self.model.modules())
+
+    @property
     def dtype(self) -> torch.dtype:
         """The dtype that the model computes in: that of its weights, or of a running autocast."""
         if torch.is_autocast_enabled(self.device.type):

@@ -1,0 +1,127 @@
+"""A two-way channel between a process and its child: messages in order, tensors by shared memory."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from typing import Any
+
+from draftlens.lanes.parcels import Parcel, file_of, pack, unpack
+
+_HEADER = struct.Struct("<QBB")
+"""Bytes of the message, whether it is in a file, and whether its tensors are in a file."""
+_INLINE = 1 << 16
+"""Bytes of the longest message that goes through the socket, whose buffer is small."""
+_CHUNK = 1 << 16
+
+
+class ClosedError(Exception):
+    """The other side has gone."""
+
+
+class Channel:
+    """Messages over a stream socket.
+
+    Args:
+        sock: connected; the channel owns it.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._received = bytearray()
+        self._files: list[int] = []
+
+    @classmethod
+    def pair(cls) -> tuple[Channel, socket.socket]:
+        """A channel, and the other end's socket to be inherited by a child."""
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        return cls(here), there
+
+    def fileno(self) -> int:
+        """The socket's descriptor."""
+        return self._socket.fileno()
+
+    def send(self, message: Any, timeout: float | None = None) -> None:
+        """Send anything that can be pickled.
+
+        Args:
+            message: the object.
+            timeout: seconds until the other side must have taken it; None for any time.
+
+        Raises:
+            ClosedError: the other side has gone, or does not take the message in time.
+            TypeError, AttributeError, pickle.PicklingError: the message cannot be pickled. Nothing
+                was sent.
+        """
+        self.send_parcel(pack(message), timeout)
+
+    def send_parcel(self, parcel: Parcel, timeout: float | None = None) -> None:
+        """Send a parcel, which is closed; see `send`."""
+        files = [] if parcel.file is None else [parcel.file]
+        in_line = parcel.pickled
+        if len(in_line) > _INLINE:
+            files.insert(0, file_of(in_line))
+            in_line = b""
+        header = _HEADER.pack(len(in_line), not in_line, parcel.file is not None)
+        try:
+            self._socket.settimeout(timeout)
+            if files:
+                sent = socket.send_fds(self._socket, [header], files)
+                header = header[sent:]
+            self._socket.sendall(header + in_line)
+        except OSError as error:
+            raise ClosedError("the other side has gone") from error
+        finally:
+            for file in files:
+                os.close(file)
+
+    def receive(self, timeout: float | None) -> Any:
+        """The next message.
+
+        Args:
+            timeout: seconds to wait for it; 0 for none, None for any time.
+
+        Raises:
+            ClosedError: the other side has gone.
+            TimeoutError: no whole message came in time.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            if len(self._received) >= _HEADER.size:
+                size, in_file, has_tensors = _HEADER.unpack_from(self._received)
+                if len(self._received) >= _HEADER.size + size:
+                    return self._take(size, bool(in_file), bool(has_tensors))
+            left = None if end is None else max(0.0, end - time.monotonic())
+            self._fill(left)
+
+    def _take(self, size: int, in_file: bool, has_tensors: bool) -> Any:
+        pickled = bytes(self._received[_HEADER.size : _HEADER.size + size])
+        del self._received[: _HEADER.size + size]
+        if in_file:
+            with open(self._files.pop(0), "rb") as file:
+                file.seek(0)
+                pickled = file.read()
+        return unpack(Parcel(pickled, self._files.pop(0) if has_tensors else None))
+
+    def _fill(self, timeout: float | None) -> None:
+        """Receive some bytes."""
+        self._socket.settimeout(timeout)
+        try:
+            received, files, _, _ = socket.recv_fds(self._socket, _CHUNK, 8)
+        except (TimeoutError, BlockingIOError) as error:
+            raise TimeoutError("no message came") from error
+        except OSError as error:
+            raise ClosedError("the other side has gone") from error
+        if not received:
+            raise ClosedError("the other side has gone")
+        self._received += received
+        self._files += files
+
+    def close(self) -> None:
+        """Close the socket and whatever was received but not taken."""
+        self._socket.close()
+        for file in self._files:
+            os.close(file)
+        self._files.clear()

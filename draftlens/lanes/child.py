@@ -1,0 +1,46 @@
+"""The drafting lane's process: ``main`` is what it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+from typing import Any
+
+import torch
+
+from draftlens.lanes.channel import Channel, ClosedError
+from draftlens.lanes.worker import Worker
+from draftlens.models.backbone import Backbone
+
+
+def main(descriptor: int, threads: int) -> None:
+    """Draft until the parent has gone.
+
+    Args:
+        descriptor: of the inherited socket. The first message is the model.
+        threads: of torch.
+    """
+    # Ctrl-C reaches every process of the terminal; the parent decides when the lane ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(threads)
+    channel = Channel(socket.socket(fileno=descriptor))
+    with contextlib.suppress(ClosedError):
+        _serve(channel)
+    # The parent has gone. Nothing here is worth an orderly end, which could take a while.
+    os._exit(0)
+
+
+def _serve(channel: Channel) -> None:
+    model: Any = channel.receive(None)
+    worker = Worker(Backbone(model), channel.send)
+    channel.send(os.getpid())
+    while True:
+        timeout = 0.0 if worker.can_step else None
+        try:
+            message = channel.receive(timeout)
+        except TimeoutError:
+            worker.step()
+        else:
+            worker.handle(message)

@@ -1,0 +1,71 @@
+"""How many cores a process may use."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+_QUOTA_V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
+_PERIOD_V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+
+
+def usable_cores() -> int:
+    """Cores of this process: those of its affinity, at most its container's quota, rounded down."""
+    allowed = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        allowed = len(os.sched_getaffinity(0))
+    quota = _quota()
+    if quota is not None:
+        allowed = min(allowed, int(quota))
+    return max(1, allowed)
+
+
+def _quota() -> float | None:
+    """Cores that the container's quota grants; None without one."""
+    try:
+        if _QUOTA.exists():
+            limit, period = _QUOTA.read_text().split()
+            return None if limit == "max" else int(limit) / int(period)
+        limit_v1 = int(_QUOTA_V1.read_text())
+        return None if limit_v1 <= 0 else limit_v1 / int(_PERIOD_V1.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+class TargetShare:
+    """The number of threads of the target's lane while other processes draft.
+
+    Torch has one number of threads for the whole process, so the first lane that is used lowers it
+    and the last one that ends restores it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holders = 0
+        self._before = 1
+
+    @contextmanager
+    def held(self, cores_of_others: int) -> Iterator[None]:
+        """Leave some cores to other processes; never fewer than one thread remains."""
+        with self._lock:
+            if not self._holders:
+                self._before = torch.get_num_threads()
+                mine = max(1, usable_cores() - cores_of_others)
+                torch.set_num_threads(min(self._before, mine))
+            self._holders += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._holders -= 1
+                if not self._holders:
+                    torch.set_num_threads(self._before)
+
+
+TARGET_SHARE = TargetShare()

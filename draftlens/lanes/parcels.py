@@ -1,0 +1,164 @@
+"""Objects with tensors as bytes and one anonymous file, which another process maps.
+
+The file lives in memory and has no name: it needs no room in ``/dev/shm``, and it is gone when the
+last process that holds it has ended, however that process ends.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+SMALLEST = 16_384
+"""Bytes of a tensor from which on it goes into the file."""
+
+ALIGNMENT = 64
+"""Bytes; tensors in the file begin at multiples of it."""
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """An object in two parts.
+
+    Args:
+        pickled: everything but the large tensors.
+        file: descriptor of the file with the large tensors, which `unpack` or the channel that
+            sends it closes; None if there are none.
+    """
+
+    pickled: bytes
+    file: int | None
+
+
+def pack(value: Any, smallest: int = SMALLEST) -> Parcel:
+    """Make a parcel.
+
+    Args:
+        value: anything that can be pickled.
+        smallest: bytes of a tensor from which on it goes into the file.
+
+    Raises:
+        TypeError, AttributeError, pickle.PicklingError: a part of the object cannot be pickled.
+    """
+    buffer = io.BytesIO()
+    pickler = _Pickler(buffer, smallest)
+    pickler.dump(value)
+    if not pickler.tensors:
+        return Parcel(buffer.getvalue(), None)
+    file = os.memfd_create("draftlens")
+    try:
+        os.ftruncate(file, pickler.size)
+        contents = _mapped(file, pickler.size)
+        for tensor, offset in pickler.tensors:
+            _tensor(contents, offset, tensor.dtype, tensor.shape).copy_(tensor)
+    except BaseException:
+        os.close(file)
+        raise
+    return Parcel(buffer.getvalue(), file)
+
+
+def file_of(contents: bytes) -> int:
+    """The descriptor of an anonymous file with these contents."""
+    file = os.memfd_create("draftlens")
+    with open(file, "wb", closefd=False) as writer:
+        writer.write(contents)
+    return file
+
+
+def unpack(parcel: Parcel) -> Any:
+    """The object of a parcel. Its large tensors share the memory of the file; the descriptor is
+    closed."""
+    contents = None
+    if parcel.file is not None:
+        contents = _mapped(parcel.file, os.fstat(parcel.file).st_size)
+        os.close(parcel.file)
+    return _Unpickler(io.BytesIO(parcel.pickled), contents).load()
+
+
+def share(module: nn.Module) -> Parcel:
+    """A parcel of a model whose weights this process and every other one then have in common.
+
+    Args:
+        module: on the CPU. Its parameters and buffers move to the memory of the file.
+
+    Raises:
+        TypeError, AttributeError, pickle.PicklingError: the model cannot be pickled.
+    """
+    parcel = pack(module, smallest=1)
+    if parcel.file is None:
+        return parcel
+    duplicate = os.dup(parcel.file)
+    shared: nn.Module = unpack(Parcel(parcel.pickled, duplicate))
+    own = [*module.parameters(), *module.buffers()]
+    for tensor, other in zip(own, [*shared.parameters(), *shared.buffers()], strict=True):
+        tensor.data = other.data
+    return parcel
+
+
+class _Pickler(pickle.Pickler):
+    """Leaves large tensors out and notes their places in the file."""
+
+    def __init__(self, buffer: io.BytesIO, smallest: int) -> None:
+        super().__init__(buffer, protocol=pickle.HIGHEST_PROTOCOL)
+        self.smallest = smallest
+        self.size = 0
+        self.tensors: list[tuple[Tensor, int]] = []
+        self._places: dict[int, tuple[Any, ...]] = {}
+
+    def persistent_id(self, value: Any) -> tuple[Any, ...] | None:
+        """Where a large tensor is in the file; None for everything else."""
+        if type(value) not in (Tensor, nn.Parameter) or not _fits(value, self.smallest):
+            return None
+        place = self._places.get(id(value))
+        if place is None:
+            offset = -(-self.size // ALIGNMENT) * ALIGNMENT
+            self.size = offset + value.nbytes
+            self.tensors.append((value.detach(), offset))
+            is_parameter = type(value) is nn.Parameter
+            # The first entry tells equal objects apart from equal values.
+            place = (id(value), offset, value.dtype, tuple(value.shape), is_parameter)
+            self._places[id(value)] = place
+        return place
+
+
+class _Unpickler(pickle.Unpickler):
+    """Puts the tensors of the file back."""
+
+    def __init__(self, buffer: io.BytesIO, contents: mmap.mmap | None) -> None:
+        super().__init__(buffer)
+        self.contents = contents
+        self._tensors: dict[int, Tensor] = {}
+
+    def persistent_load(self, place: Any) -> Tensor:
+        """A tensor from its place; the same object for the same one."""
+        key, offset, dtype, shape, is_parameter = place
+        if key not in self._tensors:
+            assert self.contents is not None
+            tensor = _tensor(self.contents, offset, dtype, shape)
+            if is_parameter:
+                tensor = nn.Parameter(tensor, requires_grad=False)
+            self._tensors[key] = tensor
+        return self._tensors[key]
+
+
+def _fits(tensor: Tensor, smallest: int) -> bool:
+    is_plain = tensor.device.type == "cpu" and tensor.layout == torch.strided
+    return is_plain and tensor.nbytes >= max(smallest, 1)
+
+
+def _mapped(file: int, size: int) -> mmap.mmap:
+    return mmap.mmap(file, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def _tensor(contents: mmap.mmap, offset: int, dtype: torch.dtype, shape: Any) -> Tensor:
+    count = 1
+    for size in shape:
+        count *= size
+    return torch.frombuffer(contents, dtype=dtype, count=count, offset=offset).view(shape)

@@ -1,0 +1,40 @@
+"""Where the draft runs."""
+
+from __future__ import annotations
+
+import logging
+
+from draftlens.lanes.cores import usable_cores
+from draftlens.lanes.link import LaneLostError, Link
+from draftlens.lanes.process import process_of
+from draftlens.lanes.thread import thread_of
+from draftlens.models.backbone import Backbone
+
+logger = logging.getLogger("draftlens")
+
+
+def link_of(drafting: Backbone) -> Link | None:
+    """The way to the lane of a draft model, which is started if necessary.
+
+    A model on a GPU drafts in a thread, a model on the CPU in a process of its own. None means that
+    drafting in a lane of its own is not possible; a log message says why.
+
+    Args:
+        drafting: the model that drafts; the target itself if it drafts for itself.
+    """
+    if drafting.device.type == "cuda":
+        return thread_of(drafting)
+    if drafting.is_spread:
+        return _none("the draft is spread over several devices or offloaded")
+    if drafting.device.type != "cpu":
+        return _none(f"there is no lane for models on {drafting.device.type}")
+    if usable_cores() < 2:
+        return _none("this process may use one core only")
+    try:
+        return process_of(drafting.model)
+    except LaneLostError as error:
+        return _none(str(error))
+
+
+def _none(why: str) -> None:
+    logger.warning("the schedule is serial: %s", why)

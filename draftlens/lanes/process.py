@@ -1,0 +1,246 @@
+"""A drafting lane in a process of its own, kept from answer to answer."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psutil
+
+from draftlens.lanes.channel import Channel, ClosedError
+from draftlens.lanes.link import LaneLostError
+from draftlens.lanes.messages import FromDraft, ToDraft
+from draftlens.lanes.parcels import Parcel, pack, share
+
+logger = logging.getLogger("draftlens")
+
+THREADS = 1
+"""Threads of the drafting process."""
+
+SEND_SECONDS = 0.5
+"""Time in which the process must take a message."""
+
+OTHER_READER_SECONDS = 0.001
+"""Time for which a thread waits for another one that reads."""
+
+CHECK_SECONDS = 0.2
+"""Time between two looks at a process that is silent."""
+
+_START = (
+    "import sys; sys.path[:] = {path!r}; "
+    "from draftlens.lanes.child import main; main({descriptor}, {threads})"
+)
+
+
+class DraftProcess:
+    """A process that drafts with one model for any number of sessions.
+
+    It starts at once and loads its libraries (some seconds) while the caller goes on; messages wait
+    until it is ready. It is no fork and no spawned copy of the caller's main module, so scripts
+    without a main guard, notebooks and daemonic parents work. It ends with the last reference to
+    this object, with the model, or with this process, however this process ends.
+
+    Args:
+        model: a transformers model on the CPU. Its weights move to memory that both processes map.
+
+    Raises:
+        LaneLostError: the model cannot be sent to another process, or the process cannot start.
+    """
+
+    cores = THREADS
+
+    def __init__(self, model: Any) -> None:
+        self._numbers = itertools.count()
+        self._inboxes: dict[int, deque[FromDraft]] = {}
+        self._waiting: list[Parcel] = []
+        self._reading = threading.Lock()
+        self._sending = threading.Lock()
+        self._looked_at = time.monotonic()
+        self.lost: str | None = None
+        self.is_ready = False
+        try:
+            parcel = share(model)
+        except (TypeError, AttributeError, pickle.PicklingError) as error:
+            raise LaneLostError(f"the model cannot be sent to another process: {error}") from error
+        self._channel, theirs = Channel.pair()
+        try:
+            self._process = _start(theirs.fileno())
+        except OSError as error:
+            raise LaneLostError(f"no process could be started: {error}") from error
+        finally:
+            theirs.close()
+        self._watched = psutil.Process(self._process.pid)
+        self._finalizer = weakref.finalize(self, _end, self._channel, self._process)
+        self._channel.send_parcel(parcel)
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def new_answer(self) -> int:
+        """See `Link.new_answer`."""
+        self._check()
+        number = next(self._numbers)
+        self._inboxes[number] = deque()
+        return number
+
+    def send(self, message: ToDraft) -> None:
+        """See `Link.send`. Until the process is ready, messages wait here and not in the socket,
+        whose buffer is small."""
+        if self.lost is not None:
+            raise LaneLostError(self.lost)
+        parcel = pack(message)
+        with self._sending:
+            if self.is_ready:
+                self._post(parcel)
+            else:
+                self._waiting.append(parcel)
+
+    def receive(self, answer: int, timeout: float) -> list[FromDraft]:
+        """See `Link.receive`. Messages for other sessions are kept for them."""
+        inbox = self._inboxes[answer]
+        end = time.monotonic() + timeout
+        while not inbox:
+            left = end - time.monotonic()
+            if not self._read(max(0.0, left)) and left <= 0:
+                self._check_now_and_then()
+                return []
+        messages = []
+        while inbox:
+            messages.append(inbox.popleft())
+        return messages
+
+    def forget(self, answer: int) -> None:
+        """A session has ended."""
+        self._inboxes.pop(answer, None)
+
+    def close(self) -> None:
+        """End the process."""
+        self.lost = self.lost or "it was ended"
+        self._finalizer()
+
+    def _read(self, timeout: float) -> bool:
+        """Receive one message; whether there was one in time. While another thread reads, it may
+        receive the message, so this one looks again soon."""
+        if not self._reading.acquire(timeout=min(timeout, OTHER_READER_SECONDS)):
+            return False
+        try:
+            if self.lost is not None:
+                raise LaneLostError(self.lost)
+            message = self._channel.receive(timeout)
+        except TimeoutError:
+            return False
+        except ClosedError:
+            self._lose(self._how_it_ended())
+        finally:
+            self._reading.release()
+        if isinstance(message, int):
+            self._begin()
+            return True
+        inbox = self._inboxes.get(message.answer)
+        if inbox is not None:
+            inbox.append(message)
+        return True
+
+    def _begin(self) -> None:
+        """The process is ready for messages."""
+        with self._sending:
+            for parcel in self._waiting:
+                self._post(parcel)
+            self._waiting.clear()
+            self.is_ready = True
+
+    def _post(self, parcel: Parcel) -> None:
+        try:
+            self._channel.send_parcel(parcel, SEND_SECONDS)
+        except ClosedError:
+            self._lose(self._how_it_ended())
+
+    def _check_now_and_then(self) -> None:
+        now = time.monotonic()
+        if now - self._looked_at > CHECK_SECONDS:
+            self._looked_at = now
+            self._check()
+
+    def _check(self) -> None:
+        """Raise if the process has ended or does not run."""
+        if self.lost is not None:
+            raise LaneLostError(self.lost)
+        try:
+            status = self._watched.status()
+        except psutil.NoSuchProcess:
+            status = psutil.STATUS_ZOMBIE
+        if status == psutil.STATUS_ZOMBIE:
+            self._lose(self._how_it_ended())
+        if status == psutil.STATUS_STOPPED:
+            self._lose("the drafting process is stopped")
+
+    def _how_it_ended(self) -> str:
+        try:
+            code = self._process.wait(timeout=0.2)
+        except subprocess.TimeoutExpired:
+            return "the drafting process does not answer"
+        if code < 0:
+            return f"the drafting process was ended by signal {-code}"
+        return f"the drafting process has ended with status {code}"
+
+    def _lose(self, why: str) -> NoReturn:
+        self.lost = why
+        self._finalizer()
+        raise LaneLostError(why)
+
+
+def _start(descriptor: int) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "OMP_NUM_THREADS": str(THREADS), "MKL_NUM_THREADS": str(THREADS)}
+    path = [str(Path(entry).absolute()) for entry in sys.path]
+    code = _START.format(path=path, descriptor=descriptor, threads=THREADS)
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        pass_fds=[descriptor],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def _end(channel: Channel, process: subprocess.Popen[bytes]) -> None:
+    """End a process at once: it holds nothing that could be lost."""
+    channel.close()
+    process.kill()
+    process.wait()
+
+
+_PROCESSES: weakref.WeakKeyDictionary[Any, DraftProcess] = weakref.WeakKeyDictionary()
+_STARTING = threading.Lock()
+
+
+def process_of(model: Any) -> DraftProcess:
+    """The process that drafts with a model; a new one if there is none or it was lost.
+
+    Raises:
+        LaneLostError: none can be started.
+    """
+    with _STARTING:
+        process = _PROCESSES.get(model)
+        if process is None or process.lost is not None:
+            process = DraftProcess(model)
+            _PROCESSES[model] = process
+        return process
+
+
+@atexit.register
+def _end_all() -> None:
+    for process in list(_PROCESSES.values()):
+        process.close()

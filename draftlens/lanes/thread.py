@@ -1,0 +1,126 @@
+"""A drafting lane in a thread of this process, for models on a GPU.
+
+On the CPU a thread would share the interpreter's lock with the target's lane, which makes passes of
+small models several times slower; there, a process drafts (`lanes.process`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import weakref
+from collections import deque
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from draftlens.lanes.link import LaneLostError
+from draftlens.lanes.messages import FromDraft, ToDraft
+from draftlens.lanes.worker import Worker
+from draftlens.models.backbone import Backbone
+
+
+class DraftThread:
+    """A thread that drafts with one model for any number of sessions, on a stream of its own.
+
+    Args:
+        backbone: the draft model.
+    """
+
+    cores = 0
+
+    def __init__(self, backbone: Backbone) -> None:
+        self._numbers = itertools.count()
+        self._outbox: queue.SimpleQueue[ToDraft | None] = queue.SimpleQueue()
+        self._arrived = threading.Condition()
+        self._inboxes: dict[int, deque[FromDraft]] = {}
+        self._lost: str | None = None
+        self._worker = Worker(backbone, self._deliver)
+        self._stream = _stream_of(backbone.device)
+        self._thread = threading.Thread(target=self._work, name="draftlens-draft", daemon=True)
+        self._thread.start()
+
+    def new_answer(self) -> int:
+        """See `Link.new_answer`."""
+        self._check()
+        number = next(self._numbers)
+        self._inboxes[number] = deque()
+        return number
+
+    def send(self, message: ToDraft) -> None:
+        """See `Link.send`."""
+        self._check()
+        self._outbox.put(message)
+
+    def receive(self, answer: int, timeout: float) -> list[FromDraft]:
+        """See `Link.receive`."""
+        with self._arrived:
+            inbox = self._inboxes[answer]
+            if not inbox and timeout:
+                self._arrived.wait(timeout)
+            messages = list(inbox)
+            inbox.clear()
+        if not messages:
+            self._check()
+        return messages
+
+    def forget(self, answer: int) -> None:
+        """See `Link.forget`."""
+        with self._arrived:
+            self._inboxes.pop(answer, None)
+
+    def close(self) -> None:
+        """End the thread once it has done what it was told."""
+        self._outbox.put(None)
+        self._thread.join()
+
+    def _check(self) -> None:
+        if self._lost is not None:
+            raise LaneLostError(self._lost)
+
+    def _deliver(self, message: FromDraft) -> None:
+        with self._arrived:
+            inbox = self._inboxes.get(message.answer)
+            if inbox is not None:
+                inbox.append(message)
+            self._arrived.notify_all()
+
+    def _work(self) -> None:
+        try:
+            with self._stream:
+                self._serve()
+        except Exception as error:  # the target goes on without the lane
+            self._lost = f"{type(error).__name__}: {error}"
+
+    def _serve(self) -> None:
+        worker = self._worker
+        while True:
+            try:
+                message = self._outbox.get(block=not worker.can_step)
+            except queue.Empty:
+                worker.step()
+                continue
+            if message is None:
+                return
+            worker.handle(message)
+
+
+def _stream_of(device: torch.device) -> AbstractContextManager[Any]:
+    """The context of a stream of its own on a GPU."""
+    if device.type != "cuda":
+        return nullcontext()
+    return torch.cuda.stream(torch.cuda.Stream(device))
+
+
+_THREADS: weakref.WeakKeyDictionary[Any, DraftThread] = weakref.WeakKeyDictionary()
+
+
+def thread_of(backbone: Backbone) -> DraftThread:
+    """The thread that drafts with a model; the same one for the same model."""
+    thread = _THREADS.get(backbone.model)
+    if thread is None:
+        thread = DraftThread(backbone)
+        _THREADS[backbone.model] = thread
+    return thread

@@ -1,0 +1,52 @@
+"""ParallelVLM: draft and target at the same time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from draftlens.core.errors import ConfigError
+from draftlens.methods.specvlm import SpecVLM
+
+
+@dataclass(frozen=True)
+class ParallelVLM(SpecVLM):
+    """The draft reads a part of the visual tokens and guesses ahead while the target reads and
+    checks (ParallelVLM).
+
+    Args:
+        num_speculative_tokens: with `"parallel"`, most guesses in one check (8 if left out); with
+            `"lockstep"` γ, the guesses of one round (5 if left out).
+        schedule: `"parallel"`: a target that is free takes the guesses that are there.
+            `"lockstep"`: both lanes wait for each other after every round, as in the paper, so that
+            passes and guesses do not depend on time. `"serial"`: one after the other.
+        wait: with `"parallel"`, how many guesses the target waits for where there are none, as
+            behind a correction. None chooses by measured times.
+        sampling_rule, prune_ratio, pruner, positions, draft, prefill: as for `SpecVLM`. The paper's
+            pruner is `"uv"`.
+        tree, first_guesses, kv: of `SpecVLM`, for the serial schedule.
+
+    Raises:
+        ConfigError: a value makes no sense.
+
+    Example:
+
+        >>> import draftlens
+        >>> draftlens.ParallelVLM().schedule
+        'parallel'
+        >>> draftlens.ParallelVLM(schedule="lockstep", num_speculative_tokens=3).pruner
+        UVPruner(layer=20, text='all', criterion='similarity', variation=True)
+    """
+
+    pruner: Any = "uv"
+    schedule: str = "parallel"
+    wait: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.wait is not None and (type(self.wait) is not int or self.wait < 0):
+            raise ConfigError(f"wait must be a whole number of at least 0, not {self.wait!r}")
+
+    @property
+    def _wait(self) -> int | None:
+        return self.wait
