@@ -17,7 +17,7 @@ from torch import Tensor
 
 from draftlens.api import Engine, Inputs
 from draftlens.attention import AttentionProbe
-from draftlens.core.readings import ATTENTION
+from draftlens.core.readings import ATTENTION, ReadingSpec
 from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
 from draftlens.draft import Pruning, TargetContext
 from draftlens.evaluate.ranks import draft_ranks
@@ -59,8 +59,14 @@ class Scene:
 
 
 @torch.inference_mode()
-def read_scene(engine: Engine, sample: Sample, frames: int, max_new_tokens: int) -> Scene:
-    """Answer a sample by plain decoding, and prefill its prompt with a probe."""
+def read_scene(
+    engine: Engine,
+    sample: Sample,
+    frames: int,
+    max_new_tokens: int,
+    spec: ReadingSpec = ATTENTION,
+) -> Scene:
+    """Answer a sample by plain decoding, and prefill its prompt with these readings."""
     target, draft = backbones(engine)
     inputs = sample_inputs(engine, sample, frames)
     result = engine.answer(
@@ -69,7 +75,7 @@ def read_scene(engine: Engine, sample: Sample, frames: int, max_new_tokens: int)
     prepared = target.prepare(inputs.target, max_new_tokens=1, do_sample=False)
     target_prompt = target.encode(prepared)
     cache = target.new_cache(target_prompt, 1)
-    output = FullPrefill().run(target, target_prompt, cache, ATTENTION)
+    output = FullPrefill().run(target, target_prompt, cache, spec)
     context = TargetContext(target_prompt, cache, readings=output.readings)
     prompt = encoded_prompt(draft, inputs.draft or inputs.target)
     return Scene(inputs, prompt, context, prepared, result.tokens[0])

@@ -1,7 +1,9 @@
-"""`draftlens calibrate`: finds the attention mass (λ) for a pair of models and a task."""
+"""`draftlens calibrate`: finds the attention mass (λ) or layer (L) of a pruner, or the best pruner,
+for a pair of models and a task."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +17,7 @@ from draftlens.methods import Method, resolve
 from draftlens.models.zoo import EMBEDDED
 
 if TYPE_CHECKING:
-    from draftlens.bench.calibrate import Calibration
+    from draftlens.bench.calibrate import Calibration, Subject
 
 BAR_WIDTH = 30
 """Characters of the longest bar; with its mark, the table fits into a terminal of 80 columns."""
@@ -32,6 +34,13 @@ def calibrate(
     target: opt.Target = EMBEDDED,
     draft: opt.Draft = None,
     speculative_config: opt.SpeculativeConfig = None,
+    pruners: Annotated[
+        str,
+        typer.Option(
+            help="Compare these pruners instead, such as `specvlm,uv,uniform`, each with its "
+            "default options."
+        ),
+    ] = "",
     frames: opt.Frames = 8,
     prompt: opt.MediaPrompt = "",
     max_new_tokens: opt.MaxNewTokens = 256,
@@ -40,77 +49,82 @@ def calibrate(
     limits: opt.MediaLimits = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Find the best attention_mass of method specvlm.
+    """Find the best attention_mass of method specvlm, the best layer of pruner uv, or the best
+    pruner.
 
-    The attention_mass (λ) is the share of attention that the most attended of the kept tokens
-    hold. All clips are answered with every value from 0 to 1 in steps of 0.1. The best value has
+    The attention_mass (λ) of pruner specvlm is the share of attention that the most attended of
+    the kept tokens hold; values from 0 to 1 are tried in steps of 0.1. The layer (L) of pruner uv
+    is the one behind which the target's hidden states are compared; 5, 10, 15 and 20 are tried, as
+    far as the target is deep enough. All clips are answered with every value. The best value has
     the longest mean acceptance length.
     """
-    from draftlens.bench.calibrate import MASSES
     from draftlens.bench.calibrate import calibrate as run
+    from draftlens.bench.calibrate import subject_of
 
-    method = _check_method(opt.parse_method("specvlm", speculative_config))
+    names = [name.strip() for name in pruners.split(",") if name.strip()]
+    method = _check_method(opt.parse_method("specvlm", speculative_config), names)
     text = opt.prompt_or_default(prompt, images)
     chats = [read_files(as_json, limits, text, frames, [file], images) for file in media]
     engine = load_engine(target, draft, method, device, dtype, as_json, calibrate=False)
+    subject = subject_of(method, engine.target.backbone.text_config.num_hidden_layers, names)
     with progress_bars(as_json) as progress:
-        task = progress.add_task("answering", total=len(MASSES) * len(media))
+        task = progress.add_task("answering", total=len(subject.values) * len(media))
         clips = [engine.process([chat]) for chat in chats]
         calibration = run(
-            engine, clips, method, MASSES, max_new_tokens, lambda: progress.advance(task)
+            engine, clips, method, subject, max_new_tokens, lambda: progress.advance(task)
         )
     if as_json:
-        _print_json(calibration)
+        _print_json(subject, calibration)
     else:
-        _show(calibration)
+        _show(subject, calibration)
 
 
-def best_mass(calibration: Calibration) -> float | None:
-    """Return the best mass, or None if all masses are equally good."""
+def best_value(calibration: Calibration) -> Any:
+    """Return the best value, or None if all values are equally good."""
     curve = calibration.curve
     return calibration.best if min(curve) < max(curve) else None
 
 
-def _print_json(calibration: Calibration) -> None:
+def _print_json(subject: Subject, calibration: Calibration) -> None:
     print_json(
         {
-            "attention_mass": best_mass(calibration),
-            "masses": calibration.masses,
+            subject.name: best_value(calibration),
+            subject.plural: calibration.values,
             "mean_acceptance_length": calibration.curve,
         }
     )
 
 
-def _show(calibration: Calibration) -> None:
-    best = best_mass(calibration)
+def _show(subject: Subject, calibration: Calibration) -> None:
+    best = best_value(calibration)
     curve = calibration.curve
     longest = max(curve) or 1.0  # 0 if all answers have a single token
     rows = []
-    for mass, length in zip(calibration.masses, curve, strict=True):
+    for value, length in zip(calibration.values, curve, strict=True):
         bar = "#" * round(BAR_WIDTH * length / longest)
-        mark = " <" if mass == best else ""
-        rows.append([f"{mass:.1f}", f"{length:.2f}", bar + mark])
-    table("", ["attention_mass", "mean acceptance length", ""], rows)
+        mark = " <" if value == best else ""
+        rows.append([str(value), f"{length:.2f}", bar + mark])
+    table("", [subject.name, "mean acceptance length", ""], rows)
     if best is not None:
-        message = f"attention_mass {best:.1f}"
+        message = f"{subject.name} {best}"
     elif any(curve):
-        message = "no attention_mass is best: all did equally well"
+        message = f"no {subject.name} is best: all did equally well"
     else:
         message = (
-            "no attention_mass is best: the answers ended with their first token, so nothing was "
+            f"no {subject.name} is best: the answers ended with their first token, so nothing was "
             "drafted"
         )
     console.print(message, markup=False, soft_wrap=True)
 
 
-def _check_method(method: Any) -> Method:
+def _check_method(method: Any, pruners: Sequence[str]) -> Method:
     """Return the method to calibrate.
 
     Raises:
-        ConfigError: it is not `specvlm`, or `draftlens.bench.calibrate.check` refuses it.
+        ConfigError: `draftlens.bench.calibrate.check` refuses it.
     """
     from draftlens.bench.calibrate import check
 
     resolved = resolve(method, True)
-    check(resolved)
+    check(resolved, pruners)
     return resolved

@@ -64,8 +64,9 @@ def explain(
 ) -> None:
     """Show which visual tokens are kept for the draft.
 
-    Writes a contact sheet and an HTML page. Both show the kept parts of each frame and the
-    attention of the target; the page also shows which tokens of the answer the draft supplied.
+    Writes a contact sheet and an HTML page. Both show the kept parts of each frame and what the
+    pruner ranks them by, or else the attention of the target; the page also shows which tokens of
+    the answer the draft supplied.
     """
     from draftlens.explain import pruning_method, trace  # takes a second to import
 

@@ -47,14 +47,16 @@ class Pruning:
     def keep(self, prompt: Prompt, context: TargetContext) -> list[Tensor]:
         """Per row the tokens that stay, int64 ``[K]``: all text, and the visual tokens that the
         pruner chooses."""
+        spec = self.pruner.readings
+        target_scores = spec.scores(context.readings)
         kept = []
         for row, length in enumerate(prompt.lengths):
             is_visual = prompt.visual[row, :length]
             positions = is_visual.nonzero()[:, 0]
-            scores = _row_scores(prompt, row, positions, context)
+            scores = _row_scores(prompt, row, positions, context.prompt, target_scores)
             visual = Visual(prompt.cells[row, positions], prompt.embeds[row, positions], scores)
             chosen = self.pruner.select(visual, keep_count(len(positions), self.ratio))
-            context.observe(Choice(positions, visual, chosen))
+            context.observe(Choice(positions, visual, chosen, spec.score_name))
             stays = ~is_visual
             stays[positions[chosen]] = True
             kept.append(stays.nonzero()[:, 0])
@@ -70,37 +72,37 @@ class Pruning:
 
 
 def _row_scores(
-    prompt: Prompt, row: int, positions: Tensor, context: TargetContext
+    prompt: Prompt,
+    row: int,
+    positions: Tensor,
+    target_prompt: Prompt,
+    target_scores: Tensor | None,
 ) -> Tensor | None:
-    """The target's attention to the draft's visual tokens of one row ``[n]``, if it was read."""
-    if context.readings.attention is None:
-        return None
-    return _scores(prompt, row, positions, context).to(positions.device)
-
-
-def _scores(prompt: Prompt, row: int, positions: Tensor, context: TargetContext) -> Tensor:
-    """The target's scores for the draft's visual tokens ``[n]``, of one row.
+    """The target's scores for the draft's visual tokens ``[n]`` of one row, if they were read.
 
     Args:
         prompt: the draft's.
         row: of the batch.
         positions: of its visual tokens, int64 ``[n]``.
-        context: the target's side.
+        target_prompt: the target's.
+        target_scores: of its tokens, float32 ``[B, L]``.
 
     Raises:
         UnsupportedModelError: one of the two has visual tokens in this row and the other has none.
     """
-    target_positions = context.prompt.visual[row].nonzero()[:, 0]
-    assert context.readings.attention is not None
-    scores = context.readings.attention[row, target_positions]
+    if target_scores is None:
+        return None
+    target_positions = target_prompt.visual[row].nonzero()[:, 0]
+    scores = target_scores[row, target_positions]
     if len(target_positions) == len(positions):
-        return scores  # models of a family cut pictures alike
+        return scores.to(positions.device)  # models of a family cut pictures alike
     if not len(target_positions) or not len(positions):
         raise UnsupportedModelError(
-            "only one of target and draft has visual tokens: prune without attention"
+            "only one of target and draft has visual tokens: prune without scores of the target"
         )
-    target_cells = context.prompt.cells[row, target_positions].cpu()
-    return _carry_over(scores, target_cells, prompt.cells[row, positions].cpu())
+    target_cells = target_prompt.cells[row, target_positions].cpu()
+    carried = _carry_over(scores, target_cells, prompt.cells[row, positions].cpu())
+    return carried.to(positions.device)
 
 
 def _carry_over(scores: Tensor, source: Tensor, target: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """The contact sheet of a trace as one picture.
 
-It shows every frame with its kept cells, the target's attention and the share of cells kept.
+It shows every frame with its kept cells, the scores of all cells (the target's attention, unless
+the pruner has another one) and the share of cells kept.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ NOTE_HEIGHT = 24
 BAR_HEIGHT = 96
 """Height of the highest bar."""
 RAMP_WIDTH = 320
-SCALE_CAPTION = "attention of the target"
 NARROW_ASPECT = 0.2
 """Width / height below which the text above a picture takes the width of the picture's box."""
 
@@ -59,7 +59,7 @@ def sheet(trace: Trace) -> Image.Image:
     legend_top = HEAD_HEIGHT + layout.height + 44
     _draw_legend(image, legend_top)
     if scale is not None:
-        _draw_ramp(image, legend_top, scale)
+        _draw_ramp(image, legend_top, scale, trace.visual.score_name)
     _draw_shares(draw, all_views, legend_top + 76)
     _draw_notes(draw, notes, height)
     return image
@@ -184,13 +184,13 @@ def _draw_legend(image: Image.Image, top: int) -> None:
         left += 32 + int(letters.getlength(name)) + 36
 
 
-def _draw_ramp(image: Image.Image, top: int, scale: paint.Scale) -> None:
-    """Draw the colour scale of attention, with a mark at the mean."""
+def _draw_ramp(image: Image.Image, top: int, scale: paint.Scale, caption: str) -> None:
+    """Draw the colour scale of the scores, with a mark at the mean."""
     draw = ImageDraw.Draw(image)
     small = paint.font(15)
     left = _RIGHT - RAMP_WIDTH
     image.paste(_ramp_image(), (left, top + 3))
-    _write(draw, (left - 18, top + 17), SCALE_CAPTION, paint.MUTED, paint.font(17), "rs")
+    _write(draw, (left - 18, top + 17), caption, paint.MUTED, paint.font(17), "rs")
     _write(draw, (left, top + 38), f"{scale.low:.2g}x", paint.FAINT, small)
     _write(draw, (_RIGHT, top + 38), f"{scale.high:.2g}x", paint.FAINT, small, "rs")
     mean = left + round(float(scale.place(np.ones(1, np.float32))[0]) * RAMP_WIDTH)

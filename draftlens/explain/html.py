@@ -69,6 +69,7 @@ def _colours(trace: Trace) -> dict[str, Any]:
         "kept": paint.KEPT,
         "low": scale.low,
         "high": scale.high,
+        "score": trace.visual.quantity,
     }
 
 
@@ -108,10 +109,11 @@ def _views(trace: Trace) -> str:
     side, column_width = _view_size(len(views))
     figures = "\n".join(_figure(index, view, side) for index, view in enumerate(views))
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in trace.notes)
-    legend = "" if scale is None else _scale_legend(scale)
+    legend = "" if scale is None else _scale_legend(scale, trace.visual.score_name)
+    buttons = _mode_buttons(scale is not None, trace.visual.quantity)
     return (
         '<section><div class="line"><h2>Visual tokens kept for the draft</h2>'
-        f'{legend}<div class="switch">{_mode_buttons(scale is not None)}</div></div>'
+        f'{legend}<div class="switch">{buttons}</div></div>'
         f'<div class="views" style="--wide: {column_width}px">\n{figures}\n</div>{notes}</section>'
         '<section><div class="line">'
         f"<h2>Share of cells kept in each {view_noun(views)}</h2></div>"
@@ -127,22 +129,23 @@ def _view_size(num_views: int) -> tuple[int, int]:
     return _SMALLEST_VIEW_SIZE
 
 
-def _mode_buttons(has_scores: bool) -> str:
-    modes = ["kept", "attention", "picture"] if has_scores else ["kept", "picture"]
+def _mode_buttons(has_scores: bool, quantity: str) -> str:
+    titles = {"kept": "Kept", "score": quantity.title(), "picture": "Picture"}
+    if not has_scores:
+        del titles["score"]
     buttons = []
-    for mode in modes:
+    for mode, title in titles.items():
         pressed = "true" if mode == "kept" else "false"
         buttons.append(
-            f'<button type="button" data-mode="{mode}" aria-pressed="{pressed}">'
-            f"{mode.title()}</button>"
+            f'<button type="button" data-mode="{mode}" aria-pressed="{pressed}">{title}</button>'
         )
     return "".join(buttons)
 
 
-def _scale_legend(scale: paint.Scale) -> str:
+def _scale_legend(scale: paint.Scale, score_name: str) -> str:
     gradient = f"linear-gradient(90deg, {', '.join(paint.RAMP)})"
     return (
-        f'<div class="scale">attention of the target <span>{scale.low:.2g}x</span>'
+        f'<div class="scale">{score_name} <span>{scale.low:.2g}x</span>'
         f'<i style="background: {gradient}"></i>'
         f"<span>{scale.high:.2g}x the mean cell</span></div>"
     )

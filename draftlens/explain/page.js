@@ -30,14 +30,14 @@
     const on = (row, column) => Boolean(view.kept[row]?.[column]);
     view.kept.forEach((line, row) => line.forEach((kept, column) => {
       const box = [x(column), y(row), x(column + 1) - x(column), y(row + 1) - y(row)];
-      if (mode === "attention") pen.fillStyle = colour(view.scores[row][column]);
-      if (mode === "attention" || !kept) {
+      if (mode === "score") pen.fillStyle = colour(view.scores[row][column]);
+      if (mode === "score" || !kept) {
         if (mode === "kept") pen.fillStyle = "rgba(13, 14, 18, .78)";
         pen.fillRect(...box);
       }
     }));
     const line = Math.max(1, Math.round(Math.min(width / columns, height / rows) < 14 * zoom ? zoom : 2 * zoom));
-    pen.fillStyle = mode === "attention" ? "#ffffff" : look.kept;
+    pen.fillStyle = mode === "score" ? "#ffffff" : look.kept;
     view.kept.forEach((cells, row) => cells.forEach((kept, column) => {
       if (!kept) return;
       const [left, top, right, bottom] = [x(column), y(row), x(column + 1), y(row + 1)];
@@ -73,7 +73,7 @@
       const lines = [view.kept[row][column] ? "kept" : "pruned", `row ${row + 1}, column ${column + 1}`];
       if (score !== null) {
         const rank = known.findIndex((other) => other <= score) + 1;
-        lines.push(`attention ${score.toFixed(2)} x the mean cell`, `rank ${rank} of ${known.length}`);
+        lines.push(`${look.score} ${score.toFixed(2)} x the mean cell`, `rank ${rank} of ${known.length}`);
       }
       say(event, lines);
     });

@@ -123,7 +123,7 @@ def kept_image(view: View, size: tuple[int, int]) -> Image.Image:
 
 
 def heatmap(view: View, size: tuple[int, int], scale: Scale) -> Image.Image:
-    """Draw the target's attention to each cell, with an outline around the kept cells.
+    """Draw the score of each cell, with an outline around the kept cells.
 
     Args:
         size: width and height in pixels.

@@ -13,7 +13,7 @@ import transformers
 from draftlens import __version__
 from draftlens.api import Engine, Inputs, Stream
 from draftlens.core.errors import ConfigError, InputError
-from draftlens.core.readings import ATTENTION
+from draftlens.core.readings import ATTENTION, NO_READINGS, ReadingSpec
 from draftlens.core.result import Result
 from draftlens.core.stats import Stats
 from draftlens.core.text import TextDecoder
@@ -141,7 +141,8 @@ class Trace:
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values without the pictures.
 
-        `spare` is a list of the number of all tokens without a cell and of the kept ones.
+        `score` names the scores of the views. `spare` is a list of the number of all tokens without
+        a cell and of the kept ones.
         """
         counts = self.visual.counts
         spare = self.visual.spare
@@ -152,6 +153,7 @@ class Trace:
             "kept": counts.kept,
             "total": counts.total,
             "spare": [spare.total, spare.kept],
+            "score": self.visual.score_name,
             "views": [view.to_dict() for view in self.visual.views],
             "pieces": [asdict(piece) for piece in self.pieces],
             "rounds": [asdict(entry) for entry in self.rounds],
@@ -191,12 +193,14 @@ def trace(
     inputs = engine.process([chat])
     plain = _run_plain(engine, inputs, pruned, options) if compare else None
     choices: list[Choice] = []
-    # The heatmap needs the scores even if the pruner does not use them.
+    pruning = _pruning(engine, pruned)
     stream = engine.answer(
-        inputs, method=pruned, readings=ATTENTION, observe=choices.append, **options
+        inputs,
+        method=pruned,
+        readings=_readings_for_heatmap(pruning),
+        observe=choices.append,
+        **options,
     )
-    pruning = stream.plan.pruning
-    assert pruning is not None
     steps = _run(stream, engine)
     if not choices:
         raise InputError("the answer ended with its first token, so nothing was drafted")
@@ -233,6 +237,17 @@ def pruning_method(method: MethodLike) -> Method:
     if to_dict(resolved)["tree"] == "auto":
         return with_option(resolved, "tree", "eagle")
     return resolved
+
+
+def _pruning(engine: Engine, method: Method) -> Pruning:
+    pruning = engine.plan(method).pruning
+    assert pruning is not None
+    return pruning
+
+
+def _readings_for_heatmap(pruning: Pruning) -> ReadingSpec:
+    """The heatmap shows the pruner's own score; attention, even unused, if it has none."""
+    return ATTENTION if pruning.pruner.readings.score is None else NO_READINGS
 
 
 def _run_plain(engine: Engine, inputs: Inputs, method: Method, options: dict[str, Any]) -> Result:
@@ -363,7 +378,7 @@ def _notes(visual: VisualTokens, pruning: Pruning, several: bool) -> tuple[str, 
             "Each layer keeps different tokens (kv sparse); the pictures show the tokens that the "
             "sum of the scores over all layers would keep."
         )
-    if not pruning.pruner.readings.attention:
+    if not pruning.pruner.readings:
         name = PRUNERS.name_of(type(pruning.pruner))
         notes.append(
             f"Pruner {name} does not use attention scores; they were computed for these pictures "

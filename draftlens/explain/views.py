@@ -1,7 +1,7 @@
 """Grids of visual tokens over the pictures that they represent.
 
-Each view is one frame, picture or tile with a grid of cells: which cells the draft reads, and how
-much attention the target pays to each.
+Each view is one frame, picture or tile with a grid of cells: which cells the draft reads, and the
+score of each, such as the attention that the target pays to it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
+from draftlens.core.readings import ATTENTION_NAME
 from draftlens.explain.pictures import Picture
 from draftlens.prune import Choice
 
@@ -48,8 +49,9 @@ class View:
         name: for example `frame 3` or `tile 2 of picture 1`.
         when: the time of a frame, for example `0.4 s`; empty for anything else.
         image: the picture under the grid; None where the place of the cells is not known.
-        scores: the target's attention to each cell, relative to the mean of all cells, float32
-            ``[H, W]``; NaN where it was not computed or where the cell has no token.
+        scores: the score of each cell, such as the target's attention to it, relative to the mean
+            of all cells, float32 ``[H, W]``; NaN where it was not computed or where the cell has no
+            token.
         kept: whether the draft reads the cell, bool ``[H, W]``.
         has_token: whether a visual token represents the cell, bool ``[H, W]``.
     """
@@ -107,10 +109,17 @@ class VisualTokens:
         views: the frames, pictures or tiles with the tokens that have a cell of their own.
         spare: the tokens without one: they end a row or a picture and share the cell of the token
             before.
+        score_name: what the scores are, in a few words.
     """
 
     views: tuple[View, ...]
     spare: Counts
+    score_name: str = ATTENTION_NAME
+
+    @property
+    def quantity(self) -> str:
+        """What the scores are, in one word."""
+        return self.score_name.split()[0]
 
     @property
     def counts(self) -> Counts:
@@ -192,14 +201,18 @@ def build_views(choice: Choice, pictures: Sequence[Picture]) -> VisualTokens:
         in_view = has_cell & (cells[:, 0] == index)
         views.append(_view(picture, cells[in_view, 1:], scores[in_view], is_kept[in_view]))
     spare = Counts(int((is_kept & ~has_cell).sum()), int((~has_cell).sum()))
-    return VisualTokens(tuple(views), spare)
+    return VisualTokens(tuple(views), spare, choice.score_name)
 
 
 def _relative_scores(choice: Choice, has_cell: Mask) -> Scores:
-    """Scores relative to the mean of the tokens with a cell, ``[n]``; NaN if there are none."""
+    """Scores relative to the mean of the tokens with a cell, ``[n]``; NaN if there are none.
+
+    Scores of which some are negative count from the lowest of them.
+    """
     if choice.visual.scores is None:
         return np.full(len(has_cell), np.nan, dtype=np.float32)
     scores: Scores = choice.visual.scores.float().cpu().numpy()
+    scores = scores - min(0.0, float(scores.min(initial=0)))
     mean = max(float(scores[has_cell].mean()), _SMALLEST_MEAN)
     return scores / np.float32(mean)
 

@@ -233,7 +233,7 @@ def first_guesses_of(
         if method.prefill.checks_guesses:
             raise ConfigError(
                 "first_guesses need a draft model that reads the prompt before the target does, "
-                "with a pruner (if any) that needs no attention of the target"
+                "with a pruner (if any) that needs no attention or hidden states of the target"
             )
         raise ConfigError("first_guesses need a prefill that checks guesses, such as 'full'")
     if method.first_guesses is False or not possible or models.draft is None:

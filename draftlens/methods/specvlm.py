@@ -33,10 +33,10 @@ class SpecVLM:
     Args:
         num_speculative_tokens, tree, sampling_rule, first_guesses, schedule, prefill: as for
             `SpeculativeDecoding`. The paper's tree is `"eagle"`. First guesses need a draft model
-            and a pruner that needs no attention of the target.
+            and a pruner that needs no attention or hidden states of the target.
         prune_ratio: r, the share of visual tokens that the draft does not read.
         pruner: which tokens these are: a name of `prune.PRUNERS`, a mapping of a name and options
-            such as ``{"name": "dycoke", "group": 4}``, or a pruner.
+            such as ``{"name": "dycoke", "group": 4}``, or a pruner. `"uv"` is that of ParallelVLM.
         positions: `"original"` leaves kept tokens where they were, `"compact"` closes the gaps.
         draft: `"model"` for a draft model, `"self"` for the target's own weights, `"auto"` for the
             draft model if there is one.

@@ -9,9 +9,11 @@ and the masks of this library.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from threading import get_ident
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -43,11 +45,15 @@ _CHECKED: weakref.WeakSet[Any] = weakref.WeakSet()
 """Models that passed `check_seam`, so that a model used in many calls pays for it once."""
 
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
 class Backbone:
     """A transformers VLM behind the seam.
 
-    Several threads may use one model. Plain forwards run side by side; passes that set hooks or
-    change the attention run alone (`models.exclusion`).
+    Several threads may use one model. Plain forwards run side by side, and so do passes whose
+    hidden states are watched; passes that set other hooks or change the attention run alone
+    (`models.exclusion`).
 
     Args:
         model: any `PreTrainedModel` that generates text, on one device or spread by accelerate,
@@ -275,13 +281,49 @@ class Backbone:
         return self._logits(output.last_hidden_state)
 
     @contextmanager
-    def hidden_states(self, layers: Sequence[int]) -> Iterator[dict[int, Tensor]]:
-        """Collect hidden states of the passes inside the context, which then run alone.
+    def watching(
+        self, layers: Sequence[int], receive: Callable[[int, Tensor], None]
+    ) -> Iterator[None]:
+        """Hand over hidden states of this thread's passes inside the context, from inside them.
+
+        Passes of other threads may run beside them and are not seen. A pass inside the context that
+        directs the attention runs alone, which two threads must not request at once: enter
+        `alone` first.
 
         Args:
             layers: l means behind l layers, as the next layer reads them (with the features that
                 Qwen3-VL adds between layers): 0 for the embeddings that enter the first layer, the
                 number of layers for the output of the last one, before the final norm.
+            receive: called with a layer and its hidden states ``[B, T, D]``.
+
+        Raises:
+            UnsupportedModelError: the language model does not list its layers.
+            ConfigError: there is no such layer.
+        """
+        if not layers:
+            yield
+            return
+        modules = getattr(self.decoder, "layers", None)
+        if modules is None:
+            raise UnsupportedModelError(f"{self.name} does not list the layers of its decoder")
+        if not 0 <= min(layers) <= max(layers) <= len(modules):
+            raise ConfigError(f"{self.name} has layers 0 to {len(modules)}, not {list(layers)}")
+        with self._passing():
+            with self._lock.hooks:
+                handles = [_watch(modules, layer, receive) for layer in layers]
+            try:
+                yield
+            finally:
+                with self._lock.hooks:
+                    for handle in handles:
+                        handle.remove()
+
+    @contextmanager
+    def hidden_states(self, layers: Sequence[int]) -> Iterator[dict[int, Tensor]]:
+        """Collect hidden states of this thread's passes inside the context.
+
+        Args:
+            layers: as for `watching`.
 
         Yields:
             layer to hidden states ``[B, T, D]`` of the last pass.
@@ -291,21 +333,8 @@ class Backbone:
             ConfigError: there is no such layer.
         """
         states: dict[int, Tensor] = {}
-        if not layers:
+        with self.watching(layers, states.__setitem__):
             yield states
-            return
-        modules = getattr(self.decoder, "layers", None)
-        if modules is None:
-            raise UnsupportedModelError(f"{self.name} does not list the layers of its decoder")
-        if not 0 <= min(layers) <= max(layers) <= len(modules):
-            raise ConfigError(f"{self.name} has layers 0 to {len(modules)}, not {list(layers)}")
-        with self._lock.exclusive():
-            handles = [_record(modules, layer, states) for layer in layers]
-            try:
-                yield states
-            finally:
-                for handle in handles:
-                    handle.remove()
 
     def alone(self) -> AbstractContextManager[None]:
         """Let no other thread run a pass of the model: hooks are set on it."""
@@ -410,14 +439,22 @@ def _stop_here(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
     raise _Reached(kwargs)
 
 
-def _record(modules: Any, layer: int, states: dict[int, Tensor]) -> Any:
-    """Hook that writes the hidden states behind `layer` layers into `states`."""
+def _watch(modules: Any, layer: int, receive: Callable[[int, Tensor], None]) -> Any:
+    """Hook that hands the hidden states behind `layer` layers to `receive`, in passes of this
+    thread.
 
-    def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        states[layer] = args[0] if args else kwargs["hidden_states"]
+    Passes of other threads go on while it is set and removed. Those may call it at any time, and
+    without `kwargs`, which torch passes on only while the hook is wholly registered.
+    """
+    thread = get_ident()
+
+    def before(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] = _NOTHING) -> None:
+        if get_ident() == thread:
+            receive(layer, args[0] if args else kwargs["hidden_states"])
 
     def after(module: Any, args: tuple[Any, ...], output: Any) -> None:
-        states[layer] = output[0] if isinstance(output, tuple) else output
+        if get_ident() == thread:
+            receive(layer, output[0] if isinstance(output, tuple) else output)
 
     if layer == len(modules):
         return modules[-1].register_forward_hook(after)

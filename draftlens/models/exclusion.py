@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import weakref
 from contextlib import AbstractContextManager
-from threading import Condition, get_ident
+from threading import Condition, Lock, get_ident
 from typing import Any
 
 
 class PassLock:
     """A lock with shared and exclusive holders.
 
-    Plain forwards share a model. A pass that sets hooks on the model or changes its attention is
-    exclusive: it waits for the passes that run and holds up others while it lasts. A thread that
-    holds the lock exclusively may take it again. Two threads that hold it shared must not both
-    request it exclusively: they would wait for each other.
+    Plain forwards share a model. A pass that sets hooks that concern all threads, or changes the
+    attention of the model, is exclusive: it waits for the passes that run and holds up others while
+    it lasts. A thread that holds the lock exclusively may take it again. Two threads that hold it
+    shared must not both request it exclusively: they would wait for each other.
+
+    Attributes:
+        hooks: held for the moment in which a shared holder sets or removes hooks that ignore the
+            passes of other threads.
     """
 
     def __init__(self) -> None:
+        self.hooks = Lock()
         self._changed = Condition()
         self._holders: dict[int, int] = {}
         self._owner: int | None = None

@@ -61,6 +61,10 @@ class Prefill(Protocol):
             spec: the readings to take; none if the prompt ends with guesses.
             num_logits: K, for how many of each row's last tokens logits are returned: the last
                 token of the prompt itself and all guesses.
+            early: receives the readings once, from inside the forward and in its thread, as soon as
+                all of them are taken, so that others can work with them while the prefill goes on.
+                It must not wait for the prefill. It is not called where `spec` is empty or needs
+                the whole pass, as attention does. The result has all readings in any case.
         """
         ...
 

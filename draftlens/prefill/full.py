@@ -12,6 +12,7 @@ from draftlens.models.backbone import Backbone
 from draftlens.models.cache import KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import PrefillOutput
+from draftlens.prefill.collector import ReadingCollector
 
 
 @dataclass(frozen=True)
@@ -41,16 +42,22 @@ class FullPrefill:
 
         Raises:
             UnsupportedModelError: the model passes nothing on to its attention, so attention scores
-                cannot be read.
+                cannot be read, or does not list its layers, so hidden states cannot.
+            ConfigError: there is no layer of these hidden states.
         """
-        probe = AttentionProbe(prompt.visual, prompt.lengths) if spec.attention else None
-        with backbone.hidden_states(spec.hidden_layers) as states:
+        if not spec:
+            return PrefillOutput(backbone.prefill(prompt, cache, None, num_logits), Readings())
+        num_layers = backbone.text_config.num_hidden_layers
+        collector = ReadingCollector(spec, prompt, num_layers, early)
+        if not spec.attention:
+            with backbone.watching(collector.layers, collector.receive):
+                logits = backbone.prefill(prompt, cache, None, num_logits)
+            return PrefillOutput(logits, collector.readings())
+        probe = AttentionProbe(prompt.visual, prompt.lengths)
+        with backbone.alone(), backbone.watching(collector.layers, collector.receive):
             logits = backbone.prefill(prompt, cache, probe, num_logits)
-        if probe is None:
-            return PrefillOutput(logits, Readings(hidden_states=states))
-        if len(probe.by_layer) != backbone.text_config.num_hidden_layers:
+        if len(probe.by_layer) != num_layers:
             raise UnsupportedModelError(
                 f"{backbone.name} does not let its attention be read: prune without attention"
             )
-        readings = Readings(probe.result(), tuple(probe.by_layer), states)
-        return PrefillOutput(logits, readings)
+        return PrefillOutput(logits, collector.readings(probe))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from draftlens.core.errors import ConfigError
 from draftlens.core.options import make
-from draftlens.core.readings import ReadingSpec
+from draftlens.core.readings import ATTENTION_NAME, ReadingSpec
 from draftlens.core.registry import Registry
 
 
@@ -21,8 +21,8 @@ class Visual:
     Args:
         cells: int64 ``[n, 3]``, frame, row and column of each (`models.cells`).
         features: ``[n, D]``, the embeddings that the draft would read.
-        scores: float32 ``[n]``, the attention of the target's text to each; None unless the pruner
-            requests attention readings.
+        scores: float32 ``[n]``, the score that the pruner's readings name: the attention of the
+            target's text to each token, unless they name another one. None if it was not read.
     """
 
     cells: Tensor
@@ -41,11 +41,13 @@ class Choice:
         positions: of the visual tokens in the draft's prompt, int64 ``[n]``.
         visual: the input of the pruner.
         kept: the indices that it chose, int64 ``[K]``, increasing.
+        score_name: what `visual.scores` are.
     """
 
     positions: Tensor
     visual: Visual
     kept: Tensor
+    score_name: str = ATTENTION_NAME
 
 
 class Pruner(Protocol):
@@ -54,8 +56,11 @@ class Pruner(Protocol):
     A pruner is a frozen dataclass whose fields are its options.
     """
 
-    readings: ClassVar[ReadingSpec]
-    """The readings of the target's prefill that `select` needs."""
+    @property
+    def readings(self) -> ReadingSpec:
+        """The readings of the target's prefill that `select` needs, and the score made of them: a
+        `ClassVar`, or a property if it depends on the options."""
+        ...
 
     def select(self, visual: Visual, keep: int) -> Tensor:
         """Exactly `keep` strictly increasing indices, int64 ``[keep]``, with 0 <= keep <= n."""
@@ -75,6 +80,7 @@ PRUNERS = Registry(
     {
         "specvlm": "draftlens.prune.attention:SpecVLMPruner",
         "attention": "draftlens.prune.attention:AttentionPruner",
+        "uv": "draftlens.prune.similarity:UVPruner",
         "uniform": "draftlens.prune.spatial:UniformPruner",
         "grid": "draftlens.prune.spatial:GridPruner",
         "random": "draftlens.prune.spatial:RandomPruner",

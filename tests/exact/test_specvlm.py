@@ -629,7 +629,7 @@ def test_a_draft_with_inputs_of_its_own(family: Family, side: str) -> None:
     ("ours", "theirs"),
     [("qwen3_vl", "llava_onevision"), ("llava_next", "qwen2_5_vl"), ("smolvlm", "internvl")],
 )
-@pytest.mark.parametrize("pruner", ["specvlm", "grid"])
+@pytest.mark.parametrize("pruner", ["specvlm", "grid", "uv"])
 def test_a_draft_of_another_family(ours: str, theirs: str, pruner: str) -> None:
     """It has other visual tokens, and the target's scores reach them all the same."""
     family, other = BY_NAME[ours], BY_NAME[theirs]

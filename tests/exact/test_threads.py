@@ -14,6 +14,8 @@ import draftlens
 
 METHODS: list[dict[str, Any]] = [
     {"method": "specvlm", "prune_ratio": 0.5},
+    {"method": "specvlm", "prune_ratio": 0.5, "pruner": "uv"},
+    {"method": "specvlm", "prune_ratio": 0.5, "pruner": "uv", "draft": "self"},
     {"method": "specvlm", "prune_ratio": 0.5, "draft": "self", "tree": "auto"},
     {"method": "speculative", "tree": "auto"},
     {"method": "plain"},
@@ -22,7 +24,7 @@ METHODS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("name", ["qwen3_vl", "llava_onevision"])
 def test_answers_made_side_by_side(name: str) -> None:
-    """Prefills with the probe among decode steps without, and the model is as it was."""
+    """Prefills with the probe or with hooks among decode steps without; the model is as it was."""
     family: Family = next(family for family in FAMILIES if family.name == name)
     given, model, small = (
         inputs(family, family.richest),
@@ -42,3 +44,4 @@ def test_answers_made_side_by_side(name: str) -> None:
     for used in (model, small):
         assert used.get_decoder().config._attn_implementation == "sdpa"
         assert not used.get_decoder()._forward_pre_hooks
+        assert not any(layer._forward_pre_hooks for layer in used.get_decoder().layers)

@@ -10,9 +10,18 @@ from typing import Any
 import pytest
 
 from draftlens import SpecVLM
-from draftlens.bench.calibrate import MASSES, Calibration, calibrate
+from draftlens.bench.calibrate import (
+    MASSES,
+    Calibration,
+    Subject,
+    calibrate,
+    check,
+    subject_of,
+)
 from draftlens.core.errors import ConfigError
 from draftlens.methods import from_dict, to_dict, with_option
+from draftlens.prune.attention import SpecVLMPruner
+from draftlens.prune.similarity import UVPruner
 
 METHOD = SpecVLM(
     prune_ratio=0.7,
@@ -46,7 +55,8 @@ class Told:
 
 
 def found(engine: Any, clips: list[Any], masses: tuple[float, ...], **options: Any) -> Calibration:
-    return calibrate(engine, clips, METHOD, masses, **options)
+    subject = Subject("pruner.attention_mass", "attention_mass", "masses", masses)
+    return calibrate(engine, clips, METHOD, subject, **options)
 
 
 def test_every_clip_is_answered_at_every_mass_and_nothing_else_changes() -> None:
@@ -81,7 +91,7 @@ def test_the_curve_is_the_mean_over_the_clips_and_the_best_is_its_top() -> None:
         }
     )
     chosen = found(engine, ["a", "b"], (0.2, 0.5, 0.8))
-    assert chosen.masses == (0.2, 0.5, 0.8)
+    assert chosen.values == (0.2, 0.5, 0.8)
     assert chosen.lengths == ((5.0, 1.0), (4.5, 3.5), (1.0, 4.0))
     assert chosen.curve == pytest.approx([3.0, 4.0, 2.5])
     assert chosen.best == 0.5
@@ -98,7 +108,7 @@ def test_masses_are_tenths_from_nothing_to_all() -> None:
     engine = Told({("a", mass): mass for mass in MASSES})
     clip: Any = "a"
     asked: Any = engine
-    assert calibrate(asked, [clip], METHOD).best == 1
+    assert calibrate(asked, [clip], METHOD, subject_of(METHOD, 20)).best == 1
     assert len(engine.asked) == len(MASSES)
 
 
@@ -111,10 +121,45 @@ def test_masses_are_tenths_from_nothing_to_all() -> None:
     ],
 )
 def test_methods_without_a_best_mass_are_refused(fields: dict[str, Any], sentence: str) -> None:
-    asked: Any = Told({})
     with pytest.raises(ConfigError, match=sentence):
-        calibrate(asked, [], replace(METHOD, **fields))
-    assert not asked.asked
+        check(replace(METHOD, **fields))
+
+
+def test_a_method_without_a_pruner_is_refused() -> None:
+    for pruners in ([], ["uv"]):
+        with pytest.raises(ConfigError, match="the layer of pruner uv, or one of several"):
+            check(from_dict({"method": "plain"}), pruners)
+
+
+def test_layers_that_are_the_same_to_the_target_are_tried_once() -> None:
+    """A target of 20 layers is read behind 14 at most."""
+    method = replace(METHOD, pruner={"name": "uv", "text": "after"})
+    assert subject_of(method, 20) == Subject("pruner.layer", "layer", "layers", (5, 10, 14))
+    assert subject_of(method, 80).values == (5, 10, 15, 20)
+    assert subject_of(method, 2).values == (1,)
+    check(method)
+
+
+def test_pruners_are_compared_with_their_default_options() -> None:
+    names = ["uv", "specvlm"]
+    check(replace(METHOD, pruner="grid"), names)
+    subject = subject_of(METHOD, 20, names)
+    assert subject == Subject("pruner", "pruner", "pruners", ("uv", "specvlm"))
+    tried: list[Any] = []
+
+    def answer(inputs: str, *, method: SpecVLM, **options: Any) -> Any:
+        tried.append(method.pruner)
+        stats = SimpleNamespace(mean_acceptance_length=len(tried))
+        return SimpleNamespace(run=lambda: SimpleNamespace(stats=stats))
+
+    engine: Any = SimpleNamespace(answer=answer)
+    clip: Any = "a"
+    assert calibrate(engine, [clip], METHOD, subject).best == "specvlm"
+    assert tried == [UVPruner(), SpecVLMPruner()]
+    with pytest.raises(ConfigError, match="unknown pruner 'best'"):
+        check(METHOD, ["uv", "best"])
+    with pytest.raises(ConfigError, match="prune_ratio 0 leaves nothing to choose"):
+        check(replace(METHOD, prune_ratio=0), names)
 
 
 def test_the_automatic_tree_which_depends_on_times_is_replaced_by_that_of_eagle() -> None:
@@ -122,5 +167,5 @@ def test_the_automatic_tree_which_depends_on_times_is_replaced_by_that_of_eagle(
     clip: Any = "a"
     method = from_dict({"method": "specvlm"})
     assert to_dict(method)["tree"] == "auto"
-    calibrate(asked, [clip], method)
+    calibrate(asked, [clip], method, subject_of(method, 20))
     assert {to_dict(used)["tree"] for _, used, _ in asked.asked} == {"eagle"}

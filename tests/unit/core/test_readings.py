@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from draftlens.core.readings import ATTENTION, NO_READINGS, ReadingSpec
+import pytest
+import torch
+
+from draftlens.core.errors import ConfigError
+from draftlens.core.readings import (
+    ATTENTION,
+    NO_READINGS,
+    Readings,
+    ReadingSpec,
+    Score,
+    Similarity,
+)
 
 
 def test_union() -> None:
@@ -17,3 +28,38 @@ def test_truth() -> None:
     assert not NO_READINGS
     assert ATTENTION
     assert ReadingSpec(hidden_layers=(0,))
+    assert ReadingSpec(similarities=(Similarity(0),))
+
+
+def test_union_of_similarities() -> None:
+    """Each is taken once; the score is that of one pruner alone."""
+    one, two, three = Similarity(0), Similarity(20), Similarity(20, "after")
+    score = Score("length", lambda readings: None)
+    both = ReadingSpec(similarities=(two, one), score=score) | ReadingSpec(
+        similarities=(three, two)
+    )
+    assert both == ReadingSpec(similarities=(one, three, two))
+    assert both.score is None
+    assert (ATTENTION | both).attention
+
+
+def test_scores_are_attention_unless_the_spec_names_others() -> None:
+    attention = torch.ones(1, 2)
+    readings = Readings(attention=attention)
+    assert NO_READINGS.scores(readings) is attention
+    assert NO_READINGS.scores(Readings()) is None
+    doubled = ReadingSpec(True, score=Score("twice the attention", lambda found: found.attention))
+    assert doubled.scores(readings) is attention
+    assert doubled == ATTENTION
+    assert doubled.score_name == "twice the attention"
+
+
+@pytest.mark.parametrize("layer", [-1, 1.5, "3", True, None])
+def test_layers_of_similarities_are_whole_numbers(layer: object) -> None:
+    with pytest.raises(ConfigError, match="layer is a whole number from 0 on, not"):
+        Similarity(layer)  # type: ignore[arg-type]
+
+
+def test_texts_of_similarities() -> None:
+    with pytest.raises(ConfigError, match="unknown text 'before'; known: all, after"):
+        Similarity(1, "before")

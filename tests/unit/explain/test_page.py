@@ -271,7 +271,7 @@ def test_the_script_draws_cells_and_describes_them(tmp_path: Path) -> None:
     data = {
         **scripts(text),
         "script": str(tmp_path / "page.js"),
-        "modes": ["attention", "picture", "kept"],
+        "modes": ["score", "picture", "kept"],
     }
     run = ["node", str(tmp_path / "run.js")]
     output = json.loads(
@@ -279,9 +279,9 @@ def test_the_script_draws_cells_and_describes_them(tmp_path: Path) -> None:
             run, input=json.dumps(data), capture_output=True, check=True, text=True
         ).stdout
     )
-    # A kept cell has four edges. Besides, attention paints all twelve cells, and the other view
+    # A kept cell has four edges. Besides, a score paints all twelve cells, and the other view
     # those left out.
-    assert output["drawn"] == {"attention": [12 + 4] * 2, "picture": [0, 0], "kept": [11 + 4] * 2}
+    assert output["drawn"] == {"score": [12 + 4] * 2, "picture": [0, 0], "kept": [11 + 4] * 2}
     score = [f"attention {value / 12.5:.2f} x the mean cell" for value in (1, 18)]
     assert output["cells"] == [
         ["kept", "row 1, column 1", score[0], "rank 24 of 24"],

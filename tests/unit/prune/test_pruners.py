@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -14,9 +15,11 @@ import torch
 from torch import Tensor
 
 from draftlens.core.errors import ConfigError
+from draftlens.core.readings import Readings, Similarity
 from draftlens.prune import PRUNERS, Visual, keep_count, make_pruner
 from draftlens.prune.attention import AttentionPruner, SpecVLMPruner
 from draftlens.prune.base import spread, top
+from draftlens.prune.similarity import UVPruner
 from draftlens.prune.spatial import GridPruner, RandomPruner, UniformPruner, WindowPruner
 from draftlens.prune.temporal import DyCokePruner, FastVIDPruner, FramePruner
 
@@ -92,6 +95,7 @@ def variants(name: str) -> list[dict[str, Any]]:
         "specvlm": [{"attention_mass": mass} for mass in (0, 0.4, 0.9, 1)],
         "random": [{"seed": 0}, {"seed": 9}],
         "dycoke": [{"group": 1}, {"group": 3}, {}],
+        "uv": [{}, {"variation": False, "layer": 3}, {"criterion": "attention", "text": "after"}],
     }
     return choices.get(name, [{}])
 
@@ -156,7 +160,7 @@ def test_names_and_options() -> None:
     with pytest.raises(ConfigError, match="pruner 'uniform' has no option 'seed'; known: none"):
         make_pruner({"name": "uniform", "seed": 3})
     for name in PRUNERS:
-        assert bool(make_pruner(name).readings) is (name in ("specvlm", "attention"))
+        assert bool(make_pruner(name).readings) is (name in ("specvlm", "attention", "uv"))
     with pytest.raises(
         ConfigError,
         match="unknown pruner 'best'; known: all, attention, dycoke, fastvid, frames, grid",
@@ -180,6 +184,65 @@ def test_attention_that_was_not_read(name: str) -> None:
         ConfigError, match="this pruner needs the target's attention, and none was read"
     ):
         make_pruner(name).select(visual, 1)
+
+
+@pytest.mark.parametrize("criterion", ["similarity", "attention"])
+@pytest.mark.parametrize("variation", [True, False])
+def test_scores_that_were_not_read(criterion: str, variation: bool) -> None:
+    pruner = UVPruner(criterion=criterion, variation=variation)
+    assert pruner.readings.scores(Readings()) is None
+    visual = Visual(torch.zeros(3, 3, dtype=torch.long), torch.zeros(3, 2))
+    with pytest.raises(
+        ConfigError, match=f"needs the target's {criterion} readings, and none were taken"
+    ):
+        pruner.select(visual, 1)
+
+
+def test_uv_keeps_the_highest_scores() -> None:
+    """Whatever their sign."""
+    visual = film([(4, 6)] * 3, seed=1)
+    assert visual.scores is not None
+    scores = visual.scores - visual.scores.median()
+    ranked = sorted(range(len(visual)), key=scores.tolist().__getitem__, reverse=True)
+    for keep in (0, 1, 10, 72):
+        kept = UVPruner().select(replace(visual, scores=scores), keep)
+        assert kept.tolist() == sorted(ranked[:keep])
+
+
+def test_what_uv_reads() -> None:
+    """Equation 3 telescopes to two readings; the plain similarity is one."""
+    first, last = Similarity(0, "after"), Similarity(7, "after")
+    spec = UVPruner(layer=7, text="after").readings
+    assert spec.similarities == (first, last)
+    assert not spec.attention
+    assert UVPruner(layer=7, text="after", variation=False).readings.similarities == (last,)
+    readings = Readings(similarities={first: torch.tensor([[1.0]]), last: torch.tensor([[3.0]])})
+    assert spec.scores(readings) == 2
+    assert UVPruner(layer=7, text="after", variation=False).readings.scores(readings) == 3
+    assert make_pruner("uv") == UVPruner(layer=20, text="all")
+    names = {
+        UVPruner(criterion=criterion, variation=variation).readings.score_name
+        for criterion in ("similarity", "attention")
+        for variation in (True, False)
+    }
+    assert len(names) == 4
+    assert make_pruner("grid").readings.score_name == "attention of the target"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"layer": 0}, "layer is a whole number from 1 on, not 0"),
+        ({"layer": 2.0}, "layer is a whole number from 1 on, not 2.0"),
+        ({"layer": True}, "layer is a whole number from 1 on, not True"),
+        ({"text": "before"}, "unknown text 'before'; known: all, after"),
+        ({"criterion": "length"}, "unknown criterion 'length'; known: similarity, attention"),
+        ({"variation": "no"}, "variation is true or false, not 'no'"),
+    ],
+)
+def test_options_of_uv_that_make_no_sense(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        make_pruner({"name": "uv", **options})
 
 
 def stage_one(scores: list[float], mass: float) -> list[int]:
