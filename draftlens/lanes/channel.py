@@ -1,4 +1,4 @@
-"""A two-way channel between a process and its child: messages in order, tensors by shared memory."""
+"""A two-way channel between a process and its child; tensors travel by shared memory."""
 
 from __future__ import annotations
 

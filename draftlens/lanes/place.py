@@ -24,17 +24,22 @@ def link_of(drafting: Backbone) -> Link | None:
     """
     if drafting.device.type == "cuda":
         return thread_of(drafting)
-    if drafting.is_spread:
-        return _none("the draft is spread over several devices or offloaded")
-    if drafting.device.type != "cpu":
-        return _none(f"there is no lane for models on {drafting.device.type}")
-    if usable_cores() < 2:
-        return _none("this process may use one core only")
-    try:
-        return process_of(drafting.model)
-    except LaneLostError as error:
-        return _none(str(error))
-
-
-def _none(why: str) -> None:
+    why = _obstacle(drafting)
+    if why is None:
+        try:
+            return process_of(drafting.model)
+        except LaneLostError as error:
+            why = str(error)
     logger.warning("the schedule is serial: %s", why)
+    return None
+
+
+def _obstacle(drafting: Backbone) -> str | None:
+    """Why a model cannot draft in another process; None if it can."""
+    if drafting.is_spread:
+        return "the draft is spread over several devices or offloaded"
+    if drafting.device.type != "cpu":
+        return f"a draft on {drafting.device.type} cannot run beside the target"
+    if usable_cores() < 2:
+        return "this process may use one core only"
+    return None

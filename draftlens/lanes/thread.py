@@ -111,7 +111,8 @@ def _stream_of(device: torch.device) -> AbstractContextManager[Any]:
     """The context of a stream of its own on a GPU."""
     if device.type != "cuda":
         return nullcontext()
-    return torch.cuda.stream(torch.cuda.Stream(device))
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return torch.cuda.stream(stream)
 
 
 _THREADS: weakref.WeakKeyDictionary[Any, DraftThread] = weakref.WeakKeyDictionary()

@@ -12,10 +12,8 @@ from draftlens.draft import ModelDrafter, Pruning
 from draftlens.draft.first_guesses import FirstGuesser, FirstGuesses, delays_of
 from draftlens.draft.records import Tuners, record_of
 from draftlens.draft.tuner import TreeTuner
-from draftlens.lanes.drafter import LaneDrafter
-from draftlens.lanes.pace import DEFAULT_WINDOW, Eager, LockStep, Pace
-from draftlens.lanes.place import link_of
-from draftlens.lanes.reading import Reading
+from draftlens.lanes import Eager, LaneDrafter, LockStep, Pace, Reading, link_of
+from draftlens.lanes.pace import DEFAULT_WINDOW
 from draftlens.methods.base import Models
 from draftlens.models.backbone import Backbone
 from draftlens.models.pair import check_models

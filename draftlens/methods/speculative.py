@@ -8,7 +8,7 @@ from typing import Any
 from draftlens.core.tree import Topology
 from draftlens.decode.plan import Plan
 from draftlens.draft import Disagreement, DraftModelReader, ModelDrafter
-from draftlens.lanes.reading import OwnPrompt
+from draftlens.lanes import OwnPrompt
 from draftlens.methods.base import Models, name_of
 from draftlens.methods.parts import (
     Tree,

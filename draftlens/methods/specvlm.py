@@ -10,7 +10,7 @@ from draftlens.core.tree import Topology
 from draftlens.decode.plan import Plan
 from draftlens.draft import Disagreement, DraftModelReader, ModelDrafter, Pruning, SelfReader
 from draftlens.draft.readers import Reader, check_kv
-from draftlens.lanes.reading import OwnPrompt, Reading, TargetsPrompt
+from draftlens.lanes import OwnPrompt, Reading, TargetsPrompt
 from draftlens.methods.base import Models, name_of
 from draftlens.methods.parts import (
     Tree,
