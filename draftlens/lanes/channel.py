@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 import time
+from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
 from draftlens.lanes.parcels import Parcel, file_of, pack, unpack
@@ -17,6 +20,19 @@ _INLINE = 1 << 16
 _CHUNK = 1 << 16
 
 
+@dataclass
+class _Outgoing:
+    """A message on its way.
+
+    Args:
+        left: bytes that are not sent yet.
+        files: descriptors that go with its first byte.
+    """
+
+    left: bytes
+    files: list[int]
+
+
 class ClosedError(Exception):
     """The other side has gone."""
 
@@ -24,12 +40,16 @@ class ClosedError(Exception):
 class Channel:
     """Messages over a stream socket.
 
+    A message that the other side does not take at once waits here and is sent on by later calls, so
+    that sending never blocks.
+
     Args:
         sock: connected; the channel owns it.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
+        self._outgoing: deque[_Outgoing] = deque()
         self._received = bytearray()
         self._files: list[int] = []
 
@@ -43,39 +63,61 @@ class Channel:
         """The socket's descriptor."""
         return self._socket.fileno()
 
-    def send(self, message: Any, timeout: float | None = None) -> None:
+    def send(self, message: Any) -> None:
         """Send anything that can be pickled.
 
-        Args:
-            message: the object.
-            timeout: seconds until the other side must have taken it; None for any time.
-
         Raises:
-            ClosedError: the other side has gone, or does not take the message in time.
+            ClosedError: the other side has gone.
             TypeError, AttributeError, pickle.PicklingError: the message cannot be pickled. Nothing
                 was sent.
         """
-        self.send_parcel(pack(message), timeout)
+        self.send_parcel(pack(message))
 
-    def send_parcel(self, parcel: Parcel, timeout: float | None = None) -> None:
-        """Send a parcel, which is closed; see `send`."""
+    def send_parcel(self, parcel: Parcel) -> None:
+        """Send a parcel, whose file is closed afterwards; see `send`."""
         files = [] if parcel.file is None else [parcel.file]
         in_line = parcel.pickled
         if len(in_line) > _INLINE:
             files.insert(0, file_of(in_line))
             in_line = b""
         header = _HEADER.pack(len(in_line), not in_line, parcel.file is not None)
+        self._outgoing.append(_Outgoing(header + in_line, files))
+        self.flush()
+
+    def flush(self, timeout: float | None = 0.0) -> None:
+        """Send on what waits.
+
+        Args:
+            timeout: seconds to wait for the other side; 0 for none, None for any time.
+
+        Raises:
+            ClosedError: the other side has gone.
+        """
+        self._socket.settimeout(timeout)
         try:
-            self._socket.settimeout(timeout)
-            if files:
-                sent = socket.send_fds(self._socket, [header], files)
-                header = header[sent:]
-            self._socket.sendall(header + in_line)
+            while self._outgoing:
+                self._send_some(self._outgoing[0])
+        except (TimeoutError, BlockingIOError):
+            return
         except OSError as error:
             raise ClosedError("the other side has gone") from error
-        finally:
-            for file in files:
-                os.close(file)
+
+    def _send_some(self, message: _Outgoing) -> None:
+        if message.files:
+            sent = socket.send_fds(self._socket, [message.left], message.files)
+            _close(message.files)
+        else:
+            sent = self._socket.send(message.left)
+        message.left = message.left[sent:]
+        if not message.left:
+            self._outgoing.popleft()
+
+    def wait(self, timeout: float) -> None:
+        """Wait until something can be received, at most `timeout` seconds."""
+        if timeout > 0:
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN)
+            poll.poll(timeout * 1000)
 
     def receive(self, timeout: float | None) -> Any:
         """The next message.
@@ -93,6 +135,7 @@ class Channel:
                 size, in_file, has_tensors = _HEADER.unpack_from(self._received)
                 if len(self._received) >= _HEADER.size + size:
                     return self._take(size, bool(in_file), bool(has_tensors))
+            self.flush()
             left = None if end is None else max(0.0, end - time.monotonic())
             self._fill(left)
 
@@ -122,6 +165,11 @@ class Channel:
     def close(self) -> None:
         """Close the socket and whatever was received but not taken."""
         self._socket.close()
-        for file in self._files:
-            os.close(file)
-        self._files.clear()
+        _close(self._files)
+        for message in self._outgoing:
+            _close(message.files)
+
+
+def _close(files: list[int]) -> None:
+    while files:
+        os.close(files.pop())

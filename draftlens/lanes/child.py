@@ -6,11 +6,11 @@ import contextlib
 import os
 import signal
 import socket
-from typing import Any
 
 import torch
 
 from draftlens.lanes.channel import Channel, ClosedError
+from draftlens.lanes.shared_model import ModelParts
 from draftlens.lanes.worker import Worker
 from draftlens.models.backbone import Backbone
 
@@ -33,10 +33,11 @@ def main(descriptor: int, threads: int) -> None:
 
 
 def _serve(channel: Channel) -> None:
-    model: Any = channel.receive(None)
-    worker = Worker(Backbone(model), channel.send)
+    parts: ModelParts = channel.receive(None)
+    worker = Worker(Backbone(parts.build()), channel.send)
     channel.send(os.getpid())
     while True:
+        channel.flush(None)
         timeout = 0.0 if worker.can_step else None
         try:
             message = channel.receive(timeout)

@@ -314,6 +314,9 @@ class LaneDrafter:
 
     def _wait_for_guesses(self) -> None:
         """Wait for some guesses in rows that have none, as the pace wants it."""
+        self._take_messages(0.0)
+        if self._num_joins:
+            return  # the lane reads prompts, which may take longer than the whole answer
         wanted = self.pace.guesses_to_wait_for
         rows = [row for row in self._rows if row.is_new and not row.finished]
         self._wait(lambda: all(row.ready >= wanted for row in rows))

@@ -82,26 +82,6 @@ def unpack(parcel: Parcel) -> Any:
     return _Unpickler(io.BytesIO(parcel.pickled), contents).load()
 
 
-def share(module: nn.Module) -> Parcel:
-    """A parcel of a model whose weights this process and every other one then have in common.
-
-    Args:
-        module: on the CPU. Its parameters and buffers move to the memory of the file.
-
-    Raises:
-        TypeError, AttributeError, pickle.PicklingError: the model cannot be pickled.
-    """
-    parcel = pack(module, smallest=1)
-    if parcel.file is None:
-        return parcel
-    duplicate = os.dup(parcel.file)
-    shared: nn.Module = unpack(Parcel(parcel.pickled, duplicate))
-    own = [*module.parameters(), *module.buffers()]
-    for tensor, other in zip(own, [*shared.parameters(), *shared.buffers()], strict=True):
-        tensor.data = other.data
-    return parcel
-
-
 class _Pickler(pickle.Pickler):
     """Leaves large tensors out and notes their places in the file."""
 

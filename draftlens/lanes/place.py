@@ -27,7 +27,8 @@ def link_of(drafting: Backbone) -> Link | None:
     why = _obstacle(drafting)
     if why is None:
         try:
-            return process_of(drafting.model)
+            with drafting.alone():  # its weights may move
+                return process_of(drafting.model)
         except LaneLostError as error:
             why = str(error)
     logger.warning("the schedule is serial: %s", why)

@@ -21,18 +21,13 @@ import psutil
 from draftlens.lanes.channel import Channel, ClosedError
 from draftlens.lanes.link import LaneLostError
 from draftlens.lanes.messages import FromDraft, ToDraft
-from draftlens.lanes.parcels import Parcel, pack, share
+from draftlens.lanes.parcels import pack
+from draftlens.lanes.shared_model import share
 
 logger = logging.getLogger("draftlens")
 
 THREADS = 1
 """Threads of the drafting process."""
-
-SEND_SECONDS = 0.5
-"""Time in which the process must take a message."""
-
-OTHER_READER_SECONDS = 0.001
-"""Time for which a thread waits for another one that reads."""
 
 CHECK_SECONDS = 0.2
 """Time between two looks at a process that is silent."""
@@ -63,15 +58,13 @@ class DraftProcess:
     def __init__(self, model: Any) -> None:
         self._numbers = itertools.count()
         self._inboxes: dict[int, deque[FromDraft]] = {}
-        self._waiting: list[Parcel] = []
-        self._reading = threading.Lock()
-        self._sending = threading.Lock()
+        self._using = threading.Lock()
         self._looked_at = time.monotonic()
         self.lost: str | None = None
         self.is_ready = False
         try:
             parcel = share(model)
-        except (TypeError, AttributeError, pickle.PicklingError) as error:
+        except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
             raise LaneLostError(f"the model cannot be sent to another process: {error}") from error
         self._channel, theirs = Channel.pair()
         try:
@@ -97,26 +90,29 @@ class DraftProcess:
         return number
 
     def send(self, message: ToDraft) -> None:
-        """See `Link.send`. Until the process is ready, messages wait here and not in the socket,
-        whose buffer is small."""
+        """See `Link.send`."""
         if self.lost is not None:
             raise LaneLostError(self.lost)
         parcel = pack(message)
-        with self._sending:
-            if self.is_ready:
-                self._post(parcel)
-            else:
-                self._waiting.append(parcel)
+        try:
+            with self._using:
+                self._channel.send_parcel(parcel)
+        except ClosedError:
+            self._lose(self._how_it_ended())
 
     def receive(self, answer: int, timeout: float) -> list[FromDraft]:
         """See `Link.receive`. Messages for other sessions are kept for them."""
         inbox = self._inboxes[answer]
         end = time.monotonic() + timeout
+        while self._read(0.0):
+            pass
         while not inbox:
             left = end - time.monotonic()
-            if not self._read(max(0.0, left)) and left <= 0:
+            if left <= 0:
                 self._check_now_and_then()
                 return []
+            # Another thread may receive the message for this one.
+            self._read(min(left, CHECK_SECONDS / 10))
         messages = []
         while inbox:
             messages.append(inbox.popleft())
@@ -132,41 +128,25 @@ class DraftProcess:
         self._finalizer()
 
     def _read(self, timeout: float) -> bool:
-        """Receive one message; whether there was one in time. While another thread reads, it may
-        receive the message, so this one looks again soon."""
-        if not self._reading.acquire(timeout=min(timeout, OTHER_READER_SECONDS)):
-            return False
+        """Receive one message; whether there was one in time. Threads wait without the lock, so
+        that none holds up another."""
+        self._channel.wait(timeout)
         try:
-            if self.lost is not None:
-                raise LaneLostError(self.lost)
-            message = self._channel.receive(timeout)
+            with self._using:
+                if self.lost is not None:
+                    raise LaneLostError(self.lost)
+                message = self._channel.receive(0.0)
         except TimeoutError:
             return False
         except ClosedError:
             self._lose(self._how_it_ended())
-        finally:
-            self._reading.release()
         if isinstance(message, int):
-            self._begin()
+            self.is_ready = True
             return True
         inbox = self._inboxes.get(message.answer)
         if inbox is not None:
             inbox.append(message)
         return True
-
-    def _begin(self) -> None:
-        """The process is ready for messages."""
-        with self._sending:
-            for parcel in self._waiting:
-                self._post(parcel)
-            self._waiting.clear()
-            self.is_ready = True
-
-    def _post(self, parcel: Parcel) -> None:
-        try:
-            self._channel.send_parcel(parcel, SEND_SECONDS)
-        except ClosedError:
-            self._lose(self._how_it_ended())
 
     def _check_now_and_then(self) -> None:
         now = time.monotonic()
