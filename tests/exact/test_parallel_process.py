@@ -1,0 +1,236 @@
+"""Parallel decoding with a real process: the tokens stay those of stock `generate`, whatever happens
+to the process."""
+
+from __future__ import annotations
+
+import copy
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import psutil
+import pytest
+from families import FAMILIES, inputs
+from stock import NEW, draft, reference, target
+
+import draftlens
+from draftlens import InputError
+from draftlens.lanes.process import process_of
+
+FAMILY = FAMILIES[0]
+EAGER: Mapping[str, Any] = {"method": "speculative", "schedule": "parallel"}
+LOCKSTEP: Mapping[str, Any] = {**EAGER, "schedule": "lockstep", "num_speculative_tokens": 3}
+PARALLELVLM: Mapping[str, Any] = {"method": "parallelvlm", "prune_ratio": 0.5}
+SELF: Mapping[str, Any] = {**PARALLELVLM, "draft": "self"}
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests run in a process wherever they run."""
+    monkeypatch.setattr("draftlens.lanes.place.usable_cores", lambda: 2)
+
+
+def answer(method: Mapping[str, Any], **options: Any) -> Any:
+    """The result for the richest batch of the family."""
+    return draftlens.generate(
+        target(FAMILY),
+        inputs(FAMILY, FAMILY.richest),
+        draft=None if method.get("draft") == "self" else draft(FAMILY),
+        method=method,
+        max_new_tokens=NEW,
+        **options,
+    )
+
+
+def warm_up(model: Any) -> Any:
+    """The process of a model, once it is ready."""
+    process = process_of(model)
+    number = process.new_answer()
+    for _ in range(1200):
+        if process.is_ready:
+            break
+        process.receive(number, 0.1)
+    assert process.is_ready
+    process.forget(number)
+    return process
+
+
+@pytest.mark.parametrize("method", [EAGER, LOCKSTEP, PARALLELVLM], ids=["eager", "lockstep", "uv"])
+def test_tokens_equal_stock_generate(method: Mapping[str, Any]) -> None:
+    warm_up(draft(FAMILY))
+    for _ in range(3):
+        result = answer(method)
+        assert result.tokens == reference(FAMILY, FAMILY.richest)
+        assert result.stats.lane_lost is None
+    assert result.lossless
+
+
+def test_lockstep_with_a_process_does_the_work_of_every_other_run() -> None:
+    warm_up(draft(FAMILY))
+    works = set()
+    for _ in range(3):
+        stats = answer(LOCKSTEP).stats
+        works.add((stats.passes, stats.drafted, stats.accepted, stats.corrections))
+    assert len(works) == 1
+    assert stats.accepted > 0
+    assert stats.lanes["draft"]["draft"] > 0
+
+
+def test_sampled_tokens_are_those_of_plain_decoding() -> None:
+    warm_up(draft(FAMILY))
+    options = {"do_sample": True, "top_k": 40, "repetition_penalty": 1.1, "seed": [1, 2, 3]}
+    assert answer(EAGER, **options).tokens == answer({"method": "plain"}, **options).tokens
+
+
+def test_the_target_drafts_for_itself_with_one_copy_of_its_weights() -> None:
+    model = target(FAMILY)
+    warm_up(model)
+    assert answer(SELF).tokens == reference(FAMILY, FAMILY.richest)
+    # The weights are in one anonymous file that both processes map.
+    weight = next(model.parameters())
+    here = [entry for entry in psutil.Process().memory_maps(grouped=False) if "memfd" in entry.path]
+    there = psutil.Process(process_of(model).pid).memory_maps(grouped=False)
+    assert any(_holds(entry.addr, weight.data_ptr()) for entry in here)
+    assert any("memfd:draftlens" in entry.path for entry in there)
+
+
+def _holds(address: str, pointer: int) -> bool:
+    start, end = (int(part, 16) for part in address.split("-"))
+    return start <= pointer < end
+
+
+def test_wrong_draft_inputs_raise_as_in_serial() -> None:
+    warm_up(draft(FAMILY))
+    given = inputs(FAMILY, FAMILY.richest)
+    wrong = {"attention_mask": given["attention_mask"]}
+    for method in (EAGER, {"method": "speculative"}):
+        with pytest.raises(InputError, match="input_ids"):
+            draftlens.generate(
+                target(FAMILY), given, draft=draft(FAMILY), draft_inputs=wrong, method=method
+            )
+
+
+def test_processors_that_cannot_be_sent_are_served_serially() -> None:
+    warm_up(draft(FAMILY))
+    plain = answer({"method": "plain"}, prefix_allowed_tokens_fn=lambda row, ids: range(20, 60))
+    result = answer(EAGER, prefix_allowed_tokens_fn=lambda row, ids: range(20, 60))
+    assert result.tokens == plain.tokens
+    assert result.stats.accepted > 0
+    assert not result.stats.lanes
+
+
+@pytest.mark.parametrize("method", [EAGER, LOCKSTEP], ids=["eager", "lockstep"])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("chunks", [0, 1, 20], ids=["prefill", "begin", "midway"])
+def test_a_lost_process_leaves_the_answer_to_plain_decoding(
+    method: Mapping[str, Any], how: signal.Signals, chunks: int
+) -> None:
+    model = copy.deepcopy(draft(FAMILY))
+    process = warm_up(model)
+    stream = draftlens.stream(
+        target(FAMILY),
+        inputs(FAMILY, FAMILY.richest),
+        draft=model,
+        method=method,
+        max_new_tokens=NEW,
+    )
+    for _ in range(chunks):
+        next(stream)
+    os.kill(process.pid, how)
+    began = time.monotonic()
+    result = stream.run()
+    assert result.tokens == reference(FAMILY, FAMILY.richest)
+    assert time.monotonic() - began < 30
+    if method is LOCKSTEP:
+        assert "process" in result.stats.lane_lost
+    # A new answer has a new process.
+    os.kill(process.pid, signal.SIGKILL) if how is signal.SIGSTOP else None
+    again = warm_up(model)
+    assert again.pid != process.pid
+    again.close()
+
+
+def test_a_process_that_is_killed_at_any_moment() -> None:
+    """The answers do not repeat or lose a token."""
+    rng = random.Random(0)
+    model = copy.deepcopy(draft(FAMILY))
+    expected = reference(FAMILY, FAMILY.richest)
+    for _ in range(3):
+        process = warm_up(model)
+        delay = rng.uniform(0.0, 0.5)
+        timer = threading.Timer(delay, process_killer(process.pid))
+        timer.start()
+        for _ in range(3):
+            result = draftlens.generate(
+                target(FAMILY),
+                inputs(FAMILY, FAMILY.richest),
+                draft=model,
+                method=EAGER,
+                max_new_tokens=NEW,
+            )
+            assert result.tokens == expected
+        timer.join()
+    process_of(model).close()
+
+
+def process_killer(pid: int) -> Callable[[], None]:
+    def kill() -> None:
+        os.kill(pid, signal.SIGKILL)
+
+    return kill
+
+
+def test_two_streams_share_a_process() -> None:
+    warm_up(draft(FAMILY))
+    expected = reference(FAMILY, FAMILY.richest)
+    streams = [
+        draftlens.stream(
+            target(FAMILY),
+            inputs(FAMILY, FAMILY.richest),
+            draft=draft(FAMILY),
+            method=EAGER,
+            max_new_tokens=NEW,
+        )
+        for _ in range(2)
+    ]
+    pending = list(streams)
+    while pending:
+        for stream in list(pending):
+            if next(stream, None) is None:
+                pending.remove(stream)
+    assert [stream.result.tokens for stream in streams] == [expected, expected]
+    results: list[Any] = []
+    threads = [threading.Thread(target=lambda: results.append(answer(EAGER))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [result.tokens for result in results] == [expected, expected]
+
+
+def test_streams_that_are_dropped_or_pause_leave_nothing() -> None:
+    process = warm_up(draft(FAMILY))
+    answer(EAGER)
+    descriptors = psutil.Process().num_fds()
+    for chunks in (0, 1, 5, 20):
+        stream = draftlens.stream(
+            target(FAMILY),
+            inputs(FAMILY, FAMILY.richest),
+            draft=draft(FAMILY),
+            method=EAGER,
+            max_new_tokens=NEW,
+        )
+        for _ in range(chunks):
+            next(stream)
+        del stream
+    assert answer(EAGER).tokens == reference(FAMILY, FAMILY.richest)
+    assert psutil.Process().num_fds() <= descriptors + 1
+    # The process blocks where nobody reads.
+    time.sleep(0.3)
+    before = sum(psutil.Process(process.pid).cpu_times()[:2])
+    time.sleep(0.5)
+    assert sum(psutil.Process(process.pid).cpu_times()[:2]) - before < 0.1
