@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+from draftlens.core.errors import ConfigError
+from draftlens.core.timeline import DRAFT, Recorder, Span, Timeline, Track
 
 PHASES = (
     "frames",
@@ -149,10 +152,12 @@ class Lane:
 
     Args:
         phases: seconds by phase; the lane adds to it whenever a phase ends.
+        track: receives the spans of the phases; None to record none.
     """
 
-    def __init__(self, phases: dict[str, float]) -> None:
+    def __init__(self, phases: dict[str, float], track: Track | None = None) -> None:
         self.phases = phases
+        self._track = track
         self._nested_seconds = 0.0  # time of the phases nested in the current one that have ended
 
     @contextmanager
@@ -164,12 +169,27 @@ class Lane:
         start = time.perf_counter()
         outer_nested_seconds = self._nested_seconds
         self._nested_seconds = 0.0
+        if self._track is not None:
+            self._track.enter(name, start)
         try:
             yield
         finally:
-            seconds = time.perf_counter() - start
+            end = time.perf_counter()
+            seconds = end - start
             self.phases[name] += seconds - self._nested_seconds
             self._nested_seconds = outer_nested_seconds + seconds
+            if self._track is not None:
+                self._track.leave(end)
+
+    def annotate(self, phase: str, **fields: Any) -> None:
+        """Change fields of the last span of a phase that has ended, if spans are recorded.
+
+        Args:
+            phase: its name.
+            fields: `tokens`, `accepted` or `outcome` of `core.timeline.Span`.
+        """
+        if self._track is not None:
+            self._track.annotate(phase, **fields)
 
 
 class Clock:
@@ -177,12 +197,29 @@ class Clock:
 
     Args:
         stats: receives the times.
+        record: whether to record when each phase began and ended, for `timeline`.
+
+    Example:
+
+        >>> clock = Clock(Stats(), record=True)
+        >>> with clock.phase("verify"):
+        ...     pass
+        >>> clock.annotate("verify", tokens=5, accepted=3)
+        >>> clock.mark_last()
+        >>> [(span.lane, span.kind, span.accepted) for span in clock.timeline().spans]
+        [('target', 'verify', 3)]
     """
 
-    def __init__(self, stats: Stats) -> None:
+    def __init__(self, stats: Stats, record: bool = False) -> None:
         self.stats = stats
         self.start = time.perf_counter()
-        self._lane = Lane(stats.phases)
+        self._recorder = Recorder() if record else None
+        self._lane = Lane(stats.phases, None if self._recorder is None else self._recorder.own)
+
+    @property
+    def records(self) -> bool:
+        """Whether spans are recorded. Where not, nobody needs to measure spans for it."""
+        return self._recorder is not None
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """Add the time spent inside to `stats.phases[name]`, without that of nested phases.
@@ -196,9 +233,44 @@ class Clock:
         """A lane independent of this clock's own phases, to be used from another thread.
 
         Its seconds are added to `stats.lanes[name]`, which has no entries until a phase has ended.
-        Lanes of the same name add to the same seconds and must not run at the same time.
+        Lanes of the same name add to the same seconds and must not run at the same time. Their
+        spans are recorded under this name.
         """
-        return Lane(self.stats.lanes.setdefault(name, defaultdict(float)))
+        track = None if self._recorder is None else self._recorder.track(name)
+        return Lane(self.stats.lanes.setdefault(name, defaultdict(float)), track)
+
+    def annotate(self, phase: str, **fields: Any) -> None:
+        """See `Lane.annotate`; of this clock's own phases."""
+        self._lane.annotate(phase, **fields)
+
+    def add_spans(self, spans: Iterable[Span]) -> None:
+        """Add spans of a lane that were measured elsewhere, such as in another process, if spans
+        are recorded.
+
+        From then on the clock's own phases of this lane are spans of the target: in them it prunes
+        for the draft, or waits for it.
+
+        Args:
+            spans: in seconds of `time.perf_counter`, which all processes of a machine share on
+                Linux.
+        """
+        if self._recorder is not None:
+            self._recorder.add(spans)
+
+    def timeline(self) -> Timeline:
+        """The spans so far, in seconds since the clock was created.
+
+        A call without a draft has only the target's lane.
+
+        Raises:
+            ConfigError: the clock does not record spans.
+        """
+        if self._recorder is None:
+            raise ConfigError("this clock records no spans: make it with record=True")
+        spans = [span.shifted(-self.start) for span in self._recorder.spans()]
+        if not (self.stats.draft_forwards or self.stats.drafted or self.stats.first_drafted):
+            spans = [span for span in spans if span.lane != DRAFT]
+        return Timeline(tuple(spans), self.stats.ttft, self.stats.e2e)
 
     def mark_first(self) -> None:
         """Record that the first token has been emitted."""

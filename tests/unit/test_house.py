@@ -80,7 +80,15 @@ def test_every_public_name_has_an_example_that_runs() -> None:
             assert runner.run(test).failed == 0, name
 
 
-MODULES = ("core.options", "core.registry", "core.text", "methods.base", "prune.base")
+MODULES = (
+    "core.options",
+    "core.registry",
+    "core.stats",
+    "core.text",
+    "core.timeline",
+    "methods.base",
+    "prune.base",
+)
 
 
 @pytest.mark.parametrize("name", MODULES)
