@@ -55,8 +55,9 @@ SUBTITLE_LENGTH = 40
 """Characters of the longest title and subtitle."""
 TEXT_ASPECT = 0.62
 """Width / height of a digit."""
-DENSE = 5.0
-"""Pixels of a lane for each of its bars below which bars are not hatched."""
+DENSE = 10.0
+"""Pixels of a lane for each of its bars below which bars are neither hatched nor moved to whole
+pixels."""
 EDGE_FROM = 0.12
 """Inches of the narrowest bar of a kind from which bars have edges."""
 LABEL_SIZE = 9.5
@@ -393,7 +394,8 @@ def _mixed(colour: str, other: str, share: float) -> str:
     from matplotlib.colors import to_hex, to_rgb
 
     pairs = zip(to_rgb(colour), to_rgb(other), strict=True)
-    return to_hex([share * ours + (1 - share) * theirs for ours, theirs in pairs])
+    red, green, blue = (share * ours + (1 - share) * theirs for ours, theirs in pairs)
+    return to_hex((red, green, blue))
 
 
 @dataclass(frozen=True)
