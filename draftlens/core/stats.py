@@ -14,10 +14,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Unpack
 
 from draftlens.core.errors import ConfigError
-from draftlens.core.timeline import DRAFT, Recorder, Span, Timeline, Track
+from draftlens.core.timeline import DRAFT, Annotation, Recorder, Span, Timeline, Track
 
 PHASES = (
     "frames",
@@ -181,7 +181,7 @@ class Lane:
             if self._track is not None:
                 self._track.leave(end)
 
-    def annotate(self, phase: str, **fields: Any) -> None:
+    def annotate(self, phase: str, **fields: Unpack[Annotation]) -> None:
         """Change fields of the last span of a phase that has ended, if spans are recorded.
 
         Args:
@@ -239,7 +239,7 @@ class Clock:
         track = None if self._recorder is None else self._recorder.track(name)
         return Lane(self.stats.lanes.setdefault(name, defaultdict(float)), track)
 
-    def annotate(self, phase: str, **fields: Any) -> None:
+    def annotate(self, phase: str, **fields: Unpack[Annotation]) -> None:
         """See `Lane.annotate`; of this clock's own phases."""
         self._lane.annotate(phase, **fields)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from draftlens.core.errors import InputError
 
@@ -98,6 +98,14 @@ class Span:
     def shifted(self, seconds: float) -> Span:
         """The same span, later by some seconds."""
         return replace(self, start=self.start + seconds, end=self.end + seconds)
+
+
+class Annotation(TypedDict, total=False):
+    """Fields of a `Span` that are known only behind its end."""
+
+    tokens: int
+    accepted: int
+    outcome: str
 
 
 @dataclass(frozen=True)
@@ -255,7 +263,7 @@ class Track:
         self._last[phase] = len(self.spans) - 1
         self._since = moment
 
-    def annotate(self, phase: str, **fields: Any) -> None:
+    def annotate(self, phase: str, **fields: Unpack[Annotation]) -> None:
         """Change fields of the last span of a phase that has ended; nothing if there is none."""
         index = self._last.get(phase)
         if index is not None:

@@ -242,7 +242,8 @@ def _chart(trace: Trace) -> str:
     return (
         '<picture class="chart">'
         f'<source media="(prefers-color-scheme: dark)" srcset="{_inline_chart(trace, DARK)}">'
-        f'<img alt="{CAPTION}" src="{_inline_chart(trace, LIGHT)}"></picture>'
+        f'<img alt="{TITLE}" src="{_inline_chart(trace, LIGHT)}"></picture>'
+        f'<p class="note" style="margin: 0 0 14px">{CAPTION}</p>'
     )
 
 

@@ -257,7 +257,7 @@ def test_the_page_has_the_chart_in_both_modes_and_a_table(tmp_path: Path) -> Non
     runs = timelines(3)
     text = page(trace_of(visual_tokens(), timelines=runs))
     assert "Who did what when" in text
-    assert f'alt="{CAPTION}"' in text
+    assert f">{CAPTION}</p>" in text
     pictures = text.split("data:image/png;base64,")[1:]
     assert len(pictures) == 2
     backgrounds = []
