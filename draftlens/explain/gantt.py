@@ -58,6 +58,9 @@ TEXT_ASPECT = 0.62
 DENSE = 10.0
 """Pixels of a lane for each of its bars below which bars are neither hatched nor moved to whole
 pixels."""
+INVISIBLE = 0.1
+"""Pixels of a gap between two such bars up to which they are drawn as one, since the edges of many
+bars would make them paler than they are."""
 EDGE_FROM = 0.12
 """Inches of the narrowest bar of a kind from which bars have edges."""
 LABEL_SIZE = 9.5
@@ -526,6 +529,7 @@ class _Panel:
             gid += f": {DISCARDED}"
         if is_dense:
             style["hatch"] = None
+            spans = joined(spans, INVISIBLE / DPI / self.inches_per_unit / per_second)
         places = [(span.start * per_second, span.seconds * per_second) for span in spans]
         bottom = row.middle - height / 2
         bars = self.axes.broken_barh(places, (bottom, height), zorder=3, gid=gid, **style)
@@ -616,6 +620,17 @@ class _Panel:
             ha="right",
             va="center_baseline",
         )
+
+
+def joined(spans: Sequence[Span], gap: float) -> list[Span]:
+    """Spans of one kind in order, where those that at most `gap` seconds part become one."""
+    result: list[Span] = []
+    for span in spans:
+        if result and span.start - result[-1].end <= gap:
+            result[-1] = replace(result[-1], end=max(span.end, result[-1].end))
+        else:
+            result.append(span)
+    return result
 
 
 def label_of(span: Span) -> str:

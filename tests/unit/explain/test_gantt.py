@@ -15,7 +15,16 @@ from PIL import Image
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.timeline import DISCARDED, KINDS, Span, Timeline
 from draftlens.explain import chart, chart_of, gantt, page
-from draftlens.explain.gantt import CAPTION, COLOURS, DARK, NAMES, Unit, first_rounds, label_of
+from draftlens.explain.gantt import (
+    CAPTION,
+    COLOURS,
+    DARK,
+    NAMES,
+    Unit,
+    first_rounds,
+    joined,
+    label_of,
+)
 from tests.unit.explain.timelines import parallel, plain, serial
 from tests.unit.explain.traces import trace_of, visual_tokens
 
@@ -152,6 +161,18 @@ def test_discarded_work_is_hatched_unless_bars_are_too_narrow() -> None:
     assert not bars(above)[f"{gid}: discarded"].get_hatch()
     colours = [bars(above)[name].get_facecolor()[0].tolist() for name in (gid, f"{gid}: discarded")]
     assert colours[0] != colours[1]
+
+
+def test_many_bars_without_gaps_are_one() -> None:
+    """Only where they are hardly wider than a pixel; others keep their gaps."""
+    above, below = chart({"plain": plain(900), "serial": serial(300)}).axes
+    assert num_bars(above, "plain: target: verify") == 1
+    assert num_bars(below, "plain: target: verify") > 20
+    assert num_bars(above, "serial: target: verify") == 300
+    spans = [Span("target", "verify", *ends) for ends in ((0, 3), (1, 2), (3.1, 4), (6, 7))]
+    places = [(span.start, span.end) for span in joined(spans, 0.2)]
+    assert places == [(0, 4), (6, 7)]
+    assert joined(spans[2:], 0.2) == spans[2:]
 
 
 def test_idle_shares_stand_at_the_right() -> None:
