@@ -86,6 +86,7 @@ MODULES = (
     "core.stats",
     "core.text",
     "core.timeline",
+    "explain.gantt",
     "methods.base",
     "prune.base",
 )
