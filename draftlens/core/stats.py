@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Unpack
@@ -65,8 +65,8 @@ class Stats:
         ttft: seconds from the call to the first token.
         target_cache_bytes: bytes of keys and values allocated for the target by the end.
         draft_cache_bytes: bytes of keys and values allocated for the draft by the end.
-        lanes: seconds by phase of each further lane (`Clock.lane`), by the name of the lane. Lanes
-            run at the same time as `phases`, so that all seconds together may exceed `e2e`.
+        lanes: seconds by phase of each further lane (`Clock.lane`), or by kind of its spans
+            (`Clock.add_spans`), by the name of the lane. Lanes run at the same time as `phases`, so that all seconds together may exceed `e2e`.
     """
 
     emitted: int = 0
@@ -243,17 +243,20 @@ class Clock:
         """See `Lane.annotate`; of this clock's own phases."""
         self._lane.annotate(phase, **fields)
 
-    def add_spans(self, spans: Iterable[Span]) -> None:
-        """Add spans of a lane that were measured elsewhere, such as in another process, if spans
-        are recorded.
+    def add_spans(self, spans: Sequence[Span]) -> None:
+        """Add spans of a lane that were measured elsewhere, such as in another process.
 
-        From then on the clock's own phases of this lane are spans of the target: in them it prunes
-        for the draft, or waits for it.
+        Their seconds are added to `stats.lanes`, by lane and kind. In the timeline, the clock's own
+        phases of this lane are then spans of the target: in them it prunes for the draft, or waits
+        for it.
 
         Args:
             spans: in seconds of `time.perf_counter`, which all processes of a machine share on
                 Linux.
         """
+        for span in spans:
+            phases = self.stats.lanes.setdefault(span.lane, defaultdict(float))
+            phases[span.kind] += span.seconds
         if self._recorder is not None:
             self._recorder.add(spans)
 

@@ -120,6 +120,7 @@ def test_lanes_of_other_threads_and_added_spans(monkeypatch: pytest.MonkeyPatch)
         ("target", "wait", 5.0, 6.0),
     ]
     assert clock.timeline().discarded == {"target": 0.0, "draft": 1.0, "helper": 0.0}
+    assert clock.stats.lanes["draft"] == {"draft": 1.0}
 
 
 def test_a_call_without_a_draft_has_one_lane(monkeypatch: pytest.MonkeyPatch) -> None:
