@@ -66,7 +66,8 @@ class Stats:
         target_cache_bytes: bytes of keys and values allocated for the target by the end.
         draft_cache_bytes: bytes of keys and values allocated for the draft by the end.
         lanes: seconds by phase of each further lane (`Clock.lane`), or by kind of its spans
-            (`Clock.add_spans`), by the name of the lane. Lanes run at the same time as `phases`, so that all seconds together may exceed `e2e`.
+            (`Clock.add_spans`), by the name of the lane. Lanes run at the same time as `phases`, so
+            that all seconds together may exceed `e2e`.
     """
 
     emitted: int = 0
