@@ -234,8 +234,9 @@ def trace(
 def pruning_method(method: MethodLike) -> Method:
     """Return the method with a name, or from a dict or a dataclass.
 
-    EAGLE's tree takes the place of the automatic one, whose choices depend on measured times, so
-    that the page shows which guesses were right and is the same every time.
+    With the serial schedule, EAGLE's tree takes the place of the automatic one, whose choices
+    depend on measured times, so that the page shows which guesses were right and is the same every
+    time. What other schedules do depends on measured times anyway.
 
     Raises:
         ConfigError: there is no such method, or it does not prune visual tokens.
@@ -246,7 +247,7 @@ def pruning_method(method: MethodLike) -> Method:
             f"explain shows which visual tokens a draft keeps, but method {name_of(resolved)!r} "
             "keeps all of them: use method specvlm"
         )
-    if to_dict(resolved).get("tree") == "auto":
+    if to_dict(resolved).get("tree") == "auto" and _schedule(resolved) == SERIAL:
         return with_option(resolved, "tree", "eagle")
     return resolved
 

@@ -17,8 +17,9 @@ import draftlens
 from draftlens.core.result import Chunk
 from draftlens.core.timeline import DISCARDED, Span
 from draftlens.decode import SCHEDULES, Session, decode
-from draftlens.explain import chart_of, trace
+from draftlens.explain import chart_of, pruning_method, trace
 from draftlens.media.conversation import ask, read
+from draftlens.methods import to_dict
 from tests.e2e.conftest import CLIPS
 
 CLIP = min(CLIPS.glob("*.mp4"))
@@ -189,6 +190,9 @@ def test_another_schedule_is_drawn_below_the_serial_one(
     monkeypatch.setitem(SCHEDULES._loaded, "parallel", Elsewhere())
     chat = read(ask("Describe the video.", video=CLIP), 2)
     method = {"method": "specvlm", "schedule": "parallel", "num_speculative_tokens": 2}
+    chosen = pruning_method({"method": "specvlm", "schedule": "parallel"})
+    assert to_dict(chosen)["tree"] == "auto"
+    assert to_dict(pruning_method("specvlm"))["tree"] == "eagle"
     answer = trace(engine, chat, "clip", method=method, compare=False, max_new_tokens=12)
     assert list(answer.timelines) == ["serial", "parallel"]
     assert answer.method["schedule"] == "parallel"
