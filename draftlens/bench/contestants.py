@@ -66,6 +66,7 @@ class Answer:
         prompt_tokens: length of the target's prompt.
         counters: `COUNTERS` by name; empty for the library's own generation.
         cache_bytes: bytes of both models' keys and values; None if they are not accessible.
+        workers: ids of other processes that took part (`Plan.processes`); they are not stored.
     """
 
     tokens: list[int]
@@ -75,6 +76,7 @@ class Answer:
     prompt_tokens: int
     counters: dict[str, int] = field(default_factory=dict)
     cache_bytes: int | None = None
+    workers: tuple[int, ...] = ()
 
 
 class Way(Protocol):
@@ -147,6 +149,7 @@ class Ours:
             prompt_tokens=int(inputs.target["input_ids"].shape[1]),
             counters={name: getattr(stats, name) for name in COUNTERS},
             cache_bytes=stats.target_cache_bytes + stats.draft_cache_bytes,
+            workers=tuple(stream.plan.processes()),
         )
 
 

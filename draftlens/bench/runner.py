@@ -253,17 +253,18 @@ def _measure_block(
 
 def _measure(plan: Plan, cell: Cell, read_clip: Reader, peak: Peak) -> Measurement:
     gc.collect()  # so that garbage of earlier answers is not collected during this one
-    start_bytes = peak.start()
+    peak.start()
     answer = cell.contestant.way.answer(plan.engine, read_clip, plan.options.max_new_tokens)
-    peak_bytes = peak.stop()
+    usage = peak.stop(answer.workers)
+    figures = {name: value for name, value in vars(answer).items() if name != "workers"}
     return Measurement(
         clip=cell.clip.name,
         group=cell.clip.group,
         method=cell.contestant.name,
         repeat=cell.repeat,
-        peak_bytes=peak_bytes,
-        start_bytes=start_bytes,
-        **vars(answer),
+        peak_bytes=usage.peak,
+        start_bytes=usage.start,
+        **figures,
     )
 
 

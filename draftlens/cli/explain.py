@@ -1,4 +1,5 @@
-"""`draftlens explain`: the visual tokens kept for the draft, as a contact sheet and a page."""
+"""`draftlens explain`: the visual tokens kept for the draft, as a contact sheet and a page, and who
+did what when, as a chart."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def explain(
     prompt: opt.MediaPrompt = "",
     max_new_tokens: opt.MaxNewTokens = 320,
     out: Annotated[
-        Path, typer.Option(help="Folder for the contact sheet (PNG) and the page (HTML).")
+        Path,
+        typer.Option(help="Folder for the contact sheet and the chart (PNG) and the page (HTML)."),
     ] = Path("explain"),
     compare: Annotated[
         bool,
@@ -62,13 +64,15 @@ def explain(
     limits: opt.MediaLimits = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Show which visual tokens are kept for the draft.
+    """Show which visual tokens are kept for the draft, and who did what when.
 
-    Writes a contact sheet and an HTML page. Both show the kept parts of each frame and what the
-    pruner ranks them by, or else the attention of the target; the page also shows which tokens of
-    the answer the draft supplied.
+    Writes a contact sheet, a chart and an HTML page. Sheet and page show the kept parts of each
+    frame and what the pruner ranks them by, or else the attention of the target; the page also
+    shows which tokens of the answer the draft supplied. The chart shows what target and draft did
+    at each moment.
     """
     from draftlens.explain import pruning_method, trace  # takes a second to import
+    from draftlens.explain.gantt import NEEDS_MATPLOTLIB, has_matplotlib
 
     decoding = pruning_method(opt.parse_method(method, speculative_config))
     outputs = outputs_of(media, images, out)
@@ -89,10 +93,12 @@ def explain(
     with spinner("drawing", as_json):
         write(answer, outputs)
     if as_json:
-        files = {"sheet": str(outputs.sheet), "page": str(outputs.page)}
+        chart = str(outputs.chart) if has_matplotlib() else None
+        files = {"sheet": str(outputs.sheet), "chart": chart, "page": str(outputs.page)}
         print_json({**files, **answer.to_dict()})
         return
-    for line in (*summary(answer), str(outputs.sheet), str(outputs.page)):
+    chart_line = str(outputs.chart) if has_matplotlib() else NEEDS_MATPLOTLIB
+    for line in (*summary(answer), str(outputs.sheet), chart_line, str(outputs.page)):
         console.print(line, markup=False, soft_wrap=True)
 
 
@@ -103,11 +109,13 @@ class Outputs:
     Args:
         title: name of the media.
         sheet: path of the contact sheet.
+        chart: path of the chart.
         page: path of the page.
     """
 
     title: str
     sheet: Path
+    chart: Path
     page: Path
 
 
@@ -124,31 +132,37 @@ def outputs_of(media: list[Path], images: bool, out: Path) -> Outputs:
     if len(media) > 1:
         title += f" and {len(media) - 1} more"
         stem += f"-and-{len(media) - 1}-more"
-    outputs = Outputs(title, out / f"{stem}.png", out / f"{stem}.html")
-    written = {outputs.sheet.resolve(), outputs.page.resolve()}
+    outputs = Outputs(
+        title, out / f"{stem}.png", out / f"{stem}-timeline.png", out / f"{stem}.html"
+    )
+    written = {path.resolve() for path in (outputs.sheet, outputs.chart, outputs.page)}
     for file in media:
         if file.resolve() in written:
             raise InputError(
-                f"the contact sheet or the page would be written over {file}: name another folder "
-                f"with --out"
+                f"a picture or the page would be written over {file}: name another folder with "
+                f"--out"
             )
     return outputs
 
 
 def write(trace: Trace, outputs: Outputs) -> None:
-    """Draw and write the contact sheet and the page.
+    """Draw and write the contact sheet, the page and, if matplotlib is installed, the chart.
 
     Raises:
         ConfigError: a file cannot be written.
     """
-    from draftlens.explain import page, sheet
+    from draftlens.explain import chart_of, page, sheet
+    from draftlens.explain.gantt import has_matplotlib
 
     try:
         sheet(trace).save(outputs.sheet, optimize=True)
+        if has_matplotlib():
+            chart_of(trace).savefig(outputs.chart)
         outputs.page.write_text(page(trace), encoding="utf-8")
     except OSError as error:
         reason = error.strerror or error
-        raise ConfigError(f"cannot write {outputs.sheet} and {outputs.page}: {reason}") from error
+        files = f"{outputs.sheet}, {outputs.chart} and {outputs.page}"
+        raise ConfigError(f"cannot write {files}: {reason}") from error
 
 
 def summary(trace: Trace) -> list[str]:

@@ -14,9 +14,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Unpack
 
-from draftlens.core.timeline import Span
+from draftlens.core.errors import ConfigError
+from draftlens.core.timeline import DRAFT, Annotation, Recorder, Span, Timeline, Track
 
 PHASES = (
     "frames",
@@ -68,8 +69,9 @@ class Stats:
         ttft: seconds from the call to the first token.
         target_cache_bytes: bytes of keys and values allocated for the target by the end.
         draft_cache_bytes: bytes of keys and values allocated for the draft by the end.
-        lanes: seconds by phase of each further lane (`Clock.lane`), by the name of the lane. Lanes
-            run at the same time as `phases`, so that all seconds together may exceed `e2e`.
+        lanes: seconds by phase of each further lane (`Clock.lane`), or by kind of its spans
+            (`Clock.add_spans`), by the name of the lane. Lanes run at the same time as `phases`, so
+            that all seconds together may exceed `e2e`.
     """
 
     emitted: int = 0
@@ -167,10 +169,12 @@ class Lane:
 
     Args:
         phases: seconds by phase; the lane adds to it whenever a phase ends.
+        track: receives the spans of the phases; None to record none.
     """
 
-    def __init__(self, phases: dict[str, float]) -> None:
+    def __init__(self, phases: dict[str, float], track: Track | None = None) -> None:
         self.phases = phases
+        self._track = track
         self._nested_seconds = 0.0  # time of the phases nested in the current one that have ended
 
     @contextmanager
@@ -182,12 +186,27 @@ class Lane:
         start = time.perf_counter()
         outer_nested_seconds = self._nested_seconds
         self._nested_seconds = 0.0
+        if self._track is not None:
+            self._track.enter(name, start)
         try:
             yield
         finally:
-            seconds = time.perf_counter() - start
+            end = time.perf_counter()
+            seconds = end - start
             self.phases[name] += seconds - self._nested_seconds
             self._nested_seconds = outer_nested_seconds + seconds
+            if self._track is not None:
+                self._track.leave(end)
+
+    def annotate(self, phase: str, **fields: Unpack[Annotation]) -> None:
+        """Change fields of the last span of a phase that has ended, if spans are recorded.
+
+        Args:
+            phase: its name.
+            fields: `tokens`, `accepted` or `outcome` of `core.timeline.Span`.
+        """
+        if self._track is not None:
+            self._track.annotate(phase, **fields)
 
 
 class Clock:
@@ -195,12 +214,29 @@ class Clock:
 
     Args:
         stats: receives the times.
+        record: whether to record when each phase began and ended, for `timeline`.
+
+    Example:
+
+        >>> clock = Clock(Stats(), record=True)
+        >>> with clock.phase("verify"):
+        ...     pass
+        >>> clock.annotate("verify", tokens=5, accepted=3)
+        >>> clock.mark_last()
+        >>> [(span.lane, span.kind, span.accepted) for span in clock.timeline().spans]
+        [('target', 'verify', 3)]
     """
 
-    def __init__(self, stats: Stats) -> None:
+    def __init__(self, stats: Stats, record: bool = False) -> None:
         self.stats = stats
         self.start = time.perf_counter()
-        self._lane = Lane(stats.phases)
+        self._recorder = Recorder() if record else None
+        self._lane = Lane(stats.phases, None if self._recorder is None else self._recorder.own)
+
+    @property
+    def records(self) -> bool:
+        """Whether spans are recorded. Where not, nobody needs to measure spans for it."""
+        return self._recorder is not None
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """Add the time spent inside to `stats.phases[name]`, without that of nested phases.
@@ -214,15 +250,47 @@ class Clock:
         """A lane independent of this clock's own phases, to be used from another thread.
 
         Its seconds are added to `stats.lanes[name]`, which has no entries until a phase has ended.
-        Lanes of the same name add to the same seconds and must not run at the same time.
+        Lanes of the same name add to the same seconds and must not run at the same time. Their
+        spans are recorded under this name.
         """
-        return Lane(self.stats.lanes.setdefault(name, defaultdict(float)))
+        track = None if self._recorder is None else self._recorder.track(name)
+        return Lane(self.stats.lanes.setdefault(name, defaultdict(float)), track)
+
+    def annotate(self, phase: str, **fields: Unpack[Annotation]) -> None:
+        """See `Lane.annotate`; of this clock's own phases."""
+        self._lane.annotate(phase, **fields)
 
     def add_spans(self, spans: Sequence[Span]) -> None:
-        """Add the time of spans of other lanes to `stats.lanes`."""
+        """Add spans of a lane that were measured elsewhere, such as in another process.
+
+        Their seconds are added to `stats.lanes`, by lane and kind. In the timeline, the clock's own
+        phases of this lane are then spans of the target: in them it prunes for the draft, or waits
+        for it.
+
+        Args:
+            spans: in seconds of `time.perf_counter`, which all processes of a machine share on
+                Linux.
+        """
         for span in spans:
             phases = self.stats.lanes.setdefault(span.lane, defaultdict(float))
-            phases[span.kind] += span.end - span.start
+            phases[span.kind] += span.seconds
+        if self._recorder is not None:
+            self._recorder.add(spans)
+
+    def timeline(self) -> Timeline:
+        """The spans so far, in seconds since the clock was created.
+
+        A call without a draft has only the target's lane.
+
+        Raises:
+            ConfigError: the clock does not record spans.
+        """
+        if self._recorder is None:
+            raise ConfigError("this clock records no spans: make it with record=True")
+        spans = [span.shifted(-self.start) for span in self._recorder.spans()]
+        if not (self.stats.draft_forwards or self.stats.drafted or self.stats.first_drafted):
+            spans = [span for span in spans if span.lane != DRAFT]
+        return Timeline(tuple(spans), self.stats.ttft, self.stats.e2e)
 
     def mark_first(self) -> None:
         """Record that the first token has been emitted."""

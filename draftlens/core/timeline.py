@@ -1,20 +1,75 @@
-"""What each lane of a call did when."""
+"""Who did what when: the spans of one call, by lane and kind.
+
+A lane is one of the models at work. In a serial answer one thread runs both lanes in turn; in a
+parallel one the draft's lane has a thread or a process of its own, whose spans are merged. All
+processes of a machine read the same `time.perf_counter` on Linux (CLOCK_MONOTONIC), so their spans
+share one axis.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypedDict, Unpack
+
+from draftlens.core.errors import InputError
+
+TARGET = "target"
+"""The lane of the model that decides."""
+DRAFT = "draft"
+"""The lane of whatever drafts."""
+
+WAIT = "wait"
+"""The kind of spans in which a lane waits for the other one; they count as idle."""
+KINDS = ("frames", "vision", "prefill", "prune", "draft", "verify", "rollback", WAIT)
+"""The kinds of spans, in the order of an answer."""
+
+DISCARDED = "discarded"
+"""The outcome of a span whose guesses were all thrown away."""
+OUTCOMES = ("", DISCARDED)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the time of a phase is drawn.
+
+    Args:
+        lane: whose time it is.
+        kind: one of `KINDS`.
+    """
+
+    lane: str
+    kind: str
+
+
+PLACES = {
+    "frames": Place(TARGET, "frames"),
+    "vision": Place(TARGET, "vision"),
+    "target_prefill": Place(TARGET, "prefill"),
+    "prune": Place(DRAFT, "prune"),
+    "draft_prefill": Place(DRAFT, "prefill"),
+    "draft": Place(DRAFT, "draft"),
+    "verify": Place(TARGET, "verify"),
+    "rollback": Place(TARGET, "rollback"),
+}
+"""The place of each phase (`core.stats.PHASES`) in a serial answer."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of time of one lane.
+    """A stretch of time in which a lane did one thing.
 
     Args:
-        lane: `target` or `draft`.
-        kind: what it did, such as `verify`.
-        start, end: seconds of `time.perf_counter`, which all processes of a machine share.
-        tokens: number of tokens that it was about.
-        outcome: what became of them.
+        lane: `TARGET`, `DRAFT` or the name of a further lane.
+        kind: one of `KINDS`.
+        start, end: seconds of `time.perf_counter`, or since the start of the call in a `Timeline`.
+        tokens: for `"draft"` the guesses that were made, for `"verify"` those that were checked,
+            of all running rows together; 0 where it is not counted.
+        outcome: `DISCARDED` if none of the span's guesses was used, else empty.
+        accepted: for `"verify"` the guesses that were right.
+
+    Raises:
+        InputError: the kind or outcome is unknown, or the span ends before it starts.
     """
 
     lane: str
@@ -23,3 +78,238 @@ class Span:
     end: float
     tokens: int = 0
     outcome: str = ""
+    accepted: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InputError(f"unknown kind of span {self.kind!r}; known: {', '.join(KINDS)}")
+        if self.outcome not in OUTCOMES:
+            raise InputError(
+                f"the outcome of a span is empty or {DISCARDED!r}, not {self.outcome!r}"
+            )
+        if not self.end >= self.start:
+            raise InputError(f"a span cannot end at {self.end} if it starts at {self.start}")
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return self.end - self.start
+
+    def shifted(self, seconds: float) -> Span:
+        """The same span, later by some seconds."""
+        return replace(self, start=self.start + seconds, end=self.end + seconds)
+
+
+class Annotation(TypedDict, total=False):
+    """Fields of a `Span` that are known only behind its end."""
+
+    tokens: int
+    accepted: int
+    outcome: str
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The spans of one call, in seconds since the call.
+
+    Args:
+        spans: sorted by start when the timeline is made. Spans of one lane do not overlap, unless
+            the lane reported them so.
+        first_token: when the first token was emitted.
+        end: when the last token was emitted.
+
+    Example:
+
+        >>> spans = (Span("draft", "draft", 0.0, 1.0, 3), Span("target", "verify", 1.0, 4.0, 3))
+        >>> timeline = Timeline(spans, first_token=0.0, end=4.0)
+        >>> timeline.lanes
+        ('target', 'draft')
+        >>> timeline.idle("draft"), timeline.idle_share("target")
+        (3.0, 0.25)
+        >>> Timeline.from_dict(timeline.to_dict()) == timeline
+        True
+    """
+
+    spans: tuple[Span, ...]
+    first_token: float = 0.0
+    end: float = 0.0
+
+    def __post_init__(self) -> None:
+        in_order = sorted(self.spans, key=lambda span: (span.start, span.end))
+        object.__setattr__(self, "spans", tuple(in_order))
+
+    @property
+    def lanes(self) -> tuple[str, ...]:
+        """The lanes with spans: the target, the draft, and others by name."""
+        found = {span.lane for span in self.spans}
+        known = [lane for lane in (TARGET, DRAFT) if lane in found]
+        return (*known, *sorted(found - {TARGET, DRAFT}))
+
+    def of(self, lane: str) -> tuple[Span, ...]:
+        """The spans of a lane, in order."""
+        return tuple(span for span in self.spans if span.lane == lane)
+
+    @property
+    def rounds(self) -> tuple[Span, ...]:
+        """The verification passes, in order."""
+        return tuple(span for span in self.spans if span.kind == "verify")
+
+    @property
+    def seconds(self) -> dict[str, dict[str, float]]:
+        """Seconds by lane and kind, in the order of `lanes` and `KINDS`."""
+        sums: dict[str, dict[str, float]] = {}
+        for lane in self.lanes:
+            spans = self.of(lane)
+            by_kind = {kind: [s.seconds for s in spans if s.kind == kind] for kind in KINDS}
+            sums[lane] = {kind: sum(lengths) for kind, lengths in by_kind.items() if lengths}
+        return sums
+
+    @property
+    def discarded(self) -> dict[str, float]:
+        """Seconds by lane in which only guesses were made that were thrown away."""
+        sums = dict.fromkeys(self.lanes, 0.0)
+        for span in self.spans:
+            if span.outcome == DISCARDED:
+                sums[span.lane] += span.seconds
+        return sums
+
+    def idle(self, lane: str, start: float = 0.0, end: float | None = None) -> float:
+        """Seconds in which a lane does nothing, or waits, between two moments.
+
+        Args:
+            lane: a lane without spans is always idle.
+            start, end: in seconds since the call; by default the whole call.
+        """
+        last = self.end if end is None else end
+        idle = 0.0
+        busy_until = start
+        for span in self.of(lane):
+            if span.kind == WAIT:
+                continue
+            idle += max(0.0, min(span.start, last) - busy_until)
+            busy_until = max(busy_until, span.end)
+        return idle + max(0.0, last - busy_until)
+
+    def idle_share(self, lane: str, start: float = 0.0, end: float | None = None) -> float:
+        """The same as a share of the time between the two moments, 0 to 1."""
+        last = self.end if end is None else end
+        length = last - start
+        return self.idle(lane, start, last) / length if length > 0 else 0.0
+
+    def merged(self, spans: Iterable[Span]) -> Timeline:
+        """The same call with further spans, in seconds since the call."""
+        return replace(self, spans=(*self.spans, *spans))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: the arguments, and `seconds`, `discarded` and `idle` (the share of
+        each lane) for readers."""
+        return {
+            "first_token": self.first_token,
+            "end": self.end,
+            "seconds": self.seconds,
+            "discarded": self.discarded,
+            "idle": {lane: self.idle_share(lane) for lane in self.lanes},
+            "spans": [asdict(span) for span in self.spans],
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Timeline:
+        """The timeline of `to_dict`.
+
+        Raises:
+            InputError: a value is missing or makes no sense.
+        """
+        try:
+            spans = tuple(Span(**span) for span in values["spans"])
+            return cls(spans, float(values["first_token"]), float(values["end"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"these are not the values of a timeline: {error!r}") from error
+
+
+@dataclass
+class Track:
+    """Makes spans of nested phases, which end in the reverse order in which they began.
+
+    The span of an outer phase is split around those inside, so spans never overlap. A track must
+    be used by one thread at a time.
+
+    Args:
+        lane: whose spans these are; None if the phases decide (`PLACES`).
+    """
+
+    lane: str | None = None
+    spans: list[Span] = field(default_factory=list)
+    _open: list[str] = field(default_factory=list)
+    _since: float = 0.0
+    _last: dict[str, int] = field(default_factory=dict)  # index of the last span of each phase
+
+    def enter(self, phase: str, moment: float) -> None:
+        """A phase begins inside those that are open.
+
+        Raises:
+            KeyError: the phase has no place.
+        """
+        if phase not in PLACES:
+            raise KeyError(phase)
+        if self._open and moment > self._since:
+            self._add(self._open[-1], moment)
+        self._open.append(phase)
+        self._since = moment
+
+    def leave(self, moment: float) -> None:
+        """The innermost phase ends."""
+        phase = self._open.pop()
+        self._add(phase, moment)
+        self._last[phase] = len(self.spans) - 1
+        self._since = moment
+
+    def annotate(self, phase: str, **fields: Unpack[Annotation]) -> None:
+        """Change fields of the last span of a phase that has ended; nothing if there is none."""
+        index = self._last.get(phase)
+        if index is not None:
+            self.spans[index] = replace(self.spans[index], **fields)
+
+    def _add(self, phase: str, moment: float) -> None:
+        place = PLACES[phase]
+        lane = place.lane if self.lane is None else self.lane
+        self.spans.append(Span(lane, place.kind, self._since, moment))
+
+
+class Recorder:
+    """The spans of a clock: those of its own thread, of its further lanes, and added ones."""
+
+    def __init__(self) -> None:
+        self.own = Track()
+        self._further: list[Track] = []
+        self._added: list[Span] = []
+
+    def track(self, lane: str) -> Track:
+        """A track of another thread."""
+        track = Track(lane)
+        self._further.append(track)
+        return track
+
+    def add(self, spans: Iterable[Span]) -> None:
+        """Add spans that were measured elsewhere, in seconds of `time.perf_counter`."""
+        self._added.extend(spans)
+
+    def spans(self) -> list[Span]:
+        """All spans so far, in seconds of `time.perf_counter`.
+
+        If another lane reports its own spans, then what the clock's thread does in phases of that
+        lane is the target's time: it prunes for the draft, or waits for it.
+        """
+        elsewhere = list(self._added)
+        for track in self._further:
+            elsewhere += track.spans
+        lanes = {span.lane for span in elsewhere}
+        own = [_as_the_targets(span) if span.lane in lanes else span for span in self.own.spans]
+        return own + elsewhere
+
+
+def _as_the_targets(span: Span) -> Span:
+    """A span of the target's thread in a phase of the draft, where the draft is elsewhere."""
+    if span.lane == TARGET:
+        return span
+    kind = span.kind if span.kind == "prune" else WAIT
+    return Span(TARGET, kind, span.start, span.end)

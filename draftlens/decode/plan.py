@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from draftlens.core.errors import ConfigError
@@ -40,6 +40,11 @@ def make_schedule(name: str) -> Schedule:
     return schedule
 
 
+def no_processes() -> Sequence[int]:
+    """The other processes of a plan that runs in this one."""
+    return ()
+
+
 @dataclass(frozen=True)
 class Plan:
     """How one session answers.
@@ -57,6 +62,8 @@ class Plan:
         uses_draft: whether the method needs the draft model and its inputs.
         timed: the models whose costs the choices of the drafter follow from
             (`models.known_costs.calibrate`); empty if it does not choose.
+        processes: the ids of other processes that take part in the answer, as far as they have been
+            started, so that their memory can be measured.
     """
 
     drafter: Drafter
@@ -69,3 +76,4 @@ class Plan:
     approximate: tuple[str, ...] = ()
     uses_draft: bool = False
     timed: tuple[Backbone, ...] = ()
+    processes: Callable[[], Sequence[int]] = no_processes

@@ -18,6 +18,7 @@ from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.readings import NO_READINGS, Readings, ReadingSpec
 from draftlens.core.result import Chunk
 from draftlens.core.stats import Clock, Stats
+from draftlens.core.timeline import DISCARDED
 from draftlens.core.tree import EMPTY, ROOT, Topology
 from draftlens.draft.base import Drafter, DraftLane, TargetContext
 from draftlens.draft.cached_model import replace_by_last, without_row
@@ -108,6 +109,7 @@ class Session:
         self._num_added = 0
         self._next_position: Tensor | None = None
         self._base: list[int] = []
+        self._num_checked = 0
         self._batch = Batch(())
 
     @property
@@ -480,17 +482,27 @@ class Session:
 
     def _count_drafted(self, tree: DraftTree) -> None:
         self.stats.target_forwards += 1
+        drafted = 0
         for sequence, topology in zip(self.sequences, tree.topologies, strict=True):
             if not sequence.finished:
                 self.stats.passes += 1
-                self.stats.drafted += len(topology)
+                drafted += len(topology)
+        self.stats.drafted += drafted
+        self._num_checked = drafted
+        self.clock.annotate("draft", tokens=drafted)
+        self.clock.annotate("verify", tokens=drafted)
 
     def _count_accepted(self, verdict: Verdict, emissions: Seq[Emission]) -> None:
+        total = 0
         for path, emission in zip(verdict.paths, emissions, strict=True):
             if emission.count:
                 accepted = min(emission.count, len(path))
-                self.stats.accepted += accepted
+                total += accepted
                 self.stats.accepted_by_depth[accepted] += 1
+        self.stats.accepted += total
+        self.clock.annotate("verify", accepted=total)
+        if self._num_checked and not total:
+            self.clock.annotate("draft", outcome=DISCARDED)
 
     def _count_pruned(self, visual: int, kept: int) -> None:
         self.stats.visual += visual

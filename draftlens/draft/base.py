@@ -77,7 +77,8 @@ class Drafter(Protocol):
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of the drafter's keys and values, for the statistics."""
+        """Bytes of the drafter's keys and values, in whichever process they are, for the
+        statistics. It may be asked at any time, also behind the end of an answer."""
         ...
 
     def encode(self, inputs: Mapping[str, Any]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -13,9 +13,21 @@ from typing import Any
 from PIL import Image
 
 from draftlens.core.stats import DEFINITIONS, Stats
+from draftlens.core.timeline import KINDS, Timeline
 from draftlens.explain import paint
 from draftlens.explain.charts import PHASE_COLOURS, rounds_chart, shares_chart
 from draftlens.explain.contact_sheet import subtitle
+from draftlens.explain.gantt import (
+    CAPTION,
+    DARK,
+    LIGHT,
+    NAMES,
+    NEEDS_MATPLOTLIB,
+    TITLE,
+    Theme,
+    chart_of,
+    has_matplotlib,
+)
 from draftlens.explain.layout import fit_inside
 from draftlens.explain.tracing import PlainRun, Speedup, Trace
 from draftlens.explain.views import View, clamp_aspect, view_noun
@@ -32,6 +44,7 @@ MAX_HEIGHT = 1200
 _VIEW_SIZES = ((16, 640, 250), (64, 400, 180))
 """Largest number of views, pixels of a picture's longer side, and width of a column."""
 _SMALLEST_VIEW_SIZE = (256, 130)
+IDLE_COLUMNS = ("idle", "idle before the first token", "idle behind the first token")
 
 
 def page(trace: Trace) -> str:
@@ -39,7 +52,7 @@ def page(trace: Trace) -> str:
     folder = files("draftlens.explain")
     style = folder.joinpath("page.css").read_text(encoding="utf-8")
     script = folder.joinpath("page.js").read_text(encoding="utf-8")
-    sections = (_head, _views, _answer, _rounds, _time, _settings)
+    sections = (_head, _views, _answer, _rounds, _timelines, _time, _settings)
     body = "\n".join(section(trace) for section in sections)
     data = _json("trace", trace.to_dict()) + "\n" + _json("look", _colours(trace))
     title = f"{escape(trace.title)}: visual tokens kept for the draft"
@@ -213,6 +226,70 @@ def _rounds(trace: Trace) -> str:
         f'<section><div class="line"><h2>Tokens of each round</h2>{keys}</div>'
         f'<div class="panel">{rounds_chart(trace.rounds)}</div></section>'
     )
+
+
+def _timelines(trace: Trace) -> str:
+    """The chart of all lanes, and their seconds."""
+    if not trace.timelines:
+        return ""
+    return (
+        f'<section><div class="line"><h2>{TITLE}</h2></div><div class="panel">{_chart(trace)}'
+        f"{_seconds(trace.timelines)}</div></section>"
+    )
+
+
+def _chart(trace: Trace) -> str:
+    """The chart as a picture for each of the system's modes."""
+    if not has_matplotlib():
+        return f'<p class="note">{escape(NEEDS_MATPLOTLIB)}</p>'
+    return (
+        '<picture class="chart">'
+        f'<source media="(prefers-color-scheme: dark)" srcset="{_inline_chart(trace, DARK)}">'
+        f'<img alt="{TITLE}" src="{_inline_chart(trace, LIGHT)}"></picture>'
+        f'<p class="note" style="margin: 0 0 14px">{CAPTION}</p>'
+    )
+
+
+def _inline_chart(trace: Trace, theme: Theme) -> str:
+    file = io.BytesIO()
+    chart_of(trace, theme).savefig(file, format="png")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def _seconds(timelines: Mapping[str, Timeline]) -> str:
+    """A table of the seconds of each lane by kind, and of its idle shares."""
+    found = {span.kind for timeline in timelines.values() for span in timeline.spans}
+    kinds = [kind for kind in KINDS if kind in found]
+    names = [NAMES[kind] for kind in kinds]
+    head = ["seconds of each lane", *names, "thrown away", *IDLE_COLUMNS]
+    rows = []
+    for name, timeline in timelines.items():
+        for lane in timeline.lanes:
+            rows.append([f"{name}: {lane}", *_lane_figures(timeline, lane, kinds)])
+    return _grid(head, rows)
+
+
+def _lane_figures(timeline: Timeline, lane: str, kinds: Sequence[str]) -> list[str]:
+    sums = timeline.seconds[lane]
+    seconds = [sums.get(kind, 0.0) for kind in kinds]
+    seconds.append(timeline.discarded[lane])
+    first = timeline.first_token
+    shares = [
+        timeline.idle_share(lane),
+        timeline.idle_share(lane, 0.0, first),
+        timeline.idle_share(lane, first),
+    ]
+    figures = [f"{value:.3f}" if value else "" for value in seconds]
+    return [*figures, *(f"{share * 100:.0f}%" for share in shares)]
+
+
+def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table with a head."""
+    lines = ["".join(f"<th>{escape(name)}</th>" for name in head)]
+    for row in rows:
+        lines.append("".join(f"<td>{escape(value)}</td>" for value in row))
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<div class="scroll"><table class="grid">{body}</table></div>'
 
 
 def _time(trace: Trace) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,9 @@ from draftlens.api import Engine, Inputs, Stream
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.readings import ATTENTION, NO_READINGS, ReadingSpec
 from draftlens.core.result import Result
-from draftlens.core.stats import Stats
+from draftlens.core.stats import Clock, Stats
 from draftlens.core.text import TextDecoder
+from draftlens.core.timeline import Timeline
 from draftlens.draft import Pruning
 from draftlens.explain.pictures import locate_pictures
 from draftlens.explain.views import (
@@ -38,6 +39,10 @@ from draftlens.methods import (
 )
 from draftlens.prune import PRUNERS, Choice
 
+PLAIN = "plain"
+"""The method that all others are compared with, and the name of its timeline."""
+SERIAL = "serial"
+"""The schedule that others are compared with."""
 _WARM_UP_TOKENS = 12
 
 
@@ -115,6 +120,9 @@ class Trace:
         plain: the times of plain decoding, if it was measured.
         settings: models, media and versions, by name.
         notes: sentences that a reader of the pictures needs.
+        timelines: who did what when, by name: plain decoding if it was measured (`"plain"`), then
+            the same method with the serial schedule if it has another one, then this answer by the
+            name of its schedule.
     """
 
     title: str
@@ -127,6 +135,7 @@ class Trace:
     plain: PlainRun | None
     settings: dict[str, str]
     notes: tuple[str, ...]
+    timelines: dict[str, Timeline] = field(default_factory=dict)
 
     @property
     def speedup(self) -> Speedup | None:
@@ -161,6 +170,7 @@ class Trace:
             "plain": None if self.plain is None else asdict(self.plain),
             "settings": self.settings,
             "notes": list(self.notes),
+            "timelines": {name: line.to_dict() for name, line in self.timelines.items()},
         }
 
 
@@ -191,20 +201,26 @@ def trace(
     if not chat.images and not chat.videos:
         raise InputError("there is nothing to explain in a prompt without pictures")
     inputs = engine.process([chat])
-    plain = _run_plain(engine, inputs, pruned, options) if compare else None
+    others = _run_others(engine, inputs, pruned, compare, options)
     choices: list[Choice] = []
+    clock = Clock(Stats(), record=True)
     pruning = _pruning(engine, pruned)
     stream = engine.answer(
         inputs,
         method=pruned,
+        clock=clock,
         readings=_readings_for_heatmap(pruning),
         observe=choices.append,
         **options,
     )
-    steps = _run(stream, engine)
+    steps = _run(stream, clock.stats, engine)
     if not choices:
         raise InputError("the answer ended with its first token, so nothing was drafted")
     visual = _shown(engine, chat, inputs, stream, choices[0])
+    result = stream.result
+    plain = others.get(PLAIN)
+    timelines = {name: run.timeline for name, run in others.items()}
+    timelines[_schedule(pruned)] = clock.timeline()
     return Trace(
         title=title,
         prompt=_prompt(chat),
@@ -212,18 +228,20 @@ def trace(
         visual=visual,
         pieces=steps.pieces,
         rounds=steps.rounds,
-        stats=stream.session.stats,
-        plain=None if plain is None else _comparison(plain, stream.result),
+        stats=result.stats,
+        plain=None if plain is None else _comparison(plain.result, result),
         settings=_settings(engine, stream, chat),
         notes=_notes(visual, pruning, several=len(choices) > 1),
+        timelines=timelines,
     )
 
 
 def pruning_method(method: MethodLike) -> Method:
     """Return the method with a name, or from a dict or a dataclass.
 
-    EAGLE's tree takes the place of the automatic one, whose choices depend on measured times, so
-    that the page shows which guesses were right and is the same every time.
+    With the serial schedule, EAGLE's tree takes the place of the automatic one, whose choices
+    depend on measured times, so that the page shows which guesses were right and is the same every
+    time. What other schedules do depends on measured times anyway.
 
     Raises:
         ConfigError: there is no such method, or it does not prune visual tokens.
@@ -234,7 +252,7 @@ def pruning_method(method: MethodLike) -> Method:
             f"explain shows which visual tokens a draft keeps, but method {name_of(resolved)!r} "
             "keeps all of them: use method specvlm"
         )
-    if to_dict(resolved)["tree"] == "auto":
+    if to_dict(resolved).get("tree") == "auto" and _schedule(resolved) == SERIAL:
         return with_option(resolved, "tree", "eagle")
     return resolved
 
@@ -250,12 +268,43 @@ def _readings_for_heatmap(pruning: Pruning) -> ReadingSpec:
     return ATTENTION if pruning.pruner.readings.score is None else NO_READINGS
 
 
-def _run_plain(engine: Engine, inputs: Inputs, method: Method, options: dict[str, Any]) -> Result:
-    """Decode plainly, after a warm-up that keeps lazy initialisation out of both measurements."""
+@dataclass(frozen=True)
+class _Run:
+    """A recorded answer."""
+
+    result: Result
+    timeline: Timeline
+
+
+def _run_others(
+    engine: Engine, inputs: Inputs, method: Method, compare: bool, options: dict[str, Any]
+) -> dict[str, _Run]:
+    """The answers that an answer is compared with, by name, after a warm-up that keeps lazy
+    initialisation out of all measurements."""
+    others: list[tuple[str, MethodLike, ReadingSpec]] = []
+    if compare:
+        others.append((PLAIN, PLAIN, NO_READINGS))
+    if _schedule(method) != SERIAL:
+        readings = _readings_for_heatmap(_pruning(engine, method))
+        others.append((SERIAL, with_option(method, "schedule", SERIAL), readings))
+    if not others:
+        return {}
     short = {**options, "max_new_tokens": _WARM_UP_TOKENS}
-    engine.answer(inputs, method="plain", **short).run()
+    for _, other, readings in others:
+        engine.answer(inputs, method=other, readings=readings, **short).run()
     engine.answer(inputs, method=method, **short).run()
-    return engine.answer(inputs, method="plain", **options).run()
+    runs = {}
+    for name, other, readings in others:
+        clock = Clock(Stats(), record=True)
+        stream = engine.answer(inputs, method=other, clock=clock, readings=readings, **options)
+        runs[name] = _Run(stream.run(), clock.timeline())
+    return runs
+
+
+def _schedule(method: Method) -> str:
+    """The name of a method's schedule; a method without the option is serial."""
+    name: str = to_dict(method).get("schedule", SERIAL)
+    return name
 
 
 def _comparison(plain: Result, traced: Result) -> PlainRun:
@@ -270,9 +319,8 @@ class _Steps:
     pieces: tuple[Piece, ...]
 
 
-def _run(stream: Stream, engine: Engine) -> _Steps:
-    """Run a stream to its end and record each round."""
-    stats = stream.session.stats
+def _run(stream: Stream, stats: Stats, engine: Engine) -> _Steps:
+    """Run a stream to its end and record each round; `stats` are those of its clock."""
     rounds = []
     spans = []
     drafted = 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,12 @@ import pytest
 from PIL import Image
 
 import draftlens
-from draftlens.explain import trace
+from draftlens.core.result import Chunk
+from draftlens.core.timeline import DISCARDED, Span
+from draftlens.decode import SCHEDULES, Session, decode
+from draftlens.explain import chart_of, pruning_method, trace
 from draftlens.media.conversation import ask, read
+from draftlens.methods import to_dict
 from tests.e2e.conftest import CLIPS
 
 CLIP = min(CLIPS.glob("*.mp4"))
@@ -35,6 +41,10 @@ def test_a_clip_becomes_a_sheet_a_page_and_a_summary(run, tmp_path: Path) -> Non
     with Image.open(tmp_path / "new" / f"{CLIP.stem}.png") as drawn:
         assert drawn.format == "PNG"
         assert drawn.width == 1600
+    with Image.open(tmp_path / "new" / f"{CLIP.stem}-timeline.png") as drawn:
+        assert drawn.format == "PNG"
+        assert drawn.width in (1999, 2000)
+    assert f"{CLIP.stem}-timeline.png" in out
     text = (tmp_path / "new" / f"{CLIP.stem}.html").read_text(encoding="utf-8")
     assert not re.search(r"https?:", text)
     data = json.loads(text.split('id="trace">')[1].split("</script>")[0])
@@ -44,6 +54,8 @@ def test_a_clip_becomes_a_sheet_a_page_and_a_summary(run, tmp_path: Path) -> Non
         == data["kept"] - data["spare"][1]
     )
     assert data["plain"]["identical"]
+    assert list(data["timelines"]) == ["plain", "serial"]
+    assert text.count("data:image/png") == 2
     assert f"{CLIP.name}: {data['kept']} of {data['total']} visual tokens are kept" in out
     assert "speedup over plain decoding" in out
     assert f"{CLIP.stem}.html" in out
@@ -71,6 +83,8 @@ def test_images_options_and_json(run, tmp_path: Path) -> None:
     assert report["plain"] is None
     assert report["settings"]["draft"] == "the target itself"
     assert report["kept"] == report["total"] // 2
+    assert report["chart"] == str(tmp_path / f"{PICTURE.stem}-and-1-more-timeline.png")
+    assert list(report["timelines"]) == ["serial"]
     assert any(view["scores"][0][0] is not None for view in report["views"])
     assert any("Pruner grid does not use attention" in note for note in report["notes"])
 
@@ -123,6 +137,70 @@ def test_the_trace_is_that_of_the_answer(engine: draftlens.Engine) -> None:
     assert answer.pieces[0].round == 0
     assert not answer.pieces[0].drafted
     assert {piece.round for piece in answer.pieces} <= set(range(len(answer.rounds) + 1))
+
+
+def test_the_timelines_are_those_of_the_answers(engine: draftlens.Engine) -> None:
+    """Every second of a phase is in a span, every pass has its outcome, and no spans of a lane
+    overlap."""
+    chat = read(ask("Describe the video.", video=CLIP), 4)
+    answer = trace(engine, chat, "clip", max_new_tokens=60)
+    line = answer.timelines["serial"]
+    phases = answer.stats.phases
+    assert line.end == answer.stats.e2e
+    assert line.first_token == answer.stats.ttft
+    for lane, kind, phase in (
+        ("target", "vision", "vision"),
+        ("target", "prefill", "target_prefill"),
+        ("target", "verify", "verify"),
+        ("target", "rollback", "rollback"),
+        ("draft", "prune", "prune"),
+        ("draft", "prefill", "draft_prefill"),
+        ("draft", "draft", "draft"),
+    ):
+        assert line.seconds[lane][kind] == pytest.approx(phases[phase], abs=1e-6)
+    outcomes = [(span.tokens, span.accepted) for span in line.rounds]
+    assert outcomes == [(entry.drafted, entry.accepted) for entry in answer.rounds]
+    drafts = [span for span in line.of("draft") if span.kind == "draft"]
+    assert [span.tokens for span in drafts] == [entry.drafted for entry in answer.rounds]
+    assert [bool(span.outcome) for span in drafts] == [not e.accepted for e in answer.rounds]
+    # One thread made all spans, so not even those of different lanes overlap.
+    for before, after in itertools.pairwise(line.spans):
+        assert before.end <= after.start
+    plain = answer.timelines["plain"]
+    assert plain.lanes == ("target",)
+    assert len(plain.rounds) == 59
+
+
+class Elsewhere:
+    """A schedule that answers serially and reports a span of a drafting process."""
+
+    def __call__(self, session: Session) -> Iterator[Chunk]:
+        chunks = decode(session)
+        yield next(chunks)
+        now = time.perf_counter()
+        session.clock.add_spans([Span("draft", "draft", now - 1e-4, now, 5, DISCARDED)])
+        yield from chunks
+
+
+def test_another_schedule_is_drawn_below_the_serial_one(
+    engine: draftlens.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the clock's thread does in phases of the draft is then the target's time."""
+    monkeypatch.setitem(SCHEDULES._builtin, "parallel", "")
+    monkeypatch.setitem(SCHEDULES._loaded, "parallel", Elsewhere())
+    chat = read(ask("Describe the video.", video=CLIP), 2)
+    method = {"method": "specvlm", "schedule": "parallel", "num_speculative_tokens": 2}
+    chosen = pruning_method({"method": "specvlm", "schedule": "parallel"})
+    assert to_dict(chosen)["tree"] == "auto"
+    assert to_dict(pruning_method("specvlm"))["tree"] == "eagle"
+    answer = trace(engine, chat, "clip", method=method, compare=False, max_new_tokens=12)
+    assert list(answer.timelines) == ["serial", "parallel"]
+    assert answer.method["schedule"] == "parallel"
+    line = answer.timelines["parallel"]
+    assert [span.outcome for span in line.of("draft")] == [DISCARDED]
+    assert {"prune", "wait", "verify"} <= set(line.seconds["target"])
+    assert {"prune", "prefill", "draft"} == set(answer.timelines["serial"].seconds["draft"])
+    assert len(chart_of(answer).axes[0].get_yticks()) == 4
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,10 @@ MODULES = (
     "core.options",
     "core.readings",
     "core.registry",
+    "core.stats",
     "core.text",
+    "core.timeline",
+    "explain.gantt",
     "methods.base",
     "prune.base",
 )

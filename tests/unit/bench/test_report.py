@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -294,10 +296,50 @@ def test_the_peak_begins_anew() -> None:
     size = 300 * 2**20
     before = bytearray(size)
     del before
-    start = peak.start()
-    assert peak.stop() - start < size / 4
+    peak.start()
+    start = peak.stop().start
+    assert peak.stop().peak - start < size / 4
     within = bytearray(size)
     del within
-    assert peak.stop() - start > 0.9 * size
+    assert peak.stop().peak - start > 0.9 * size
     peak.start()
-    assert peak.stop() - start < size / 4
+    assert peak.stop().peak - start < size / 4
+
+
+CHILD = """
+import sys
+sys.stdin.readline()
+block = bytearray(100 * 2**20)
+del block
+print("done", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_the_memory_of_workers_counts_if_they_took_part() -> None:
+    """A worker allocates 100 MiB and frees them; another process of ours is idle."""
+    peak = Peak([])
+    if peak.kind != RESIDENT:
+        pytest.skip("this system cannot be told to forget the highest resident memory")
+    options: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with (
+        subprocess.Popen([sys.executable, "-c", CHILD], **options) as worker,
+        subprocess.Popen([sys.executable, "-c", CHILD], **options) as idle,
+    ):
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        peak.start()
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+        assert worker.stdout.readline() == "done\n"
+        alone, together = peak.stop(), peak.stop([worker.pid])
+        both = peak.stop([worker.pid, idle.pid])
+        worker.stdin.close()
+        idle.communicate()
+    size = 100 * 2**20
+    grown = together.peak - together.start - (alone.peak - alone.start)
+    assert 0.9 * size < grown < 2 * size
+    assert together.start > alone.start
+    assert both.start > together.start
+    peak.start()
+    assert peak.stop([worker.pid]).peak <= peak.stop().peak + size / 4  # the worker has ended

@@ -17,9 +17,10 @@ from PIL import Image
 
 from draftlens.explain import page
 from draftlens.explain.html import inline_image
+from tests.unit.explain.timelines import serial
 from tests.unit.explain.traces import trace_of, visual_tokens
 
-VOID = {"meta", "img", "br", "line", "rect"}
+VOID = {"meta", "img", "br", "line", "rect", "source"}
 NASTY = 'a "clip" </script><b>&amp;\'.mp4 <!-- http: //x'
 
 
@@ -72,7 +73,7 @@ def test_the_data_are_the_trace() -> None:
 
 
 def test_the_page_is_well_formed_and_loads_nothing() -> None:
-    text = page(trace_of(visual_tokens()))
+    text = page(trace_of(visual_tokens(), timelines={"serial": serial(3)}))
     reader = parsed(text)
     assert not re.search(r"https?:", text)
     assert "@import" not in text

@@ -46,7 +46,11 @@ def visual_tokens(
 
 
 def trace_of(
-    visual: VisualTokens, title: str = "clip.mp4", prompt: str = "Describe the video.", notes=()
+    visual: VisualTokens,
+    title: str = "clip.mp4",
+    prompt: str = "Describe the video.",
+    notes=(),
+    timelines=None,
 ) -> Trace:
     """A trace of three rounds and a short answer."""
     rounds = (Round(25, 3, 4), Round(25, 0, 1), Round(25, 2, 2))
@@ -69,6 +73,7 @@ def trace_of(
         PlainRun(2.0, 1.6, True),
         {"target": "a", "draft": "b"},
         notes,
+        timelines or {},
     )
 
 
