@@ -254,8 +254,10 @@ def _measure_block(
 def _measure(plan: Plan, cell: Cell, read_clip: Reader, peak: Peak) -> Measurement:
     gc.collect()  # so that garbage of earlier answers is not collected during this one
     start_bytes = peak.start()
-    answer = cell.contestant.way.answer(plan.engine, read_clip, plan.options.max_new_tokens)
+    way = cell.contestant.way
+    answer = way.answer(plan.engine, read_clip, plan.options.max_new_tokens)
     peak_bytes = peak.stop()
+    accepted = way.accepted(plan.engine, read_clip, answer.tokens)
     return Measurement(
         clip=cell.clip.name,
         group=cell.clip.group,
@@ -263,6 +265,7 @@ def _measure(plan: Plan, cell: Cell, read_clip: Reader, peak: Peak) -> Measureme
         repeat=cell.repeat,
         peak_bytes=peak_bytes,
         start_bytes=start_bytes,
+        accepted=accepted,
         **vars(answer),
     )
 

@@ -131,9 +131,7 @@ def _result(
 ) -> LossyAnswer:
     is_visual = prefilled.prompt.visual[0]
     kept = sum(int(is_visual[layer.to(is_visual.device)].sum()) for layer in prefilled.kept)
-    cache_bytes = sum(
-        layer.keys.nbytes + layer.values.nbytes for layer in prefilled.cache.layers
-    )
+    cache_bytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in prefilled.cache.layers)
     if recaller is not None:
         kept -= recaller.num_aside
         cache_bytes += recaller.nbytes_aside

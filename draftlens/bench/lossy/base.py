@@ -116,6 +116,8 @@ def check_layers(value: tuple[int, ...] | None) -> tuple[int, ...] | None:
     """
     if value is None:
         return None
+    if not isinstance(value, (list, tuple)):
+        raise ConfigError(f"layers are a list of numbers, not {value!r}")
     layers = tuple(value)
     for layer in layers:
         check_layer("each of layers", layer)
