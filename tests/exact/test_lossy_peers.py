@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from draftlens.bench.lossy.acceptance import teacher_forced_logits
 from draftlens.bench.lossy.dycoke import DyCokeTarget
 from draftlens.bench.lossy.fastv import FastV
 from draftlens.bench.lossy.pdrop import PDrop
-from draftlens.bench.lossy.prefill import Prefilled, prefill
+from draftlens.bench.lossy.prefill import Prefilled, decoder_layers, prefill
 from draftlens.bench.lossy.recall import RecallingPass
 from draftlens.bench.lossy.sparsevlm import SparseVLM
 from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
@@ -318,3 +319,20 @@ def test_layers_that_take_something_unknown_per_token_are_refused() -> None:
             prefill(backbone, prompt, FastV(layer=1))
     finally:
         handle.remove()
+
+
+@pytest.mark.parametrize("dropping", [FastV(layer=1), DyCokeTarget()], ids=str)
+def test_models_whose_attention_cannot_be_read_are_refused(
+    monkeypatch: pytest.MonkeyPatch, dropping: Dropping
+) -> None:
+    """As if the model passed nothing on to its attention."""
+    backbone, _, prompt = asked(THREE[0])
+    monkeypatch.setattr("draftlens.bench.lossy.prefill.dispatching", nullcontext)
+    with pytest.raises(UnsupportedModelError, match="does not let its attention be read"):
+        prefill(backbone, prompt, dropping)
+
+
+def test_models_that_do_not_list_their_layers_are_refused() -> None:
+    backbone: Any = SimpleNamespace(name="Closed", decoder=object())
+    with pytest.raises(UnsupportedModelError, match="Closed does not list the layers"):
+        decoder_layers(backbone)
