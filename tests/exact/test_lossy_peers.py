@@ -17,10 +17,11 @@ from stock import answers
 
 from draftlens.bench.lossy import Dropping, accepted_tokens, answer_lossily
 from draftlens.bench.lossy.acceptance import teacher_forced_logits
+from draftlens.bench.lossy.answer import decode_step
 from draftlens.bench.lossy.dycoke import DyCokeTarget
 from draftlens.bench.lossy.fastv import FastV
 from draftlens.bench.lossy.pdrop import PDrop
-from draftlens.bench.lossy.prefill import Prefilled, decoder_layers, prefill
+from draftlens.bench.lossy.prefill import decoder_layers, prefill
 from draftlens.bench.lossy.recall import RecallingPass
 from draftlens.bench.lossy.sparsevlm import SparseVLM
 from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
@@ -197,7 +198,7 @@ def test_dropped_tokens_stay_dropped_and_recalled_ones_come_back(family: Family)
         twin = MaskedModel(eager(family), prompt, dropping)
         twin.read()
         for index, token in enumerate((5, 9, 30, 44)):
-            _decode_step(backbone, found, recaller, token, index)
+            decode_step(backbone, found, recaller, token, index)
             twin.step(token, index)
             assert recaller.choices == twin.choices
         assert (recaller.choices > 1) == chooses_often
@@ -209,14 +210,6 @@ def test_dropped_tokens_stay_dropped_and_recalled_ones_come_back(family: Family)
         torch.testing.assert_close(restored[:, :, :count], keys[:, :, visual])
         torch.testing.assert_close(restored[:, :, count:length], keys[:, :, ~visual])
         assert restored.shape[2] == length + 4
-
-
-def _decode_step(
-    backbone: Backbone, found: Prefilled, recaller: RecallingPass, token: int, index: int
-) -> None:
-    from draftlens.bench.lossy.answer import _step
-
-    _step(backbone, found, recaller, token, index)
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)

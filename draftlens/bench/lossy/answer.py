@@ -76,7 +76,7 @@ def answer_lossily(
     history = _longer(history, token)
     with clock.phase("verify"):
         while not has_ended(prepared, history, logits):
-            logits = _step(backbone, prefilled, recaller, token, len(tokens) - 1)
+            logits = decode_step(backbone, prefilled, recaller, token, len(tokens) - 1)
             token = greedy_choice(prepared, history, logits)
             tokens.append(token)
             history = _longer(history, token)
@@ -85,7 +85,7 @@ def answer_lossily(
 
 
 @torch.inference_mode()
-def _step(
+def decode_step(
     backbone: Backbone,
     prefilled: Prefilled,
     recaller: RecallingPass | None,
