@@ -410,7 +410,10 @@ def page(report: Mapping[str, Any]) -> str:
     ]
     for frames, figures in summaries.items():
         clips = figures[STOCK]["clips"]
-        lines += [f"## {frames} frames, {clips} clips", "", *_table(figures), ""]
+        lines += [f"## {frames} frames, {clips} of {CLIPS[frames]} clips", ""]
+        if clips < CLIPS[frames]:
+            lines += ["Stopped early; `--resume` goes on. The intervals are too narrow.", ""]
+        lines += [*_table(figures), ""]
     lines += ["## Processor time of a decoding step, ms", "", *_step_table(report["steps"]), ""]
     lines += ["## Options", ""]
     lines += [f"- {name}: `{options}`" for name, options in report["options"].items()]
