@@ -11,9 +11,10 @@ from typing import Any, Protocol
 
 from draftlens.api import Engine, Inputs
 from draftlens.bench.clips import Reader
+from draftlens.bench.lossy import DROPPINGS, Dropping, accepted_tokens, answer_lossily
 from draftlens.bench.options import Options
 from draftlens.core.errors import ConfigError, InputError, MediaError
-from draftlens.core.options import build
+from draftlens.core.options import build, describe
 from draftlens.core.registry import Registry
 from draftlens.core.stats import Clock, Stats
 from draftlens.measure.stock import assistant_settings, run_stock
@@ -36,8 +37,10 @@ PEERS = Registry(
     {
         "hf-generate": "draftlens.bench.contestants:HfGenerate",
         "hf-assisted": "draftlens.bench.contestants:HfAssisted",
+        **{entry.name: entry.location for entry in DROPPINGS.entries()},
     },
 )
+"""The library's own ways of generating, and the lossy peers (`bench.lossy`)."""
 
 COUNTERS = (
     "emitted",
@@ -100,6 +103,17 @@ class Way(Protocol):
         """
         ...
 
+    def accepted(self, engine: Engine, read_clip: Reader, tokens: Sequence[int]) -> int | None:
+        """How many tokens of an answer the full target accepts (`lossy.accepted_tokens`), for the
+        metric A; None if the way is lossless, so that it accepts all. Called outside of
+        measurements.
+
+        Args:
+            engine, read_clip: as for `answer`.
+            tokens: the answer.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class Contestant:
@@ -152,6 +166,13 @@ class Ours:
             workers=tuple(stream.plan.processes()),
         )
 
+    def accepted(self, engine: Engine, read_clip: Reader, tokens: Sequence[int]) -> int | None:
+        """See `Way.accepted`. Only a method that approximates something on the target's side is
+        lossy."""
+        if not engine.plan(self.method).approximate:
+            return None
+        return _count_accepted(engine, read_clip, tokens)
+
 
 @dataclass(frozen=True)
 class HfGenerate:
@@ -164,6 +185,10 @@ class HfGenerate:
     def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> Answer:
         """See `Way.answer`."""
         return _stock_answer(engine, read_clip, max_new_tokens)
+
+    def accepted(self, engine: Engine, read_clip: Reader, tokens: Sequence[int]) -> int | None:
+        """See `Way.accepted`: it is the reference."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -199,8 +224,73 @@ class HfAssisted:
         with assistant_settings(draft, self._options()):
             return _stock_answer(engine, read_clip, max_new_tokens, assistant=draft)
 
+    def accepted(self, engine: Engine, read_clip: Reader, tokens: Sequence[int]) -> int | None:
+        """See `Way.accepted`: assisted generation is lossless."""
+        return None
+
     def _options(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Lossy:
+    """A published method that drops visual tokens of the target, which may change the answer.
+
+    Args:
+        dropping: what is dropped.
+    """
+
+    dropping: Dropping
+
+    def settings(self) -> dict[str, Any]:
+        """Name and fields of what is dropped."""
+        options = describe(DROPPINGS, self.dropping)
+        return {"peer": options.pop("name"), **options}
+
+    def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> Answer:
+        """See `Way.answer`. Of the counters there are `visual`, the visual tokens counted once for
+        each layer, and `kept`, those that the last step reads.
+
+        Raises:
+            ConfigError: the model has no such layers.
+            UnsupportedModelError: its tokens cannot be dropped.
+        """
+        engine = _target_alone(engine)
+        backbone = engine.target.backbone
+        clock = Clock(Stats())
+        with clock.phase("frames"):
+            inputs = _read(engine, read_clip).target
+        with clock.phase("vision"):
+            prepared = backbone.prepare(inputs, max_new_tokens=max_new_tokens, do_sample=False)
+            prompt = backbone.encode(prepared)
+        answer = answer_lossily(backbone, prepared, prompt, self.dropping, clock)
+        return Answer(
+            tokens=answer.tokens,
+            e2e=clock.stats.e2e,
+            ttft=clock.stats.ttft,
+            phases=dict(clock.stats.phases),
+            prompt_tokens=int(inputs["input_ids"].shape[1]),
+            counters={"visual": answer.visual, "kept": answer.kept},
+            cache_bytes=answer.cache_bytes,
+        )
+
+    def accepted(self, engine: Engine, read_clip: Reader, tokens: Sequence[int]) -> int | None:
+        """See `Way.accepted`."""
+        return _count_accepted(engine, read_clip, tokens)
+
+
+def _target_alone(engine: Engine) -> Engine:
+    """The engine without its draft, whose input then need not be processed."""
+    return Engine(engine.target, None, PlainDecoding())
+
+
+def _count_accepted(engine: Engine, read_clip: Reader, tokens: Sequence[int]) -> int:
+    """How many tokens of a greedy answer the target accepts, with the whole prompt."""
+    engine = _target_alone(engine)
+    backbone = engine.target.backbone
+    inputs = _read(engine, read_clip).target
+    prepared = backbone.prepare(inputs, max_new_tokens=max(1, len(tokens)), do_sample=False)
+    return sum(accepted_tokens(backbone, prepared, backbone.encode(prepared), tokens))
 
 
 def _read(engine: Engine, read_clip: Reader) -> Inputs:
@@ -222,7 +312,7 @@ def _stock_answer(
     """A call of the library that reads the clip in the same way as our methods; its vision encoder
     counts as prefill."""
     start = time.perf_counter()
-    inputs = _read(Engine(engine.target, None, PlainDecoding()), read_clip).target
+    inputs = _read(_target_alone(engine), read_clip).target
     reading = time.perf_counter() - start
     run = run_stock(
         engine.target.backbone,
@@ -324,11 +414,14 @@ def _way(name: str, settings: Mapping[str, Any]) -> Way:
 
 
 def _peer(settings: Mapping[str, Any]) -> Way:
-    """The library's own way of generating that these settings describe.
+    """The library's own way of generating, or the lossy peer, that these settings describe.
 
     Raises:
-        ConfigError: the peer or one of its fields is unknown.
+        ConfigError: the peer or one of its fields is unknown, or a value makes no sense.
     """
+    name = settings["peer"]
     options = {key: value for key, value in settings.items() if key != "peer"}
-    way: Way = build(PEERS, settings["peer"], options)
+    if name in DROPPINGS:
+        return Lossy(build(DROPPINGS, name, options))
+    way: Way = build(PEERS, name, options)
     return way

@@ -27,6 +27,8 @@ def tables(summary: Figures) -> Iterator[Table]:
     for group, figures in summary["groups"].items():
         if figures["methods"]:
             yield _speed_table(group, figures)
+            if _has_lossy(figures):
+                yield _lossy_table(group, figures)
             yield _detail_table(group, figures)
             names = [name for name in figures["methods"] if name not in summary["variants"]]
             yield _phase_table(group, figures, names)
@@ -141,7 +143,7 @@ def _speed_table(group: str, figures: Figures) -> Table:
     for name, row in figures["methods"].items():
         seconds = format_number(_median(row["e2e"]), 3)
         speedups = (format_quartiles(row["speedup_e2e"]), format_quartiles(row["speedup_decode"]))
-        rows.append((name, seconds, *speedups, _identical(row)))
+        rows.append((_marked(name, row), seconds, *speedups, _identical(row)))
     clips = "1 clip" if figures["clips"] == 1 else f"{figures['clips']} clips"
     note = (
         f"{clips}, {figures['prompt_tokens']['median']:.0f} prompt tokens (median). Seconds: "
@@ -149,6 +151,32 @@ def _speed_table(group: str, figures: Figures) -> Table:
         f"repeat, median (quartiles)."
     )
     return Table(group, columns, rows, note)
+
+
+def _marked(name: str, row: Figures) -> str:
+    """The name of a method; lossy ones are marked."""
+    return f"{name} (lossy)" if row["lossy"] else name
+
+
+def _has_lossy(figures: Figures) -> bool:
+    return any(row["lossy"] for row in figures["methods"].values())
+
+
+def _lossy_table(group: str, figures: Figures) -> Table:
+    """How far the answers of lossy methods are from the target's, beside the lossless ones."""
+    columns = ("method", "A", "identical", "visual tokens read", "speedup e2e", "speedup decode")
+    rows = []
+    for name, row in figures["methods"].items():
+        kept = _percent(row["visual_kept"]) if row["lossy"] else "100%"
+        speedups = (format_quartiles(row["speedup_e2e"]), format_quartiles(row["speedup_decode"]))
+        acceptance = _percent(row["target_acceptance"], 1)
+        rows.append((_marked(name, row), acceptance, _identical(row), kept, *speedups))
+    note = (
+        "A: share of an answer's tokens that the full target accepts, given the tokens before "
+        "them; 100% for lossless methods by definition. Visual tokens read: by the target's "
+        "layers while decoding, the mean over layers."
+    )
+    return Table(f"{group}: lossy methods", columns, rows, note)
 
 
 def _identical(row: Figures) -> str:
@@ -263,8 +291,8 @@ def _median(value: Figures | None) -> float | None:
     return None if value is None else value["median"]
 
 
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.0f}%"
+def _percent(value: float | None, digits: int = 0) -> str:
+    return "" if value is None else f"{100 * value:.{digits}f}%"
 
 
 def _milliseconds(seconds: float | None) -> str:

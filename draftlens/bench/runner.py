@@ -254,8 +254,10 @@ def _measure_block(
 def _measure(plan: Plan, cell: Cell, read_clip: Reader, peak: Peak) -> Measurement:
     gc.collect()  # so that garbage of earlier answers is not collected during this one
     peak.start()
-    answer = cell.contestant.way.answer(plan.engine, read_clip, plan.options.max_new_tokens)
+    way = cell.contestant.way
+    answer = way.answer(plan.engine, read_clip, plan.options.max_new_tokens)
     usage = peak.stop(answer.workers)
+    accepted = way.accepted(plan.engine, read_clip, answer.tokens)
     figures = {name: value for name, value in vars(answer).items() if name != "workers"}
     return Measurement(
         clip=cell.clip.name,
@@ -264,6 +266,7 @@ def _measure(plan: Plan, cell: Cell, read_clip: Reader, peak: Peak) -> Measureme
         repeat=cell.repeat,
         peak_bytes=usage.peak,
         start_bytes=usage.start,
+        accepted=accepted,
         **figures,
     )
 

@@ -35,6 +35,8 @@ class Measurement:
         tokens, e2e, ttft, phases, prompt_tokens, counters, cache_bytes: see `contestants.Answer`.
         peak_bytes: highest memory during the call, in bytes.
         start_bytes: memory before the call, in bytes.
+        accepted: number of the answer's tokens that the full target accepts (`Way.accepted`); None
+            for a lossless method, whose tokens are the target's.
     """
 
     clip: str
@@ -50,6 +52,12 @@ class Measurement:
     cache_bytes: int | None
     peak_bytes: int
     start_bytes: int
+    accepted: int | None = None
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether the method may give other answers than the target."""
+        return self.accepted is not None
 
     @property
     def decode(self) -> float:

@@ -57,7 +57,8 @@ def summarize(store: Store, contestants: Sequence[Contestant], groups: Sequence[
     measured = {m.method for m in measurements}
     names = [contestant.name for contestant in contestants if contestant.name in measured]
     groups_by_name = {group: _group(measurements, by_key, names, group) for group in groups}
-    divergences = [divergence(m, by_key) for m in measurements]
+    # Lossy answers are expected to differ, and the metric A says by how much.
+    divergences = [divergence(m, by_key) for m in measurements if not m.is_lossy]
     refusals = [r for r in store.of(Refusal) if r.method not in measured]
     return {
         "groups": groups_by_name,
@@ -89,6 +90,7 @@ def figures(measurements: Sequence[Measurement], by_key: ByKey) -> Figures:
         "speedup_e2e": quartiles(_speedups(measurements, by_key, lambda m: m.e2e)),
         "speedup_decode": quartiles(_speedups(measurements, by_key, lambda m: m.decode)),
         **_counter_figures(measurements),
+        **_lossy_figures(measurements),
         **_memory_figures(measurements),
         "identical": sum(divergence(m, by_key) is None for m in compared),
         "compared": len(compared),
@@ -166,6 +168,17 @@ def _time_figures(measurements: Sequence[Measurement]) -> Figures:
         "phases": {phase: _median(_phase_seconds(measurements, phase)) for phase in PHASE_ROWS},
         "draft_step": quartiles([step for step in steps if step is not None]),
     }
+
+
+def _lossy_figures(measurements: Sequence[Measurement]) -> Figures:
+    """Whether the method is lossy, and A: tokens that the full target accepts / tokens, over all
+    answers together (ParallelVLM, appendix A); 1 for a lossless method by definition."""
+    judged = [m for m in measurements if m.accepted is not None]
+    if not judged:
+        return {"lossy": False, "target_acceptance": 1.0}
+    accepted = sum(m.accepted or 0 for m in judged)
+    tokens = sum(len(m.tokens) for m in judged)
+    return {"lossy": True, "target_acceptance": _quotient(accepted, tokens)}
 
 
 def _memory_figures(measurements: Sequence[Measurement]) -> Figures:

@@ -85,8 +85,10 @@ def bench(
     peers: Annotated[
         str,
         typer.Option(
-            help="Decoding of transformers to compare with, separated by commas: `hf-generate` "
-            "(always measured) and `hf-assisted`."
+            help="What to compare with, separated by commas: transformers' own decoding "
+            "(`hf-generate`, always measured, and `hf-assisted`), and methods that drop visual "
+            "tokens of the target and may change the answer (`fastv`, `pdrop`, `sparsevlm`, "
+            "`dycoke-target`)."
         ),
     ] = "hf-generate,hf-assisted",
     sweep: Annotated[

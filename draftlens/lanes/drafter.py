@@ -7,6 +7,7 @@ import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,6 +66,7 @@ class _Row:
         agrees: whether nothing in `tokens` contradicts the answer.
         is_new: whether the row waits for the first guess behind a correction or its prompt.
         finished: whether the answer has ended.
+        spans: the span of each guess behind the known answer, by its position.
     """
 
     number: int
@@ -76,6 +78,7 @@ class _Row:
     agrees: bool = True
     is_new: bool = True
     finished: bool = False
+    spans: dict[int, int] = field(default_factory=dict)
 
     @property
     def ready(self) -> int:
@@ -141,6 +144,7 @@ class LaneDrafter:
         self._num_rows = 0
         self._num_joins = 0
         self._observe: Callable[[Choice], None] = _ignore
+        self._phase: Callable[[str], AbstractContextManager[None]] = nullcontext
         self._proposed_at = 0.0
         self._heard_at = 0.0
 
@@ -148,6 +152,10 @@ class LaneDrafter:
     def cores(self) -> int:
         """Cores that the lane keeps busy."""
         return self.link.cores if self.link is not None else 0
+
+    def processes(self) -> Sequence[int]:
+        """The ids of other processes that draft; none where the serial drafter takes over."""
+        return self.link.processes if self.link is not None and self._in_lane else ()
 
     @property
     def forwards(self) -> int:
@@ -236,6 +244,7 @@ class LaneDrafter:
             return
         rows = self._announced.popleft()
         self._observe = context.observe
+        self._phase = context.phase
         if rows in self._unread:
             self.read(context)
         for row, history in zip(rows, batch.histories, strict=True):
@@ -326,7 +335,8 @@ class LaneDrafter:
     def _meet(self, rows: Sequence[_Row]) -> None:
         """In lock-step, wait until the lane has written its share of the round."""
         if self.pace.meets:
-            self._wait(lambda: all(row.is_written for row in rows))
+            with self._phase("draft"):
+                self._wait(lambda: all(row.is_written for row in rows))
 
     def _wait(self, is_enough: Callable[[], bool]) -> None:
         """Take the lane's messages until there are enough, or until the lane is lost."""

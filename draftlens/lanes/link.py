@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from draftlens.core.errors import DraftlensError
@@ -17,6 +18,11 @@ class Link(Protocol):
 
     cores: int
     """Cores that the lane keeps busy and the target's lane leaves alone."""
+
+    @property
+    def processes(self) -> Sequence[int]:
+        """The ids of other processes that work for the lane."""
+        ...
 
     def new_answer(self) -> int:
         """A number for a session, which no other session of the lane has.

@@ -82,6 +82,11 @@ class DraftProcess:
         """The process id."""
         return self._process.pid
 
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """See `Link.processes`."""
+        return (self.pid,)
+
     def new_answer(self) -> int:
         """See `Link.new_answer`."""
         self._check()

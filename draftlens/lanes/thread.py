@@ -30,6 +30,7 @@ class DraftThread:
     """
 
     cores = 0
+    processes: tuple[int, ...] = ()
 
     def __init__(self, backbone: Backbone) -> None:
         self._numbers = itertools.count()

@@ -280,6 +280,48 @@ def test_methods_that_need_a_draft_do_not_run_without_one(bench: Run) -> None:
     assert list(summary["groups"]["videos"]["methods"]) == ["hf-generate", "plain", "specvlm"]
 
 
+def test_lossy_peers_run_beside_the_others(bench: Run, films: Path) -> None:
+    """With nothing dropped the answers are stock's; a model of two layers has no layer behind
+    FastV's second."""
+    extra = {
+        "whole": {"peer": "fastv", "layer": 1, "prune_ratio": 0},
+        "half": {"peer": "fastv", "layer": 1},
+        "merged": {"peer": "dycoke-target", "layer": 1},
+    }
+    words = ["--methods", "plain", "--peers", "fastv,pdrop,sparsevlm,dycoke-target"]
+    status, out, _ = bench(*words, "--method-json", json.dumps(extra), "--json", "--no-plots")
+    summary = json.loads(out)
+    assert status == 0
+    assert summary["divergences"] == summary["failed"] == []
+    refusal = "LlavaOnevisionForConditionalGeneration has 2 layers, so tokens can be dropped behind"
+    assert summary["refused"]["fastv"].startswith(refusal)
+    assert summary["refused"]["dycoke-target"] == (
+        "no layer follows layer 3 of 2: choose an earlier layer"
+    )
+    for group in ("videos", "images"):
+        rows = summary["groups"][group]["methods"]
+        assert list(rows) == [
+            *("hf-generate", "pdrop", "sparsevlm", "plain", "whole", "half", "merged")
+        ]
+        assert rows["whole"]["identical"] == 2
+        assert rows["whole"]["visual_kept"] == 1
+        assert rows["half"]["visual_kept"] == pytest.approx(0.75, abs=0.05)
+        assert not rows["plain"]["lossy"]
+        for name in ("hf-generate", "plain", "whole"):
+            assert rows[name]["target_acceptance"] == 1
+        for name in ("pdrop", "sparsevlm", "whole", "half", "merged"):
+            assert rows[name]["lossy"]
+            assert 0 <= rows[name]["target_acceptance"] <= 1
+    assert all(
+        (line["accepted"] is None) == (line["method"] in ("hf-generate", "plain"))
+        for line in lines_of(films)
+        if line["kind"] == "measured"
+    )
+    page = (films.parent / "out" / "report.md").read_text()
+    assert "## videos: lossy methods" in page
+    assert "| half (lossy) |" in page
+
+
 def test_a_wrong_answer_is_found(bench: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(tree: Any, ranking: Any) -> Any:
         ranking = ranking.clone()

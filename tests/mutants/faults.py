@@ -47,6 +47,9 @@ FIRST = ("tests/unit/draft/test_first_guesses.py",)
 FIRST_WORK = _only("tests/exact/test_first_guesses.py", "always_right")
 FIRST_ENDS = _only("tests/exact/test_first_guesses.py", "step or eos")
 FIRST_CALLS = _only("tests/exact/test_first_guesses.py", "start_together")
+LOSSY_MASKS = _only("tests/exact/test_lossy_peers.py", "masks_hid_them and qwen3 and FastV")
+LOSSY_RECALL = _only("tests/exact/test_lossy_peers.py", "come_back and onevision")
+LOSSY_STEPS = _only("tests/exact/test_lossy_peers.py", "acceptance_in_one_pass and onevision")
 
 FAULTS = (
     Fault(
@@ -475,5 +478,40 @@ FAULTS = (
         ".view(selection.visual.shape) - 1",
         ".view(selection.visual.shape) % int(selection.visual.sum())",
         GATHER,
+    ),
+    Fault(
+        "lossy: features between layers are those of the first visual tokens",
+        "bench/lossy/prefill.py",
+        "+= features[rows]",
+        "+= features[: len(rows)]",
+        LOSSY_MASKS,
+    ),
+    Fault(
+        "lossy: kept tokens move to the first positions",
+        "bench/lossy/prefill.py",
+        "_gathered(self.name, kwargs, self.kept,",
+        "_gathered(self.name, kwargs, torch.arange(len(self.kept)),",
+        LOSSY_MASKS,
+    ),
+    Fault(
+        "lossy: the caches of layers in front of a drop count as shorter",
+        "bench/lossy/prefill.py",
+        "        self.kept_by_layer.append(self.kept)\n",
+        "        self.kept_by_layer.append(self.kept)\n        self.kept_by_layer[0] = self.kept\n",
+        LOSSY_MASKS,
+    ),
+    Fault(
+        "lossy: a new choice leaves tokens of the last one in the cache",
+        "bench/lossy/recall.py",
+        "others = slice(self.num_chosen, None)",
+        "others = slice(0, None)",
+        LOSSY_RECALL,
+    ),
+    Fault(
+        "lossy: tokens are judged by the logits behind them",
+        "bench/lossy/acceptance.py",
+        "logits[:, index])",
+        "logits[:, min(index + 1, len(tokens) - 1)])",
+        LOSSY_STEPS,
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,12 +51,14 @@ class Fake:
     Args:
         asked: gets (name, prompt, longest answer) of each call.
         before: called with the prompt; may raise.
+        accepts: tokens that the full target accepts; None if the fake is lossless.
     """
 
     name: str
     asked: list[tuple[str, str, int]]
     says: tuple[int, ...] = tuple(SAYS)
     before: Callable[[str], None] = field(default=lambda prompt: None)
+    accepts: int | None = None
 
     def settings(self) -> dict[str, Any]:
         return {"fake": self.name, "says": list(self.says)}
@@ -71,6 +73,9 @@ class Fake:
             else {}
         )
         return Answer(list(self.says), 2.0, 0.5, {"frames": 0.25, "verify": 1.5}, 10, counters, 100)
+
+    def accepted(self, engine: Any, read_clip: Reader, tokens: Sequence[int]) -> int | None:
+        return self.accepts
 
 
 @dataclass

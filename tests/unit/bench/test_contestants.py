@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from draftlens.bench.contestants import HfAssisted, Ours, line_up
+from draftlens.bench.contestants import HfAssisted, Lossy, Ours, line_up
+from draftlens.bench.lossy.fastv import FastV
+from draftlens.bench.lossy.pdrop import PDrop
 from draftlens.bench.options import Options
 from draftlens.core.errors import ConfigError
 from draftlens.methods import SpeculativeDecoding, SpecVLM
@@ -34,6 +38,24 @@ def test_methods_and_peers_by_their_options() -> None:
     assert ways["five"] == HfAssisted(num_assistant_tokens=5)
     assert ways["five"].settings() == {"peer": "hf-assisted", "num_assistant_tokens": 5}
     assert ways["half"].settings()["prune_ratio"] == 0.5
+
+
+def test_lossy_peers_by_their_options() -> None:
+    """Options come back from JSON as they went in."""
+    extra = {
+        "most": {"peer": "fastv", "layer": 3, "prune_ratio": 0.9},
+        "late": {"peer": "pdrop", "drop_layers": [4, 9]},
+    }
+    peers = ("fastv", "pdrop", "sparsevlm", "dycoke-target")
+    ways = {one.name: one.way for one in line_up(Options(methods=(), peers=peers, extra=extra))}
+    assert list(ways) == ["hf-generate", *peers, "most", "late"]
+    assert ways["most"] == Lossy(FastV(layer=3, prune_ratio=0.9))
+    assert ways["late"] == Lossy(PDrop(drop_layers=(4, 9)))
+    for name in (*peers, "most", "late"):
+        settings = json.loads(json.dumps(ways[name].settings()))
+        again = line_up(Options(methods=(), peers=(), extra={name: settings}))[1]
+        assert again.way == ways[name]
+    assert ways["fastv"].settings() == {"peer": "fastv", "layer": 2, "prune_ratio": 0.5}
 
 
 def test_a_sweep_adds_variants_of_the_methods_that_have_the_field() -> None:
@@ -103,7 +125,13 @@ def test_contexts_want_a_draft_that_prunes_nothing() -> None:
     ("options", "sentence"),
     [
         ({"methods": ("telepathy",)}, "unknown method 'telepathy'"),
-        ({"peers": ("vllm",)}, "unknown peer 'vllm'; known: hf-assisted, hf-generate"),
+        (
+            {"peers": ("vllm",)},
+            "unknown peer 'vllm'; known: dycoke-target, fastv, hf-assisted, hf-generate, pdrop",
+        ),
+        ({"extra": {"x": {"peer": "fastv", "gamma": 5}}}, "peer 'fastv' has no option 'gamma'"),
+        ({"extra": {"x": {"peer": "fastv", "layer": 0}}}, "layer is the number of a layer, from 1"),
+        ({"extra": {"x": {"method": "fastv"}}}, "'fastv' is a peer, not a method"),
         ({"methods": ("plain", "plain")}, "'plain' is named twice"),
         ({"extra": {"plain": {"method": "specvlm"}}}, "'plain' is named twice"),
         ({"extra": {"x": 5}}, "the settings of 'x' must be an object"),

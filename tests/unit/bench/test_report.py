@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from draftlens.bench.contestants import Contestant, HfGenerate, Ours, line_up
+from draftlens.bench.contestants import Contestant, HfGenerate, Lossy, Ours, line_up
+from draftlens.bench.lossy.fastv import FastV
 from draftlens.bench.memory import RESIDENT, Peak
 from draftlens.bench.options import Options
 from draftlens.bench.plots import plot
@@ -343,3 +344,25 @@ def test_the_memory_of_workers_counts_if_they_took_part() -> None:
     assert both.start > together.start
     peak.start()
     assert peak.stop([worker.pid]).peak <= peak.stop().peak + size / 4  # the worker has ended
+
+
+def test_lossy_methods_are_marked_and_stand_beside_the_others() -> None:
+    assert "100 long: lossy methods" not in [table.title for table in tables(measured())]
+    way = Lossy(FastV(prune_ratio=0.75))
+    answer = ([1, 2, 9], 0.5, 0.25, {"frames": 0.1}, 100, {"visual": 40, "kept": 10})
+    record = Measurement("a|b", "100 long", "fastv", 0, *answer, 5, 2**30, 2**29, accepted=2)
+    store = Store.__new__(Store)
+    store.records = [
+        Measurement("a|b", "100 long", "hf-generate", 0, [1, 2, 3], 2, 1, {}, 100, {}, None, 5, 1),
+        record,
+    ]
+    contestants = [Contestant("hf-generate", HfGenerate()), Contestant("fastv", way)]
+    summary = {"run": RUN, **summarize(store, contestants, ["100 long"])}
+    speed, lossy, *_ = tables(summary)
+    assert [row[0] for row in speed.rows] == ["hf-generate", "fastv (lossy)"]
+    assert [row[:4] for row in lossy.rows] == [
+        ("hf-generate", "100.0%", "yes", "100%"),
+        ("fastv (lossy)", "66.7%", "0 of 1", "25%"),
+    ]
+    assert summary["settings"]["fastv"] == {"peer": "fastv", "layer": 2, "prune_ratio": 0.75}
+    assert "Answers that differ" not in markdown(summary)

@@ -10,7 +10,7 @@ import pytest
 
 from draftlens.bench.clips import Clip
 from draftlens.bench.runner import error_message, run, schedule
-from draftlens.bench.store import MEASUREMENTS, RUN, Failure, Refusal, Store
+from draftlens.bench.store import MEASUREMENTS, RUN, Failure, Measurement, Refusal, Store
 from draftlens.bench.summary import summarize
 from draftlens.core.errors import ConfigError, UnsupportedModelError
 from tests.unit.bench.fakes import SAYS, Fake, Pixels, Race, begun, keys
@@ -266,3 +266,18 @@ def test_errors_are_one_line_with_their_kind_unless_ours() -> None:
     assert error_message(ConfigError("a\n b")) == "a b"
     assert error_message(ValueError("a\n b")) == "ValueError: a b"
     assert error_message(MemoryError()) == "MemoryError"
+
+
+def test_a_lossy_answer_is_judged_outside_of_its_measurement(race: Race, tmp_path: Path) -> None:
+    """The verdict is stored with the answer and comes back when the run is resumed."""
+    race.ways["leaky"] = Fake("leaky", race.asked, says=(5, 6, 9, 9), accepts=2)
+    store, plan = begun(tmp_path), race.plan(repeats=2)
+    run(plan, store)
+    again = begun(tmp_path, resume=True)
+    judged = {m.method: m.accepted for m in again.of(Measurement)}
+    assert judged == {"hf-generate": None, "plain": None, "ours": None, "leaky": 2}
+    assert again.records == store.records
+    summary = summarize(again, plan.contestants, ["films"])
+    assert summary["divergences"] == []
+    row = summary["groups"]["films"]["methods"]["leaky"]
+    assert (row["lossy"], row["target_acceptance"], row["identical"]) == (True, 0.5, 0)

@@ -182,3 +182,25 @@ def test_metrics_are_those_of_stats() -> None:
 
 def test_every_phase_has_a_row() -> None:
     assert set(PHASE_ROWS) == {*PHASES, "other"}
+
+
+def judged(method: str, clip: str, said: list[int], accepted: int | None) -> Measurement:
+    figures = (said, 2.0, 1.0, {}, 5, {"visual": 40, "kept": 10}, None, 1, 0)
+    return Measurement(clip, "short", method, 0, *figures, accepted=accepted)
+
+
+def test_acceptance_is_summed_over_all_answers_first() -> None:
+    found = [judged("ours", "a", [1, 2, 3, 4], 1), judged("ours", "b", [1, 2], 2)]
+    found += [judged("plain", "a", [1, 2], None)]
+    rows = summary_of(found)["groups"]["short"]["methods"]
+    assert (rows["ours"]["lossy"], rows["ours"]["target_acceptance"]) == (True, 3 / 6)
+    assert (rows["plain"]["lossy"], rows["plain"]["target_acceptance"]) == (False, 1.0)
+    assert rows["ours"]["visual_kept"] == 20 / 80
+
+
+def test_lossy_answers_that_differ_are_no_divergences() -> None:
+    found = [judged("hf-generate", "a", [1, 2], None), judged("plain", "a", [1, 3], None)]
+    summary = summary_of([*found, judged("ours", "a", [1, 4], 2)])
+    assert [d["method"] for d in summary["divergences"]] == ["plain"]
+    row = summary["groups"]["short"]["methods"]["ours"]
+    assert (row["identical"], row["compared"]) == (0, 1)
