@@ -1,0 +1,1 @@
+"""Parts of the benchmark of drafting and checking at the same time."""
