@@ -277,12 +277,17 @@ def best_pace(
     plain = target(1)
     length = max(best_serial(target, draft, acceptance, longest), 1)
     serial = serial_seconds(target, draft, acceptance, length)
-
-    def slowed(width: int) -> float:
-        return target_slowdown * target(width)
-
-    cap, wait, parallel = _best_parallel(
-        slowed, draft_slowdown * draft, acceptance, longest, latency
+    cap, wait = best_window(
+        target,
+        draft,
+        acceptance,
+        longest=longest,
+        target_slowdown=target_slowdown,
+        draft_slowdown=draft_slowdown,
+        latency=latency,
+    )
+    parallel = parallel_seconds(
+        _times(target, target_slowdown), draft_slowdown * draft, acceptance, cap, wait, latency
     )
     figures = (plain, serial, parallel)
     if parallel * (1 + margin) <= min(plain, serial):
@@ -386,16 +391,36 @@ class _Run:
         self.allowed = judged + self.ahead
 
 
-def _best_parallel(
-    target: Seconds, draft: float, acceptance: float, longest: int, latency: float
-) -> tuple[int, int, float]:
-    best = (1, 0, math.inf)
+def best_window(
+    target: Seconds,
+    draft: float,
+    acceptance: float,
+    *,
+    longest: int = 16,
+    target_slowdown: float = 1.0,
+    draft_slowdown: float = 1.0,
+    latency: float = 50e-6,
+) -> tuple[int, int]:
+    """The cap and the wait of the fastest parallel pace; the arguments are those of `best_pace`."""
+    acceptance = min(acceptance, NEARLY_CERTAIN)
+    slowed = _times(target, target_slowdown)
+    step = draft_slowdown * draft
+    best = (1, 0)
+    least = math.inf
     for cap in range(1, longest + 1):
-        if cap > 1 and cap > target(cap + 1) / draft + 1:
+        if cap > 1 and cap > slowed(cap + 1) / step + 1:
             # The draft never has as many ready.
             continue
         for wait in range(cap + 1):
-            seconds = parallel_seconds(target, draft, acceptance, cap, wait, latency)
-            if seconds < best[2] * (1 - NOT_WORSE):
-                best = (cap, wait, seconds)
+            seconds = parallel_seconds(slowed, step, acceptance, cap, wait, latency)
+            if seconds < least * (1 - NOT_WORSE):
+                best = (cap, wait)
+                least = seconds
     return best
+
+
+def _times(target: Seconds, slowdown: float) -> Seconds:
+    def slowed(width: int) -> float:
+        return slowdown * target(width)
+
+    return slowed

@@ -345,9 +345,11 @@ class Eager:
         ahead: guesses at most that the draft has written and not yet seen judged.
         least: guesses for which the target waits elsewhere, when it has judged all there are.
         hedge: length of a continuation behind a second choice; 0 for no hedges.
+        width: tokens of a draft step: a guess of the hypothesis and continuations of second choices
+            beside it, in one forward. A sparse tree; needs `hedge`.
 
     Raises:
-        ValueError: a wait is longer than the cap or the lead, which would never end.
+        ValueError: the width needs hedges, or a wait is longer than the cap or the lead, which would never end.
     """
 
     cap: int
@@ -355,8 +357,11 @@ class Eager:
     ahead: int = 64
     least: int = 0
     hedge: int = 0
+    width: int = 1
 
     def __post_init__(self) -> None:
+        if self.width > 1 and not self.hedge:
+            raise ValueError("a draft step over several tokens continues second choices: set hedge")
         if max(self.wait, self.least) > min(self.cap, self.ahead):
             raise ValueError(
                 f"the target cannot wait for {max(self.wait, self.least)} guesses if it takes "
@@ -444,7 +449,8 @@ class _EagerPlay:
         self.base = 1
         self.chain = _Chain(1)
         self.step_chain = self.chain
-        self.hedged: _Written | None = None
+        self.hedged: list[_Written] = []
+        self.has_guess = False
         self.free_since = 0.0
         if ready and text[0].rank == 0:
             self._write_startup(ready)
@@ -571,13 +577,13 @@ class _EagerPlay:
         if not self.lanes.is_free(DRAFT):
             return
         chance = self._chance_of_next() if self._may_write() else 0.0
-        if self.options.hedge:
-            place = self._likeliest_hedge(chance)
-            if place is not None:
-                self.hedged = place
-                self.lanes.start(DRAFT, self.costs.draft(1), "hedge", 1)
-                return
-        if chance:
+        self.hedged = []
+        self.has_guess = False
+        if self.options.hedge and self.options.width == 1:
+            self.hedged = self._likeliest_hedges(chance, 1)
+        if self.hedged:
+            self.lanes.start(DRAFT, self.costs.draft(1), "hedge", 1)
+        elif chance:
             self._start_guess()
 
     def _may_write(self) -> bool:
@@ -598,17 +604,20 @@ class _EagerPlay:
         width = max(self.base - chain.tip, 0) + 1
         chain.tip = max(chain.tip, self.base)
         self.step_chain = chain
-        self.hedged = None
+        self.has_guess = True
         kind = "draft" if width == 1 else "catch up"
+        if self.options.width > 1:
+            self.hedged = self._likeliest_hedges(0.0, self.options.width - 1)
+            width += len(self.hedged)
         self.lanes.start(DRAFT, self.costs.draft(width), kind, width)
 
     def _end_step(self) -> None:
         self.lanes.finish(DRAFT)
         arrives = self.lanes.now + self.costs.latency
-        if self.hedged is None:
+        for place in self.hedged:
+            self._append_hedge(place, arrives)
+        if self.has_guess:
             self._append_guess(self.step_chain, arrives)
-        else:
-            self._append_hedge(self.hedged, arrives)
         self._compare()
 
     def _append_guess(self, chain: _Chain, arrives: float) -> None:
@@ -634,13 +643,14 @@ class _EagerPlay:
                 return False
         return False
 
-    def _likeliest_hedge(self, least: float) -> _Written | None:
+    def _likeliest_hedges(self, least: float, most: int) -> list[_Written]:
         """Where one more step behind a second choice is likeliest to be needed.
 
         Args:
-            least: chance that it must exceed.
+            least: chance that a place must exceed.
+            most: number of places.
         """
-        best = None
+        places: list[tuple[float, int, _Written]] = []
         reached = SECOND
         for guess in self.chain.guesses:
             if guess.position < self.base:
@@ -655,10 +665,10 @@ class _EagerPlay:
                 for written in guess.branch:
                     chance *= self.text[written.position].confidence
                 if chance > least:
-                    best = guess
-                    least = chance
+                    places.append((-chance, guess.position, guess))
             reached *= confidence
-        return best
+        places.sort(key=lambda place: place[:2])
+        return [guess for _, _, guess in places[:most]]
 
 
 SECOND = 0.6
