@@ -13,7 +13,7 @@ from draftlens.measure.tables import markdown_table
 from . import simulated, theory
 from .virtual import Costs, Drawn, Eager, Text
 
-SEEDS = 48
+SEEDS = 32
 PROMPT_TOKENS = 150
 """Tokens of the prompts with which the costs were recorded."""
 
@@ -80,12 +80,13 @@ def _acceptance(texts: Sequence[Text]) -> float:
 def _best_eager(texts: Sequence[Text], costs: Costs) -> tuple[Eager, simulated.Figures]:
     """The fastest of all windows and waits, to which the rule's choice is compared."""
     best = None
-    for cap in range(1, 9):
-        for wait in range(min(cap, 4) + 1):
-            options = Eager(cap, wait, theory.lead(cap))
-            figures = simulated.eager_figures(texts, costs, options)
-            if best is None or figures.speedup > best[1].speedup:
-                best = (options, figures)
+    for cap in range(1, 6):
+        for wait in range(min(cap, 3) + 1):
+            for fill in (0, cap):
+                options = Eager(cap, wait, theory.lead(cap), fill)
+                figures = simulated.eager_figures(texts, costs, options)
+                if best is None or figures.speedup > best[1].speedup:
+                    best = (options, figures)
     assert best is not None
     return best
 
@@ -121,9 +122,11 @@ def report(found: Sequence[dict[str, Any]]) -> list[str]:
                 f"{cell['acceptance']:.2f}",
                 f"{base:.2f} (γ = {cell['guesses']})",
                 f"{cell['lockstep']['speedup']:.2f} (γ = {cell['window']})",
-                f"{cell['eager']['speedup']:.2f} (cap {options['cap']}, s = {options['wait']})",
+                f"{cell['eager']['speedup']:.2f} (cap {options['cap']}, s = {options['wait']}, "
+                f"fill {options['fill']})",
                 f"{cell['hedged']['speedup']:.2f}",
-                f"{best['speedup']:.2f} (cap {setting['cap']}, s = {setting['wait']})",
+                f"{best['speedup']:.2f} (cap {setting['cap']}, s = {setting['wait']}, "
+                f"fill {setting['fill']})",
                 f"{ends['serial']:.2f}, {ends['lockstep']:.2f}, {ends['eager']:.2f}",
             ]
         )

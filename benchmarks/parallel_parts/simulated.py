@@ -109,7 +109,7 @@ def pace_of(costs: Costs, acceptance: float) -> theory.Pace:
 
 def parallel_options(costs: Costs, acceptance: float, hedge: int = 0) -> Eager:
     """The parallel pace that the rule predicts to be fastest, paying or not."""
-    cap, wait = theory.best_window(
+    cap, wait, fill = theory.best_window(
         costs.target,
         costs.draft(1),
         acceptance,
@@ -117,4 +117,4 @@ def parallel_options(costs: Costs, acceptance: float, hedge: int = 0) -> Eager:
         draft_slowdown=costs.draft_slowdown,
         latency=costs.latency,
     )
-    return Eager(cap, wait, theory.lead(cap), hedge=hedge)
+    return Eager(cap, wait, theory.lead(cap), fill, hedge)

@@ -217,6 +217,7 @@ class Pace:
         cap: guesses of a window at most; the length of the chain if the schedule is serial.
         ahead: guesses at most that the draft may have written and not yet seen judged.
         wait: guesses for which the target waits behind a correction.
+        fill: guesses for which it waits elsewhere, when all that it judged last was right.
         seconds: predicted seconds a token of this schedule.
         plain_seconds: of plain decoding.
         serial_seconds: of the fastest serial chain (one guess at least).
@@ -227,6 +228,7 @@ class Pace:
     cap: int
     ahead: int
     wait: int
+    fill: int
     seconds: float
     plain_seconds: float
     serial_seconds: float
@@ -277,7 +279,7 @@ def best_pace(
     plain = target(1)
     length = max(best_serial(target, draft, acceptance, longest), 1)
     serial = serial_seconds(target, draft, acceptance, length)
-    cap, wait = best_window(
+    cap, wait, fill = best_window(
         target,
         draft,
         acceptance,
@@ -286,15 +288,15 @@ def best_pace(
         draft_slowdown=draft_slowdown,
         latency=latency,
     )
-    parallel = parallel_seconds(
-        _times(target, target_slowdown), draft_slowdown * draft, acceptance, cap, wait, latency
-    )
+    slowed = _times(target, target_slowdown)
+    step = draft_slowdown * draft
+    parallel = parallel_seconds(slowed, step, acceptance, cap, wait, fill, latency)
     figures = (plain, serial, parallel)
     if parallel * (1 + margin) <= min(plain, serial):
-        return Pace("parallel", cap, lead(cap), wait, parallel, *figures)
+        return Pace("parallel", cap, lead(cap), wait, fill, parallel, *figures)
     if serial < plain:
-        return Pace("serial", length, length, 0, serial, *figures)
-    return Pace("plain", 0, 0, 0, plain, *figures)
+        return Pace("serial", length, length, 0, 0, serial, *figures)
+    return Pace("plain", 0, 0, 0, 0, plain, *figures)
 
 
 def lead(cap: int) -> int:
@@ -312,6 +314,7 @@ def parallel_seconds(
     acceptance: float,
     cap: int,
     wait: int,
+    fill: int = 0,
     latency: float = 0.0,
 ) -> float:
     """Predicted seconds a token when a free target takes what is there.
@@ -327,13 +330,15 @@ def parallel_seconds(
         acceptance: β, less than 1.
         cap: guesses of a window at most.
         wait: guesses for which the target waits behind a correction.
+        fill: guesses for which it waits elsewhere.
         latency: seconds of a message.
 
     Raises:
-        ValueError: the wait is larger than the cap.
+        ValueError: the wait or the fill is larger than the cap.
     """
-    if wait > cap:
-        raise ValueError(f"the target cannot wait for {wait} guesses if it takes {cap} at most")
+    most = max(wait, fill)
+    if most > cap:
+        raise ValueError(f"the target cannot wait for {most} guesses if it takes {cap} at most")
     # The draft notices a correction at the end of its running step.
     run = _Run(draft, lead(cap), latency + draft / 2)
     now = 0.0
@@ -350,11 +355,14 @@ def parallel_seconds(
         run.write_until(now - latency)
         judged += window + 1
         reached = acceptance**judged
-        available = run.written - judged
         # A draft that has to stop is fast enough for full windows from now on.
         is_steady = run.written == run.allowed and window == cap
         run.allow(judged, now + latency)
-        window = max(0, min(available, cap))
+        if run.written < judged + fill:
+            waited = max(0.0, run.time_of(judged + fill) + latency - now)
+            total += reached * waited
+            now += waited
+        window = max(0, min(run.written - judged, cap))
         if reached < NEGLIGIBLE or is_steady:
             break
     # The windows that follow are taken to be like the last one.
@@ -373,8 +381,9 @@ class _Run:
         self.free_at = begins
 
     def time_of(self, guesses: int) -> float:
-        """When the first `guesses` are written; they are counted from then on."""
-        self.write_until(self.free_at + (guesses + ROUNDING) * self.step)
+        """When the first `guesses` are written, which the draft may; they count from then on."""
+        missing = guesses - self.written
+        self.write_until(self.free_at + missing * self.step)
         return self.free_at
 
     def write_until(self, now: float) -> None:
@@ -400,22 +409,27 @@ def best_window(
     target_slowdown: float = 1.0,
     draft_slowdown: float = 1.0,
     latency: float = 50e-6,
-) -> tuple[int, int]:
-    """The cap and the wait of the fastest parallel pace; the arguments are those of `best_pace`."""
+) -> tuple[int, int, int]:
+    """Cap, wait and fill of the fastest parallel pace; the arguments are those of `best_pace`.
+
+    A window on an unbroken run is either filled or taken as it is: between the two there is
+    nothing to gain (`benchmarks/results/parallel_pairs.md`).
+    """
     acceptance = min(acceptance, NEARLY_CERTAIN)
     slowed = _times(target, target_slowdown)
     step = draft_slowdown * draft
-    best = (1, 0)
+    best = (1, 0, 0)
     least = math.inf
     for cap in range(1, longest + 1):
         if cap > 1 and cap > slowed(cap + 1) / step + 1:
             # The draft never has as many ready.
             continue
         for wait in range(cap + 1):
-            seconds = parallel_seconds(slowed, step, acceptance, cap, wait, latency)
-            if seconds < least * (1 - NOT_WORSE):
-                best = (cap, wait)
-                least = seconds
+            for fill in (0, cap):
+                seconds = parallel_seconds(slowed, step, acceptance, cap, wait, fill, latency)
+                if seconds < least * (1 - NOT_WORSE):
+                    best = (cap, wait, fill)
+                    least = seconds
     return best
 
 
@@ -424,3 +438,8 @@ def _times(target: Seconds, slowdown: float) -> Seconds:
         return slowdown * target(width)
 
     return slowed
+
+
+def tree_nodes(branches: int, depth: int) -> int:
+    """Nodes of a full tree without its root: b + b² + ... + b^depth (the paper's App. A)."""
+    return sum(branches**level for level in range(1, depth + 1))

@@ -343,7 +343,7 @@ class Eager:
         cap: guesses of a window at most.
         wait: guesses for which the target waits behind a correction.
         ahead: guesses at most that the draft has written and not yet seen judged.
-        least: guesses for which the target waits elsewhere, when it has judged all there are.
+        fill: guesses for which it waits elsewhere, when all that it judged last was right.
         hedge: length of a continuation behind a second choice; 0 for no hedges.
         width: tokens of a draft step: a guess of the hypothesis and continuations of second choices
             beside it, in one forward. A sparse tree; needs `hedge`.
@@ -355,16 +355,16 @@ class Eager:
     cap: int
     wait: int = 0
     ahead: int = 64
-    least: int = 0
+    fill: int = 0
     hedge: int = 0
     width: int = 1
 
     def __post_init__(self) -> None:
         if self.width > 1 and not self.hedge:
             raise ValueError("a draft step over several tokens continues second choices: set hedge")
-        if max(self.wait, self.least) > min(self.cap, self.ahead):
+        if max(self.wait, self.fill) > min(self.cap, self.ahead):
             raise ValueError(
-                f"the target cannot wait for {max(self.wait, self.least)} guesses if it takes "
+                f"the target cannot wait for {max(self.wait, self.fill)} guesses if it takes "
                 f"{self.cap} at most and the draft writes {self.ahead} ahead"
             )
 
@@ -500,7 +500,7 @@ class _EagerPlay:
         if not self.lanes.is_free(TARGET):
             return
         most = min(self.options.cap, len(self.text) - self.judged - 1)
-        wanted = self.options.wait if self.is_behind_correction else self.options.least
+        wanted = self.options.wait if self.is_behind_correction else self.options.fill
         available = self._available()
         if available < min(wanted, most):
             return

@@ -99,7 +99,7 @@ def test_the_rule_predicts_eager(cap: int, wait: int) -> None:
     machine = costs(9, latency=0.001)
     options = Eager(cap, wait, theory.lead(cap))
     plays = play_all(0.87, lambda text: eager(text, machine, options))
-    expected = theory.parallel_seconds(lambda _: 1.0, 1 / 9, 0.87, cap, wait, 0.001)
+    expected = theory.parallel_seconds(lambda _: 1.0, 1 / 9, 0.87, cap, wait, 0, 0.001)
     assert seconds_a_token(plays) == pytest.approx(expected, rel=0.04)
 
 
@@ -191,3 +191,19 @@ def test_misses_of_a_clustered_text() -> None:
     texts = [clustered_text(LENGTH, acceptance, 0.85, seed) for seed in range(TEXTS)]
     right = sum(guess.rank == 0 for text in texts for guess in text)
     assert right / (TEXTS * LENGTH) == pytest.approx(acceptance, abs=0.015)
+
+
+@pytest.mark.parametrize(("ratio", "acceptance"), [(1.7, 0.94), (3.0, 0.87), (5.0, 0.81)])
+def test_a_target_that_fills_its_windows_is_as_fast_as_lockstep(
+    ratio: float, acceptance: float
+) -> None:
+    """A draft that is hardly faster than a window needs: taking what is there wastes forwards."""
+    cap = round(ratio) - 1
+    filled = Eager(cap, 0, theory.lead(cap), fill=cap)
+    plays = play_all(acceptance, lambda text: eager(text, costs(ratio), filled))
+    hasty = play_all(acceptance, lambda text: eager(text, costs(ratio), Eager(cap, 0, 2 * cap + 1)))
+    steps = play_all(acceptance, lambda text: lockstep(text, costs(ratio), cap + 1))
+    assert seconds_a_token(plays) <= seconds_a_token(hasty)
+    assert seconds_a_token(plays) == pytest.approx(seconds_a_token(steps), rel=0.03)
+    expected = theory.parallel_seconds(lambda _: 1.0, 1 / ratio, acceptance, cap, 0, cap)
+    assert seconds_a_token(plays) == pytest.approx(expected, rel=0.06)
