@@ -139,8 +139,8 @@ FIGURE_6: Mapping[str, tuple[float, float]] = {
     "OV 7B & 72B": (2.94, 3.36),
     "Qwen 7B & 32B": (2.08, 2.42),
 }
-"""Speedups at pruning ratios of 0 and 0.9, as the text beside Fig. 6 states them. The values between
-and the accepted lengths at a ratio of 0 stand only in the picture."""
+"""Speedups at pruning ratios of 0 and 0.9, as the text beside Fig. 6 states them. The values
+between and the accepted lengths at a ratio of 0 stand only in the picture."""
 
 ROUNDED_WINDOWS: Mapping[str, Mapping[float, int]] = {
     "OV 7B & 72B": {0.0: 5, 0.5: 7, 0.9: 9},

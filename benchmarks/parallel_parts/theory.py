@@ -1,4 +1,4 @@
-"""What drafting and checking at the same time should gain: closed formulas, and a rule for the pace.
+"""What drafting and checking at the same time should gain: closed formulas, a rule for the pace.
 
 Symbols, as in the paper ParallelVLM: T_p is the time of a target forward, T_q that of a draft step,
 c = T_p / T_q, γ the number of guesses that the draft writes in a round, and β the chance that a
@@ -25,8 +25,8 @@ NEGLIGIBLE = 1e-4
 MOST_ROUNDS = 256
 """Rounds of a run that are looked at one by one."""
 
-NOT_WORSE = 1e-3
-"""Relative gain below which a smaller window or a shorter wait is kept."""
+NOT_WORSE = 2e-3
+"""Relative gain below which a smaller window, a filled one or a shorter wait is kept."""
 
 ROUNDING = 1e-9
 """What a quotient of times may lack to a whole number of steps."""
@@ -50,7 +50,7 @@ def chain_tokens(acceptance: float, guesses: int) -> float:
 
     (1 - β^(γ+1)) / (1 - β); Leviathan et al. 2022, equation 1.
     """
-    return sum(acceptance**depth for depth in range(guesses + 1))
+    return math.fsum(acceptance**depth for depth in range(guesses + 1))
 
 
 def acceptance_of_chain(tokens: float, guesses: int) -> float:
@@ -123,7 +123,7 @@ def theorem_3(window: int, ratio: float) -> float:
 
 
 def theorem_3_gain(ratio: float) -> float:
-    """Theorem 3's comparison, lock-step over a serial chain at γ = c, all accepted: 2c / (c + 1)."""
+    """Theorem 3: lock-step over a serial chain at γ = c, all accepted, 2c / (c + 1)."""
     return 2 * ratio / (ratio + 1)
 
 
@@ -145,7 +145,7 @@ def theorem_6(rate: float, ratio: float) -> float:
     """
     if rate >= 1:
         return ratio
-    return rate * (1 - rate ** (2 * ratio)) / (2 * (1 - rate))
+    return rate * (1 - math.pow(rate, 2 * ratio)) / (2 * (1 - rate))
 
 
 def waiting_tokens(acceptance: float, window: int, ratio: float, wait: int) -> float:
@@ -424,8 +424,8 @@ def best_window(
         if cap > 1 and cap > slowed(cap + 1) / step + 1:
             # The draft never has as many ready.
             continue
-        for wait in range(cap + 1):
-            for fill in (0, cap):
+        for fill in (cap, 0):
+            for wait in range(cap + 1):
                 seconds = parallel_seconds(slowed, step, acceptance, cap, wait, fill, latency)
                 if seconds < least * (1 - NOT_WORSE):
                     best = (cap, wait, fill)

@@ -349,7 +349,8 @@ class Eager:
             beside it, in one forward. A sparse tree; needs `hedge`.
 
     Raises:
-        ValueError: the width needs hedges, or a wait is longer than the cap or the lead, which would never end.
+        ValueError: the width needs hedges, or a wait is longer than the cap or the lead, which
+            would never end.
     """
 
     cap: int

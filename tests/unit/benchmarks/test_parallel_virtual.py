@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -157,7 +158,7 @@ def test_a_lane_does_one_thing_at_a_time(lane: str) -> None:
     machine = Costs(lambda width: 1 + 0.1 * width, lambda _: 0.2, 1.3, 1.2, 0.01)
     play = eager(drawn_text(80, 0.8, 1), machine, Eager(5, 1, 11, hedge=3))
     events = [event for event in play.events if event.lane == lane]
-    for before, after in zip(events, events[1:], strict=False):
+    for before, after in pairwise(events):
         assert before.end <= after.start + 1e-9
     busy = sum(event.end - event.start for event in events)
     running = play.busy[lane]
