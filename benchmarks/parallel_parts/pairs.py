@@ -11,7 +11,7 @@ from draftlens.measure.tables import markdown_table
 from . import paper, simulated, theory
 from .virtual import Costs, Seconds, Text, lockstep, serial
 
-TEXTS = 24
+TEXTS = 16
 RATIO = 0.9
 """Pruning ratio of the paper's main results."""
 
@@ -61,7 +61,7 @@ def _pair(name: str) -> dict[str, Any]:
     ratio = pair.target / pair.draft[RATIO]
     options = simulated.parallel_options(costs, acceptance)
     guesses, chain = simulated.best_serial_figures(texts, costs)
-    hedged = replace(options, hedge=simulated.HEDGE)
+    hedged = replace(options, fill=0, hedge=simulated.HEDGE)
     return {
         "pair": name,
         "ratio": ratio,
@@ -289,7 +289,7 @@ def _trees() -> dict[str, Any]:
             wide = replace(options, hedge=simulated.HEDGE, width=width)
             speedup = simulated.eager_figures(texts, widening, wide).speedup
             gains[f"steps of {width}, {label}"] = speedup / chain
-    hedged = replace(options, hedge=simulated.HEDGE)
+    hedged = replace(options, fill=0, hedge=simulated.HEDGE)
     gains["steps of 1, in the place of late guesses"] = (
         simulated.eager_figures(texts, costs, hedged).speedup / chain
     )

@@ -53,7 +53,7 @@ def _measure_cell(curve: str, ratio: float, acceptance: float) -> dict[str, Any]
     chosen = simulated.parallel_options(costs, acceptance)
     eager = simulated.eager_figures(texts, costs, chosen).speedup
     variants = {
-        "hedged": replace(chosen, hedge=simulated.HEDGE),
+        "hedged": replace(chosen, fill=0, hedge=simulated.HEDGE),
         "far": replace(chosen, ahead=64),
         "near": replace(chosen, ahead=chosen.cap + 1),
         "as it is": replace(chosen, fill=0),

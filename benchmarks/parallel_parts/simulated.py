@@ -108,7 +108,11 @@ def pace_of(costs: Costs, acceptance: float) -> theory.Pace:
 
 
 def parallel_options(costs: Costs, acceptance: float, hedge: int = 0) -> Eager:
-    """The parallel pace that the rule predicts to be fastest, paying or not."""
+    """The parallel pace that the rule predicts to be fastest, paying or not.
+
+    With hedges the target takes what is there: it must not wait for guesses in the place of which
+    the draft continues second choices.
+    """
     cap, wait, fill = theory.best_window(
         costs.target,
         costs.draft(1),
@@ -117,4 +121,4 @@ def parallel_options(costs: Costs, acceptance: float, hedge: int = 0) -> Eager:
         draft_slowdown=costs.draft_slowdown,
         latency=costs.latency,
     )
-    return Eager(cap, wait, theory.lead(cap), fill, hedge)
+    return Eager(cap, wait, theory.lead(cap), 0 if hedge else fill, hedge)

@@ -28,6 +28,9 @@ MOST_ROUNDS = 256
 NOT_WORSE = 2e-3
 """Relative gain below which a smaller window, a filled one or a shorter wait is kept."""
 
+LIKELY = 0.62
+"""The target waits for guesses behind a correction only if all are right with this chance."""
+
 ROUNDING = 1e-9
 """What a quotient of times may lack to a whole number of steps."""
 
@@ -269,7 +272,7 @@ def best_pace(
     Example:
         >>> pace = best_pace(lambda width: 0.420, 0.0466, 0.87)
         >>> pace.schedule, pace.cap, pace.wait
-        ('parallel', 8, 2)
+        ('parallel', 8, 3)
     """
     if draft <= 0 or target(1) <= 0:
         raise ValueError("the seconds of target and draft must be positive")
@@ -412,8 +415,10 @@ def best_window(
 ) -> tuple[int, int, int]:
     """Cap, wait and fill of the fastest parallel pace; the arguments are those of `best_pace`.
 
-    A window on an unbroken run is either filled or taken as it is: between the two there is
-    nothing to gain (`benchmarks/results/parallel_pairs.md`).
+    Windows on an unbroken run are always filled, and a wait is only for guesses that are likely to
+    be right. With independent misses neither limit would gain much; in virtual time with clustered
+    ones both do (`benchmarks/results/parallel_pairs.md`): behind a correction another miss is
+    likelier than β says.
     """
     acceptance = min(acceptance, NEARLY_CERTAIN)
     slowed = _times(target, target_slowdown)
@@ -424,12 +429,13 @@ def best_window(
         if cap > 1 and cap > slowed(cap + 1) / step + 1:
             # The draft never has as many ready.
             continue
-        for fill in (cap, 0):
-            for wait in range(cap + 1):
-                seconds = parallel_seconds(slowed, step, acceptance, cap, wait, fill, latency)
-                if seconds < least * (1 - NOT_WORSE):
-                    best = (cap, wait, fill)
-                    least = seconds
+        for wait in range(cap + 1):
+            if acceptance**wait < LIKELY:
+                break
+            seconds = parallel_seconds(slowed, step, acceptance, cap, wait, cap, latency)
+            if seconds < least * (1 - NOT_WORSE):
+                best = (cap, wait, cap)
+                least = seconds
     return best
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+
 import pytest
 
 from benchmarks.parallel_parts import paper, theory
@@ -162,3 +164,14 @@ def test_table_6_adds_up() -> None:
         assert total == pytest.approx(column.total, abs=0.02)
         speed = paper.OUTPUT_TOKENS / column.decode
         assert speed == pytest.approx(column.tokens_per_second, abs=0.006)
+
+
+def test_the_examples_of_the_docstrings() -> None:
+    assert doctest.testmod(theory).failed == 0
+    assert doctest.testmod(theory).attempted > 0
+
+
+def test_a_wait_is_only_for_guesses_that_are_likely() -> None:
+    """Behind a correction a miss is likelier than the mean says."""
+    assert theory.best_pace(flat, 0.0466, 0.6, margin=0.0).wait == 0
+    assert theory.best_pace(flat, 0.0466, 0.92).wait > 1
