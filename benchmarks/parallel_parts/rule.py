@@ -125,8 +125,8 @@ def summary(cells: Sequence[Mapping[str, Any]]) -> list[str]:
     hedged = sorted(cell["hedged"] / cell["eager"] for cell in cells)
     return [
         f"{len(cells)} cells, {TEXTS} texts of {LENGTH} tokens with clustered misses. The rule's "
-        f"window has at least 97% of the best speed of a search in {close} of the {len(used)} cells "
-        f"where it does not say plain, the worst "
+        f"window has at least 97% of the best speed of a search in {close} of the {len(used)} "
+        "cells where it does not say plain, the worst "
         f"{shares[0]:.3f}. Its prediction is {errors[0]:.2f} to {errors[-1]:.2f} times the "
         f"simulated speed (median {errors[middle]:.2f}). The schedule that it chooses has at least "
         f"{min(right):.3f} of the fastest of plain, serial and parallel. A lead of 64 has "
