@@ -112,13 +112,13 @@ def recorded_cells() -> Iterator[Cell]:
 
 def measure(cell: Cell, seeds: int) -> Figures:
     """The figures of a cell over several texts."""
-    machine = _machine(cell)
+    machine = machine_of(cell)
     plain = cold = 0.0
     warm = Counter[str]()
     fixed = dict.fromkeys(FIXED, 0.0)
     worst = float("inf")
     for seed in range(seeds):
-        texts = _texts(cell, seed)
+        texts = texts_of(cell, seed)
         seconds = plain_seconds(machine, texts)
         plain += seconds
         for tree in FIXED:
@@ -149,14 +149,14 @@ def stale_seconds(cell: Cell, wrong: str, seeds: int) -> tuple[float, float]:
         wrong: name of the curve that the file holds for the target.
         seeds: number of texts.
     """
-    machine = _machine(cell)
+    machine = machine_of(cell)
     curves = _curve(machine.target), _curve(machine.draft)
     stale = _curve(_target_cost(wrong))
     scale = curves[0].seconds[0] / stale.seconds[0]
     stale = CostCurve(stale.widths, tuple(scale * seconds for seconds in stale.seconds))
     right = false = 0.0
     for seed in range(seeds):
-        texts = _texts(cell, seed)
+        texts = texts_of(cell, seed)
         right += play_tuner(machine, texts, _record(machine), seed).seconds
         wrong_record = Record(Costs(LiveCosts(stale), LiveCosts(curves[1])))
         false += play_tuner(machine, texts, wrong_record, seed).seconds
@@ -167,10 +167,10 @@ def _warm_seconds(cell: Cell, machine: Machine, record: Record, seed: int) -> di
     """Seconds of answers of a warm pair: automatic, plain, and with each of `FIXED`."""
     answers = -(-WARM_TOKENS // cell.length)
     for number in range(answers):
-        play_tuner(machine, _texts(cell, 1000 * (seed + 1) + number), record, number)
+        play_tuner(machine, texts_of(cell, 1000 * (seed + 1) + number), record, number)
     seconds = Counter[str]()
     for number in range(WARM_ANSWERS):
-        texts = _texts(cell, 10**6 + 1000 * seed + number)
+        texts = texts_of(cell, 10**6 + 1000 * seed + number)
         seconds["plain"] += plain_seconds(machine, texts)
         seconds["auto"] += play_tuner(machine, texts, record, number).seconds
         for index, tree in enumerate(FIXED):
@@ -178,7 +178,8 @@ def _warm_seconds(cell: Cell, machine: Machine, record: Record, seed: int) -> di
     return dict(seconds)
 
 
-def _texts(cell: Cell, seed: int) -> list[list[Token]]:
+def texts_of(cell: Cell, seed: int) -> list[list[Token]]:
+    """The answers of the rows of a cell."""
     seeds = range(100 * seed, 100 * seed + cell.rows)
     acceptance = cell.acceptance
     if acceptance == "midway":
@@ -196,7 +197,8 @@ def recorded_depths(dtype: str, prompt: str) -> dict[int, int]:
     return {int(depth): count for depth, count in run["accepted_by_depth"].items()}
 
 
-def _machine(cell: Cell) -> Machine:
+def machine_of(cell: Cell) -> Machine:
+    """The costs of a cell."""
     target = _target_cost(cell.curve)
     if cell.curve not in REAL["costs"]:
         return Machine(target, lambda width: target(width) / cell.ratio)
@@ -266,6 +268,6 @@ def to_dict(cell: Cell, figures: Figures) -> dict[str, Any]:
 
 def plain(cell: Cell, seeds: int) -> float:
     """Seconds of plain decoding, the mean of several texts."""
-    machine = _machine(cell)
-    total = sum(plain_seconds(machine, _texts(cell, seed)) for seed in range(seeds))
+    machine = machine_of(cell)
+    total = sum(plain_seconds(machine, texts_of(cell, seed)) for seed in range(seeds))
     return total / seeds
