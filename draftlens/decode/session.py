@@ -306,8 +306,8 @@ class Session:
         """Let a drafter that works beside the target forget the session, which has ended or is
         given up."""
         if self._lane is not None:
-            self._lane.record(self.clock)
             self._lane.close()
+            self._lane.record(self.clock)
 
     def begin(self) -> None:
         """Let the drafter read the prompts of rows that joined."""

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ import torch
 from draftlens.core.errors import DraftlensError
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.stats import Clock
-from draftlens.core.timeline import Span
+from draftlens.core.timeline import DISCARDED, Span
 from draftlens.core.tree import chain
 from draftlens.draft.base import Drafter, TargetContext
 from draftlens.draft.cached_model import replace_by_last
@@ -53,6 +53,30 @@ PATIENCE = 1.0
 
 
 @dataclass
+class _Work:
+    """A forward of the draft.
+
+    Args:
+        span: when it was.
+        unjudged: how many of its guesses are not judged yet.
+        was_used: whether any of its guesses was right.
+    """
+
+    span: Span
+    unjudged: int
+    was_used: bool = False
+
+    def judge(self, is_right: bool) -> None:
+        """Count the verdict on one guess."""
+        self.unjudged -= 1
+        self.was_used = self.was_used or is_right
+
+    def finished(self) -> Span:
+        """The span with what became of the guesses."""
+        return self.span if self.was_used else replace(self.span, outcome=DISCARDED)
+
+
+@dataclass
 class _Row:
     """One row as the target's lane sees the drafting lane's hypothesis.
 
@@ -66,7 +90,7 @@ class _Row:
         agrees: whether nothing in `tokens` contradicts the answer.
         is_new: whether the row waits for the first guess behind a correction or its prompt.
         finished: whether the answer has ended.
-        spans: the span of each guess behind the known answer, by its position.
+        works: by position, the work of each guess that is not judged yet.
     """
 
     number: int
@@ -78,7 +102,7 @@ class _Row:
     agrees: bool = True
     is_new: bool = True
     finished: bool = False
-    spans: dict[int, int] = field(default_factory=dict)
+    works: dict[int, _Work] = field(default_factory=dict)
 
     @property
     def ready(self) -> int:
@@ -134,6 +158,7 @@ class LaneDrafter:
         self._visual = 0
         self._kept = 0
         self._spans: list[Span] = []
+        self._works: list[_Work] = []
         self._in_lane: bool | None = None
         self._is_closed = False
         self._answer = 0
@@ -144,7 +169,7 @@ class LaneDrafter:
         self._num_rows = 0
         self._num_joins = 0
         self._observe: Callable[[Choice], None] = _ignore
-        self._phase: Callable[[str], AbstractContextManager[None]] = nullcontext
+        self._phase: Callable[[str], AbstractContextManager[None]] = _no_phase
         self._proposed_at = 0.0
         self._heard_at = 0.0
 
@@ -220,7 +245,9 @@ class LaneDrafter:
         stats.kept += self._kept
         self._visual = 0
         self._kept = 0
-        clock.add_spans(self._spans)
+        over = [work for work in self._works if not work.unjudged or self._is_closed]
+        self._works = [work for work in self._works if work not in over]
+        clock.add_spans([*self._spans, *(work.finished() for work in over)])
         self._spans = []
 
     def close(self) -> None:
@@ -315,10 +342,14 @@ class LaneDrafter:
         """Whether a guess is the answer's token; if not, its row is contradicted."""
         is_right = row.answer[position] == guess
         self.pace.judged(is_right)
+        row.works.pop(position).judge(is_right)
         if not is_right:
             self.corrections += 1
             row.agrees = False
             row.is_new = True
+            for work in row.works.values():
+                work.judge(is_right=False)
+            row.works.clear()
         return is_right
 
     def _wait_for_guesses(self) -> None:
@@ -363,9 +394,10 @@ class LaneDrafter:
             self._cache_bytes = message.cache_bytes
             self._forwards += 1
             self.pace.guessed(message.span.end - message.span.start)
+            work = _Work(message.span, len(message.guesses))
+            self._works.append(work)
             for guess in message.guesses:
-                self._take_guess(guess)
-            self._spans.append(message.span)
+                self._take_guess(guess, work)
         elif isinstance(message, Joined):
             self._num_joins -= 1
             self._cache_bytes = message.cache_bytes
@@ -379,9 +411,10 @@ class LaneDrafter:
         else:
             self._lose(f"{type(message.error).__name__}: {message.error}")
 
-    def _take_guess(self, guess: Guess) -> None:
+    def _take_guess(self, guess: Guess, work: _Work) -> None:
         row = self._row_of.get(guess.row)
         if row is None:
+            work.judge(is_right=False)
             return
         if guess.epoch != row.epoch:
             # The lane has followed the decisions up to here and goes on from the answer.
@@ -389,7 +422,11 @@ class LaneDrafter:
             row.tokens = row.answer[: guess.position]
             row.agrees = True
         row.tokens.append(guess.token)
-        if row.agrees and guess.position < row.known:
+        if not row.agrees:
+            work.judge(is_right=False)
+            return
+        row.works[guess.position] = work
+        if guess.position < row.known:
             self._compare(row, guess.position, guess.token)
 
     def _give_up_if_silent(self) -> None:
@@ -412,6 +449,11 @@ class LaneDrafter:
     def _lose(self, why: str) -> None:
         self.lost = why
         logger.warning("the draft is lost, the answer goes on without it: %s", why)
+
+
+def _no_phase(name: str) -> AbstractContextManager[None]:
+    """Measures nothing."""
+    return nullcontext()
 
 
 def _ignore(choice: Choice) -> None:
