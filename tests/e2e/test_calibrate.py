@@ -65,6 +65,41 @@ def test_the_table_shows_the_curve_and_marks_the_best(run: Any) -> None:
         assert len(bar) == pytest.approx(30 * float(length) / longest, abs=0.6)
 
 
+def test_the_layer_of_uv_is_calibrated_and_layers_that_are_the_same_are_tried_once(
+    run: Any,
+) -> None:
+    """The embedded target has 20 layers, of which 14 may be read."""
+    config = '{"pruner": "uv", "tree": null, "num_speculative_tokens": 2}'
+    status, out, err = run(CLIP, *SHORT, "--speculative-config", config, "--json")
+    assert status == 0, err
+    report = json.loads(out)
+    assert report["layers"] == [5, 10, 14]
+    assert len(report["mean_acceptance_length"]) == 3
+    assert report["layer"] in (5, 10, 14, None)
+
+
+def test_pruners_are_compared(run: Any, engine: draftlens.Engine) -> None:
+    """Each as method `specvlm` with this pruner would do."""
+    config = '{"prune_ratio": 0.9, "tree": null, "num_speculative_tokens": 3}'
+    words = ["--frames", "4", "--max-new-tokens", "20", "--device", "cpu"]
+    status, out, err = run(
+        CLIP, *words, "--speculative-config", config, "--pruners", "uv, all,uniform", "--json"
+    )
+    assert status == 0, err
+    report = json.loads(out)
+    assert report["pruners"] == ["uv", "all", "uniform"]
+    curve = []
+    for pruner in report["pruners"]:
+        method = SpecVLM(prune_ratio=0.9, tree=None, num_speculative_tokens=3, pruner=pruner)
+        answer = engine.generate(
+            "Describe the video.", video=CLIP, num_frames=4, max_new_tokens=20, method=method
+        )
+        curve.append(answer.stats.mean_acceptance_length)
+    assert report["mean_acceptance_length"] == pytest.approx(curve)
+    best = report["pruners"][curve.index(max(curve))]
+    assert report["pruner"] == (best if min(curve) < max(curve) else None)
+
+
 def test_images_are_prompts_of_their_own(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     read, answer = draftlens.Engine.process, draftlens.Engine.answer
@@ -131,6 +166,7 @@ def test_masses_that_do_equally_well_have_no_best(run: Any) -> None:
             ["--speculative-config", '{"prune_ratio": 1.0}'],
             "prune_ratio 1 leaves nothing to choose",
         ),
+        (["--pruners", "uv,best"], "unknown pruner 'best'; known: all, attention"),
         (["nowhere.mp4"], "cannot read nowhere.mp4: there is no such file"),
         (["--target", "/no/such/model"], "there is no such folder"),
     ],

@@ -89,6 +89,33 @@ def test_images_options_and_json(run, tmp_path: Path) -> None:
     assert any("Pruner grid does not use attention" in note for note in report["notes"])
 
 
+def test_the_heatmap_shows_what_the_pruner_ranks_by(run, tmp_path: Path) -> None:
+    """The similarity of `uv`, and no note on attention, which is not read."""
+    words = ["--no-compare", "--json", "--frames", "2", *SHORT, "--out", str(tmp_path)]
+    shown = {}
+    for pruner in ("uv", "attention"):
+        config = json.dumps({"pruner": pruner, "prune_ratio": 0.8})
+        status, out, err = run(str(CLIP), *words, "--speculative-config", config)
+        assert status == 0, err
+        shown[pruner] = json.loads(out)
+    report = shown["uv"]
+    assert report["score"] == "similarity to the text gained"
+    assert shown["attention"]["score"] == "attention of the target"
+    assert not any("attention" in note for note in report["notes"])
+    ranked = [
+        (score, kept)
+        for view in report["views"]
+        for scores, row in zip(view["scores"], view["kept"], strict=True)
+        for score, kept in zip(scores, row, strict=True)
+    ]
+    lowest_kept = min(score for score, kept in ranked if kept)
+    highest_pruned = max(score for score, kept in ranked if not kept)
+    assert lowest_kept >= highest_pruned
+    assert min(score for score, _ in ranked) >= 0
+    page = (tmp_path / f"{CLIP.stem}.html").read_text(encoding="utf-8")
+    assert "attention of the target" in page
+
+
 @pytest.mark.parametrize(("size", "high"), [((1200, 6), 700), ((30, 6000), 3000)])
 def test_pictures_like_a_line_have_a_sheet_of_ordinary_size(
     run, size: tuple[int, int], high: int, tmp_path: Path

@@ -34,6 +34,9 @@ class ScriptedLink:
         moves: most moves of the lane between two looks.
     """
 
+    cores = 0
+    processes: tuple[int, ...] = ()
+
     def __init__(self, backbone: Backbone, seed: int, moves: int = 4) -> None:
         self.rng = random.Random(seed)
         self.moves = moves
@@ -52,6 +55,9 @@ class ScriptedLink:
 
     def send(self, message: ToDraft) -> None:
         self.sent.append(message)
+
+    def forget(self, answer: int) -> None:
+        """The messages are taken or not."""
 
     def receive(self, answer: int, timeout: float) -> list[FromDraft]:
         """A target that waits gets at least one message, if there ever is one."""

@@ -383,7 +383,8 @@ class Unhelpful(FullPrefill):
 
 
 IMPOSSIBLE = {
-    "attention": ({"method": "specvlm", "draft": "model"}, "no attention of the target"),
+    "attention": ({"method": "specvlm", "draft": "model"}, "no attention or hidden states"),
+    "similarity": ({**PRUNED, "draft": "model", "pruner": "uv"}, "no attention or hidden states"),
     "self": ({**PRUNED, "draft": "self"}, "a draft model that reads the prompt"),
     "prefill": ({"prefill": Unhelpful()}, "a prefill that checks guesses"),
 }

@@ -271,6 +271,42 @@ def extra(prompt: Prompt, new: int) -> dict[str, Any]:
     return given
 
 
+UV_CASES: tuple[tuple[float, dict[str, Any]], ...] = (
+    (0.5, {}),
+    (1, {}),
+    (0.5, {"text": "after"}),
+    (0.5, {"layer": 1, "variation": False}),
+    (0.5, {"criterion": "attention"}),
+)
+"""Prune ratio and options of pruner `uv`."""
+
+
+@every_family
+@pytest.mark.parametrize("guesser", ["noisy", "prefill"])
+@pytest.mark.parametrize(("ratio", "options"), UV_CASES, ids=str)
+def test_every_family_pruned_by_similarity(
+    family: Family,
+    guesser: str,
+    ratio: float,
+    options: dict[str, Any],
+    kept: list[list[list[int]]],
+) -> None:
+    """A ragged batch says what stock `generate` says, and each row keeps what it keeps alone."""
+    pruner = {"name": "uv", **options}
+    result = run(family, family.richest, guesser, "chain5", pruner=pruner, prune_ratio=ratio)
+    assert result.tokens == reference(family, family.richest)
+    counts = visual_tokens(family, family.richest)
+    assert result.stats.kept == sum(int(count * (1 - ratio)) for count in counts)
+    (together,) = kept
+    if ratio == 1 or guesser != "noisy":
+        return
+    for row in range(3):
+        run(
+            family, family.richest, guesser, "chain5", pruner=pruner, prune_ratio=ratio, rows=(row,)
+        )
+    assert [rows[0] for rows in kept[1:]] == together
+
+
 @every_family
 @pytest.mark.parametrize(
     ("pruner", "tree"), [("specvlm", "eagle"), ("none", "chain5"), ("grid", "odd")]

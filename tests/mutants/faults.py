@@ -42,6 +42,9 @@ CACHED = ("tests/unit/draft/test_cached_model.py",)
 CACHE = ("tests/unit/models/test_cache.py",)
 PROMPT = ("tests/unit/models/test_prompt.py",)
 PRUNED = ("tests/unit/draft/test_pruned.py",)
+SIMILARITY_ROWS = _only("tests/unit/attention/test_similarity.py", "rows_of_all_kinds")
+SIMILARITY_SUM = _only("tests/unit/attention/test_similarity.py", "telescopes")
+SIMILARITY_EARLY = _only("tests/unit/attention/test_similarity.py", "early")
 GATHER = ("tests/unit/models/test_gather.py",)
 FIRST = ("tests/unit/draft/test_first_guesses.py",)
 FIRST_WORK = _only("tests/exact/test_first_guesses.py", "always_right")
@@ -513,5 +516,82 @@ FAULTS = (
         "logits[:, index])",
         "logits[:, min(index + 1, len(tokens) - 1)])",
         LOSSY_STEPS,
+    ),
+    Fault(
+        "uv: the similarity of the embeddings is not subtracted",
+        "prune/similarity.py",
+        "return last - readings.similarities[self._first]",
+        "return last",
+        SIMILARITY_SUM,
+    ),
+    Fault(
+        "uv: attention varies from no layer",
+        "prune/similarity.py",
+        "return last - layers[0] if self.variation else last",
+        "return last",
+        _only("tests/unit/attention/test_similarity.py", "attention_of_one_layer"),
+    ),
+    Fault(
+        "similarity: padding counts as text",
+        "attention/cosines.py",
+        "is_visual = visual[row, :length]",
+        "is_visual = visual[row]",
+        SIMILARITY_ROWS,
+    ),
+    Fault(
+        "similarity: text in front of the pictures counts as behind them",
+        "attention/cosines.py",
+        "is_visual.cumsum(0) > 0",
+        "is_visual.cumsum(0) >= 0",
+        SIMILARITY_ROWS,
+    ),
+    Fault(
+        "similarity: long states of text weigh more",
+        "attention/cosines.py",
+        "direction = direction + _directions(states, part).sum(0)",
+        "direction = direction + states[part].float().sum(0)",
+        SIMILARITY_ROWS,
+    ),
+    Fault(
+        "similarity: norms are taken in half precision",
+        "attention/cosines.py",
+        "normalize(states[tokens].float(), dim=-1)",
+        "normalize(states[tokens], dim=-1).float()",
+        _only("tests/unit/attention/test_similarity.py", "half_precision"),
+    ),
+    Fault(
+        "readings: the last layer may be read, where nothing is hidden any more",
+        "core/readings.py",
+        "7 * num_layers // 10",
+        "num_layers",
+        _only("tests/unit/attention/test_similarity.py", "hide_something"),
+    ),
+    Fault(
+        "readings: they are handed over before the last is taken",
+        "prefill/collector.py",
+        "if layer == self.layers[-1] and",
+        "if layer == self.layers[0] and",
+        SIMILARITY_EARLY,
+    ),
+    Fault(
+        "readings: those without attention are handed over where attention is wanted",
+        "prefill/collector.py",
+        "self._early is not None and not self._spec.attention",
+        "self._early is not None",
+        SIMILARITY_EARLY,
+    ),
+    Fault(
+        "hooks: passes of other threads are read",
+        "models/backbone.py",
+        "if get_ident() == thread:\n            receive(layer, args[0]",
+        "if thread:\n            receive(layer, args[0]",
+        _only("tests/unit/attention/test_similarity.py", "other_threads"),
+    ),
+    Fault(
+        "the pruner's own score does not reach it",
+        "draft/pruned.py",
+        "target_scores = spec.scores(context.readings)",
+        "target_scores = context.readings.attention",
+        _only("tests/unit/draft/test_pruned.py", "similarities"),
     ),
 )

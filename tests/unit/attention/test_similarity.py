@@ -9,6 +9,7 @@ from threading import Event
 
 import pytest
 import torch
+from accelerate import cpu_offload
 from families import FAMILIES, Family, inputs
 from stock import ALL_KINDS, target
 from torch import Tensor
@@ -238,6 +239,20 @@ def test_an_eager_target() -> None:
     assert ours is not None
     assert theirs is not None
     assert torch.allclose(ours, theirs, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["llava", "qwen3_vl"])
+def test_a_target_whose_weights_are_elsewhere(name: str) -> None:
+    """The hooks of accelerate bring them in; what is read is the same."""
+    family = BY_NAME[name]
+    backbone, prompt = encoded(family, family.richest)
+    model = family.build()
+    cpu_offload(model, execution_device=torch.device("cpu"))
+    spec = UVPruner().readings
+    ours, theirs = (spec.scores(taken(one, prompt, spec)) for one in (backbone, Backbone.of(model)))
+    assert ours is not None
+    assert theirs is not None
+    assert torch.allclose(ours, theirs, atol=1e-5)
 
 
 def layers_seen(backbone: Backbone, seen: list[int]) -> list[torch.utils.hooks.RemovableHandle]:

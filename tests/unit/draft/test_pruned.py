@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import ClassVar
 
@@ -18,7 +18,9 @@ from draftlens.draft import TargetContext, pruned
 from draftlens.draft.pruned import Pruning
 from draftlens.models import KVCache, Prompt
 from draftlens.models.cells import Layout
-from draftlens.prune import Pruner, Visual, make_pruner
+from draftlens.prune import Choice, Pruner, Visual, make_pruner
+from draftlens.prune.base import top
+from draftlens.prune.similarity import UVPruner
 
 TEXT, FIRST = 3, 1
 """Words around the pictures: one before, two behind."""
@@ -260,6 +262,34 @@ def test_a_bright_spot_stays_where_it_is() -> None:
         (tokens,) = shown(draft, target, bright[None].float())
         assert tokens.scores is not None
         assert tokens.cells[tokens.scores > 0].tolist() == [[time, high, wide]]
+
+
+@pytest.mark.parametrize("grids", [((4, 4), (4, 4)), ((4, 4), (2, 2)), ((2, 2), (5, 5))])
+def test_similarities_reach_the_pruner_that_reads_them(grids: tuple[Sides, Sides]) -> None:
+    """Not the attention that somebody else has read; carried over to other grids as attention
+    is."""
+    counts = [2 * high * wide for high, wide in grids]
+    target = prompt(counts[0], counts[0], frames=2)
+    draft = prompt(counts[1], counts[1], frames=2)
+    generator = torch.Generator().manual_seed(3)
+    first, last, attention = torch.randn(3, *target.visual.shape, generator=generator)
+    pruner = UVPruner(layer=3)
+    low, high = pruner.readings.similarities
+    choices: list[Choice] = []
+    context = replace(
+        seen(target, None),
+        readings=Readings(attention=attention, similarities={low: first, high: last}),
+        observe=choices.append,
+    )
+    kept = Pruning(pruner, 0.5).keep(draft, context)
+    for row, tokens in enumerate(shown(draft, target, last - first)):
+        assert tokens.scores is not None
+        assert choices[row].visual.scores is not None
+        assert torch.equal(choices[row].visual.scores, tokens.scores)
+        best = top(tokens.scores, len(tokens) // 2)
+        assert choices[row].kept.tolist() == best.tolist()
+        assert torch.equal(kept[row][draft.visual[row, kept[row]]], FIRST + best)
+        assert choices[row].score_name == "similarity to the text gained"
 
 
 @pytest.mark.parametrize("runs", [(0, 4), (4, 0)])
