@@ -167,8 +167,10 @@ class Eager:
 def best_wait(rate: float, ratio: float, window: int) -> int:
     """How many guesses to wait for behind a correction.
 
-    One token of the answer costs (1 - β)(1 + s / c + β^(s + 1) / (1 - β^γ)) passes, where the terms
-    are the pass that corrects, the wait, and the passes until the next correction.
+    One token of the answer costs (1 - β)(1 + w(s) / c + β^(s + 1) / (1 - β^γ)) passes, where the
+    terms are the pass that corrects, the wait w(s), and the passes until the next correction. The
+    wait for s guesses takes s + 1/2 steps of the draft, which notices a correction at the end of a
+    step; without guesses to wait for there is none.
 
     Args:
         rate: β, the probability that a guess is right.
@@ -181,7 +183,8 @@ def best_wait(rate: float, ratio: float, window: int) -> int:
     rate = min(rate, 0.999)
 
     def passes(wait: int) -> float:
+        waited = wait + 0.5 if wait else 0.0
         later = rate ** (wait + 1) / (1 - rate ** max(window, 1))
-        return wait / max(ratio, 1e-9) + later
+        return waited / max(ratio, 1e-9) + later
 
     return min(range(min(LONGEST_WAIT, window) + 1), key=passes)

@@ -1,5 +1,5 @@
-"""Parallel decoding with a real process: the tokens stay those of stock `generate`, whatever happens
-to the process."""
+"""Parallel decoding with a real process: the tokens stay those of stock `generate`, whatever
+happens to the process."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from draftlens.lanes.pace import LONGEST_WAIT, Eager, LockStep, best_wait
 def passes_a_token(rate: float, ratio: float, window: int, wait: int) -> float:
     """The slow twin: cost of a token from the expected cost of one run between corrections.
 
-    A run of k right guesses has probability (1 - β)β^k. The correcting pass costs 1, the wait
-    s / c, and every further pass checks up to γ guesses: the first one after the wait s + 1.
+    A run of k right guesses has probability (1 - β)β^k. The correcting pass costs 1, the wait s and
+    half a step, and every further pass checks up to γ guesses: the first one after the wait s + 1.
     """
     cost = tokens = 0.0
     for run in range(4000):
@@ -21,7 +21,8 @@ def passes_a_token(rate: float, ratio: float, window: int, wait: int) -> float:
         while checked <= run:
             further += 1
             checked += window
-        cost += probability * (1 + wait / ratio + further)
+        waited = wait + 0.5 if wait else 0.0
+        cost += probability * (1 + waited / ratio + further)
         tokens += probability * (run + 1)
     return cost / tokens
 
