@@ -150,7 +150,7 @@ class LaneDrafter:
         self.vocab_size = vocab_size
         self.serial = serial
         self.readings = serial.readings
-        self.max_nodes = max(serial.max_nodes, pace.most)
+        self.max_nodes = max(serial.max_nodes, pace.longest)
         self.corrections = 0
         self.lost: str | None = None
         self._forwards = 0
@@ -285,8 +285,8 @@ class LaneDrafter:
         if not self._in_lane:
             return self.serial.propose(batch, budget)
         if not self.pace.meets:
-            self._wait_for_guesses()
-        most = min(budget, self.pace.most)
+            self._wait_for_guesses(budget)
+        most = min(budget, self.pace.window)
         counts = [0 if row.finished else min(row.ready, most) for row in self._rows]
         width = max(counts)
         tokens = torch.zeros(len(counts), width, dtype=torch.long)
@@ -352,14 +352,17 @@ class LaneDrafter:
             row.works.clear()
         return is_right
 
-    def _wait_for_guesses(self) -> None:
-        """Wait for some guesses in rows that have none, as the pace wants it."""
+    def _wait_for_guesses(self, budget: int) -> None:
+        """Wait for as many guesses of every row as the pace wants."""
         self._take_messages(0.0)
         if self._num_joins:
             return  # the lane reads prompts, which may take longer than the whole answer
-        wanted = self.pace.guesses_to_wait_for
-        rows = [row for row in self._rows if row.is_new and not row.finished]
-        self._wait(lambda: all(row.ready >= wanted for row in rows))
+        rows = [row for row in self._rows if not row.finished]
+
+        def has_enough(row: _Row) -> bool:
+            return row.ready >= min(self.pace.guesses_to_wait_for(row.is_new), budget)
+
+        self._wait(lambda: all(map(has_enough, rows)))
         for row in rows:
             row.is_new = not row.ready
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from math import ceil
 from statistics import median
 from typing import Protocol
 
@@ -13,8 +14,15 @@ RECENT = 32
 LONGEST_WAIT = 8
 """Most guesses that the target waits for behind a correction."""
 
-DEFAULT_WINDOW = 8
+LONGEST_WINDOW = 16
 """Most guesses in one check where the caller names no number."""
+
+FIRST_WINDOW = 4
+"""Most guesses in one check before anything is measured."""
+
+LIKELY = 0.62
+"""The target waits behind a correction only for guesses that are all right with this chance: misses
+cluster, so another one is likelier there than β says."""
 
 
 class Pace(Protocol):
@@ -31,13 +39,21 @@ class Pace(Protocol):
         ...
 
     @property
-    def most(self) -> int:
-        """Most guesses in one check."""
+    def longest(self) -> int:
+        """Most guesses that there will ever be in one check."""
         ...
 
     @property
-    def guesses_to_wait_for(self) -> int:
-        """Guesses that the target waits for where it has none, as behind a correction."""
+    def window(self) -> int:
+        """Most guesses in the next check."""
+        ...
+
+    def guesses_to_wait_for(self, is_new: bool) -> int:
+        """Guesses that the target waits for before it checks a row.
+
+        Args:
+            is_new: whether no guess of the row has been checked since its last correction.
+        """
         ...
 
     @property
@@ -78,7 +94,6 @@ class LockStep:
 
     length: int
     meets: bool = True
-    guesses_to_wait_for: int = 0
     step_seconds: float = 0.0
 
     @property
@@ -87,9 +102,18 @@ class LockStep:
         return self.length
 
     @property
-    def most(self) -> int:
+    def longest(self) -> int:
         """All guesses of a round."""
         return self.length
+
+    @property
+    def window(self) -> int:
+        """All guesses of a round."""
+        return self.length
+
+    def guesses_to_wait_for(self, is_new: bool) -> int:
+        """None: the lanes meet at the end of a round."""
+        return 0
 
     def limit(self, known: int, written: int) -> int:
         """One window more."""
@@ -108,34 +132,54 @@ class LockStep:
 class Eager:
     """A target that is free takes the guesses that are there.
 
+    Where all guesses of the last check were right, it waits until a window is full, which the draft
+    soon has; behind a correction it goes on with the empty window unless waiting pays.
+
     Args:
-        window: most guesses in one check.
-        wait: s, how many guesses the target waits for where it has none; None for the number that
+        window: γ, most guesses in one check; None for as many as the draft writes beside one check,
+            by the measured times.
+        wait: s, how many guesses the target waits for behind a correction; None for the number that
             the measured times suggest.
     """
 
     meets = False
 
-    def __init__(self, window: int = DEFAULT_WINDOW, wait: int | None = None) -> None:
-        self.most = window
-        self.wait = wait
+    def __init__(self, window: int | None = None, wait: int | None = None) -> None:
+        self.longest = LONGEST_WINDOW if window is None else window
+        self._fixed_window = window
+        self._fixed_wait = wait
         self._passes: deque[float] = deque(maxlen=RECENT)
         self._steps: deque[float] = deque(maxlen=RECENT)
         self._verdicts: deque[bool] = deque(maxlen=8 * RECENT)
 
     @property
     def ahead(self) -> int:
-        """The guesses that are being checked, and the next window."""
-        return 2 * self.most + 1
+        """The guesses that are being checked, the one in place of the bonus token, and the next
+        window."""
+        return 2 * self.window + 1
 
     @property
-    def guesses_to_wait_for(self) -> int:
-        """s at the moment; 1 before anything is measured."""
-        if self.wait is not None:
-            return self.wait
+    def window(self) -> int:
+        """γ at the moment."""
+        if self._fixed_window is not None:
+            return self._fixed_window
+        return FIRST_WINDOW if self.ratio is None else best_window(self.ratio, self.longest)
+
+    @property
+    def ratio(self) -> float | None:
+        """c, seconds of a pass of the target over seconds of a guess of the draft; None before both
+        were measured."""
         if not self._passes or not self._steps:
-            return 1
-        return best_wait(self.rate, median(self._passes) / self.step_seconds, self.most)
+            return None
+        return median(self._passes) / self.step_seconds
+
+    def guesses_to_wait_for(self, is_new: bool) -> int:
+        """s behind a correction, else γ."""
+        if not is_new:
+            return self.window
+        if self._fixed_wait is not None:
+            return min(self._fixed_wait, self.window)
+        return 0 if self.ratio is None else best_wait(self.rate, self.ratio, self.window)
 
     @property
     def step_seconds(self) -> float:
@@ -164,6 +208,19 @@ class Eager:
         self._verdicts.append(is_right)
 
 
+def best_window(ratio: float, longest: int) -> int:
+    """The window that the draft fills beside one check of the target.
+
+    Window and bonus token take the c guesses of one pass, so it is c - 1. It is rounded up, since a
+    pass over a window takes longer than one over a single token.
+
+    Args:
+        ratio: c, seconds of a pass of the target over seconds of a guess of the draft.
+        longest: the largest window.
+    """
+    return max(1, min(longest, ceil(ratio - 1.2)))
+
+
 def best_wait(rate: float, ratio: float, window: int) -> int:
     """How many guesses to wait for behind a correction.
 
@@ -187,4 +244,6 @@ def best_wait(rate: float, ratio: float, window: int) -> int:
         later = rate ** (wait + 1) / (1 - rate ** max(window, 1))
         return waited / max(ratio, 1e-9) + later
 
-    return min(range(min(LONGEST_WAIT, window) + 1), key=passes)
+    longest = min(LONGEST_WAIT, window)
+    waits = [wait for wait in range(longest + 1) if rate**wait >= LIKELY]
+    return min(waits, key=passes)

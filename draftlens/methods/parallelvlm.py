@@ -15,8 +15,8 @@ class ParallelVLM(SpecVLM):
     checks (ParallelVLM).
 
     Args:
-        num_speculative_tokens: with `"parallel"`, most guesses in one check (8 if left out); with
-            `"lockstep"` γ, the guesses of one round (5 if left out).
+        num_speculative_tokens: γ; with `"parallel"`, most guesses in one check (by measured times
+            if left out); with `"lockstep"`, the guesses of one round (5 if left out).
         schedule: `"parallel"`: a target that is free takes the guesses that are there.
             `"lockstep"`: both lanes wait for each other after every round, as in the paper, so that
             passes and guesses do not depend on time. `"serial"`: one after the other.

@@ -13,7 +13,6 @@ from draftlens.draft.first_guesses import FirstGuesser, FirstGuesses, delays_of
 from draftlens.draft.records import Tuners, record_of
 from draftlens.draft.tuner import TreeTuner
 from draftlens.lanes import Eager, LaneDrafter, LockStep, Pace, Reading, link_of
-from draftlens.lanes.pace import DEFAULT_WINDOW
 from draftlens.methods.base import Models
 from draftlens.models.backbone import Backbone
 from draftlens.models.pair import check_models
@@ -129,7 +128,8 @@ def scheduled(
 
     Args:
         schedule: of the method.
-        length: γ in lock-step, else most guesses in one check; None for the default.
+        length: γ, in lock-step the guesses of a round, else most guesses in one check; None for
+            the default.
         drafter: drafts where no other lane can be had.
         reading: what the lane reads.
         target: the model that checks.
@@ -138,7 +138,7 @@ def scheduled(
     """
     if schedule == "serial":
         return None
-    pace: Pace = Eager(length or DEFAULT_WINDOW, wait)
+    pace: Pace = Eager(length, wait)
     if schedule == "lockstep":
         pace = LockStep(length or DEFAULT_LENGTH)
     link = link_of(drafter.reader.backbone)

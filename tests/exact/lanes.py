@@ -113,7 +113,7 @@ def session_of(
     else:
         reader = DraftModelReader(Backbone.of(draft(family, kind)), pruning)
         reading = OwnPrompt(pruning)
-    serial = ModelDrafter(reader, chain(pace.most), backbone.vocab_size)
+    serial = ModelDrafter(reader, chain(pace.longest), backbone.vocab_size)
     drafter = LaneDrafter(link, reading, pace, backbone.vocab_size, serial)
     return Session(backbone, drafter, FullPrefill(), Clock(Stats()), lane=drafter)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from draftlens.lanes.pace import LONGEST_WAIT, Eager, LockStep, best_wait
+from draftlens.lanes.pace import LIKELY, LONGEST_WAIT, Eager, LockStep, best_wait, best_window
 
 
 def passes_a_token(rate: float, ratio: float, window: int, wait: int) -> float:
@@ -31,7 +31,8 @@ def passes_a_token(rate: float, ratio: float, window: int, wait: int) -> float:
 @pytest.mark.parametrize("ratio", [0.5, 2.0, 6.5, 20.0])
 @pytest.mark.parametrize("window", [1, 4, 8])
 def test_the_best_wait_is_that_of_the_slow_twin(rate: float, ratio: float, window: int) -> None:
-    waits = range(min(LONGEST_WAIT, window) + 1)
+    longest = min(LONGEST_WAIT, window)
+    waits = [wait for wait in range(longest + 1) if rate**wait >= LIKELY]
     costs = [passes_a_token(rate, ratio, window, wait) for wait in waits]
     assert costs[best_wait(rate, ratio, window)] == pytest.approx(min(costs), rel=1e-6)
 
@@ -43,21 +44,38 @@ def test_lock_step_knows_no_time() -> None:
     pace.judged(False)
     assert pace == LockStep(4)
     assert pace.limit(known=10, written=13) == 17
-    assert (pace.ahead, pace.most, pace.guesses_to_wait_for) == (4, 4, 0)
+    assert (pace.ahead, pace.window, pace.guesses_to_wait_for(True)) == (4, 4, 0)
 
 
-def test_eager_waits_as_measured() -> None:
-    pace = Eager(8)
-    assert pace.guesses_to_wait_for == 1
-    pace.passed(0.01)
+def test_eager_follows_what_is_measured() -> None:
+    pace = Eager()
+    assert pace.ratio is None
+    assert pace.guesses_to_wait_for(is_new=True) == 0
+    pace.passed(0.0101)
     pace.guessed(0.001)
     for _ in range(50):
         pace.judged(True)
     assert pace.rate == pytest.approx(51 / 52)
-    patient = pace.guesses_to_wait_for
-    assert patient == best_wait(51 / 52, 10.0, 8) > 0
-    for _ in range(200):
+    assert pace.window == 9
+    assert pace.guesses_to_wait_for(is_new=False) == 9
+    assert pace.guesses_to_wait_for(is_new=True) == best_wait(51 / 52, 10.1, 9)
+    for _ in range(300):
         pace.judged(False)
-    assert pace.guesses_to_wait_for < patient
-    assert Eager(8, wait=3).guesses_to_wait_for == 3
+    assert pace.guesses_to_wait_for(is_new=True) == 0
     assert pace.limit(known=10, written=12) == 10 + pace.ahead
+
+
+def test_what_the_caller_names_is_fixed() -> None:
+    pace = Eager(8, wait=3)
+    pace.passed(1.0)
+    pace.guessed(1.0)
+    assert pace.window == pace.longest == 8
+    assert pace.guesses_to_wait_for(is_new=True) == 3
+    assert Eager(2, wait=3).guesses_to_wait_for(is_new=True) == 2
+
+
+@pytest.mark.parametrize(
+    ("ratio", "window"), [(0.3, 1), (1.68, 1), (2.8, 2), (5.1, 4), (9.01, 8), (99.0, 16)]
+)
+def test_the_window_is_what_the_draft_fills(ratio: float, window: int) -> None:
+    assert best_window(ratio, 16) == window
