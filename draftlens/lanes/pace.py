@@ -40,11 +40,6 @@ class Pace(Protocol):
         """Guesses that the target waits for where it has none, as behind a correction."""
         ...
 
-    @property
-    def step_seconds(self) -> float:
-        """Seconds that the draft takes for a guess; 0 if that is not known."""
-        ...
-
     def limit(self, known: int, written: int) -> int:
         """The length up to which a row may be guessed after a decision.
 
@@ -79,7 +74,6 @@ class LockStep:
     length: int
     meets: bool = True
     guesses_to_wait_for: int = 0
-    step_seconds: float = 0.0
 
     @property
     def ahead(self) -> int:
