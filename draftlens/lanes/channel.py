@@ -82,7 +82,11 @@ class Channel:
             in_line = b""
         header = _HEADER.pack(len(in_line), not in_line, parcel.file is not None)
         self._outgoing.append(_Outgoing(header + in_line, files))
-        self.flush()
+        try:
+            self.flush()
+        except ClosedError:
+            self._drop_outgoing()
+            raise
 
     def flush(self, timeout: float | None = 0.0) -> None:
         """Send on what waits.
@@ -93,8 +97,8 @@ class Channel:
         Raises:
             ClosedError: the other side has gone.
         """
-        self._socket.settimeout(timeout)
         try:
+            self._socket.settimeout(timeout)
             while self._outgoing:
                 self._send_some(self._outgoing[0])
         except (TimeoutError, BlockingIOError):
@@ -113,11 +117,19 @@ class Channel:
             self._outgoing.popleft()
 
     def wait(self, timeout: float) -> None:
-        """Wait until something can be received, at most `timeout` seconds."""
-        if timeout > 0:
-            poll = select.poll()
-            poll.register(self._socket, select.POLLIN)
-            poll.poll(timeout * 1000)
+        """Wait until something can be received, at most `timeout` seconds.
+
+        Raises:
+            ClosedError: the channel was closed, perhaps by another thread.
+        """
+        if timeout <= 0:
+            return
+        descriptor = self._socket.fileno()
+        if descriptor < 0:
+            raise ClosedError("the channel is closed")
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        poll.poll(timeout * 1000)
 
     def receive(self, timeout: float | None) -> Any:
         """The next message.
@@ -150,8 +162,8 @@ class Channel:
 
     def _fill(self, timeout: float | None) -> None:
         """Receive some bytes."""
-        self._socket.settimeout(timeout)
         try:
+            self._socket.settimeout(timeout)
             received, files, _, _ = socket.recv_fds(self._socket, _CHUNK, 8)
         except (TimeoutError, BlockingIOError) as error:
             raise TimeoutError("no message came") from error
@@ -163,11 +175,15 @@ class Channel:
         self._files += files
 
     def close(self) -> None:
-        """Close the socket and whatever was received but not taken."""
+        """Close the socket, and the files of messages that were not sent or not taken."""
         self._socket.close()
         _close(self._files)
-        for message in self._outgoing:
-            _close(message.files)
+        self._received.clear()
+        self._drop_outgoing()
+
+    def _drop_outgoing(self) -> None:
+        while self._outgoing:
+            _close(self._outgoing.popleft().files)
 
 
 def _close(files: list[int]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 
 import torch
@@ -22,8 +21,6 @@ def main(descriptor: int, threads: int) -> None:
         descriptor: of the inherited socket. The first message is the model.
         threads: of torch.
     """
-    # Ctrl-C reaches every process of the terminal; the parent decides when the lane ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(threads)
     channel = Channel(socket.socket(fileno=descriptor))
     with contextlib.suppress(ClosedError):

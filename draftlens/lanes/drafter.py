@@ -7,7 +7,7 @@ import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,11 +45,20 @@ logger = logging.getLogger("draftlens")
 UNSENDABLE = (TypeError, AttributeError, pickle.PicklingError)
 """What is raised when something cannot be sent to another process."""
 
+_SERIAL = "the draft runs in the target's lane: %s"
+
 SLICE = 0.05
 """Seconds of one wait for the lane; between two of them its life is checked."""
 
-PATIENCE = 1.0
-"""Seconds of silence of a lane with work to do after which it is given up."""
+PATIENCE = 5.0
+"""Seconds that the target waits for a silent lane with guesses to write before it gives it up. A
+process that has ended or is stopped is noticed sooner, by its link."""
+
+PATIENCE_TO_READ = 600.0
+"""As `PATIENCE`, for a lane that starts or reads prompts."""
+
+SLOWEST = 20
+"""Steps of the draft, by the longest so far, that also make up the patience."""
 
 
 @dataclass
@@ -171,7 +180,8 @@ class LaneDrafter:
         self._observe: Callable[[Choice], None] = _ignore
         self._phase: Callable[[str], AbstractContextManager[None]] = _no_phase
         self._proposed_at = 0.0
-        self._heard_at = 0.0
+        self._longest_step = 0.0
+        self._silent_since = 0.0
 
     @property
     def cores(self) -> int:
@@ -215,7 +225,10 @@ class LaneDrafter:
             self.reading.waits,
         )
         self._num_joins += 1
-        self._send(arrival)
+        if self._num_joins == 1 and numbers.start == 0:
+            self._in_lane = self._begins_with(arrival)
+        else:
+            self._send(arrival)
 
     def _open(self, observed: bool) -> bool:
         """Open the session in the lane; whether it can be used."""
@@ -223,11 +236,29 @@ class LaneDrafter:
             return False
         try:
             self._answer = self.link.new_answer()
-            self.link.send(Open(self._answer, self.vocab_size, self.reading.pruning, observed))
+        except LaneLostError as error:
+            logger.warning(_SERIAL, error)
+            return False
+        pruning = self.reading.pruning
+        return self._begins_with(Open(self._answer, self.vocab_size, pruning, observed))
+
+    def _begins_with(self, message: Open | Arrive) -> bool:
+        """Send a first message. Where it cannot be sent, the serial drafter drafts."""
+        assert self.link is not None
+        try:
+            self.link.send(message)
         except (LaneLostError, *UNSENDABLE) as error:
-            logger.warning("the draft runs in the target's lane: %s", error)
+            logger.warning(_SERIAL, error)
+            self._forget()
             return False
         return True
+
+    def _forget(self) -> None:
+        """End the session in the lane."""
+        assert self.link is not None
+        with suppress(LaneLostError):
+            self.link.send(Close(self._answer))
+        self.link.forget(self._answer)
 
     def read(self, context: TargetContext) -> None:
         """See `DraftLane.read`."""
@@ -254,9 +285,7 @@ class LaneDrafter:
         """See `DraftLane.close`."""
         if self._in_lane and not self._is_closed:
             self._is_closed = True
-            self._send(Close(self._answer))
-            if self.link is not None:
-                self.link.forget(self._answer)
+            self._forget()
 
     def encode(self, inputs: Mapping[str, Any]) -> Any:
         """See `Drafter.encode`; a lane has the inputs already."""
@@ -374,6 +403,7 @@ class LaneDrafter:
 
     def _wait(self, is_enough: Callable[[], bool]) -> None:
         """Take the lane's messages until there are enough, or until the lane is lost."""
+        self._silent_since = time.perf_counter()
         self._take_messages(0.0)
         while not is_enough() and self.lost is None:
             self._take_messages(SLICE)
@@ -388,7 +418,7 @@ class LaneDrafter:
             self._lose(str(error))
             return
         if messages:
-            self._heard_at = time.perf_counter()
+            self._silent_since = time.perf_counter()
         for message in messages:
             self._take(message)
 
@@ -396,7 +426,9 @@ class LaneDrafter:
         if isinstance(message, Guesses):
             self._cache_bytes = message.cache_bytes
             self._forwards += 1
-            self.pace.guessed(message.span.end - message.span.start)
+            seconds = message.span.end - message.span.start
+            self._longest_step = max(self._longest_step, seconds)
+            self.pace.guessed(seconds)
             work = _Work(message.span, len(message.guesses))
             self._works.append(work)
             for guess in message.guesses:
@@ -412,7 +444,7 @@ class LaneDrafter:
         elif isinstance(message.error, DraftlensError):
             raise message.error
         else:
-            self._lose(f"{type(message.error).__name__}: {message.error}")
+            self._lose(str(message.error))
 
     def _take_guess(self, guess: Guess, work: _Work) -> None:
         row = self._row_of.get(guess.row)
@@ -433,12 +465,14 @@ class LaneDrafter:
             self._compare(row, guess.position, guess.token)
 
     def _give_up_if_silent(self) -> None:
-        """Lose a lane that has work to do and has not been heard of for long."""
-        if self._num_joins or self.lost is not None:
-            return  # reading prompts takes as long as it takes; the link watches the process
-        owes = any(not row.is_written for row in self._rows)
-        patience = max(PATIENCE, 20 * self.pace.step_seconds)
-        if owes and time.perf_counter() - self._heard_at > patience:
+        """Lose a lane that has not been heard of for long while the target waits."""
+        if self.lost is not None:
+            return
+        patience = PATIENCE
+        if self._num_joins or not self._longest_step:
+            patience = PATIENCE_TO_READ
+        patience = max(patience, SLOWEST * self._longest_step)
+        if time.perf_counter() - self._silent_since > patience:
             self._lose(f"it has been silent for {patience:.1f} s")
 
     def _send(self, message: ToDraft) -> None:

@@ -37,7 +37,8 @@ class Link(Protocol):
 
         Raises:
             LaneLostError: the lane cannot be reached.
-            TypeError, AttributeError, pickle.PicklingError: the message cannot be sent.
+            TypeError, AttributeError, pickle.PicklingError: the message cannot be sent to another
+                process. Nothing was sent.
         """
         ...
 

@@ -56,11 +56,6 @@ class Pace(Protocol):
         """
         ...
 
-    @property
-    def step_seconds(self) -> float:
-        """Seconds that the draft takes for a guess; 0 if that is not known."""
-        ...
-
     def limit(self, known: int, written: int) -> int:
         """The length up to which a row may be guessed after a decision.
 
@@ -94,7 +89,6 @@ class LockStep:
 
     length: int
     meets: bool = True
-    step_seconds: float = 0.0
 
     @property
     def ahead(self) -> int:

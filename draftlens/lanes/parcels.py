@@ -36,6 +36,11 @@ class Parcel:
     pickled: bytes
     file: int | None
 
+    def close(self) -> None:
+        """Close the file of a parcel that is not sent."""
+        if self.file is not None:
+            os.close(self.file)
+
 
 def pack(value: Any, smallest: int = SMALLEST) -> Parcel:
     """Make a parcel.
@@ -67,8 +72,12 @@ def pack(value: Any, smallest: int = SMALLEST) -> Parcel:
 def file_of(contents: bytes) -> int:
     """The descriptor of an anonymous file with these contents."""
     file = os.memfd_create("draftlens")
-    with open(file, "wb", closefd=False) as writer:
-        writer.write(contents)
+    try:
+        with open(file, "wb", closefd=False) as writer:
+            writer.write(contents)
+    except BaseException:
+        os.close(file)
+        raise
     return file
 
 
@@ -91,6 +100,15 @@ class _Pickler(pickle.Pickler):
         self.size = 0
         self.tensors: list[tuple[Tensor, int]] = []
         self._places: dict[int, tuple[Any, ...]] = {}
+
+    def reducer_override(self, value: Any) -> Any:
+        """Refuses classes and functions of a script, which another process cannot import."""
+        if getattr(value, "__module__", None) == "__main__" and hasattr(value, "__qualname__"):
+            raise pickle.PicklingError(
+                f"{value.__qualname__} is defined in the main script, which the other process does "
+                "not run: put it into a module"
+            )
+        return NotImplemented
 
     def persistent_id(self, value: Any) -> tuple[Any, ...] | None:
         """Where a large tensor is in the file; None for everything else."""

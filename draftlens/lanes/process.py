@@ -7,12 +7,15 @@ import itertools
 import logging
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,10 +35,21 @@ THREADS = 1
 CHECK_SECONDS = 0.2
 """Time between two looks at a process that is silent."""
 
-_START = (
-    "import sys; sys.path[:] = {path!r}; "
-    "from draftlens.lanes.child import main; main({descriptor}, {threads})"
-)
+_START = """
+import os, select, sys, threading
+
+def end_with_the_parent():
+    poll = select.poll()
+    poll.register({descriptor}, 0)  # reports only that the other side has gone
+    poll.poll()
+    os._exit(0)
+
+# Libraries take seconds to load, and so may a pass: the end of the parent interrupts both.
+threading.Thread(target=end_with_the_parent, daemon=True).start()
+sys.path[:] = {path!r}
+from draftlens.lanes.child import main
+main({descriptor}, {threads})
+"""
 
 
 class DraftProcess:
@@ -44,7 +58,8 @@ class DraftProcess:
     It starts at once and loads its libraries (some seconds) while the caller goes on; messages wait
     until it is ready. It is no fork and no spawned copy of the caller's main module, so scripts
     without a main guard, notebooks and daemonic parents work. It ends with the last reference to
-    this object, with the model, or with this process, however this process ends.
+    this object, with the model, or with this process, however this process ends. Forks of this
+    process have no part in it: they start a process of their own.
 
     Args:
         model: a transformers model on the CPU. Its weights move to memory that both processes map.
@@ -64,18 +79,21 @@ class DraftProcess:
         self.is_ready = False
         try:
             parcel = share(model)
-        except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
+        except (TypeError, AttributeError, ValueError, OSError, pickle.PicklingError) as error:
             raise LaneLostError(f"the model cannot be sent to another process: {error}") from error
-        self._channel, theirs = Channel.pair()
         try:
-            self._process = _start(theirs.fileno())
+            self._channel, self._process = _connected()
         except OSError as error:
+            parcel.close()
             raise LaneLostError(f"no process could be started: {error}") from error
-        finally:
-            theirs.close()
+        self._finalizer = weakref.finalize(
+            self, _end, self._channel, self._process, owner=os.getpid()
+        )
         self._watched = psutil.Process(self._process.pid)
-        self._finalizer = weakref.finalize(self, _end, self._channel, self._process)
-        self._channel.send_parcel(parcel)
+        try:
+            self._channel.send_parcel(parcel)
+        except ClosedError:
+            self._lose(self._how_it_ended())
 
     @property
     def pid(self) -> int:
@@ -86,6 +104,22 @@ class DraftProcess:
     def processes(self) -> tuple[int, ...]:
         """See `Link.processes`."""
         return (self.pid,)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process can be used, as far as can be seen from outside."""
+        try:
+            self._check()
+        except LaneLostError:
+            return False
+        return True
+
+    @property
+    def cannot_start(self) -> bool:
+        """Whether the process failed, and was not ended from outside, before it was ready: another
+        one would fail too."""
+        status = self._process.returncode
+        return self.lost is not None and not self.is_ready and status is not None and status > 0
 
     def new_answer(self) -> int:
         """See `Link.new_answer`."""
@@ -98,7 +132,10 @@ class DraftProcess:
         """See `Link.send`."""
         if self.lost is not None:
             raise LaneLostError(self.lost)
-        parcel = pack(message)
+        try:
+            parcel = pack(message)
+        except OSError as error:
+            raise LaneLostError(f"no memory for a message could be had: {error}") from error
         try:
             with self._using:
                 self._channel.send_parcel(parcel)
@@ -132,11 +169,16 @@ class DraftProcess:
         self.lost = self.lost or "it was ended"
         self._finalizer()
 
+    def leave_to_parent(self) -> None:
+        """In a fork of the process that started it: leave the drafting process to that one."""
+        self.lost = "it belongs to the process that this one is a fork of"
+        self._finalizer()
+
     def _read(self, timeout: float) -> bool:
         """Receive one message; whether there was one in time. Threads wait without the lock, so
         that none holds up another."""
-        self._channel.wait(timeout)
         try:
+            self._channel.wait(timeout)
             with self._using:
                 if self.lost is not None:
                     raise LaneLostError(self.lost)
@@ -182,9 +224,33 @@ class DraftProcess:
         return f"the drafting process has ended with status {code}"
 
     def _lose(self, why: str) -> NoReturn:
-        self.lost = why
+        self.lost = self.lost or why
         self._finalizer()
-        raise LaneLostError(why)
+        raise LaneLostError(self.lost)
+
+
+def _connected() -> tuple[Channel, subprocess.Popen[bytes]]:
+    """A new process and the channel to it."""
+    channel, theirs = Channel.pair()
+    try:
+        with _no_interrupts():
+            return channel, _start(theirs.fileno())
+    except OSError:
+        channel.close()
+        raise
+    finally:
+        theirs.close()
+
+
+@contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """Ctrl-C reaches every process of the terminal. A child inherits that its signal is blocked;
+    the parent decides when the lane ends."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start(descriptor: int) -> subprocess.Popen[bytes]:
@@ -200,15 +266,50 @@ def _start(descriptor: int) -> subprocess.Popen[bytes]:
     )
 
 
-def _end(channel: Channel, process: subprocess.Popen[bytes]) -> None:
-    """End a process at once: it holds nothing that could be lost."""
+def _end(channel: Channel, process: subprocess.Popen[bytes], owner: int) -> None:
+    """End a process at once: it holds nothing that could be lost. A fork of its owner only closes
+    its own copy of the channel."""
     channel.close()
-    process.kill()
-    process.wait()
+    if os.getpid() == owner:
+        process.kill()
+        process.wait()
 
 
-_PROCESSES: weakref.WeakKeyDictionary[Any, DraftProcess] = weakref.WeakKeyDictionary()
-_STARTING = threading.Lock()
+class _Processes:
+    """The processes of this process' models."""
+
+    def __init__(self) -> None:
+        self._starting = threading.Lock()
+        self._by_model: weakref.WeakKeyDictionary[Any, DraftProcess] = weakref.WeakKeyDictionary()
+
+    def of(self, model: Any) -> DraftProcess:
+        """See `process_of`."""
+        with self._starting:
+            process = self._by_model.get(model)
+            if process is not None and process.is_alive:
+                return process
+            if process is not None and process.cannot_start:
+                raise LaneLostError(f"{process.lost} before it was ready")
+            process = DraftProcess(model)
+            self._by_model[model] = process
+            return process
+
+    def end(self) -> None:
+        """End all."""
+        for process in list(self._by_model.values()):
+            process.close()
+
+    def leave_to_parent(self) -> None:
+        """In a fork, which must neither use the processes of its parent nor keep them alive."""
+        self._starting = threading.Lock()  # another thread of the parent may have held it
+        for process in list(self._by_model.values()):
+            process.leave_to_parent()
+        self._by_model.clear()
+
+
+_PROCESSES = _Processes()
+atexit.register(_PROCESSES.end)
+os.register_at_fork(after_in_child=_PROCESSES.leave_to_parent)
 
 
 def process_of(model: Any) -> DraftProcess:
@@ -217,15 +318,4 @@ def process_of(model: Any) -> DraftProcess:
     Raises:
         LaneLostError: none can be started.
     """
-    with _STARTING:
-        process = _PROCESSES.get(model)
-        if process is None or process.lost is not None:
-            process = DraftProcess(model)
-            _PROCESSES[model] = process
-        return process
-
-
-@atexit.register
-def _end_all() -> None:
-    for process in list(_PROCESSES.values()):
-        process.close()
+    return _PROCESSES.of(model)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from draftlens.core.errors import DraftlensError
 from draftlens.core.timeline import Span
 from draftlens.draft.base import TargetContext
 from draftlens.draft.readers import DraftModelReader, DraftPrompt, prefilled
@@ -86,7 +87,7 @@ class Worker:
             work()
         except Exception as error:  # whatever it is, the target goes on and reports it
             self._forget(number)
-            self._send(Failed(number, error))
+            self._send(Failed(number, _sendable(error)))
 
     def _forget(self, number: int) -> None:
         del self._sessions[number]
@@ -190,3 +191,10 @@ class _Session:
             yield
         finally:
             self._spans.append(Span(LANE, name, began, time.perf_counter()))
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error as it can be sent: exceptions of other libraries may not be picklable."""
+    if isinstance(error, DraftlensError):
+        return error
+    return RuntimeError(f"{type(error).__name__}: {error}")

@@ -9,12 +9,13 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import psutil
 import pytest
 from families import FAMILIES, inputs
+from forked import ForkedProcess
 from stock import NEW, draft, reference, target
 
 import draftlens
@@ -34,12 +35,14 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("draftlens.lanes.place.usable_cores", lambda: 2)
 
 
-def answer(method: Mapping[str, Any], **options: Any) -> Any:
-    """The result for the richest batch of the family."""
+def answer(method: Mapping[str, Any], model: Any = None, **options: Any) -> Any:
+    """The result for the richest batch of the family; `model` drafts if it is given."""
+    if model is None and method.get("draft") != "self":
+        model = draft(FAMILY)
     return draftlens.generate(
         target(FAMILY),
         inputs(FAMILY, FAMILY.richest),
-        draft=None if method.get("draft") == "self" else draft(FAMILY),
+        draft=model,
         method=method,
         max_new_tokens=NEW,
         **options,
@@ -110,7 +113,12 @@ def test_wrong_draft_inputs_raise_as_in_serial() -> None:
     for method in (EAGER, {"method": "speculative"}):
         with pytest.raises(InputError, match="input_ids"):
             draftlens.generate(
-                target(FAMILY), given, draft=draft(FAMILY), draft_inputs=wrong, method=method
+                target(FAMILY),
+                given,
+                draft=draft(FAMILY),
+                draft_inputs=wrong,
+                method=method,
+                max_new_tokens=4,
             )
 
 
@@ -123,65 +131,67 @@ def test_processors_that_cannot_be_sent_are_served_serially() -> None:
     assert not result.stats.lanes
 
 
-@pytest.mark.parametrize("method", [EAGER, LOCKSTEP], ids=["eager", "lockstep"])
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes start in a moment."""
+    monkeypatch.setattr("draftlens.lanes.process._start", ForkedProcess)
+
+
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize("method", [EAGER, LOCKSTEP, PARALLELVLM], ids=["eager", "lockstep", "uv"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize("chunks", [0, 1, 20], ids=["prefill", "begin", "midway"])
 def test_a_lost_process_leaves_the_answer_to_plain_decoding(
-    method: Mapping[str, Any], how: signal.Signals, chunks: int
+    method: Mapping[str, Any], how: signal.Signals
 ) -> None:
     model = copy.deepcopy(draft(FAMILY))
-    process = warm_up(model)
-    stream = draftlens.stream(
-        target(FAMILY),
-        inputs(FAMILY, FAMILY.richest),
-        draft=model,
-        method=method,
-        max_new_tokens=NEW,
-    )
-    for _ in range(chunks):
-        next(stream)
-    os.kill(process.pid, how)
-    began = time.monotonic()
-    result = stream.run()
-    assert result.tokens == reference(FAMILY, FAMILY.richest)
-    assert time.monotonic() - began < 30
-    if method is LOCKSTEP:
-        assert "process" in result.stats.lane_lost
-    # A new answer has a new process.
-    os.kill(process.pid, signal.SIGKILL) if how is signal.SIGSTOP else None
-    again = warm_up(model)
-    assert again.pid != process.pid
+    for chunks in (0, 1, 4, 20):  # before the prefill, behind it and midway
+        process = warm_up(model)
+        stream = draftlens.stream(
+            target(FAMILY),
+            inputs(FAMILY, FAMILY.richest),
+            draft=model,
+            method=method,
+            max_new_tokens=NEW,
+        )
+        for _ in range(chunks):
+            next(stream)
+        os.kill(process.pid, how)
+        began = time.monotonic()
+        result = stream.run()
+        assert result.tokens == reference(FAMILY, FAMILY.richest)
+        assert time.monotonic() - began < 5
+        assert result.lossless
+        if method is LOCKSTEP and chunks:
+            assert "process" in result.stats.lane_lost
+        # A new answer has a new process.
+        again = warm_up(model)
+        assert again.pid != process.pid
+        assert not psutil.pid_exists(process.pid)
     again.close()
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_process_that_is_killed_at_any_moment() -> None:
     """The answers do not repeat or lose a token."""
     rng = random.Random(0)
     model = copy.deepcopy(draft(FAMILY))
     expected = reference(FAMILY, FAMILY.richest)
-    for _ in range(3):
+    for number in range(20):
         process = warm_up(model)
-        delay = rng.uniform(0.0, 0.5)
-        timer = threading.Timer(delay, process_killer(process.pid))
+        timer = threading.Timer(rng.uniform(0.0, 0.3), os.kill, (process.pid, signal.SIGKILL))
         timer.start()
         for _ in range(3):
-            result = draftlens.generate(
-                target(FAMILY),
-                inputs(FAMILY, FAMILY.richest),
-                draft=model,
-                method=EAGER,
-                max_new_tokens=NEW,
-            )
-            assert result.tokens == expected
+            assert answer((EAGER, LOCKSTEP)[number % 2], model=model).tokens == expected
         timer.join()
     process_of(model).close()
 
 
-def process_killer(pid: int) -> Callable[[], None]:
-    def kill() -> None:
-        os.kill(pid, signal.SIGKILL)
-
-    return kill
+@pytest.mark.usefixtures("forked")
+def test_a_process_that_dies_while_it_starts() -> None:
+    model = copy.deepcopy(draft(FAMILY))
+    os.kill(process_of(model).pid, signal.SIGKILL)
+    assert answer(LOCKSTEP, model=model).tokens == reference(FAMILY, FAMILY.richest)
+    process_of(model).close()
 
 
 def test_two_streams_share_a_process() -> None:
@@ -234,3 +244,27 @@ def test_streams_that_are_dropped_or_pause_leave_nothing() -> None:
     before = sum(psutil.Process(process.pid).cpu_times()[:2])
     time.sleep(0.5)
     assert sum(psutil.Process(process.pid).cpu_times()[:2]) - before < 0.1
+
+
+def test_many_answers_leak_neither_descriptors_nor_processes() -> None:
+    process = warm_up(draft(FAMILY))
+    given = inputs(FAMILY, FAMILY.richest, (0,))
+    here = psutil.Process()
+    there = psutil.Process(process.pid)
+
+    def serve(count: int) -> tuple[int, int, int]:
+        for number in range(count):
+            method = (EAGER, LOCKSTEP, PARALLELVLM)[number % 3]
+            draftlens.generate(
+                target(FAMILY), given, draft=draft(FAMILY), method=method, max_new_tokens=3
+            )
+        # The process has followed all messages once it has answered the last one.
+        answer(LOCKSTEP)
+        return here.num_fds(), there.num_fds(), len(here.children(recursive=True))
+
+    before = serve(6)
+    after = serve(50)
+    assert process_of(draft(FAMILY)) is process
+    for count, earlier in zip(after, before, strict=True):
+        assert count <= earlier + 1
+    assert not process._inboxes

@@ -77,6 +77,7 @@ def test_messages_arrive_in_order_with_their_tensors() -> None:
     assert received[0] == "first"
     torch.testing.assert_close(received[1].tensors[1], messages[1].tensors[1], rtol=0, atol=0)
     assert received[2:] == messages[2:]
+    received.clear()  # a mapping holds a descriptor of its file
     assert psutil.Process().num_fds() == before
     here.close()
     there.close()
@@ -92,6 +93,8 @@ def test_sending_never_blocks_and_loses_nothing() -> None:
         assert there.receive(1.0)[0] == number
     with pytest.raises(TimeoutError):
         there.receive(0.0)
+    here.close()
+    there.close()
 
 
 def test_a_side_that_has_gone() -> None:
