@@ -145,7 +145,9 @@ class Ours:
     def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> Answer:
         """See `Way.answer`. A method that does not use the draft model is measured without
         processing its input."""
-        if not engine.plan(self.method).uses_draft:
+        plan = engine.plan(self.method)
+        plan.wait_until_ready()
+        if not plan.uses_draft:
             engine = Engine(engine.target, None, self.method)
         clock = Clock(Stats())
         with clock.phase("frames"):

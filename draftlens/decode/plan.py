@@ -40,6 +40,10 @@ def make_schedule(name: str) -> Schedule:
     return schedule
 
 
+def is_ready() -> None:
+    """A plan that runs in this process need not wait."""
+
+
 def no_processes() -> Sequence[int]:
     """The other processes of a plan that runs in this one."""
     return ()
@@ -64,6 +68,8 @@ class Plan:
             (`models.known_costs.calibrate`); empty if it does not choose.
         processes: the ids of other processes that take part in the answer, as far as they have been
             started, so that their memory can be measured.
+        wait_until_ready: waits until these processes can work, so that their start is no part of a
+            measured answer.
     """
 
     drafter: Drafter
@@ -77,3 +83,4 @@ class Plan:
     uses_draft: bool = False
     timed: tuple[Backbone, ...] = ()
     processes: Callable[[], Sequence[int]] = no_processes
+    wait_until_ready: Callable[[], None] = is_ready

@@ -201,6 +201,7 @@ def trace(
     if not chat.images and not chat.videos:
         raise InputError("there is nothing to explain in a prompt without pictures")
     inputs = engine.process([chat])
+    engine.plan(pruned).wait_until_ready()
     others = _run_others(engine, inputs, pruned, compare, options)
     choices: list[Choice] = []
     clock = Clock(Stats(), record=True)

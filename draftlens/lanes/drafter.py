@@ -180,6 +180,7 @@ class LaneDrafter:
         self._observe: Callable[[Choice], None] = _ignore
         self._phase: Callable[[str], AbstractContextManager[None]] = _no_phase
         self._proposed_at = 0.0
+        self._waited = 0.0
         self._longest_step = 0.0
         self._silent_since = 0.0
 
@@ -187,6 +188,11 @@ class LaneDrafter:
     def cores(self) -> int:
         """Cores that the lane keeps busy."""
         return self.link.cores if self.link is not None else 0
+
+    def wait_until_ready(self) -> None:
+        """Wait until the lane can draft, so that its start is no part of a measured answer."""
+        if self.link is not None:
+            self.link.wait_until_ready()
 
     def processes(self) -> Sequence[int]:
         """The ids of other processes that draft; none where the serial drafter takes over."""
@@ -313,6 +319,7 @@ class LaneDrafter:
         """The guesses that are there, one chain for each row."""
         if not self._in_lane:
             return self.serial.propose(batch, budget)
+        began = time.perf_counter()
         if not self.pace.meets:
             self._wait_for_guesses(budget)
         most = min(budget, self.pace.window)
@@ -323,6 +330,7 @@ class LaneDrafter:
             guesses = row.tokens[row.known : row.known + count]
             tokens[index, :count] = torch.tensor(guesses, dtype=torch.long)
         self._proposed_at = time.perf_counter()
+        self._waited = self._proposed_at - began
         return DraftTree(tuple(chain(count) for count in counts), tokens)
 
     def update(self, verdict: Verdict, batch: Batch) -> None:
@@ -330,9 +338,19 @@ class LaneDrafter:
         if not self._in_lane:
             self.serial.update(verdict, batch)
             return
-        self.pace.passed(time.perf_counter() - self._proposed_at)
+        self._count_pass(verdict)
         self._meet(self._rows)
         self._decide(self._rows, batch)
+
+    def _count_pass(self, verdict: Verdict) -> None:
+        """Tell the pace how long the pass took and what the running rows gained."""
+        seconds = time.perf_counter() - self._proposed_at
+        gained = [
+            len(tokens)
+            for row, tokens in zip(self._rows, verdict.tokens, strict=True)
+            if not row.finished
+        ]
+        self.pace.passed(seconds, self._waited, sum(gained) / max(len(gained), 1))
 
     def remove(self, row: int) -> None:
         """See `Drafter.remove`."""
@@ -389,7 +407,8 @@ class LaneDrafter:
         rows = [row for row in self._rows if not row.finished]
 
         def has_enough(row: _Row) -> bool:
-            return row.ready >= min(self.pace.guesses_to_wait_for(row.is_new), budget)
+            wanted = self.pace.guesses_to_wait_for(row.is_new)
+            return row.ready >= min(wanted, budget, row.limit - row.known)
 
         self._wait(lambda: all(map(has_enough, rows)))
         for row in rows:

@@ -24,6 +24,10 @@ class Link(Protocol):
         """The ids of other processes that work for the lane."""
         ...
 
+    def wait_until_ready(self) -> None:
+        """Wait until the lane can draft, or is lost."""
+        ...
+
     def new_answer(self) -> int:
         """A number for a session, which no other session of the lane has.
 

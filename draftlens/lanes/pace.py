@@ -20,6 +20,18 @@ LONGEST_WINDOW = 16
 FIRST_WINDOW = 4
 """Most guesses in one check before anything is measured."""
 
+TRIAL_AFTER = 12
+"""Passes after which it is asked whether the draft pays; twice as many after each time it does."""
+
+TRIAL = 3
+"""Passes for which the draft rests to see how fast plain decoding is."""
+
+REST = 60
+"""Passes for which it rests where plain decoding is faster."""
+
+SELDOM_RIGHT = 1.8
+"""Tokens a pass below which plain decoding might be faster: passes beside a draft take longer."""
+
 LIKELY = 0.62
 """The target waits behind a correction only for guesses that are all right with this chance: misses
 cluster, so another one is likelier there than β says."""
@@ -65,8 +77,14 @@ class Pace(Protocol):
         """
         ...
 
-    def passed(self, seconds: float) -> None:
-        """The target has made a pass."""
+    def passed(self, seconds: float, waited: float, tokens: float) -> None:
+        """The target has made a pass.
+
+        Args:
+            seconds: of the pass.
+            waited: seconds of the wait for guesses before it.
+            tokens: that it emitted, mean of the running rows.
+        """
         ...
 
     def guessed(self, seconds: float) -> None:
@@ -76,6 +94,31 @@ class Pace(Protocol):
     def judged(self, is_right: bool) -> None:
         """A guess was compared with the answer."""
         ...
+
+
+@dataclass
+class _Rates:
+    """Passes of the target with what they took and gave."""
+
+    passes: int = 0
+    seconds: float = 0.0
+    tokens: float = 0.0
+
+    def add(self, seconds: float, tokens: float) -> None:
+        """Count a pass."""
+        self.passes += 1
+        self.seconds += seconds
+        self.tokens += tokens
+
+    @property
+    def tokens_a_pass(self) -> float:
+        """Mean number of tokens."""
+        return self.tokens / max(self.passes, 1)
+
+    @property
+    def tokens_a_second(self) -> float:
+        """Tokens by time."""
+        return self.tokens / max(self.seconds, 1e-9)
 
 
 @dataclass(frozen=True)
@@ -113,7 +156,7 @@ class LockStep:
         """One window more."""
         return written + self.length
 
-    def passed(self, seconds: float) -> None:
+    def passed(self, seconds: float, waited: float, tokens: float) -> None:
         """Times do not matter."""
 
     def guessed(self, seconds: float) -> None:
@@ -127,7 +170,9 @@ class Eager:
     """A target that is free takes the guesses that are there.
 
     Where all guesses of the last check were right, it waits until a window is full, which the draft
-    soon has; behind a correction it goes on with the empty window unless waiting pays.
+    soon has; behind a correction it goes on with the empty window unless waiting pays. Where
+    guesses are seldom right, the draft now and then rests for some passes, and stays at rest for a
+    while if plain decoding is faster: beside the draft, passes may take longer.
 
     Args:
         window: γ, most guesses in one check; None for as many as the draft writes beside one check,
@@ -145,6 +190,16 @@ class Eager:
         self._passes: deque[float] = deque(maxlen=RECENT)
         self._steps: deque[float] = deque(maxlen=RECENT)
         self._verdicts: deque[bool] = deque(maxlen=8 * RECENT)
+        self._drafting = _Rates()
+        self._resting = _Rates()
+        self._rest_left = 0
+        self._work_for = TRIAL_AFTER
+        self._work_left = TRIAL_AFTER
+
+    @property
+    def rests(self) -> bool:
+        """Whether the draft rests at the moment."""
+        return self._rest_left > 0
 
     @property
     def ahead(self) -> int:
@@ -169,6 +224,8 @@ class Eager:
 
     def guesses_to_wait_for(self, is_new: bool) -> int:
         """s behind a correction, else γ."""
+        if self.rests:
+            return 0
         if not is_new:
             return self.window
         if self._fixed_wait is not None:
@@ -186,12 +243,39 @@ class Eager:
         return (sum(self._verdicts) + 1) / (len(self._verdicts) + 2)
 
     def limit(self, known: int, written: int) -> int:
-        """As far ahead of the answer as always."""
-        return known + self.ahead
+        """As far ahead of the answer as always; a draft that rests writes nothing."""
+        return known if self.rests else known + self.ahead
 
-    def passed(self, seconds: float) -> None:
-        """Count the time."""
+    def passed(self, seconds: float, waited: float, tokens: float) -> None:
+        """Count time and tokens, and decide whether the draft rests."""
+        if self.rests:
+            self._resting.add(seconds + waited, tokens)
+            self._rest_left -= 1
+            if not self._rest_left:
+                self._end_rest()
+            return
         self._passes.append(seconds)
+        self._drafting.add(seconds + waited, tokens)
+        self._work_left -= 1
+        if self._work_left <= 0:
+            self._work_left = self._work_for
+            if self._drafting.tokens_a_pass < SELDOM_RIGHT:
+                self._resting = _Rates()
+                self._rest_left = TRIAL
+            else:
+                self._drafting = _Rates()
+
+    def _end_rest(self) -> None:
+        """After a trial, rest on if plain decoding is faster; after a long rest, draft again."""
+        is_trial = self._resting.passes <= TRIAL
+        if is_trial and self._resting.tokens_a_second > self._drafting.tokens_a_second:
+            self._rest_left = REST
+            self._work_for = TRIAL_AFTER
+            return
+        if is_trial:
+            self._work_for = min(2 * self._work_for, REST)
+        self._drafting = _Rates()
+        self._work_left = self._work_for
 
     def guessed(self, seconds: float) -> None:
         """Count the time."""

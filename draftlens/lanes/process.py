@@ -15,7 +15,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -120,6 +120,12 @@ class DraftProcess:
         one would fail too."""
         status = self._process.returncode
         return self.lost is not None and not self.is_ready and status is not None and status > 0
+
+    def wait_until_ready(self) -> None:
+        """See `Link.wait_until_ready`."""
+        while self.is_alive and not self.is_ready:
+            with suppress(LaneLostError):
+                self._read(CHECK_SECONDS)
 
     def new_answer(self) -> int:
         """See `Link.new_answer`."""

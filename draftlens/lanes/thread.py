@@ -43,6 +43,9 @@ class DraftThread:
         self._thread = threading.Thread(target=self._work, name="draftlens-draft", daemon=True)
         self._thread.start()
 
+    def wait_until_ready(self) -> None:
+        """See `Link.wait_until_ready`: a thread always is."""
+
     def new_answer(self) -> int:
         """See `Link.new_answer`."""
         self._check()

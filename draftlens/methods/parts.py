@@ -7,7 +7,7 @@ from typing import Any
 
 from draftlens.core.errors import ConfigError
 from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
-from draftlens.decode.plan import Plan, make_schedule, no_processes
+from draftlens.decode.plan import Plan, is_ready, make_schedule, no_processes
 from draftlens.draft import ModelDrafter, Pruning
 from draftlens.draft.first_guesses import FirstGuesser, FirstGuesses, delays_of
 from draftlens.draft.records import Tuners, record_of
@@ -283,6 +283,7 @@ def drafting_plan(
         first_guesses=first_guesses,
         lane=lane,
         processes=no_processes if lane is None else lane.processes,
+        wait_until_ready=is_ready if lane is None else lane.wait_until_ready,
         pruning=pruning,
         approximate=method.prefill.approximate,
         uses_draft=drafting is not models.target,

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from draftlens.lanes.pace import LIKELY, LONGEST_WAIT, Eager, LockStep, best_wait, best_window
+from draftlens.lanes.pace import (
+    LIKELY,
+    LONGEST_WAIT,
+    REST,
+    TRIAL,
+    TRIAL_AFTER,
+    Eager,
+    LockStep,
+    best_wait,
+    best_window,
+)
 
 
 def passes_a_token(rate: float, ratio: float, window: int, wait: int) -> float:
@@ -39,7 +49,7 @@ def test_the_best_wait_is_that_of_the_slow_twin(rate: float, ratio: float, windo
 
 def test_lock_step_knows_no_time() -> None:
     pace = LockStep(4)
-    pace.passed(1.0)
+    pace.passed(1.0, 0.0, 1.0)
     pace.guessed(1.0)
     pace.judged(False)
     assert pace == LockStep(4)
@@ -51,7 +61,7 @@ def test_eager_follows_what_is_measured() -> None:
     pace = Eager()
     assert pace.ratio is None
     assert pace.guesses_to_wait_for(is_new=True) == 0
-    pace.passed(0.0101)
+    pace.passed(0.0101, 0.0, 1.0)
     pace.guessed(0.001)
     for _ in range(50):
         pace.judged(True)
@@ -67,7 +77,7 @@ def test_eager_follows_what_is_measured() -> None:
 
 def test_what_the_caller_names_is_fixed() -> None:
     pace = Eager(8, wait=3)
-    pace.passed(1.0)
+    pace.passed(1.0, 0.0, 1.0)
     pace.guessed(1.0)
     assert pace.window == pace.longest == 8
     assert pace.guesses_to_wait_for(is_new=True) == 3
@@ -79,3 +89,35 @@ def test_what_the_caller_names_is_fixed() -> None:
 )
 def test_the_window_is_what_the_draft_fills(ratio: float, window: int) -> None:
     assert best_window(ratio, 16) == window
+
+
+def play(pace: Eager, passes: int, drafting: tuple[float, float], plain: float) -> list[bool]:
+    """Passes with seconds and tokens beside the draft, and seconds of plain ones; in which of them
+    the draft rested."""
+    rested = []
+    for _ in range(passes):
+        rested.append(pace.rests)
+        if pace.rests:
+            pace.passed(plain, 0.0, 1.0)
+        else:
+            pace.passed(drafting[0], 0.0, drafting[1])
+    return rested
+
+
+def test_a_draft_that_does_not_pay_rests_most_of_the_time() -> None:
+    pace = Eager()
+    rested = play(pace, 400, drafting=(1.5, 1.1), plain=1.0)
+    assert not any(rested[:TRIAL_AFTER])
+    assert all(rested[TRIAL_AFTER : TRIAL_AFTER + TRIAL + REST])
+    assert sum(rested) > 0.75 * len(rested)
+    resting = Eager()
+    play(resting, TRIAL_AFTER, drafting=(1.5, 1.1), plain=1.0)
+    assert resting.rests
+    assert resting.limit(known=10, written=12) == 10
+    assert resting.guesses_to_wait_for(is_new=False) == 0
+
+
+def test_a_draft_that_pays_rests_for_trials_only() -> None:
+    rested = play(Eager(), 400, drafting=(1.1, 1.5), plain=1.0)
+    assert TRIAL <= sum(rested) < 0.1 * len(rested)
+    assert not any(play(Eager(), 400, drafting=(1.5, 2.5), plain=1.0))
