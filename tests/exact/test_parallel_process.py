@@ -20,6 +20,7 @@ from stock import NEW, draft, reference, target
 
 import draftlens
 from draftlens import InputError
+from draftlens.lanes.link import LaneLostError
 from draftlens.lanes.process import process_of
 
 FAMILY = FAMILIES[0]
@@ -193,6 +194,26 @@ def test_a_process_that_dies_while_it_starts() -> None:
     os.kill(process_of(model).pid, signal.SIGKILL)
     assert answer(LOCKSTEP, model=model).tokens == reference(FAMILY, FAMILY.richest)
     process_of(model).close()
+
+
+@pytest.mark.usefixtures("forked")
+def test_a_process_that_cannot_start_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = copy.deepcopy(draft(FAMILY))
+    monkeypatch.setattr("forked._draft", fails_to_start)
+    process = process_of(model)
+    assert answer(LOCKSTEP, model=model).tokens == reference(FAMILY, FAMILY.richest)
+    assert process.lost == "the drafting process has ended with status 3"
+    with pytest.raises(LaneLostError, match="status 3 before it was ready"):
+        process_of(model)
+    result = answer(LOCKSTEP, model=model)
+    assert result.tokens == reference(FAMILY, FAMILY.richest)
+    assert result.stats.drafted > 0
+    assert not result.stats.lanes
+
+
+def fails_to_start(theirs: Any) -> None:
+    """Takes the place of a drafting process whose libraries cannot be loaded."""
+    os._exit(3)
 
 
 def test_two_streams_share_a_process() -> None:

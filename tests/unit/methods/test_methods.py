@@ -140,7 +140,7 @@ def test_topologies() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "magic"}, "unknown method 'magic'; known: plain, speculative"),
+        ({"method": "magic"}, "unknown method 'magic'; known: parallelvlm, plain, speculative"),
         (
             {"method": "speculative", "gamma": 3, "alpha": 1},
             "method 'speculative' has no option 'alpha', 'gamma'; known: "
@@ -224,8 +224,8 @@ def test_senseless_options_are_refused(options: dict[str, Any], message: str) ->
             "a prefill is a name, a mapping of its name and options, or an object, not 3",
         ),
         ({"prefill": "half"}, "unknown prefill 'half'; known: full"),
-        ({"schedule": "parallel"}, "unknown schedule 'parallel'; known: serial"),
-        ({"schedule": None}, "schedule must be one of serial, not None"),
+        ({"schedule": "zigzag"}, "unknown schedule 'zigzag'; known: lockstep, parallel"),
+        ({"schedule": None}, "schedule must be one of lockstep, parallel, serial, not None"),
         (
             {"gamma": 3},
             "method 'specvlm' has no option 'gamma'; known: num_speculative_tokens, tree",
