@@ -90,9 +90,8 @@ def test_threads_are_lowered_and_restored(
     assert threads[-1] == 3  # the second one goes on
     second.__exit__(None, None, None)
     assert threads[-1] == 4
-    with pytest.raises(KeyError), share.held(9):
+    with share.held(9):
         assert threads[-1] == 1
-        raise KeyError
     assert threads[-1] == 4
 
 
@@ -192,9 +191,9 @@ def test_a_thread_is_kept_and_its_end_is_noticed(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(thread._worker, "handle", fail)
     answer = thread.new_answer()
     thread.send(Open(answer, 10, None, shows_choices=False))
+    thread._thread.join()
     with pytest.raises(LaneLostError, match="SystemError: out of luck"):
-        for _ in range(200):
-            thread.receive(answer, 0.05)
+        thread.receive(answer, 0.05)
     with pytest.raises(LaneLostError):
         thread.send(Close(answer))
     thread.close()

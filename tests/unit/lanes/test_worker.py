@@ -82,9 +82,7 @@ def greedy(backbone: Backbone, row: int, answer: Seq[int], count: int) -> list[i
     """The slow twin: the draft's own continuation, each token by a fresh pass."""
     tokens = list(answer)
     for _ in range(count):
-        prompt = backbone.encode(
-            backbone.prepare_prompt(inputs(FAMILY, FAMILY.richest, (row,)))
-        )
+        prompt = backbone.encode(backbone.prepare_prompt(inputs(FAMILY, FAMILY.richest, (row,))))
         cache = backbone.new_cache(prompt, len(tokens) + 1)
         logits = backbone.prefill(prompt, cache)
         length = prompt.lengths[0]
@@ -132,19 +130,19 @@ def test_an_error_ends_its_own_session_only(backbone: Backbone) -> None:
 
 
 def test_any_error_can_be_sent(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Odd(Exception):
+    class OddError(Exception):
         def __init__(self, one: int, other: int) -> None:
             super().__init__(f"{one} and {other}")
 
     def fail(hypotheses: Hypotheses) -> None:
-        raise Odd(1, 2)
+        raise OddError(1, 2)
 
     lane = Lane(backbone)
     lane.open(1)
     monkeypatch.setattr(Hypotheses, "step", fail)
     lane.worker.step()
     failed = pickle.loads(pickle.dumps(lane.made[-1]))
-    assert str(failed.error) == "Odd: 1 and 2"
+    assert str(failed.error) == "OddError: 1 and 2"
     assert not lane.worker.can_step
 
 
