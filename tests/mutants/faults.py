@@ -608,15 +608,15 @@ FAULTS = (
     Fault(
         "lane: a row that lags behind the answer keeps its epoch",
         "lanes/hypotheses.py",
-        "            self.epoch += 1\n",
-        "            self.epoch += int(same < len(self.tokens))\n",
+        "        self.tokens[same:] = ",
+        "        self.epoch -= int(same == len(self.tokens))\n        self.tokens[same:] = ",
         WORKER,
     ),
     Fault(
-        "lane: the logits behind a wrong guess are used",
+        "lane: guesses that still stand are read again",
         "lanes/hypotheses.py",
-        "            self.tip = None\n        return same",
-        "        return same",
+        "return len(self.tokens)",
+        "return same",
         WORKER,
     ),
     Fault(

@@ -165,7 +165,12 @@ def test_a_verdict_that_agrees_changes_nothing(backbone: Backbone) -> None:
     lane = Lane(backbone)
     lane.open(1)
     own = tokens_of(lane.run())
+    [session] = lane.worker._sessions.values()
+    cache = session._hypotheses.cache
+    assert cache is not None
+    lengths = list(cache.lengths)
     lane.decide(1, Decision(0, 0, tuple(own[:2]), LIMIT + 2))
+    assert cache.lengths == lengths  # guesses that still stand are not read again
     guesses = lane.run()
     assert {guess.epoch for guess in guesses} == {0}
     assert tokens_of(guesses) == greedy(backbone, 0, own, 2)
