@@ -57,10 +57,11 @@ class Hypothesis:
             if self.tokens[same] != decision.tokens[same - start]:
                 break
             same += 1
-        if same < end:
-            self.tokens[same:] = decision.tokens[same - start :]
-            self.epoch += 1
-            self.tip = None
+        if same == end:
+            return len(self.tokens)
+        self.tokens[same:] = decision.tokens[same - start :]
+        self.epoch += 1
+        self.tip = None
         return same
 
 

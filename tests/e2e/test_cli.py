@@ -103,6 +103,18 @@ def test_the_methods_options_come_from_json_yaml_and_flags(run, tmp_path: Path) 
     assert drafted[0] > drafted[1] > drafted[2] == 0
 
 
+def test_parallel_decoding_says_the_same(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("draftlens.lanes.place.usable_cores", lambda: 2)
+    answers = []
+    for name in ("plain", "parallelvlm"):
+        words = ["--method", name, "--max-new-tokens", "24", "--device", "cpu", "--json"]
+        status, out, err = run("caption", CLIP, *words)
+        assert status == 0, err
+        answers.append(json.loads(out))
+    assert answers[0]["text"] == answers[1]["text"]
+    assert answers[0]["tokens"] == answers[1]["tokens"]
+
+
 @pytest.mark.parametrize(
     "words",
     [[], ["--temperature", "1.2"], ["--images"], ["--speculative-config", '{"tree": "eagle"}']],

@@ -1,5 +1,5 @@
-"""Drafting processes that are forked from one that has loaded its libraries, so that tests can start
-many of them."""
+"""Drafting processes that are forked from one that has loaded its libraries, so that tests can
+start many of them."""
 
 from __future__ import annotations
 

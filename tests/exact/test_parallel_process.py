@@ -20,6 +20,7 @@ from stock import NEW, draft, reference, target
 
 import draftlens
 from draftlens import InputError
+from draftlens.lanes.link import LaneLostError
 from draftlens.lanes.process import process_of
 
 FAMILY = FAMILIES[0]
@@ -125,7 +126,8 @@ def test_wrong_draft_inputs_raise_as_in_serial() -> None:
 def test_processors_that_cannot_be_sent_are_served_serially() -> None:
     warm_up(draft(FAMILY))
     plain = answer({"method": "plain"}, prefix_allowed_tokens_fn=lambda row, ids: range(20, 60))
-    result = answer(EAGER, prefix_allowed_tokens_fn=lambda row, ids: range(20, 60))
+    method = {**EAGER, "num_speculative_tokens": 3}
+    result = answer(method, prefix_allowed_tokens_fn=lambda row, ids: range(20, 60))
     assert result.tokens == plain.tokens
     assert result.stats.accepted > 0
     assert not result.stats.lanes
@@ -144,7 +146,7 @@ def test_a_lost_process_leaves_the_answer_to_plain_decoding(
     method: Mapping[str, Any], how: signal.Signals
 ) -> None:
     model = copy.deepcopy(draft(FAMILY))
-    for chunks in (0, 1, 4, 20):  # before the prefill, behind it and midway
+    for chunks in (0, 1, 20):  # before the prefill, behind it and midway
         process = warm_up(model)
         stream = draftlens.stream(
             target(FAMILY),
@@ -176,7 +178,7 @@ def test_a_process_that_is_killed_at_any_moment() -> None:
     rng = random.Random(0)
     model = copy.deepcopy(draft(FAMILY))
     expected = reference(FAMILY, FAMILY.richest)
-    for number in range(20):
+    for number in range(12):
         process = warm_up(model)
         timer = threading.Timer(rng.uniform(0.0, 0.3), os.kill, (process.pid, signal.SIGKILL))
         timer.start()
@@ -192,6 +194,26 @@ def test_a_process_that_dies_while_it_starts() -> None:
     os.kill(process_of(model).pid, signal.SIGKILL)
     assert answer(LOCKSTEP, model=model).tokens == reference(FAMILY, FAMILY.richest)
     process_of(model).close()
+
+
+@pytest.mark.usefixtures("forked")
+def test_a_process_that_cannot_start_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = copy.deepcopy(draft(FAMILY))
+    monkeypatch.setattr("forked._draft", fails_to_start)
+    process = process_of(model)
+    assert answer(LOCKSTEP, model=model).tokens == reference(FAMILY, FAMILY.richest)
+    assert process.lost == "the drafting process has ended with status 3"
+    with pytest.raises(LaneLostError, match="status 3 before it was ready"):
+        process_of(model)
+    result = answer(LOCKSTEP, model=model)
+    assert result.tokens == reference(FAMILY, FAMILY.richest)
+    assert result.stats.drafted > 0
+    assert not result.stats.lanes
+
+
+def fails_to_start(theirs: Any) -> None:
+    """Takes the place of a drafting process whose libraries cannot be loaded."""
+    os._exit(3)
 
 
 def test_two_streams_share_a_process() -> None:

@@ -53,6 +53,10 @@ FIRST_CALLS = _only("tests/exact/test_first_guesses.py", "start_together")
 LOSSY_MASKS = _only("tests/exact/test_lossy_peers.py", "masks_hid_them and qwen3 and FastV")
 LOSSY_RECALL = _only("tests/exact/test_lossy_peers.py", "come_back and onevision")
 LOSSY_STEPS = _only("tests/exact/test_lossy_peers.py", "acceptance_in_one_pass and onevision")
+LANE = ("tests/unit/lanes/test_lane_drafter.py",)
+WORKER = ("tests/unit/lanes/test_worker.py",)
+PARCELS = ("tests/unit/lanes/test_parcels.py",)
+PACE = ("tests/unit/lanes/test_pace.py",)
 
 FAULTS = (
     Fault(
@@ -593,5 +597,131 @@ FAULTS = (
         "target_scores = spec.scores(context.readings)",
         "target_scores = context.readings.attention",
         _only("tests/unit/draft/test_pruned.py", "similarities"),
+    ),
+    Fault(
+        "lane: a contradiction does not shorten the draft's cache",
+        "lanes/hypotheses.py",
+        "min(self.cache.lengths[index], longest)",
+        "self.cache.lengths[index]",
+        WORKER,
+    ),
+    Fault(
+        "lane: a row that lags behind the answer keeps its epoch",
+        "lanes/hypotheses.py",
+        "        self.tokens[same:] = ",
+        "        self.epoch -= int(same == len(self.tokens))\n        self.tokens[same:] = ",
+        WORKER,
+    ),
+    Fault(
+        "lane: guesses that still stand are read again",
+        "lanes/hypotheses.py",
+        "return len(self.tokens)",
+        "return same",
+        WORKER,
+    ),
+    Fault(
+        "lane: a row goes on beyond its limit",
+        "lanes/hypotheses.py",
+        "len(row.tokens) < row.limit",
+        "len(row.tokens) <= row.limit",
+        WORKER,
+    ),
+    Fault(
+        "lane: a row that has ended goes on",
+        "lanes/hypotheses.py",
+        "is_readable and not row.finished and",
+        "is_readable and",
+        WORKER,
+    ),
+    Fault(
+        "lane: a waiting row keeps its filler",
+        "lanes/hypotheses.py",
+        "self.cache.truncate([old + count for old, count in zip(start, counts, strict=True)])",
+        "self.cache.truncate([old + width for old in start])",
+        WORKER,
+    ),
+    Fault(
+        "lane: an error ends all sessions of the worker",
+        "lanes/worker.py",
+        "            self._forget(number)\n            self._send(Failed",
+        "            self._sessions.clear()\n            self._turns.clear()\n            self._send(Failed",
+        WORKER,
+    ),
+    Fault(
+        "lane: the first session always has the turn",
+        "lanes/worker.py",
+        "self._turns.rotate(-1)",
+        "self._turns.rotate(0)",
+        WORKER,
+    ),
+    Fault(
+        "lane: guesses of an old epoch are taken",
+        "lanes/drafter.py",
+        "        row.tokens.append(guess.token)\n        if not row.agrees:",
+        "        row.agrees = True\n        row.tokens.append(guess.token)\n        if not row.agrees:",
+        LANE,
+    ),
+    Fault(
+        "lane: the limit is not sent",
+        "lanes/drafter.py",
+        "tuple(gained), row.limit, row.finished",
+        "tuple(gained), self.pace.ahead, row.finished",
+        LANE,
+    ),
+    Fault(
+        "lane: lock-step takes messages whenever it proposes",
+        "lanes/drafter.py",
+        "        if not self.pace.meets:\n            self._wait_for_guesses()",
+        "        self._wait_for_guesses()",
+        LANE,
+    ),
+    Fault(
+        "lane: a guess that comes late is not compared",
+        "lanes/drafter.py",
+        "if guess.position < row.known:",
+        "if guess.position < 0:",
+        LANE,
+    ),
+    Fault(
+        "lane: a pause of the consumer counts as silence",
+        "lanes/drafter.py",
+        "        self._silent_since = time.perf_counter()\n        self._take_messages(0.0)",
+        "        self._take_messages(0.0)",
+        LANE,
+    ),
+    Fault(
+        "lane: a request that cannot be sent ends the drafting",
+        "lanes/drafter.py",
+        "        if self._num_joins == 1 and numbers.start == 0:",
+        "        if self._num_joins < 0:",
+        LANE,
+    ),
+    Fault(
+        "lane: weights are copied instead of shared",
+        "lanes/shared_model.py",
+        "tensor.data = shared.tensors[name].data",
+        "tensor.data = shared.tensors[name].data.clone()",
+        PARCELS,
+    ),
+    Fault(
+        "lane: the channel loses the second file",
+        "lanes/channel.py",
+        "self._files += files",
+        "self._files += files[:1]",
+        PARCELS,
+    ),
+    Fault(
+        "lane: a closed channel keeps the files of its messages",
+        "lanes/channel.py",
+        "            _close(self._outgoing.popleft().files)",
+        "            self._outgoing.popleft()",
+        PARCELS,
+    ),
+    Fault(
+        "lane: the wait ignores how often guesses are right",
+        "lanes/pace.py",
+        "    rate = min(rate, 0.999)",
+        "    rate = 0.5",
+        PACE,
     ),
 )

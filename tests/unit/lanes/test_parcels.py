@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pickle
+import socket
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -139,3 +141,48 @@ def test_files_do_not_outlive_their_tensors() -> None:
     del opened
     assert psutil.Process().num_fds() == before
     assert not [name for name in os.listdir("/dev/shm") if "draftlens" in name]
+
+
+def test_a_message_that_is_cut_off() -> None:
+    """The other side dies in the middle of a message, with a file and without."""
+    for message in (sample(), b"x" * 60_000):
+        before = psutil.Process().num_fds()
+        here, there = Channel.pair()
+        whole, theirs = Channel.pair()
+        whole.send(message)
+        received, files, _, _ = socket.recv_fds(theirs, 1 << 16, 8)
+        socket.send_fds(there, [received[:-10]], files)
+        for file in files:
+            os.close(file)
+        with pytest.raises(TimeoutError):
+            here.receive(0.01)
+        there.close()
+        with pytest.raises(ClosedError):
+            here.receive(1.0)
+        for end in (here, whole, theirs):
+            end.close()
+        assert psutil.Process().num_fds() == before
+
+
+def test_messages_that_nobody_takes_leave_nothing_open() -> None:
+    before = psutil.Process().num_fds()
+    here, there = pair()
+    for _ in range(300):  # more than the socket holds
+        here.send([sample(), b"y" * 1_000])
+    there.close()
+    with pytest.raises(ClosedError):
+        here.send(sample())
+    here.close()
+    assert psutil.Process().num_fds() == before
+    for use in (lambda: here.send(sample()), lambda: here.receive(0.1), lambda: here.wait(0.1)):
+        with pytest.raises(ClosedError):
+            use()
+    assert psutil.Process().num_fds() == before
+
+
+def test_what_a_main_script_defines_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(unpack(pack(sample())), Thing)
+    monkeypatch.setattr(Thing, "__module__", "__main__")
+    for value in (sample(), [Thing]):
+        with pytest.raises(pickle.PicklingError, match="Thing is defined in the main script"):
+            pack(value)

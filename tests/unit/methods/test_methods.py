@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from draftlens import PlainDecoding, SpeculativeDecoding, SpecVLM
+from draftlens import ParallelVLM, PlainDecoding, SpeculativeDecoding, SpecVLM
 from draftlens.core.errors import ConfigError, IncompatiblePairError
 from draftlens.core.tree import chain, from_paths
 from draftlens.draft import DraftModelReader, ModelDrafter, NoDraft, SelfReader
@@ -41,6 +41,26 @@ KEYS = {
         "kv": "prefill",
         **RUNTIME,
     },
+    "parallelvlm": {
+        "num_speculative_tokens": None,
+        "tree": "auto",
+        "sampling_rule": "coupled",
+        "first_guesses": "auto",
+        "prune_ratio": 0.9,
+        "pruner": {
+            "name": "uv",
+            "layer": 20,
+            "text": "all",
+            "criterion": "similarity",
+            "variation": True,
+        },
+        "positions": "original",
+        "draft": "auto",
+        "kv": "prefill",
+        "schedule": "parallel",
+        "prefill": {"name": "full"},
+        "wait": None,
+    },
 }
 """Method to its keys and defaults: people's configuration files depend on these."""
 
@@ -61,6 +81,10 @@ def test_the_flag_set_is_frozen() -> None:
         SpeculativeDecoding(tree="eagle"),
         SpeculativeDecoding(tree=[[0], [1], [0, 0]]),
         SpecVLM(pruner={"name": "dycoke", "group": 2}, prune_ratio=0.5),
+        SpeculativeDecoding(schedule="lockstep", num_speculative_tokens=3),
+        ParallelVLM(),
+        ParallelVLM(num_speculative_tokens=4, wait=2, pruner="random", draft="self"),
+        ParallelVLM(schedule="serial", tree="eagle"),
     ],
 )
 def test_json_round_trip(method: Method) -> None:
@@ -116,7 +140,7 @@ def test_topologies() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "magic"}, "unknown method 'magic'; known: plain, speculative"),
+        ({"method": "magic"}, "unknown method 'magic'; known: parallelvlm, plain, speculative"),
         (
             {"method": "speculative", "gamma": 3, "alpha": 1},
             "method 'speculative' has no option 'alpha', 'gamma'; known: "
@@ -200,8 +224,8 @@ def test_senseless_options_are_refused(options: dict[str, Any], message: str) ->
             "a prefill is a name, a mapping of its name and options, or an object, not 3",
         ),
         ({"prefill": "half"}, "unknown prefill 'half'; known: full"),
-        ({"schedule": "parallel"}, "unknown schedule 'parallel'; known: serial"),
-        ({"schedule": None}, "schedule must be one of serial, not None"),
+        ({"schedule": "zigzag"}, "unknown schedule 'zigzag'; known: lockstep, parallel"),
+        ({"schedule": None}, "schedule must be one of lockstep, parallel, serial, not None"),
         (
             {"gamma": 3},
             "method 'specvlm' has no option 'gamma'; known: num_speculative_tokens, tree",
@@ -375,3 +399,37 @@ def test_timings_belong_to_a_pair_and_its_settings() -> None:
     half, most = (SpecVLM(pruner="random", prune_ratio=ratio) for ratio in (0.5, 0.9))
     assert delays(half) is delays(half)
     assert len({id(delays(method)) for method in (half, most, SpeculativeDecoding())}) == 3
+
+
+@pytest.mark.parametrize("name", ["speculative", "specvlm", "parallelvlm"])
+@pytest.mark.parametrize("schedule", ["parallel", "lockstep"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tree": "eagle"}, "takes num_speculative_tokens and no tree"),
+        ({"tree": [[0], [0, 0]]}, "takes num_speculative_tokens and no tree"),
+        ({"sampling_rule": "rejection"}, "which guesses are there depends on time"),
+        ({"first_guesses": True}, "leave out first_guesses"),
+        ({"num_speculative_tokens": 0}, "at least 1"),
+        ({"schedule": "sideways"}, "lockstep, parallel"),
+    ],
+)
+def test_what_a_draft_that_runs_ahead_cannot_do(
+    name: str, schedule: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        from_dict({"method": name, "schedule": schedule, **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kv": "gather"}, "use 'prefill' with schedule 'parallel'"),
+        ({"wait": -1}, "wait must be a whole number of at least 0"),
+        ({"wait": True}, "wait must be a whole number of at least 0"),
+        ({"wait": 1.5}, "wait must be a whole number of at least 0"),
+    ],
+)
+def test_what_parallelvlm_refuses(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ParallelVLM(**options)
