@@ -338,16 +338,16 @@ class LaneDrafter:
         if not self._in_lane:
             self.serial.update(verdict, batch)
             return
-        self._count_pass(verdict)
+        self._count_pass(batch)
         self._meet(self._rows)
         self._decide(self._rows, batch)
 
-    def _count_pass(self, verdict: Verdict) -> None:
+    def _count_pass(self, batch: Batch) -> None:
         """Tell the pace how long the pass took and what the running rows gained."""
         seconds = time.perf_counter() - self._proposed_at
         gained = [
-            len(tokens)
-            for row, tokens in zip(self._rows, verdict.tokens, strict=True)
+            history.length - row.known
+            for row, history in zip(self._rows, batch.histories, strict=True)
             if not row.finished
         ]
         self.pace.passed(seconds, self._waited, sum(gained) / max(len(gained), 1))
