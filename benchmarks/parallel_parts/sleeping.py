@@ -97,14 +97,21 @@ class Contestant:
     """A way of answering.
 
     Args:
-        label: its name in tables.
+        role: "lock-step", "default" (window and wait), "rule's cap", "no wait" or "serial".
+        setting: the numbers, in words.
         method: for `draftlens.generate`.
         play: the same in virtual time.
     """
 
-    label: str
+    role: str
+    setting: str
     method: Mapping[str, Any]
     play: Callable[[Text, Costs], Play]
+
+    @property
+    def label(self) -> str:
+        """Its name in tables."""
+        return f"{self.role}, {self.setting}"
 
 
 def scaled_costs(target: float, draft: float) -> Costs:
@@ -139,12 +146,12 @@ def extrapolated_draft(pair: paper.Pair, ratio: float) -> float:
 def contestants(case: Case) -> list[Contestant]:
     """What is measured for a case, plain decoding aside."""
     found = [_lockstep(case.window)]
-    found.append(_parallel(case, DEFAULT_WINDOW, None))
+    found.append(_parallel("default", case, DEFAULT_WINDOW, None))
     if not case.is_swept:
         return found
     cap, _, _ = theory.best_window(case.costs.target, case.costs.draft(1), case.acceptance)
-    found.append(_parallel(case, cap, None))
-    found.append(_parallel(case, DEFAULT_WINDOW, 0))
+    found.append(_parallel("rule's cap", case, cap, None))
+    found.append(_parallel("no wait", case, DEFAULT_WINDOW, 0))
     best = theory.best_serial(case.costs.target, case.costs.draft(1), case.acceptance)
     for guesses in sorted({max(best - 2, 1), best, best + 2}):
         found.append(_serial(guesses))
@@ -157,7 +164,7 @@ def _serial(guesses: int) -> Contestant:
         "num_speculative_tokens": guesses,
         "first_guesses": False,
     }
-    return Contestant(f"serial, γ = {guesses}", method, partial(_play_serial, guesses))
+    return Contestant("serial", f"γ = {guesses}", method, partial(_play_serial, guesses))
 
 
 def _play_serial(guesses: int, text: Text, costs: Costs) -> Play:
@@ -170,25 +177,25 @@ def _lockstep(window: int) -> Contestant:
         "schedule": "lockstep",
         "num_speculative_tokens": window,
     }
-    return Contestant(f"lock-step, γ = {window}", method, partial(_play_lockstep, window))
+    return Contestant("lock-step", f"γ = {window}", method, partial(_play_lockstep, window))
 
 
 def _play_lockstep(window: int, text: Text, costs: Costs) -> Play:
     return lockstep(text, costs, window, starts_ready=True)
 
 
-def _parallel(case: Case, cap: int, wait: int | None) -> Contestant:
+def _parallel(role: str, case: Case, cap: int, wait: int | None) -> Contestant:
     method = {"method": "parallelvlm", "num_speculative_tokens": cap, "wait": wait}
     guesses = best_wait(case.acceptance, case.ratio, cap) if wait is None else wait
     options = Eager(cap, guesses, theory.lead(cap))
-    said = f"default, s about {guesses}" if wait is None else f"s = {wait}"
-    return Contestant(f"parallel, cap {cap}, {said}", method, partial(_play_eager, options))
+    play = partial(_play_eager, options)
+    return Contestant(role, f"cap {cap}, s = {guesses}", method, play)
 
 
 def _play_eager(options: Eager, text: Text, costs: Costs) -> Play:
     # The draft writes from the end of its own prefill, which takes a step, to the target's.
     ready = int(costs.target(1) / costs.draft(1)) - 1
-    return eager(text, costs, options, min(ready, options.ahead))
+    return eager(text, costs, options, min(ready, options.ahead, len(text)))
 
 
 class Lab:
@@ -215,8 +222,9 @@ class Lab:
 
     def plain_seconds(self) -> float:
         """Seconds a token of plain decoding."""
-        result = self._answer({"method": "plain"}, PLAIN_TOKENS)
-        return float(result.stats.decode / (PLAIN_TOKENS - 1))
+        tokens = min(PLAIN_TOKENS, self.tokens)
+        result = self._answer({"method": "plain"}, tokens)
+        return float(result.stats.decode / (tokens - 1))
 
     def run(self, contestant: Contestant) -> dict[str, Any]:
         """Figures of one answer."""
@@ -292,6 +300,7 @@ def _found(case: Case, runs: Mapping[str, Any]) -> dict[str, Any]:
         )
         found.append(
             {
+                "role": contestant.role,
                 "label": contestant.label,
                 "virtual, long texts": expected.speedup,
                 "runs": runs[case.name][contestant.label],
@@ -360,28 +369,21 @@ def summary(found: Mapping[str, Any]) -> list[str]:
     head += ["rule's cap", "wait = 0", "default / best serial"]
     rows = []
     for case in found["cases"]:
-        median = {
-            contestant["label"]: statistics.median([run["speedup"] for run in contestant["runs"]])
-            for contestant in case["contestants"]
-        }
-        labels = list(median)
-        serial_speed = max(
-            (speed for label, speed in median.items() if label.startswith("serial")), default=0.0
-        )
-        default = median[labels[1]]
+        speeds = _best_of_roles(case)
         row = [
             case["name"],
             f"{case['ratio']:.2f}",
             f"{case['acceptance']:.3f}",
             f"{case['printed']:.2f}",
             f"{case['predicted']:.2f}",
-            f"{median[labels[0]]:.2f}",
+            f"{speeds['lock-step']:.2f}",
         ]
         if case["is swept"]:
-            row += [f"{serial_speed:.2f}", f"{default:.2f}", f"{median[labels[2]]:.2f}"]
-            row += [f"{median[labels[3]]:.2f}", f"{default / serial_speed:.2f}"]
+            row.append(f"{speeds['serial']:.2f}")
+            row += [f"{speeds[role]:.2f}" for role in ("default", "rule's cap", "no wait")]
+            row.append(f"{speeds['default'] / speeds['serial']:.2f}")
         else:
-            row += ["", f"{default:.2f}", "", "", ""]
+            row += ["", f"{speeds['default']:.2f}", "", "", ""]
         rows.append(row)
     everything = [
         run
@@ -399,6 +401,16 @@ def summary(found: Mapping[str, Any]) -> list[str]:
         f"steps {_spread(quotients(everything, 'virtual at its times'))}."
     )
     return [*markdown_table(head, rows), "", note]
+
+
+def _best_of_roles(case: Mapping[str, Any]) -> dict[str, float]:
+    """The largest median speedup of each role."""
+    speeds: dict[str, float] = {}
+    for contestant in case["contestants"]:
+        speed = statistics.median([run["speedup"] for run in contestant["runs"]])
+        role = contestant["role"]
+        speeds[role] = max(speed, speeds.get(role, 0.0))
+    return speeds
 
 
 def main() -> None:
