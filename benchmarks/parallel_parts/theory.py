@@ -412,8 +412,15 @@ def best_window(
     target_slowdown: float = 1.0,
     draft_slowdown: float = 1.0,
     latency: float = 50e-6,
+    likely: float = LIKELY,
+    fills: bool = True,
 ) -> tuple[int, int, int]:
-    """Cap, wait and fill of the fastest parallel pace; the arguments are those of `best_pace`.
+    """Cap, wait and fill of the fastest parallel pace; the arguments are those of `best_pace`, and
+    two that only serve to judge the choice that is made here.
+
+    Args:
+        likely: see `LIKELY`; 0 for any wait, 1 for none.
+        fills: whether windows on an unbroken run are filled up to the cap.
 
     Windows on an unbroken run are always filled, and a wait is only for guesses that are likely to
     be right. With independent misses neither limit would gain much; in virtual time with clustered
@@ -430,11 +437,12 @@ def best_window(
             # The draft never has as many ready.
             continue
         for wait in range(cap + 1):
-            if acceptance**wait < LIKELY:
+            if acceptance**wait < likely:
                 break
-            seconds = parallel_seconds(slowed, step, acceptance, cap, wait, cap, latency)
+            fill = cap if fills else 0
+            seconds = parallel_seconds(slowed, step, acceptance, cap, wait, fill, latency)
             if seconds < least * (1 - NOT_WORSE):
-                best = (cap, wait, cap)
+                best = (cap, wait, fill)
                 least = seconds
     return best
 
