@@ -33,7 +33,7 @@ from .virtual import (
 RATIOS = (1.0, 2.0, 4.0, 6.5, 9.0, 20.0)
 ACCEPTANCES = (0.5, 0.7, 0.85, 0.95)
 TARGET_SECONDS = 0.02
-LENGTH = 320
+LENGTH = 224
 SEARCHED = 2
 JUDGED = 4
 FIRST_SEED = 70_000
@@ -207,11 +207,18 @@ def measure() -> dict[str, Any]:
     found = []
     for curve in CURVES:
         for misses in MISSES:
-            for ratio in RATIOS:
-                for acceptance in ACCEPTANCES:
-                    found.append(measure_cell(Cell(curve, ratio, acceptance, misses)))
+            found += measure_cells(curve, misses)
             print(f"{curve}, {misses}", flush=True)
     return {"cells": found}
+
+
+def measure_cells(curve: str, misses: str) -> list[dict[str, Any]]:
+    """All rules in the cells of one curve and one kind of misses."""
+    found = []
+    for ratio in RATIOS:
+        for acceptance in ACCEPTANCES:
+            found.append(measure_cell(Cell(curve, ratio, acceptance, misses)))
+    return found
 
 
 def measure_cell(cell: Cell) -> dict[str, Any]:
@@ -247,7 +254,7 @@ def search(cell: Cell, chosen: Sequence[Eager]) -> Eager:
     texts = cell.texts(0, SEARCHED)
     natural = guesses_in_time(cell.ratio, LONGEST)
     settings = list(chosen)
-    for cap in sorted({1, 2, 4, 8, natural, min(natural + 1, LONGEST)}):
+    for cap in sorted({max(natural // 2, 1), natural, min(natural + 1, LONGEST)}):
         for wait in (0, 1, 3):
             for fill in (0, cap):
                 if wait <= cap:
