@@ -97,7 +97,9 @@ class Cell:
 Rule = Callable[[Cell], Eager]
 
 
-def window_of(cell: Cell, likely: float = theory.LIKELY, fills: bool = True) -> Eager:
+def window_of(
+    cell: Cell, likely: float = theory.LIKELY, fills: tuple[bool, ...] = (True,)
+) -> Eager:
     """What `theory.best_window` chooses."""
     cap, wait, fill = theory.best_window(
         cell.costs.target, cell.costs.draft(1), cell.acceptance, likely=likely, fills=fills
@@ -183,9 +185,21 @@ def capped_filled_and_likely(cell: Cell) -> Eager:
     return replace(options, wait=wait)
 
 
+def simple(cell: Cell) -> Eager:
+    """`theory.simple_window` with the ratio that the engine measures."""
+    ratio = cell.ratio
+    for _ in range(3):
+        cap, wait, fill = theory.simple_window(ratio, cell.acceptance)
+        options = Eager(cap, wait, theory.lead(cap), fill)
+        ratio = _median_pass(cell, options) / cell.costs.draft(1)
+    return options
+
+
 RULES: Mapping[str, Rule] = {
     "rule": window_of,
-    "rule, fill 0": lambda cell: window_of(cell, fills=False),
+    "rule, fill 0": lambda cell: window_of(cell, fills=(False,)),
+    "rule, fill by prediction": lambda cell: window_of(cell, fills=(False, True)),
+    "simple": simple,
     "rule, LIKELY 0": lambda cell: window_of(cell, likely=0.0),
     "rule, LIKELY 0.4": lambda cell: window_of(cell, likely=0.4),
     "rule, LIKELY 0.5": lambda cell: window_of(cell, likely=0.5),
@@ -374,9 +388,10 @@ def main() -> None:
     configure(args.threads)
     found = measure()
     facts = environment(args)
-    written = {"prediction": " ".join(PREDICTION.split()), "found": found, "environment": facts}
+    prediction = " ".join(PREDICTION.split())
+    written = {"prediction": prediction, "found": found, "environment": facts}
     lines = ["# Rules for the pace on fresh cells", ""]
-    lines += ["Prediction. " + written["prediction"], "", *report(found), ""]
+    lines += ["Prediction. " + prediction, "", *report(found), ""]
     lines += [f"<sub>{environment_line(facts)}</sub>", ""]
     save(args.out, written, "\n".join(lines))
 

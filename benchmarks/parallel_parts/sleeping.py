@@ -421,9 +421,10 @@ def main() -> None:
     configure(args.threads)
     found = measure(args.max_new_tokens, args.repeats)
     facts = environment(args)
-    written = {"prediction": " ".join(PREDICTION.split()), "found": found, "environment": facts}
+    prediction = " ".join(PREDICTION.split())
+    written = {"prediction": prediction, "found": found, "environment": facts}
     lines = ["# The paper's pairs as models that sleep", "", *report(found), ""]
-    lines += ["Prediction. " + written["prediction"], ""]
+    lines += ["Prediction. " + prediction, ""]
     lines += [f"<sub>{environment_line(facts)}</sub>", ""]
     page = "\n".join(lines)
     save(args.out, written, page)

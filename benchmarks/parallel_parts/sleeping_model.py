@@ -113,7 +113,8 @@ def sleeping_model() -> SleepingModel:
     model = SleepingModel(config)
     model.lm_head.weight.data.copy_(torch.eye(VOCABULARY))
     model.generation_config = GenerationConfig(pad_token_id=0)
-    return model.eval()
+    model.eval()
+    return model
 
 
 def set_seconds(model: SleepingModel, seconds: Seconds) -> None:
