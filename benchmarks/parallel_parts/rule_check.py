@@ -8,9 +8,11 @@ other half.
 
 from __future__ import annotations
 
+import argparse
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from shared import argument_parser, configure, environment, environment_line, save
@@ -61,6 +63,8 @@ fill = cap is right up to c of 4 and loses a few percent at c = 20; LIKELY could
 guesses waste passes, within 3% at c = 6.5 and 9, and loses 5% at c = 20 by its cap. Filling gains
 most at small c, s = 0 loses at large c, the cap by c alone gains little, and plain matters only at
 c = 1 and at an acceptance of 0.5 on the linear curve."""
+
+OUTCOME = """TODO"""
 
 
 @dataclass(frozen=True)
@@ -195,11 +199,32 @@ def simple(cell: Cell) -> Eager:
     return options
 
 
+def learned(cell: Cell) -> Eager:
+    """The rule's cap and fill, and a wait from the acceptance behind corrections alone."""
+    options = window_of(cell, fills=(False, True))
+    ratio = cell.costs.target(options.cap + 1) / cell.costs.draft(1)
+    behind = acceptance_behind_corrections(cell.texts(0, SEARCHED))
+    return replace(options, wait=best_wait(behind, ratio, options.cap))
+
+
+def acceptance_behind_corrections(texts: Sequence[Text]) -> float:
+    """The share of right guesses among those right behind a wrong one; 0.5 without any."""
+    right = 1
+    count = 2
+    for text in texts:
+        for before, guess in pairwise(text):
+            if before.rank:
+                count += 1
+                right += guess.rank == 0
+    return right / count
+
+
 RULES: Mapping[str, Rule] = {
     "rule": window_of,
     "rule, fill 0": lambda cell: window_of(cell, fills=(False,)),
     "rule, fill by prediction": lambda cell: window_of(cell, fills=(False, True)),
     "simple": simple,
+    "rule, learned wait": learned,
     "rule, LIKELY 0": lambda cell: window_of(cell, likely=0.0),
     "rule, LIKELY 0.4": lambda cell: window_of(cell, likely=0.4),
     "rule, LIKELY 0.5": lambda cell: window_of(cell, likely=0.5),
@@ -386,12 +411,22 @@ def main() -> None:
     parser = argument_parser(__doc__, "benchmarks/results/parallel_rule", repeats=1)
     args = parser.parse_args()
     configure(args.threads)
-    found = measure()
+    write(measure(), args)
+
+
+def write(found: Mapping[str, Any], args: argparse.Namespace) -> None:
+    """Write the report."""
     facts = environment(args)
     prediction = " ".join(PREDICTION.split())
-    written = {"prediction": prediction, "found": found, "environment": facts}
+    outcome = " ".join(OUTCOME.split())
+    written = {
+        "prediction": prediction,
+        "outcome": outcome,
+        "found": found,
+        "environment": facts,
+    }
     lines = ["# Rules for the pace on fresh cells", ""]
-    lines += ["Prediction. " + prediction, "", *report(found), ""]
+    lines += [f"Prediction. {prediction}", "", *report(found), "", f"Outcome. {outcome}", ""]
     lines += [f"<sub>{environment_line(facts)}</sub>", ""]
     save(args.out, written, "\n".join(lines))
 
