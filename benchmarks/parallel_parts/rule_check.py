@@ -2,8 +2,8 @@
 
 `rule` chose the constants of `theory.best_window` on its own cells. Here other ratios, other
 curves, other clusters and other seeds judge it, the engine's present rule and single changes of
-both. The best setting is searched on one half of the texts and judged, as every rule is, on the
-other half.
+both. A setting is searched on some texts and judged, as every rule is, on others; the fastest of it
+and of all rules on those is called the best.
 """
 
 from __future__ import annotations
@@ -64,24 +64,25 @@ guesses waste passes, within 3% at c = 6.5 and 9, and loses 5% at c = 20 by its 
 most at small c, s = 0 loses at large c, the cap by c alone gains little, and plain matters only at
 c = 1 and at an acceptance of 0.5 on the linear curve."""
 
-OUTCOME = """Shares of the best, geometric means. Where `best_pace` says parallel (86 of 144 cells)
-its window has 0.991 of the best, at least 0.97 of it in 76 cells, worst 0.911; where it does not
-say plain (120 cells) 0.977, 88 cells, worst 0.80 (c = 20, β = 0.5, independent, where it says
-serial). Filling is supported from c = 2 on: without it 8% are lost at c = 2, 0.5% at 4 and 6.5,
-nothing at 9 and 20. At c = 1 it costs 21%; `best_pace` says plain there, but an engine without plain
-must not fill. To let the prediction choose between fill = cap and 0 is as good elsewhere and cures
-that: 0.980 over all cells. LIKELY = 0.62 is a compromise: clustered misses prefer it to none (c of
-2 and more: flat 0.992 against 0.967), independent ones prefer none (0.963 against 0.990); 0.4 to
-0.75 differ by 1% over all and 0.75 loses 5% at c = 20. A wait from the acceptance behind corrections
-alone is no better (0.974). The engine's rule has 0.939: 9% below the best at c = 2 (partial
-windows), 9% at c = 9 and 20 (its wait is far too long where passes widen or misses cluster, its cap
-of 8 too small at β = 0.95 and c = 20); at c = 6.5 it loses 6%, not 3%. No single change gains
-much over all cells: s = 0 -0.2% (+4% at c = 9, -7% at c = 20), cap by c -1%, fill of c - 1 at small
-c +2% at c = 2 and -21% at c = 1, fill of c / 2 +0.7%; plain matters nowhere in virtual time without
-slowdowns, since a target that does not wait is never slower than plain decoding. All of them
-together gain: `simple_window`, from c and β alone, has 0.965, `best_window` with the
-curve and the choice of the fill 0.980. The rows "fill by prediction", "simple" and "learned wait"
-were added after the first run and are played on the same texts."""
+OUTCOME = """Shares of the best, geometric means. Where `best_pace` says parallel (86 of 144
+cells) its window has 0.991 of the best, at least 0.97 of it in 76 cells, worst 0.911; where it
+does not say plain (120 cells) 0.977, 88 cells, worst 0.80 (c = 20, β = 0.5, independent, where it
+says serial). Filling is supported from c = 2 on: without it 8% are lost at c = 2, 0.5% at 4 and
+6.5, nothing at 9 and 20. At c = 1 it costs 21%; `best_pace` says plain there, but an engine
+without plain must not fill. To let the prediction choose between fill = cap and 0 is as good
+elsewhere and cures that: 0.980 over all cells. LIKELY = 0.62 is a compromise: clustered misses
+prefer it to none (c of 2 and more: flat 0.992 against 0.967), independent ones prefer none (0.963
+against 0.990); 0.4 to 0.75 differ by 1% over all and 0.75 loses 5% at c = 20. A wait from the
+acceptance behind corrections alone is no better (0.974). The engine's rule has 0.939: 9% below
+the best at c = 2 (partial windows), 9% at c = 9 and 20 (its wait is far too long where passes
+widen or misses cluster, its cap of 8 too small at β = 0.95 and c = 20); at c = 6.5 it loses 6%,
+not 3%. No single change gains much over all cells: s = 0 -0.2% (+4% at c = 9, -7% at c = 20), cap
+by c -1%, fill of c - 1 at small c +2% at c = 2 and -21% at c = 1, fill of c / 2 +0.7%; plain
+matters nowhere in virtual time without slowdowns, since a target that does not wait is never
+slower than plain decoding. All of them together gain: `simple_window`, from c and β alone, has
+0.965, `best_window` with the curve and the choice of the fill 0.980. The rows "fill by
+prediction", "simple" and "learned wait" were added after the first run and are played on the same
+texts."""
 
 
 @dataclass(frozen=True)
@@ -399,7 +400,19 @@ def schedule_line(cells: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cell_table(cells: Sequence[Mapping[str, Any]]) -> list[str]:
-    head = ["curve", "misses", "c", "β", "best", "rule", "engine", "lock-step", "serial", "chosen"]
+    head = [
+        "curve",
+        "misses",
+        "c",
+        "β",
+        "best",
+        "searched",
+        "rule",
+        "engine",
+        "lock-step",
+        "serial",
+    ]
+    head.append("chosen")
     rows = []
     for cell in cells:
         rows.append(
@@ -408,7 +421,8 @@ def _cell_table(cells: Sequence[Mapping[str, Any]]) -> list[str]:
                 cell["misses"],
                 f"{cell['ratio']:g}",
                 f"{cell['acceptance']:g}",
-                f"{cell['best']:.2f} ({_words(cell['searched setting'])})",
+                f"{cell['best']:.2f}",
+                f"{cell['searched']:.2f} ({_words(cell['searched setting'])})",
                 f"{cell['speeds']['rule']:.2f} ({_words(cell['settings']['rule'])})",
                 f"{cell['speeds']['engine']:.2f} ({_words(cell['settings']['engine'])})",
                 f"{cell['lockstep']:.2f}",
@@ -416,7 +430,7 @@ def _cell_table(cells: Sequence[Mapping[str, Any]]) -> list[str]:
                 cell["schedule"],
             ]
         )
-    return markdown_table(head, rows, (0, 1, 9))
+    return markdown_table(head, rows, (0, 1, 10))
 
 
 def _words(options: Mapping[str, int]) -> str:
