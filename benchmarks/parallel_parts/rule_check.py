@@ -46,12 +46,18 @@ LONGEST = 16
 MARGIN = 0.03
 """The predicted gain below which plain decoding is preferred."""
 
+
+def stairs(width: int) -> float:
+    """A step behind two tokens, and proportional costs behind eight."""
+    if width <= 2:
+        return 1.0
+    return 1.3 + 0.15 * max(0, width - 8)
+
+
 CURVES: Mapping[str, Seconds] = {
     "flat": lambda width: 1.0,
     "linear": lambda width: 1 + 0.12 * (width - 1),
-    "stairs": lambda width: (
-        1.0 if width <= 2 else (1.3 if width <= 8 else 1.3 + 0.15 * (width - 8))
-    ),
+    "stairs": stairs,
 }
 """Relative costs by width; none of them is one of `rule.CURVES` but the flat one."""
 
