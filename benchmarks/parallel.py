@@ -19,6 +19,8 @@ PARTS = {
     "guidance": "parallel_parts.guidance",
     "lossy": "parallel_parts.lossy",
     "pair": "parallel_parts.pair",
+    "rule": "parallel_parts.rule_check",
+    "sleeping": "parallel_parts.sleeping",
 }
 """Modules by name; only the one that is asked for is imported."""
 

@@ -412,8 +412,16 @@ def best_window(
     target_slowdown: float = 1.0,
     draft_slowdown: float = 1.0,
     latency: float = 50e-6,
+    likely: float = LIKELY,
+    fills: tuple[bool, ...] = (True,),
 ) -> tuple[int, int, int]:
-    """Cap, wait and fill of the fastest parallel pace; the arguments are those of `best_pace`.
+    """Cap, wait and fill of the fastest parallel pace; the arguments are those of `best_pace`, and
+    two that only serve to judge the choice that is made here.
+
+    Args:
+        likely: see `LIKELY`; 0 for any wait, 1 for none.
+        fills: whether windows on an unbroken run are filled up to the cap; with both values, what
+            the prediction prefers.
 
     Windows on an unbroken run are always filled, and a wait is only for guesses that are likely to
     be right. With independent misses neither limit would gain much; in virtual time with clustered
@@ -430,13 +438,61 @@ def best_window(
             # The draft never has as many ready.
             continue
         for wait in range(cap + 1):
-            if acceptance**wait < LIKELY:
+            if acceptance**wait < likely:
                 break
-            seconds = parallel_seconds(slowed, step, acceptance, cap, wait, cap, latency)
-            if seconds < least * (1 - NOT_WORSE):
-                best = (cap, wait, cap)
-                least = seconds
+            for is_filled in fills:
+                fill = cap if is_filled else 0
+                seconds = parallel_seconds(slowed, step, acceptance, cap, wait, fill, latency)
+                if seconds < least * (1 - NOT_WORSE):
+                    best = (cap, wait, fill)
+                    least = seconds
     return best
+
+
+SAFE_WINDOW = 8
+"""A window up to which more guesses hardly ever cost anything (`simple_window`)."""
+
+WORTH_WRITING = 0.3
+"""The least chance that all guesses of a window larger than `SAFE_WINDOW` are right."""
+
+TOO_SLOW = 1.5
+"""c below which a target that waits for a slow draft is slower than plain decoding."""
+
+
+def simple_window(ratio: float, acceptance: float, longest: int = 16) -> tuple[int, int, int]:
+    """Cap, wait and fill from two numbers that an engine can measure while it answers.
+
+    The cap is what the draft writes during a check, and beyond `SAFE_WINDOW` only what is likely to
+    be right. Windows on an unbroken run are filled, but not for a draft that is about as slow as
+    the target. The target waits behind a correction for guesses that are all likely to be right, as
+    many as `waiting_tokens` prefers. The constants were chosen on the cells of `rule_check`.
+
+    Args:
+        ratio: c, the median pass of the target by the median step of the draft.
+        acceptance: β.
+        longest: the largest window that is considered.
+
+    Raises:
+        ValueError: the ratio is not positive, or the acceptance is no probability.
+
+    Example:
+        >>> simple_window(9.0, 0.87)
+        (8, 3, 8)
+        >>> simple_window(1.0, 0.87)
+        (1, 0, 0)
+    """
+    if ratio <= 0:
+        raise ValueError(f"the ratio of the times must be positive, not {ratio}")
+    if not 0 <= acceptance <= 1:
+        raise ValueError(f"acceptance must be a probability, but is {acceptance}")
+    acceptance = min(max(acceptance, 1 - NEARLY_CERTAIN), NEARLY_CERTAIN)
+    likely = int(math.log(WORTH_WRITING) / math.log(acceptance))
+    cap = max(1, min(round(ratio) - 1, max(SAFE_WINDOW, likely), longest))
+    fill = cap if ratio >= TOO_SLOW else 0
+    wait = best_wait(acceptance, cap, ratio)
+    while acceptance**wait < LIKELY:
+        wait -= 1
+    return cap, wait, fill
 
 
 def _times(target: Seconds, slowdown: float) -> Seconds:

@@ -175,3 +175,36 @@ def test_a_wait_is_only_for_guesses_that_are_likely() -> None:
     """Behind a correction a miss is likelier than the mean says."""
     assert theory.best_pace(flat, 0.0466, 0.6, margin=0.0).wait == 0
     assert theory.best_pace(flat, 0.0466, 0.92).wait > 1
+
+
+def test_a_draft_as_slow_as_the_target_is_not_waited_for() -> None:
+    """A filled window of one guess then costs a whole pass."""
+    cap, wait, fill = theory.best_window(flat, flat(1), 0.7, fills=(False, True))
+    assert (wait, fill) == (0, 0)
+    assert theory.simple_window(1.0, 0.7) == (1, 0, 0)
+    unfilled = theory.parallel_seconds(flat, flat(1), 0.7, cap, 0)
+    filled = theory.parallel_seconds(flat, flat(1), 0.7, cap, 0, cap)
+    assert unfilled < 0.95 * filled
+
+
+@pytest.mark.parametrize("ratio", [0.2, 1.0, 1.6, 3.0, 9.0, 20.0, 100.0])
+@pytest.mark.parametrize("acceptance", [0.0, 0.5, 0.9, 1.0])
+def test_simple_windows_can_be_played(ratio: float, acceptance: float) -> None:
+    cap, wait, fill = theory.simple_window(ratio, acceptance)
+    assert 1 <= cap <= 16
+    assert fill in (0, cap)
+    assert 0 <= wait <= cap
+    assert acceptance**wait >= theory.LIKELY
+
+
+def test_a_simple_window_grows_with_the_draft_and_its_acceptance() -> None:
+    caps = [theory.simple_window(ratio, 0.95)[0] for ratio in (1.0, 3.0, 9.0, 20.0)]
+    assert caps == [1, 2, 8, 16]
+    assert theory.simple_window(20.0, 0.7)[0] == theory.SAFE_WINDOW
+
+
+def test_simple_windows_refuse_what_makes_no_sense() -> None:
+    with pytest.raises(ValueError, match="positive"):
+        theory.simple_window(0.0, 0.5)
+    with pytest.raises(ValueError, match="probability"):
+        theory.simple_window(2.0, -0.1)
