@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from math import ceil
+from math import log
 from statistics import median
 from typing import Protocol
 
@@ -31,6 +31,13 @@ REST = 60
 
 SELDOM_RIGHT = 1.8
 """Tokens a pass below which plain decoding might be faster: passes beside a draft take longer."""
+
+WORTH_FILLING = 1.5
+"""c from which on the target waits for a full window; a slower draft would hold it up."""
+
+LONG = 8
+"""Length of a window from which on all of its guesses must be right with the chance `WHOLE`."""
+WHOLE = 0.3
 
 LIKELY = 0.62
 """The target waits behind a correction only for guesses that are all right with this chance: misses
@@ -212,7 +219,9 @@ class Eager:
         """γ at the moment."""
         if self._fixed_window is not None:
             return self._fixed_window
-        return FIRST_WINDOW if self.ratio is None else best_window(self.ratio, self.longest)
+        if self.ratio is None:
+            return FIRST_WINDOW
+        return best_window(self.ratio, self.rate, self.longest)
 
     @property
     def ratio(self) -> float | None:
@@ -227,7 +236,8 @@ class Eager:
         if self.rests:
             return 0
         if not is_new:
-            return self.window
+            is_soon_full = self.ratio is not None and self.ratio >= WORTH_FILLING
+            return self.window if is_soon_full else 0
         if self._fixed_wait is not None:
             return min(self._fixed_wait, self.window)
         return 0 if self.ratio is None else best_wait(self.rate, self.ratio, self.window)
@@ -286,17 +296,20 @@ class Eager:
         self._verdicts.append(is_right)
 
 
-def best_window(ratio: float, longest: int) -> int:
+def best_window(ratio: float, rate: float, longest: int) -> int:
     """The window that the draft fills beside one check of the target.
 
-    Window and bonus token take the c guesses of one pass, so it is c - 1. It is rounded up, since a
-    pass over a window takes longer than one over a single token.
+    Window and bonus token take the c guesses of one pass, so it is c - 1; but a long window is no
+    longer than is likely to be right as a whole (`benchmarks/results/parallel_rule.md`).
 
     Args:
         ratio: c, seconds of a pass of the target over seconds of a guess of the draft.
+        rate: β, the probability that a guess is right.
         longest: the largest window.
     """
-    return max(1, min(longest, ceil(ratio - 1.2)))
+    certainty = -log(min(max(rate, 0.01), 0.999))
+    reach = max(LONG, int(-log(WHOLE) / certainty))
+    return max(1, min(longest, reach, round(ratio) - 1))
 
 
 def best_wait(rate: float, ratio: float, window: int) -> int:

@@ -17,6 +17,7 @@ PUBLIC = [
     "InputError",
     "Inputs",
     "MediaError",
+    "ParallelVLM",
     "PlainDecoding",
     "Result",
     "SpecVLM",

@@ -88,7 +88,15 @@ def test_what_the_caller_names_is_fixed() -> None:
     ("ratio", "window"), [(0.3, 1), (1.68, 1), (2.8, 2), (5.1, 4), (9.01, 8), (99.0, 16)]
 )
 def test_the_window_is_what_the_draft_fills(ratio: float, window: int) -> None:
-    assert best_window(ratio, 16) == window
+    assert best_window(ratio, 0.95, 16) == window
+    assert best_window(ratio, 0.5, 16) == min(window, 8)
+
+
+def test_a_slow_draft_does_not_hold_up_the_target() -> None:
+    pace = Eager()
+    pace.guessed(1.0)
+    pace.passed(1.2, 0.0, 1.0)
+    assert pace.guesses_to_wait_for(is_new=False) == 0
 
 
 def play(pace: Eager, passes: int, drafting: tuple[float, float], plain: float) -> list[bool]:
