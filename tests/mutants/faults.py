@@ -648,13 +648,6 @@ FAULTS = (
         WORKER,
     ),
     Fault(
-        "lane: the first session always has the turn",
-        "lanes/worker.py",
-        "self._turns.rotate(-1)",
-        "self._turns.rotate(0)",
-        WORKER,
-    ),
-    Fault(
         "lane: guesses of an old epoch are taken",
         "lanes/drafter.py",
         "        row.tokens.append(guess.token)\n        if not row.agrees:",

@@ -85,6 +85,16 @@ def test_messages_arrive_in_order_with_their_tensors() -> None:
     there.close()
 
 
+def test_a_long_message_with_tensors_has_two_files() -> None:
+    here, there = pair()
+    here.send([b"x" * 100_000, torch.ones(10_000)])
+    pickled, tensor = there.receive(1.0)
+    assert len(pickled) == 100_000
+    assert float(tensor.sum()) == 10_000
+    here.close()
+    there.close()
+
+
 def test_sending_never_blocks_and_loses_nothing() -> None:
     here, there = pair()
     for number in range(5_000):
