@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,7 @@ import pytest
 from PIL import Image
 
 import draftlens
-from draftlens.core.result import Chunk
-from draftlens.core.timeline import DISCARDED, Span
-from draftlens.decode import SCHEDULES, Session, decode
+from draftlens.core.timeline import DISCARDED
 from draftlens.explain import chart_of, pruning_method, trace
 from draftlens.media.conversation import ask, read
 from draftlens.methods import to_dict
@@ -198,34 +195,24 @@ def test_the_timelines_are_those_of_the_answers(engine: draftlens.Engine) -> Non
     assert len(plain.rounds) == 59
 
 
-class Elsewhere:
-    """A schedule that answers serially and reports a span of a drafting process."""
-
-    def __call__(self, session: Session) -> Iterator[Chunk]:
-        chunks = decode(session)
-        yield next(chunks)
-        now = time.perf_counter()
-        session.clock.add_spans([Span("draft", "draft", now - 1e-4, now, 5, DISCARDED)])
-        yield from chunks
-
-
 def test_another_schedule_is_drawn_below_the_serial_one(
     engine: draftlens.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the clock's thread does in phases of the draft is then the target's time."""
-    monkeypatch.setitem(SCHEDULES._builtin, "parallel", "")
-    monkeypatch.setitem(SCHEDULES._loaded, "parallel", Elsewhere())
+    monkeypatch.setattr("draftlens.lanes.place.usable_cores", lambda: 2)
     chat = read(ask("Describe the video.", video=CLIP), 2)
-    method = {"method": "specvlm", "schedule": "parallel", "num_speculative_tokens": 2}
+    method = {"method": "specvlm", "schedule": "lockstep", "num_speculative_tokens": 2}
     chosen = pruning_method({"method": "specvlm", "schedule": "parallel"})
     assert to_dict(chosen)["tree"] == "auto"
     assert to_dict(pruning_method("specvlm"))["tree"] == "eagle"
     answer = trace(engine, chat, "clip", method=method, compare=False, max_new_tokens=12)
-    assert list(answer.timelines) == ["serial", "parallel"]
-    assert answer.method["schedule"] == "parallel"
-    line = answer.timelines["parallel"]
-    assert [span.outcome for span in line.of("draft")] == [DISCARDED]
-    assert {"prune", "wait", "verify"} <= set(line.seconds["target"])
+    assert list(answer.timelines) == ["serial", "lockstep"]
+    assert answer.method["schedule"] == "lockstep"
+    line = answer.timelines["lockstep"]
+    guesses = line.of("draft")
+    assert {span.kind for span in guesses} >= {"vision", "prune", "prefill", "draft"}
+    assert DISCARDED in {span.outcome for span in guesses}
+    assert {"wait", "verify"} <= set(line.seconds["target"])
     assert {"prune", "prefill", "draft"} == set(answer.timelines["serial"].seconds["draft"])
     assert len(chart_of(answer).axes[0].get_yticks()) == 4
 

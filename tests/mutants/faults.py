@@ -664,8 +664,8 @@ FAULTS = (
     Fault(
         "lane: lock-step takes messages whenever it proposes",
         "lanes/drafter.py",
-        "        if not self.pace.meets:\n            self._wait_for_guesses()",
-        "        self._wait_for_guesses()",
+        "        if not self.pace.meets:\n            self._wait_for_guesses(budget)",
+        "        self._wait_for_guesses(budget)",
         LANE,
     ),
     Fault(

@@ -54,7 +54,7 @@ def in_lane(target: Any, draft: Any, pace: Pace, seed: int) -> tuple[list[int], 
     backbone = Backbone.of(target)
     guessing = Backbone.of(draft)
     reader = DraftModelReader(guessing)
-    serial_drafter = ModelDrafter(reader, chain(pace.most), backbone.vocab_size)
+    serial_drafter = ModelDrafter(reader, chain(pace.longest), backbone.vocab_size)
     link = ScriptedLink(guessing, seed)
     drafter = LaneDrafter(link, OwnPrompt(), pace, backbone.vocab_size, serial_drafter)
     session = Session(backbone, drafter, FullPrefill(), Clock(Stats()), lane=drafter)

@@ -47,9 +47,15 @@ def test_metric(metric: str, value: float) -> None:
 def test_every_printed_metric_is_defined_and_tested() -> None:
     assert set(DEFINITIONS) == {
         *("mean_acceptance_length", "mean_accepted_tokens", "draft_acceptance_rate"),
+        "mean_run_length",
         *("ttft", "tpot", "tokens_per_second", "decode_tokens_per_second"),
     }
     assert all(DEFINITIONS.values())
+
+
+def test_a_run_ends_with_a_correction() -> None:
+    """Of 14 tokens 4 corrected a guess: 10 right ones in 4 runs."""
+    assert Stats(emitted=14, corrections=4).mean_run_length == 2.5
 
 
 def test_nothing_done_divides_by_nothing() -> None:
