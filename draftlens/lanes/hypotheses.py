@@ -179,12 +179,23 @@ class Hypotheses:
         """Forward what the cache lacks of these rows, so that each has a tip. Other rows are
         forwarded beside them, with a filler behind their own last token."""
         assert self.cache is not None
-        assert self._next_position is not None
-        pending = [self._pending(index) if index in rows else [] for index in range(len(self.rows))]
+        pending: list[list[int]] = [[] for _ in self.rows]
+        for index in rows:
+            pending[index] = self._pending(index)
         counts = [len(tokens) for tokens in pending]
-        width = max(counts)
-        if not width:
+        if not any(counts):
             return
+        start = list(self.cache.lengths)
+        logits = self._append(pending, max(counts))
+        self.cache.truncate([old + count for old, count in zip(start, counts, strict=True)])
+        for index in rows:
+            if counts[index]:
+                self.rows[index].tip = logits[index, counts[index] - 1]
+
+    def _append(self, pending: Sequence[list[int]], width: int) -> Tensor:
+        """Forward `width` tokens of every row behind its own length; logits ``[B, width, V]``."""
+        assert self.cache is not None
+        assert self._next_position is not None
         device = self.backbone.device
         start = list(self.cache.lengths)
         # No token attends to a filler, and the next pass overwrites it.
@@ -197,12 +208,8 @@ class Hypotheses:
         causal = torch.ones(width, width, dtype=torch.bool, device=device).tril()
         mask = trees.attention_mask(start, causal)
         positions = self._next_position + steps
-        logits = score_tokens(self.backbone, self.vocab_size, tokens, positions, self.cache, mask)
         self.forwards += 1
-        self.cache.truncate([old + count for old, count in zip(start, counts, strict=True)])
-        for index in rows:
-            if counts[index]:
-                self.rows[index].tip = logits[index, counts[index] - 1]
+        return score_tokens(self.backbone, self.vocab_size, tokens, positions, self.cache, mask)
 
     def _pending(self, index: int) -> list[int]:
         """The tokens of a row that the cache lacks."""

@@ -176,6 +176,7 @@ def test_a_lane_without_a_track_records_nothing() -> None:
     with lane.phase("draft"):
         pass
     lane.annotate("draft", tokens=1)
+    assert lane.phases["draft"] > 0
 
 
 def test_sums_and_idle_times() -> None:
