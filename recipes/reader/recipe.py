@@ -1,0 +1,78 @@
+"""The recipe of the reader: all numbers that training depends on."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from recipes.pair.loop import Phase
+from recipes.reader.data import Bucket
+from recipes.reader.model import SHALLOW, Shape
+
+WEIGHT_SEED = 0
+DATA_SEED = 5
+RUNS = Path("runs/reader")  # checkpoints, relative to the working directory
+EMBEDDED = Path(__file__).resolve().parents[2] / "draftlens" / "embedded" / "reader"
+KEPT = Path(__file__).resolve().parent / "checkpoints"
+
+LINES = (
+    Bucket(160, 32, 36, share=0.6, invented=0.7),
+    Bucket(256, 32, 24, share=1.0, invented=0.7),
+    Bucket(192, 64, 20, share=1.0, invented=0.6),
+)
+PARAGRAPHS = (
+    Bucket(256, 32, 26, share=0.5, invented=0.7),
+    Bucket(192, 64, 20, share=0.7, invented=0.6),
+    Bucket(320, 64, 13, share=1.0, invented=0.6),
+    Bucket(256, 112, 10, share=1.0),
+    Bucket(384, 96, 8, share=1.0),
+)
+PAGES = (
+    Bucket(320, 64, 14, share=0.5, invented=0.6),
+    Bucket(384, 96, 8, share=0.5),
+    Bucket(320, 192, 5, share=1.0),
+    Bucket(320, 320, 3, columns=1, share=1.0),
+    Bucket(384, 448, 2, columns=1, share=1.0, invented=0.4),
+    Bucket(416, 592, 2, columns=1, share=1.0, invented=0.4),
+    Bucket(416, 400, 2, columns=2, share=1.0, invented=0.4),
+    Bucket(416, 592, 2, columns=2, share=0.5, invented=0.4),
+)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A phase with its sizes and its data.
+
+    Args:
+        phase: length and speed.
+        shape: sizes of the reader.
+        buckets: sizes of the pictures.
+        pointing: the layers in which heads learn to point.
+    """
+
+    phase: Phase
+    shape: Shape
+    buckets: tuple[Bucket, ...]
+    pointing: tuple[int, ...]
+
+
+SHALLOW_POINTING = (2, 3)
+
+STAGES = (
+    Stage(
+        Phase("lines", 700, 3e-3, warmup=60, decay=0.03, save_every=100, horizon=20_000),
+        SHALLOW,
+        LINES,
+        SHALLOW_POINTING,
+    ),
+    Stage(
+        Phase("paragraphs", 1200, 3e-3, warmup=20, decay=0.03, save_every=100, horizon=20_000),
+        SHALLOW,
+        PARAGRAPHS,
+        SHALLOW_POINTING,
+    ),
+    Stage(
+        Phase("pages", 6000, 3e-3, warmup=20, decay=0.03, save_every=100),
+        SHALLOW,
+        PAGES,
+        SHALLOW_POINTING,
+    ),
+)
