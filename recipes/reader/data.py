@@ -16,6 +16,7 @@ from recipes.pair.data import IGNORED
 from recipes.reader.layout import make_crop, make_page
 from recipes.reader.model import CELL, CONTRAST, MERGE, PATCH, WHITE
 from recipes.reader.page import BULLET, NOT_SAID, Page, render
+from recipes.reader.scan import Scan, random_scan
 from recipes.reader.tokenizer import END, IMAGE, PROMPT_AFTER, PROMPT_BEFORE
 from recipes.reader.words import Split
 
@@ -36,6 +37,7 @@ class Bucket:
         columns: columns of a page; 0 for crops.
         share: relative frequency of such batches.
         invented: probability that a word is invented.
+        scans: share of the pictures that are scans.
     """
 
     width: int
@@ -44,6 +46,7 @@ class Bucket:
     columns: int = 0
     share: float = 1.0
     invented: float = 0.5
+    scans: float = 0.0
 
     @property
     def cells(self) -> int:
@@ -120,13 +123,17 @@ def batches(
         bucket = buckets[int(rng.choice(len(buckets), p=shares / shares.sum()))]
         samples = []
         for _ in range(bucket.rows):
-            samples.append(encode(tokenizer, bucket.draw(rng, split)))
+            page = bucket.draw(rng, split)
+            scan = random_scan(rng) if rng.random() < bucket.scans else None
+            samples.append(encode(tokenizer, page, scan))
         yield collate(tokenizer, samples, bucket.width, bucket.height)
 
 
-def encode(tokenizer: Any, page: Page) -> Sample:
-    """The tensors of a page."""
+def encode(tokenizer: Any, page: Page, scan: Scan | None = None) -> Sample:
+    """The tensors of a page, or of a scan of it."""
     picture = render(page)
+    if scan is not None:
+        picture = scan.apply(picture)
     encoded = tokenizer(page.markdown, return_offsets_mapping=True, add_special_tokens=False)
     answer = [*encoded["input_ids"], tokenizer.convert_tokens_to_ids(END)]
     rows = page.height // CELL
@@ -135,7 +142,12 @@ def encode(tokenizer: Any, page: Page) -> Sample:
     used = np.zeros(rows * columns, dtype=np.int64)
     cell_of = np.full(len(page.markdown) + 1, IGNORED, dtype=np.int64)
     for glyph in page.glyphs:
-        cell = int(glyph.y // CELL) * columns + int(glyph.x // CELL)
+        x, y = glyph.x, glyph.y
+        if scan is not None:
+            x, y = scan.place(x, y, page.width, page.height)
+            x = min(max(x, 0.0), page.width - 1.0)
+            y = min(max(y, 0.0), page.height - 1.0)
+        cell = int(y // CELL) * columns + int(x // CELL)
         if used[cell] < SLOTS:
             sight[cell, used[cell]] = CLASSES[glyph.character]
             used[cell] += 1

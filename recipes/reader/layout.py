@@ -47,7 +47,7 @@ class Style:
 
 @dataclass(frozen=True)
 class Column:
-    """A part of a page in which blocks stand one below the other, in pixels from the top left."""
+    """A part of a page in which blocks stand below each other, in pixels from the top left."""
 
     left: float
     top: float
@@ -187,6 +187,8 @@ class Composer:
         size = {"title": TITLE_SIZE, "heading": HEADING_SIZE}.get(kind, self.style.size)
         if top + 1.1 * size > column.bottom:
             return top
+        if kind == "table" and top + 2 * self._row_height() > column.bottom:
+            kind = "paragraph"
         if self.writer.markdown:
             self.writer.markup("\n\n")
         start = len(self.writer.markdown)
@@ -204,7 +206,7 @@ class Composer:
     def edge(self, kind: str, left: float, baseline: float) -> None:
         """Set a head or a foot: a short line and a page number."""
         face = Face(FAMILIES[self.style.family][2], 14.0)
-        text = " ".join(self.wording.words(int(self.rng.integers(1, 4))))[:24]
+        text = " ".join(self.wording.words(int(self.rng.integers(1, 4))))[:18]
         right = self.writer.width - left
         number = str(self.rng.integers(1, 400))
         self.writer.stamp(text, left, baseline, face)
@@ -259,10 +261,10 @@ class Composer:
         face = self.style.body
         columns = int(self.rng.integers(2, 4 if column.width < 300 else 5))
         cell_width = column.width / columns
-        height = self.style.leading * face.size + 4
+        height = self._row_height()
         rows = min(int(self.rng.integers(2, 7)), int((column.bottom - top) // height))
         rules = [top]
-        for row in range(max(1, rows)):
+        for row in range(rows):
             baseline = top + row * height + 0.95 * face.size + 2
             row_face = self.style.bold(face.size) if row == 0 else face
             self.writer.markup("|")
@@ -276,7 +278,7 @@ class Composer:
                 rules.append(top + height)
             if row + 1 < rows:
                 self.writer.markup("\n")
-        bottom = top + max(1, rows) * height
+        bottom = top + rows * height
         for rule in [*rules, bottom]:
             self.writer.line(column.left, rule, column.right, rule)
         if self.style.grid:
@@ -284,6 +286,10 @@ class Composer:
                 place = column.left + index * cell_width
                 self.writer.line(place, top, place, bottom)
         return bottom
+
+    def _row_height(self) -> float:
+        """Height of a table's row."""
+        return self.style.leading * self.style.size + 4
 
     def _cell(self, row: int, index: int, face: Face, room: float) -> str:
         """The text of a table's cell: words in the head and in the first column, else numbers."""

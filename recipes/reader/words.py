@@ -145,7 +145,7 @@ class Wording:
     def invented_word(self) -> str:
         """A word of one to three random syllables."""
         while True:
-            syllables = int(self.rng.integers(1, 4))
+            syllables = int(self.rng.choice((1, 1, 1, 2, 2, 2, 3)))
             parts = []
             for _ in range(syllables):
                 parts.append(self._choose(ONSETS) + self._choose(VOWELS) + self._choose(CODAS))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pypdfium2
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from recipes.reader.data import Bucket
 from recipes.reader.layout import make_crop, make_page
 from recipes.reader.page import NOT_SAID, Page, render
+from recipes.reader.scan import random_scan
 from recipes.reader.words import GLUE, REAL_WORDS, Split, Wording, is_held_out
 
 TRAINED = Split()
@@ -116,6 +119,21 @@ def test_the_splits_share_no_word_and_no_size() -> None:
         sizes[split.held_out] = found
     assert sizes[True] == {16}
     assert 16 not in sizes[False]
+
+
+def test_a_scan_moves_the_ink_and_knows_where_to() -> None:
+    page = make_page(np.random.default_rng(8), TRAINED, 416, 592, 1)
+    scan = replace(random_scan(np.random.default_rng(0)), angle=2.0)
+    picture = scan.apply(render(page))
+    assert picture.shape == (592, 416)
+    assert np.array_equal(picture, scan.apply(render(page)))
+    moves = []
+    for glyph in page.glyphs:
+        x, y = scan.place(glyph.x, glyph.y, page.width, page.height)
+        moves.append(abs(y - glyph.y))
+        around = picture[int(y) - 9 : int(y) + 9, int(x) - 4 : int(x) + 5]
+        assert around.min() < scan.ink + 130, glyph
+    assert max(moves) > 5
 
 
 def _has_size(page: Page, size: float) -> bool:
