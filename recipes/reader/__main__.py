@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from recipes.pair.loop import OutOfTime
 from recipes.reader.export import export
-from recipes.reader.recipe import EMBEDDED, KEPT, RUNS, STAGES
+from recipes.reader.recipe import EMBEDDED, KEPT, RUNS, STAGES, Stage
 from recipes.reader.training import ReaderTraining
 
 EXIT_OUT_OF_TIME = 3
@@ -25,7 +25,7 @@ def main() -> None:
     options = _parse_options()
     torch.set_num_threads(options.threads)
     logging.disable_progress_bar()
-    stages = STAGES
+    stages: tuple[Stage, ...] = STAGES
     if options.steps is not None:
         stages = tuple(
             replace(stage, phase=replace(stage.phase, steps=options.steps)) for stage in STAGES

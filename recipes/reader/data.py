@@ -165,10 +165,12 @@ def patches(picture: NDArray[np.uint8]) -> NDArray[np.float32]:
     The four patches of a cell follow each other; the three colours are equal.
     """
     height, width = picture.shape
-    scaled = (picture.astype(np.float32) / 255 - WHITE) / CONTRAST
+    shares = picture.astype(np.float32) / 255
+    scaled = ((shares - WHITE) / CONTRAST).astype(np.float32)
     grid = scaled.reshape(height // CELL, MERGE, PATCH, width // CELL, MERGE, PATCH)
     arranged = grid.transpose(0, 3, 1, 4, 2, 5).reshape(-1, 1, PATCH * PATCH)
-    return np.repeat(arranged, 3, axis=1).reshape(-1, 3 * PATCH * PATCH)
+    coloured: NDArray[np.float32] = np.tile(arranged, (1, 3, 1))
+    return coloured.reshape(-1, 3 * PATCH * PATCH)
 
 
 def collate(tokenizer: Any, samples: list[Sample], width: int, height: int) -> Batch:

@@ -44,7 +44,7 @@ class Trained(nn.Module):
     def names(self, features: torch.Tensor) -> torch.Tensor:
         """Scores ``[..., SLOTS, classes]`` of the characters of cells, for visual tokens."""
         scores: torch.Tensor = self.namer(F.rms_norm(features, (self.width,)))
-        return scores.unflatten(-1, (SLOTS, -1))
+        return scores.view(*features.shape[:-1], SLOTS, -1)
 
 
 class Pointer:
@@ -101,7 +101,8 @@ class Pointer:
     def _project(self, linear: Any, states: torch.Tensor, width: int) -> torch.Tensor:
         """The first heads of a projection, ``[B, heads, L, head_dim]``."""
         projected = F.linear(states, linear.weight[:width], linear.bias[:width])
-        return projected.unflatten(-1, (POINTER_HEADS, -1)).transpose(1, 2)
+        heads = projected.view(*states.shape[:2], POINTER_HEADS, -1)
+        return heads.transpose(1, 2)
 
 
 def reader_loss(trained: Trained, pointer: Pointer, batch: Batch) -> StepResult:
@@ -114,7 +115,7 @@ def reader_loss(trained: Trained, pointer: Pointer, batch: Batch) -> StepResult:
     """
     model = trained.model.model
     features = model.visual(batch.patches, grid_thw=batch.grid).pooler_output
-    features = features.unflatten(0, (len(batch.ids), -1))  # [B, N, D]
+    features = features.view(len(batch.ids), -1, features.shape[-1])  # [B, N, D]
     embedded = model.language_model.embed_tokens(batch.ids)
     end = batch.first + features.shape[1]
     embedded = torch.cat([embedded[:, : batch.first], features, embedded[:, end:]], dim=1)

@@ -52,8 +52,8 @@ class Muon(torch.optim.Optimizer):
             updates = torch.stack([self._nesterov(member) for member in members])
             rows, columns = shape
             if rows == 3 * columns:  # queries, keys and values in one matrix
-                updates = orthogonal(updates.unflatten(1, (3, -1)).flatten(0, 1))
-                updates = updates.unflatten(0, (-1, 3)).flatten(1, 2)
+                updates = orthogonal(updates.view(-1, columns, columns))
+                updates = updates.view(len(members), rows, columns)
                 rows = columns
             else:
                 updates = orthogonal(updates)
@@ -107,7 +107,7 @@ def orthogonal(matrices: torch.Tensor) -> torch.Tensor:
     """
     a, b, c = COEFFICIENTS
     is_tall = matrices.shape[1] > matrices.shape[2]
-    found = matrices.mT if is_tall else matrices
+    found: torch.Tensor = matrices.mT if is_tall else matrices
     found = found / found.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
     for _ in range(ITERATIONS):
         gram = found @ found.mT
