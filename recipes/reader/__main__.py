@@ -2,7 +2,8 @@
 
 Checkpoints are in ``runs/reader``; the same command resumes from the newest. On a machine without
 them it goes on from ``recipes/reader/checkpoints``, which ``--keep`` writes from the newest
-checkpoint, to be committed. ``--export`` writes the model as ``from_pretrained`` loads it.
+checkpoint, to be committed. ``--export`` writes the model as ``from_pretrained`` loads it, in the
+depth of the last stage, or with ``--shallow`` in the depth in which it was trained.
 """
 
 import argparse
@@ -40,7 +41,7 @@ def main() -> None:
         except OutOfTime as error:
             print(f"{error}; the same command resumes from it")
             sys.exit(EXIT_OUT_OF_TIME)
-    trained, state = training.newest()
+    trained, state = training.newest() if options.shallow else training.deepest()
     export(trained.model, training.tokenizer, options.out)
     print(f"{options.out}: {state}")
 
@@ -56,6 +57,7 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--kept", type=Path, default=KEPT, help="folder of committed weights")
     parser.add_argument("--keep", action="store_true", help="write weights to commit, and stop")
     parser.add_argument("--export", action="store_true", help="write the newest model, and stop")
+    parser.add_argument("--shallow", action="store_true", help="do not make the export deeper")
     parser.add_argument("--out", type=Path, default=EMBEDDED, help="folder for the trained model")
     return parser.parse_args()
 

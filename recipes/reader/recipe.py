@@ -5,7 +5,7 @@ from pathlib import Path
 
 from recipes.pair.loop import Phase
 from recipes.reader.data import Bucket
-from recipes.reader.model import SHALLOW, Shape
+from recipes.reader.model import DEEP, SHALLOW, Shape
 
 WEIGHT_SEED = 0
 DATA_SEED = 5
@@ -26,14 +26,15 @@ PARAGRAPHS = (
     Bucket(384, 96, 8, share=1.0),
 )
 PAGES = (
-    Bucket(320, 64, 14, share=0.5, invented=0.6),
-    Bucket(384, 96, 8, share=0.5),
-    Bucket(320, 192, 5, share=1.0),
-    Bucket(320, 320, 3, columns=1, share=1.0),
-    Bucket(384, 448, 2, columns=1, share=1.0, invented=0.4),
-    Bucket(416, 592, 2, columns=1, share=1.0, invented=0.4),
-    Bucket(416, 400, 2, columns=2, share=1.0, invented=0.4),
-    Bucket(416, 592, 2, columns=2, share=0.5, invented=0.4),
+    Bucket(256, 32, 26, share=0.3, invented=0.7, scans=0.1),
+    Bucket(320, 64, 13, share=0.7, invented=0.6, scans=0.1),
+    Bucket(384, 96, 8, share=0.7, scans=0.1),
+    Bucket(320, 192, 5, share=1.0, scans=0.1),
+    Bucket(320, 320, 3, columns=1, share=1.2, scans=0.1),
+    Bucket(384, 448, 2, columns=1, share=1.2, invented=0.4, scans=0.1),
+    Bucket(416, 592, 1, columns=1, share=0.6, invented=0.4, scans=0.1),
+    Bucket(416, 400, 2, columns=2, share=0.8, invented=0.4, scans=0.1),
+    Bucket(416, 592, 1, columns=2, share=0.4, invented=0.4, scans=0.1),
 )
 
 
@@ -55,6 +56,7 @@ class Stage:
 
 
 SHALLOW_POINTING = (2, 3)
+DEEP_POINTING = (8, 12)  # the first copies of those layers
 
 STAGES = (
     Stage(
@@ -64,15 +66,21 @@ STAGES = (
         SHALLOW_POINTING,
     ),
     Stage(
-        Phase("paragraphs", 1200, 3e-3, warmup=20, decay=0.03, save_every=100, horizon=20_000),
+        Phase("paragraphs", 600, 3e-3, warmup=20, decay=0.03, save_every=100, horizon=20_000),
         SHALLOW,
         PARAGRAPHS,
         SHALLOW_POINTING,
     ),
     Stage(
-        Phase("pages", 6000, 3e-3, warmup=20, decay=0.03, save_every=100),
+        Phase("pages", 1600, 3e-3, warmup=20, decay=0.03, save_every=100),
         SHALLOW,
         PAGES,
         SHALLOW_POINTING,
+    ),
+    Stage(
+        Phase("deep", 1000, 5e-4, warmup=40, decay=0.03, save_every=50),
+        DEEP,
+        PAGES,
+        DEEP_POINTING,
     ),
 )

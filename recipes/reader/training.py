@@ -81,6 +81,11 @@ class ReaderTraining:
         stage = next(stage for stage in self.stages if stage.phase.name == self.state.phase)
         return self._from_kept(stage.shape, self.state), self.state
 
+    def deepest(self) -> tuple[Trained, State]:
+        """The newest reader in the depth of the last stage, which says the same."""
+        trained, state = self.newest()
+        return self._deepened(trained, self.stages[-1].shape), state
+
     def keep(self) -> State:
         """Write the newest weights to the folder of kept ones, to be committed."""
         trained, state = self.newest()
