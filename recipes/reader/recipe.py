@@ -26,15 +26,15 @@ PARAGRAPHS = (
     Bucket(384, 96, 8, share=1.0),
 )
 PAGES = (
-    Bucket(256, 32, 26, share=0.3, invented=0.7, scans=0.1),
-    Bucket(320, 64, 13, share=0.7, invented=0.6, scans=0.1),
-    Bucket(384, 96, 8, share=0.7, scans=0.1),
-    Bucket(320, 192, 5, share=1.0, scans=0.1),
-    Bucket(320, 320, 3, columns=1, share=1.2, scans=0.1),
-    Bucket(384, 448, 2, columns=1, share=1.2, invented=0.4, scans=0.1),
-    Bucket(416, 592, 1, columns=1, share=0.6, invented=0.4, scans=0.1),
-    Bucket(416, 400, 2, columns=2, share=0.8, invented=0.4, scans=0.1),
-    Bucket(416, 592, 1, columns=2, share=0.4, invented=0.4, scans=0.1),
+    Bucket(256, 32, 26, share=0.4, invented=0.7),
+    Bucket(320, 64, 13, share=0.7, invented=0.6),
+    Bucket(384, 96, 8, share=0.9),
+    Bucket(320, 192, 5, share=1.2),
+    Bucket(320, 320, 3, columns=1, share=1.2),
+    Bucket(384, 448, 2, columns=1, share=0.9, invented=0.4),
+    Bucket(416, 592, 1, columns=1, share=0.5, invented=0.4),
+    Bucket(416, 400, 2, columns=2, share=0.5, invented=0.4),
+    Bucket(416, 592, 1, columns=2, share=0.3, invented=0.4),
 )
 
 
@@ -66,13 +66,13 @@ STAGES = (
         SHALLOW_POINTING,
     ),
     Stage(
-        Phase("paragraphs", 600, 3e-3, warmup=20, decay=0.03, save_every=100, horizon=20_000),
+        Phase("paragraphs", 300, 3e-3, warmup=20, decay=0.03, save_every=100, horizon=20_000),
         SHALLOW,
         PARAGRAPHS,
         SHALLOW_POINTING,
     ),
     Stage(
-        Phase("pages", 1600, 3e-3, warmup=20, decay=0.03, save_every=100),
+        Phase("pages", 1000, 3e-3, warmup=20, decay=0.03, save_every=100),
         SHALLOW,
         PAGES,
         SHALLOW_POINTING,
