@@ -38,6 +38,7 @@ class Bucket:
         share: relative frequency of such batches.
         invented: probability that a word is invented.
         scans: share of the pictures that are scans.
+        mixed: whether each block has a style of its own.
     """
 
     width: int
@@ -47,6 +48,7 @@ class Bucket:
     share: float = 1.0
     invented: float = 0.5
     scans: float = 0.0
+    mixed: bool = False
 
     @property
     def cells(self) -> int:
@@ -56,8 +58,10 @@ class Bucket:
     def draw(self, rng: np.random.Generator, split: Split) -> Page:
         """A random page or crop of this size."""
         if self.columns == 0:
-            return make_crop(rng, split, self.width, self.height, self.invented)
-        return make_page(rng, split, self.width, self.height, self.columns, self.invented)
+            return make_crop(rng, split, self.width, self.height, self.invented, self.mixed)
+        return make_page(
+            rng, split, self.width, self.height, self.columns, self.invented, self.mixed
+        )
 
 
 @dataclass(frozen=True)

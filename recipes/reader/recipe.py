@@ -38,6 +38,19 @@ PAGES = (
 )
 
 
+# A batch of a few pages shows few fonts, so each block has one of its own.
+READING = (
+    Bucket(256, 32, 26, share=0.5, invented=0.7),
+    Bucket(320, 64, 13, share=1.0, invented=0.6, mixed=True),
+    Bucket(384, 96, 8, share=1.0, mixed=True),
+    Bucket(320, 192, 5, share=1.0, mixed=True),
+    Bucket(320, 320, 3, columns=1, share=0.8, mixed=True),
+    Bucket(384, 448, 2, columns=1, share=0.4, invented=0.4, mixed=True),
+    Bucket(416, 592, 1, columns=1, share=0.15, invented=0.4, mixed=True),
+    Bucket(416, 400, 2, columns=2, share=0.25, invented=0.4, mixed=True),
+)
+
+
 @dataclass(frozen=True)
 class Stage:
     """A phase with its sizes and its data.
@@ -72,15 +85,21 @@ STAGES = (
         SHALLOW_POINTING,
     ),
     Stage(
-        Phase("pages", 1000, 3e-3, warmup=20, decay=0.03, save_every=100),
+        Phase("pages", 100, 3e-3, warmup=20, decay=0.03, save_every=100, horizon=1000),
         SHALLOW,
         PAGES,
         SHALLOW_POINTING,
     ),
     Stage(
+        Phase("reading", 560, 2.6e-3, warmup=10, decay=0.03, save_every=40),
+        SHALLOW,
+        READING,
+        SHALLOW_POINTING,
+    ),
+    Stage(
         Phase("deep", 1000, 5e-4, warmup=40, decay=0.03, save_every=50),
         DEEP,
-        PAGES,
+        READING,
         DEEP_POINTING,
     ),
 )
