@@ -132,7 +132,7 @@ def _draw_row(
     node: int | None = ROOT
     while node is not None:
         p = torch.softmax(scores[node + 1].double(), -1).cpu()
-        drawn = int(torch.multinomial(p, 1, generator=generator))
+        drawn = _draw(p, generator)
         emitted.append(drawn)
         children = topology.children.get(node, ())
         node = next((child for child in children if tokens[child] == drawn), None)
@@ -174,6 +174,17 @@ def _bonus(p: Tensor, guess: NextGuess | None, generator: torch.Generator) -> in
         accepted, p = _try_children(p, guess.probs.double(), [(0, guess.token)], generator)
         if accepted is not None:
             return guess.token
+    return _draw(p, generator)
+
+
+def _draw(p: Tensor, generator: torch.Generator) -> int:
+    """A token of p ``[V]``.
+
+    Where the processors ban every token, as they may behind the end of an answer, p is nan. Then it
+    is the first token, as with the other rules.
+    """
+    if p.isnan().any():
+        return 0
     return int(torch.multinomial(p, 1, generator=generator))
 
 

@@ -121,6 +121,19 @@ def test_a_row_without_a_generator_is_not_judged() -> None:
     assert (verdict.paths, verdict.tokens) == (((), ()), ((), (2,)))
 
 
+@pytest.mark.parametrize("has_probs", [True, False])
+def test_behind_the_end_of_an_answer_every_token_may_be_banned(has_probs: bool) -> None:
+    """The guesses below are neither accepted nor an error: the end was accepted before them."""
+    tokens = torch.tensor([[2, 1]])
+    probs = torch.full((1, 2, VOCAB), 1 / VOCAB) if has_probs else None
+    scores = torch.full((1, 3, VOCAB), -torch.inf)
+    scores[0, 0, 2] = 0
+    tree = DraftTree((chain(2),), tokens, probs)
+    verdict = reject(tree, scores, [torch.Generator().manual_seed(0)])
+    assert (verdict.paths, verdict.tokens) == (((0,),), ((2, 0),))
+    assert verdict == match(tree, scores)
+
+
 REJECTED = [
     # p, q, the siblings that are rejected, and the distribution that is left.
     ([0.0, 0.5, 0.5], [1.0, 0.0, 0.0], [0], [0.0, 0.5, 0.5]),
