@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp, inf, isnan, nan
@@ -22,12 +21,11 @@ from draftlens.draft.growth import Level, Nodes
 from draftlens.draft.packed_model import PackedModel, Present
 from draftlens.draft.readers import DraftPrompt
 from draftlens.draft.view_memory import ViewMemory, kind_of
-from draftlens.draft.views import VIEW_INPUTS, Source, View, ViewError
+from draftlens.draft.view_prompts import ViewPrompts, present_views
+from draftlens.draft.views import Source, View, ViewError
 from draftlens.draft.weights import Seen, Tally, Weighting
 from draftlens.draft.weights.logs import log_sum, normalized
-from draftlens.media.chat_source import CaptionError
 from draftlens.models.backbone import Backbone
-from draftlens.models.prompt import Prompt
 from draftlens.ops.mixture import log_mixture
 from draftlens.ops.sampling import gumbel
 from draftlens.sequences import Batch
@@ -45,12 +43,16 @@ changes nothing."""
 LAST_LOOK = 256
 """The most of them."""
 
+WRONG = 4
+"""Tokens that the first view must have got wrong in some row before the others are read."""
+SELDOM_RIGHT = 0.7
+"""Share of right tokens below which it must be there. A draft that is right more often gains little
+by another view."""
+
 LEAST = -9.21
 """The log likelihood of a token counts as no smaller than this (one in 10,000) where weights go on
 along a path of guesses or a resting view is judged: a view can be believed again after top-k or
 top-p left a token no chance."""
-
-_log = logging.getLogger("draftlens")
 
 
 @dataclass(frozen=True)
@@ -76,11 +78,36 @@ class _Row:
         tally: of its answer.
         kind: of its prompt, for the memory.
         mixed: log q_w of its tokens, as far as it is known, by index in the answer.
+        num_right, num_wrong: tokens that the view with the largest weight would have guessed, and
+            others.
     """
 
     tally: Tally
     kind: str
     mixed: dict[int, float] = field(default_factory=dict)
+    num_right: int = 0
+    num_wrong: int = 0
+
+    @property
+    def is_often_wrong(self) -> bool:
+        """Whether another view of the prompt might help."""
+        counted = self.num_right + self.num_wrong
+        return self.num_wrong >= WRONG and self.num_right < SELDOM_RIGHT * counted
+
+
+@dataclass(frozen=True)
+class _Late:
+    """Views that are not read yet.
+
+    Args:
+        views: these views.
+        source: what their prompts are made of.
+        drafts: the prompts of all views, None for those that are not read.
+    """
+
+    views: tuple[int, ...]
+    source: Source
+    drafts: list[DraftPrompt | None]
 
 
 class Ensemble:
@@ -90,7 +117,8 @@ class Ensemble:
     the guess goes to all views. The weights follow what the target says (`draft.weights`). Views
     whose prompts are the same in a row count once there. A view whose weight stays negligible
     rests: it is not forwarded, and now and then it reads what it missed and is believed again if it
-    would have been right.
+    would have been right. Where views may be late, only one is read at first, the one that earlier
+    answers speak for or the first one, and the others when it has often been wrong.
 
     Args:
         backbone: the model that drafts.
@@ -100,6 +128,7 @@ class Ensemble:
         memory: what earlier answers have shown; None for nothing.
         is_target: whether the target drafts for itself.
         may_rest: whether views may rest, if the weighting allows it.
+        may_be_late: whether views may be read late, if they may rest and the weighting allows it.
         config: of the model whose processor makes the draft's inputs; None for the draft itself.
     """
 
@@ -112,6 +141,7 @@ class Ensemble:
         memory: ViewMemory | None = None,
         is_target: bool = False,
         may_rest: bool = True,
+        may_be_late: bool = False,
         config: Any = None,
     ) -> None:
         self.backbone = backbone
@@ -120,9 +150,8 @@ class Ensemble:
         self.names = tuple(view.label for view in views)
         self.weighting = weighting
         self.memory = memory
-        self.is_target = is_target
-        self.config = config
         self.may_rest = may_rest and weighting.can_rest
+        self.may_be_late = may_be_late and self.may_rest and weighting.can_be_late
         self.needs_target_scores = weighting.needs_target_scores
         self.readings = NO_READINGS
         for view in self.views:
@@ -130,8 +159,9 @@ class Ensemble:
         self.packed: PackedModel | None = None
         self.agreement = (0, 0)
         self._vocab_size = vocab_size
+        self._prompts = ViewPrompts(backbone, views, is_target, config)
         self._chosen = tuple(range(len(self.views)))
-        self._named: set[int] = set()
+        self._late: _Late | None = None
         self._rows: list[_Row] = []
         self._histories: list[History] = []
         self._weights = torch.empty(0)
@@ -188,82 +218,82 @@ class Ensemble:
             ViewError: no view is left.
         """
         self._report = context.weighed
+        self._read_late()
         kinds = [kind_of(context.prompt, row) for row in range(len(batch))]
         rows = [_Row(self._tally(kind), kind) for kind in kinds]
-        drafts = self._read(encoded, context, self._wanted(rows))
-        present = [self._present(drafts, row) for row in range(len(batch))]
+        source = self._prompts.source(encoded, context)
+        drafts = self._read(source, rows)
+        present = [present_views(drafts, row) for row in range(len(batch))]
         if self.packed is None:
-            drafts, present = self._choose(drafts, present)
+            drafts, present = self._choose(drafts, present, source)
             self.packed = PackedModel(self.backbone, self._vocab_size, len(self._chosen))
-        unread = next(draft for draft in drafts if draft is not None)
-        logits = self.packed.join([draft or unread for draft in drafts], present, batch, room)
+        read = [draft for draft in drafts if draft is not None]
+        logits = self.packed.join([draft or read[0] for draft in drafts], present, batch, room)
         self._rows += rows
         self._histories += batch.histories
         self._observe_first(logits, len(self._rows) - len(batch))
 
+    def _read(self, source: Source, rows: Sequence[_Row]) -> list[DraftPrompt | None]:
+        """The prompts of the views to begin with.
+
+        Raises:
+            ViewError: none of the views can be read.
+        """
+        for wanted in (self._wanted(rows), self._chosen):
+            drafts = self._prompts.read(self._chosen, wanted, source)
+            if any(drafts):
+                return drafts
+        raise ViewError(f"none of the views {', '.join(self.names)} can be read")
+
     def _wanted(self, rows: Sequence[_Row]) -> tuple[int, ...]:
-        """The views to read for rows that join. The first rows of a batch go without those that a
-        memory knows to be of no use, unless it is time to try them again."""
-        explores = any(row.tally.explores for row in rows)
-        if self.packed is not None or not self.may_rest or explores:
+        """The views to read for rows that join. The first rows of a batch begin with one view if
+        the others may be late, and go without those that a memory knows to be of no use, unless it
+        is time to try them again."""
+        tries_again = self.memory is not None and any(row.tally.explores for row in rows)
+        if self.packed is not None or not self.may_rest or tries_again:
             return self._chosen
-        useful = [
-            view
-            for view in self._chosen
-            if max(exp(row.tally.log_weights[view]) for row in rows) >= NEGLIGIBLE
-        ]
+        weights = [max(exp(row.tally.log_weights[view]) for row in rows) for view in self._chosen]
+        if self.may_be_late:
+            return (self._chosen[weights.index(max(weights))],)
+        pairs = zip(self._chosen, weights, strict=True)
+        useful = [view for view, weight in pairs if weight >= NEGLIGIBLE]
         return tuple(useful) or self._chosen
 
-    def _read(
-        self, encoded: Mapping[str, Any], context: TargetContext, wanted: Sequence[int]
-    ) -> list[DraftPrompt | None]:
-        """The prompt of each view; None where it is not wanted, or where it cannot be read, which a
-        warning says once. Where nothing is shown, most views are the whole prompt."""
-        shows_nothing = not bool(context.prompt.visual.any())
-        inputs = {key: value for key, value in encoded.items() if key != VIEW_INPUTS}
-        made = encoded.get(VIEW_INPUTS, {})
-        source = Source(self.backbone, inputs, made, context, self.is_target, self.config)
-        drafts: list[DraftPrompt | None] = []
-        for view in self._chosen:
-            is_repeated = shows_nothing and self.views[view].same_without_media and any(drafts)
-            if view not in wanted or is_repeated:
-                drafts.append(None)
-                continue
-            try:
-                drafts.append(self.views[view].read(source))
-            except (ViewError, CaptionError) as error:
-                drafts.append(None)
-                if view not in self._named:
-                    self._named.add(view)
-                    name = self.names[view]
-                    _log.warning("the draft goes on without the view %r: %s", name, error)
-        if not any(drafts):
-            raise ViewError(f"none of the views {', '.join(self.names)} can be read")
-        return drafts
-
-    @staticmethod
-    def _present(drafts: Sequence[DraftPrompt | None], row: int) -> Present:
-        """Which views a row has: those that could be read, without repetitions."""
-        present: list[bool] = []
-        for view, draft in enumerate(drafts):
-            earlier = [other for other in range(view) if present[other]]
-            is_new = draft is not None and not any(
-                _are_equal(draft.prompt, other.prompt, row)
-                for other in (drafts[index] for index in earlier)
-                if other is not None
-            )
-            present.append(is_new)
-        return tuple(present)
-
     def _choose(
-        self, drafts: list[DraftPrompt | None], present: list[Present]
+        self, drafts: list[DraftPrompt | None], present: list[Present], source: Source
     ) -> tuple[list[DraftPrompt | None], list[Present]]:
-        """Leave out the views that none of the first rows has. The views of the first rows are
-        those of all rows."""
-        used = [view for view in range(len(drafts)) if any(row[view] for row in present)]
+        """Leave out the views that none of the first rows has or will have. The views of the first
+        rows are those of all rows."""
+        late: set[int] = set()
+        if self.may_be_late and sum(draft is not None for draft in drafts) == 1:
+            read = next(view for view, draft in enumerate(drafts) if draft is not None)
+            late = set(self._prompts.differing(range(len(drafts)), source)) - {read}
+        used = [v for v in range(len(drafts)) if v in late or any(row[v] for row in present)]
         self._chosen = tuple(self._chosen[view] for view in used)
-        shorter = [tuple(row[view] for view in used) for row in present]
-        return [drafts[view] for view in used], shorter
+        drafts = [drafts[view] for view in used]
+        if late:
+            unread = tuple(slot for slot, view in enumerate(used) if view in late)
+            self._late = _Late(unread, source, drafts)
+        return drafts, [tuple(row[view] for view in used) for row in present]
+
+    def _read_late(self) -> None:
+        """Read the views that are not read yet, for the rows that are there. They rest until they
+        have read the answers, too."""
+        if self._late is None:
+            return
+        late, self._late = self._late, None
+        wanted = [self._chosen[view] for view in late.views]
+        with late.source.context.phase("draft_prefill"):
+            found = self._prompts.read(self._chosen, wanted, late.source)
+            drafts = [draft or read for draft, read in zip(late.drafts, found, strict=True)]
+            present = [present_views(drafts, row) for row in range(len(self._rows))]
+            answers = [h.tokens[-1:] if h.finished else h.tokens for h in self._histories]
+            for view in late.views:
+                has_view = [row[view] for row in present]
+                draft = drafts[view]
+                if draft is not None and any(has_view):
+                    self._model.read_late(view, draft, has_view, answers)
+                    self._look_at[view] = 1
 
     def _tally(self, kind: str) -> Tally:
         state = None if self.memory is None else self.memory.recall(repr(self.weighting), kind)
@@ -277,6 +307,8 @@ class Ensemble:
     def catch_up(self, steps: Tensor) -> Tensor:
         """Logits of all views that are awake behind each row's last token, ``[B, a, 1, V]``."""
         model = self._model
+        if any(row.is_often_wrong for row in self._rows):
+            self._read_late()
         for view in tuple(model.resting):
             self._look(view)
         logits = model.catch_up(steps)
@@ -350,7 +382,9 @@ class Ensemble:
         self._let_rest(max(map(len, verdict.tokens)))
 
     def remove(self, row: int) -> None:
-        """See `Follower.remove`."""
+        """See `Follower.remove`. Rows that are there go without views that are not read yet: the
+        prompts of these have rows that are gone."""
+        self._late = None
         self._model.remove(row)
         replace_by_last(self._rows, row)
         replace_by_last(self._histories, row)
@@ -419,7 +453,7 @@ class Ensemble:
             model.wake(view)
             self._negligible[view] = 0
         else:
-            self._look_at[view] = min(2 * self._look_at[view], LAST_LOOK)
+            self._look_at[view] = max(FIRST_LOOK, min(2 * self._look_at[view], LAST_LOOK))
 
     def _observe_late(
         self, row: int, view: int, first: int, log_probs: Tensor, tokens: Sequence[int]
@@ -584,7 +618,11 @@ class Ensemble:
             weights[view] = exp(log_weights[view] - total) if total > -inf else 1 / len(asked)
         self._report(Weighed(row, index, token, self.names, tuple(weights), tuple(hits)))
         best = max(asked, key=weights.__getitem__)
-        return bool(hits[best])
+        is_right = bool(hits[best])
+        state = self._rows[row]
+        state.num_right += is_right
+        state.num_wrong += not is_right
+        return is_right
 
     def _largest_weight(self, view: int) -> float:
         """The largest weight of a view in a row that has it and goes on; 0 if there is none."""
@@ -621,17 +659,6 @@ class Ensemble:
         for row in rows:
             state = self._rows[row]
             self.memory.record(repr(self.weighting), state.kind, state.tally.state())
-
-
-def _are_equal(prompt: Prompt, other: Prompt, row: int) -> bool:
-    """Whether two prompts are the same in a row."""
-    length = prompt.lengths[row]
-    if length != other.lengths[row]:
-        return False
-    positions = prompt.position_ids[..., row, :length]
-    if not torch.equal(positions, other.position_ids[..., row, :length]):
-        return False
-    return torch.equal(prompt.embeds[row, :length], other.embeds[row, :length])
 
 
 def _processed(logits: Tensor, nodes: Nodes) -> Tensor:
