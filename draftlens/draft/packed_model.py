@@ -466,14 +466,18 @@ class PackedModel:
         assert self.cache is not None
         num_views = len(self.awake)
         num_rows, num_tokens = tokens.shape
-        positions = torch.stack([self._next_positions[v] + indices for v in self.awake], -1)
         mask = None if window is None else self._mask(prefix, window)
-        packed = tokens.repeat_interleave(num_views, 1)
+        by_view = [self._next_positions[view] + indices for view in self.awake]
+        positions = by_view[0]
+        packed = tokens
+        if num_views > 1:
+            positions = torch.stack(by_view, -1).flatten(-2)
+            packed = tokens.repeat_interleave(num_views, 1)
         self.forwards += 1
         self.widths.append(packed.numel())
-        logits = score_tokens(
-            self.backbone, self.vocab_size, packed, positions.flatten(-2), self.cache, mask
-        )
+        logits = score_tokens(self.backbone, self.vocab_size, packed, positions, self.cache, mask)
+        if num_views == 1:
+            return logits[:, None]
         return logits.view(num_rows, num_tokens, num_views, -1).transpose(1, 2)
 
     def _mask(self, prefix: list[int], window: Tensor) -> Tensor | None:
