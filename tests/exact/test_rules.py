@@ -34,6 +34,7 @@ from tables import (
 from torch import Tensor
 
 from draftlens.core.proposal import DraftTree, NextGuess, Verdict
+from draftlens.core.references import References
 from draftlens.core.tree import EAGLE_PATHS, EMPTY, ROOT, Topology, chain, from_paths
 from draftlens.decode import session as session_module
 from draftlens.draft import LookupDrafter
@@ -272,17 +273,17 @@ def test_any_seed_works_and_repeats(rule: str, seed: int) -> None:
     assert twice[0] == twice[1] != other
 
 
-def texts(seed: int, length: int = 40) -> LookupDrafter:
-    """Looks up a random text for each row, none of them the same."""
+def texts(seed: int, length: int = 40) -> References:
+    """A random text for each row, none of them the same."""
     rng = random.Random(seed)
-    references = [[rng.choices(range(VOCAB), k=length)] for _ in range(ROWS)]
-    return LookupDrafter(Vocabulary(VOCAB), 3, 3, 9, window=1, references=references)
+    return References(tuple((tuple(rng.choices(range(VOCAB), k=length)),) for _ in range(ROWS)))
 
 
 def test_rejection_of_guesses_without_probabilities_keeps_the_distribution() -> None:
     """Each emitted token is one draw, so even the tokens are those without any guess."""
     rule = SamplingRule(WARPERS, True, "rejection")
-    session = speak(EMPTY, TARGET, rule, seed=14, lookup=texts(1))
+    looks = LookupDrafter(Vocabulary(VOCAB), 3, 3, 9, window=1)
+    session = speak(EMPTY, TARGET, rule, seed=14, lookup=looks, references=texts(1))
     assert fit(session) > LIKELY
     assert session.stats.accepted > ROWS / 2
     assert session.stats.target_forwards <= LENGTH - 1
