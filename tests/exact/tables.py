@@ -20,6 +20,7 @@ from draftlens.decode.serial import decode
 from draftlens.decode.session import Session
 from draftlens.draft import DraftModelReader, LookupDrafter, ModelDrafter, NoDraft
 from draftlens.draft.first_guesses import FirstGuesses
+from draftlens.draft.matching import Vocabulary
 from draftlens.models import KVCache, Prepared, Prompt
 from draftlens.ops.sampling import SamplingRule, row_seeds
 from draftlens.prefill import FullPrefill
@@ -140,14 +141,14 @@ def speak(
     seed: int = 0,
     rows: int = ROWS,
     num_first: int = 0,
-    lookup: LookupDrafter | None = None,
     references: References = NO_REFERENCES,
 ) -> Session:
     """A finished session: LENGTH tokens in each row; of `num_first` it guesses the first. With
-    `lookup` no model drafts, and guesses come from the references."""
+    references no model drafts: they are looked up."""
     reader = DraftModelReader(TableModel(draft))  # type: ignore[arg-type]
     drafter: Any = ModelDrafter(reader, topology, VOCAB) if topology else NoDraft()
-    drafter = lookup or drafter
+    if references:
+        drafter = LookupDrafter(Vocabulary(VOCAB), 3, 3, 9, window=1)
     target: Any = TableModel(TARGET)
     first: Any = FirstGuesses(drafter, num_first) if num_first else None  # type: ignore[arg-type]
     session = Session(
