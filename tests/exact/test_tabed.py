@@ -38,7 +38,7 @@ from draftlens.core.tree import Topology
 from draftlens.core.weighed import Weighed
 from draftlens.decode.serial import decode
 from draftlens.decode.session import Session
-from draftlens.draft import NoDraft, ensemble, view_prompts
+from draftlens.draft import NoDraft, ensemble, view_prompts, view_tallies
 from draftlens.draft.ensemble import Ensemble
 from draftlens.draft.readers import DraftPrompt, prefilled
 from draftlens.draft.tree_drafter import TreeDrafter
@@ -225,8 +225,9 @@ def test_rows_that_join_while_views_rest_and_wake(
     name: str, options: Any, wrong: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Views are read late, rest at the least sign of weakness, and wake up soon."""
-    for limit, value in (("NEGLIGIBLE", 0.4), ("PATIENCE", 1), ("WELCOME", 0.3), ("WRONG", wrong)):
+    for limit, value in (("NEGLIGIBLE", 0.4), ("PATIENCE", 1), ("WELCOME", 0.3)):
         monkeypatch.setattr(ensemble, limit, value)
+    monkeypatch.setattr(view_tallies, "WRONG", wrong)
     monkeypatch.setattr(ensemble, "FIRST_LOOK", 3)
     monkeypatch.setattr(ensemble, "LAST_LOOK", 6)
     family = BY_NAME[name]
@@ -476,7 +477,7 @@ def test_rejection_keeps_the_target_distribution(shape: str, weights: Any, score
     assert fit(session) > LIKELY
     assert session.stats.accepted > 0
     follower: Any = session.drafter.follower  # type: ignore[union-attr]
-    found = {tuple(row.tally.log_weights) for row in follower._rows}
+    found = {tuple(row.tally.log_weights) for row in follower._tallies.rows}
     assert len(found) > 2  # the weights of the rows went different ways
 
 

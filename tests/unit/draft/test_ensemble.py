@@ -26,9 +26,10 @@ from draftlens.decode.serial import decode
 from draftlens.draft import ensemble
 from draftlens.draft.arriving import score_tokens
 from draftlens.draft.base import TargetContext
-from draftlens.draft.ensemble import LEAST, Ensemble
+from draftlens.draft.ensemble import Ensemble
 from draftlens.draft.growth import Nodes, grow
 from draftlens.draft.view_memory import ViewMemory, kind_of
+from draftlens.draft.view_tallies import LEAST, WRONG
 from draftlens.draft.views import Source, View, make_views
 from draftlens.draft.weights import make_weighting
 from draftlens.models import Backbone, Prompt
@@ -198,7 +199,7 @@ def test_every_node_has_the_mixture_of_what_the_views_say(
         batch = batch_of(scene.rows)
         scene.ensemble.begin_round()
         logits = scene.ensemble.catch_up(batch.steps(CPU))
-        roots = [scene.ensemble._rows[row].tally.log_weights for row in range(2)]
+        roots = [scene.ensemble._tallies.rows[row].tally.log_weights for row in range(2)]
         tree = grow(listening, topology, batch, logits)
         scene.ensemble.end_growth(topology, topology.depth)
         for row in range(2):
@@ -498,7 +499,7 @@ def test_a_view_is_read_when_the_first_is_often_wrong(name: str) -> None:
         assert not packed.resting
         wrong = sum(not entry.hits[0] for entry in scene.seen if entry.row == 0)
         scene.round(chain(2), say)
-    assert wrong >= ensemble.WRONG
+    assert wrong >= WRONG
     assert packed.awake == (0, 1)
     assert [row[1] for row in packed.present] == [True, name == "llava"]
     scene.round(chain(2), say)
