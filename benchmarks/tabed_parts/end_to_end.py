@@ -63,6 +63,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--prompts", type=int, default=6, help="prompts of each kind")
     parser.add_argument("--kinds", nargs="+", choices=tuple(KINDS), help="all by default")
     parser.add_argument("--draft", help="folder of another draft for the embedded target")
+    parser.add_argument("--tree", help="of the draft, such as eagle; a chain of 5 by default")
     parser.add_argument("--captions", action="store_true", help="with the view of captions, too")
     parser.set_defaults(max_new_tokens=128)
     return parser.parse_args()
@@ -71,25 +72,28 @@ def parse() -> argparse.Namespace:
 def cases(engine: Engine, args: argparse.Namespace) -> dict[str, Answerer]:
     """Ways of answering; all give the tokens of stock `generate`."""
     target, draft = backbones(engine)
-    chain = SpeculativeDecoding(num_speculative_tokens=5)
+    alone = SpeculativeDecoding(num_speculative_tokens=5)
+    if args.tree:
+        alone = SpeculativeDecoding(tree=args.tree)
     settings = {"num_assistant_tokens": 5, "num_assistant_tokens_schedule": "constant"}
     answerers = {
         "stock": stock_answerer(target),
         "stock, assisted": assisted_answerer(target, draft, settings),
-        BASE: engine_answerer(engine, chain),
-        "T": engine_answerer(engine, TABED(views=["text"])),
-        "P": engine_answerer(engine, TABED(views=["pooled"])),
-        "MT": engine_answerer(engine, TABED()),
-        "MT, at once": engine_answerer(engine, TABED(late=False)),
-        "MT, remembers": engine_answerer(engine, TABED(memory=ViewMemory())),
-        "MT, grid": engine_answerer(engine, TABED(weights="grid")),
-        "MTP, remembers": engine_answerer(
-            engine, TABED(views=["multimodal", "text", "pooled"], memory=ViewMemory())
-        ),
+        BASE: engine_answerer(engine, alone),
+    }
+    ways: dict[str, dict[str, Any]] = {
+        "T": {"views": ["text"]},
+        "P": {"views": ["pooled"]},
+        "MT": {},
+        "MT, at once": {"late": False},
+        "MT, remembers": {"memory": ViewMemory()},
+        "MT, grid": {"weights": "grid"},
+        "MTP, remembers": {"views": ["multimodal", "text", "pooled"], "memory": ViewMemory()},
     }
     if args.captions:
-        views = ["multimodal", "text", "caption"]
-        answerers["MTC"] = engine_answerer(engine, TABED(views=views))
+        ways["MTC"] = {"views": ["multimodal", "text", "caption"]}
+    for name, options in ways.items():
+        answerers[name] = engine_answerer(engine, TABED(tree=args.tree, **options))
     return answerers
 
 
