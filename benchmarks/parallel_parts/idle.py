@@ -48,8 +48,9 @@ is wholly hidden from 16 frames on. The second process needs 350 MB of its own, 
 interpreter and torch, and no copy of the weights."""
 
 CHAIN = {"schedule": "serial", "num_speculative_tokens": 5}
+SERIAL = "unpruned, serial"
 WAYS: Mapping[str, Mapping[str, Any]] = {
-    "unpruned, serial": {"method": "speculative", **CHAIN},
+    SERIAL: {"method": "speculative", **CHAIN},
     "uv, serial": {"method": "parallelvlm", **CHAIN},
     "unpruned, parallel": {"method": "speculative", "schedule": "parallel"},
     "uv, parallel": {"method": "parallelvlm"},
@@ -87,10 +88,20 @@ class Times:
     visual: int = 0
 
 
+def memory_without_lane(engine: Engine, args: argparse.Namespace) -> dict[int, int]:
+    """Bytes of this process behind serial answers, by number of frames, while there is no other."""
+    found = {}
+    for frames in args.frames:
+        inputs = sample_inputs(engine, caption_sample(70), frames)
+        _answer(engine, inputs, SERIAL, args.max_new_tokens)
+        found[frames], _ = _memory()
+    return found
+
+
 def measure(engine: Engine, args: argparse.Namespace) -> list[Times]:
     """Answer every clip in every way."""
-    for backbone in backbones(engine):
-        wait_for(backbone)
+    _, draft = backbones(engine)
+    wait_for(draft)
     found = []
     for frames in args.frames:
         for clip in range(args.clips):
@@ -164,6 +175,9 @@ def _memory() -> tuple[int, int]:
 def page(report: Mapping[str, Any]) -> str:
     """The report as Markdown."""
     load = ", ".join(f"{value:.1f}" for value in report["load"])
+    alone = ", ".join(
+        f"{used / 2**20:.0f} MB at {frames} frames" for frames, used in report["alone"].items()
+    )
     lines = ["# What the serial order costs, and what the second lane takes", ""]
     lines += [f"Prediction. {' '.join(report['prediction'].split())}", ""]
     lines += [*_table(report["times"]), ""]
@@ -172,7 +186,8 @@ def page(report: Mapping[str, Any]) -> str:
         "which the target has nothing to do, to the first round and from there on. Hidden: share "
         "of the draft's prefill within the target's. Memory: of all processes, each shared page "
         "once for all of them; the draft's process is there in every way, and its own part is "
-        f"what it shares with no other. Load of the machine: {load}.",
+        f"what it shares with no other. Before it was started, behind serial answers: {alone}. "
+        f"Load of the machine: {load}.",
         "",
         f"<sub>{environment_line(report['environment'])}</sub>",
         "",
@@ -224,12 +239,14 @@ def main() -> None:
     configure(args.threads)
     before = os.getloadavg()[0]
     engine = draftlens.load("embedded", device="cpu", calibrate=False)
+    alone = memory_without_lane(engine, args)
     times = measure(engine, args)
     report = {
         "prediction": PREDICTION,
         "environment": environment(args),
         "load": [before, os.getloadavg()[0]],
         "clips": args.clips,
+        "alone": alone,
         "times": [asdict(one) for one in times],
     }
     save(args.out, report, page(report))
