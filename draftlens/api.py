@@ -4,7 +4,7 @@ transformers models."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Unpack
@@ -20,15 +20,20 @@ from draftlens.core.stats import Clock, Stats
 from draftlens.core.weighed import Weighed
 from draftlens.decode import Plan, Session
 from draftlens.draft.base import ignore
+from draftlens.mapping import ClipAnswer, MapOptions, map_clips
 from draftlens.media import Limits
 from draftlens.media.chat_source import ChatSource, Processing
 from draftlens.media.conversation import Conversation, ask, process, read, same_processing
 from draftlens.media.rewriting import without_media
 from draftlens.methods import MethodLike, Models, resolve
 from draftlens.models.known_costs import calibrate_models
-from draftlens.models.load import Loaded, load_pair
+from draftlens.models.load import Loaded, as_pair
+from draftlens.models.loading import LoadWords, pair_options
+from draftlens.models.zoo import AUTO
+from draftlens.opening import open_models
 from draftlens.prune import Choice
 from draftlens.request import GenerateOptions, Request, Seed, open_call
+from draftlens.strangers import media_of, note_strangers
 from draftlens.streaming import result_of, with_streamer, with_text
 
 MAX_NEW_TOKENS = 256
@@ -216,9 +221,17 @@ class Engine:
     """A loaded pair and a method; see `load`.
 
     Args:
-        target: the target with its processor.
-        draft: the draft with its processor, or None.
+        target: a transformers vision-language model that is loaded already, or the target of
+            another engine.
+        draft: the same for the draft, or None.
         method: how to decode.
+        processor: of the target, if that is a transformers model.
+        draft_processor: of the draft; by default that of the target. A draft of text only takes a
+            tokenizer.
+        notice: why there is no draft although one was looked for; else empty.
+
+    Raises:
+        ConfigError, UnsupportedModelError, IncompatiblePairError: the message names the cause.
 
     Example:
 
@@ -228,11 +241,24 @@ class Engine:
         True
     """
 
-    def __init__(self, target: Loaded, draft: Loaded | None, method: MethodLike = None) -> None:
-        self.target = target
-        self.draft = draft
-        self.method = resolve(method, draft is not None)
-        self._shared = draft is None or same_processing(target.processor, draft.processor)
+    def __init__(
+        self,
+        target: Any,
+        draft: Any = None,
+        method: MethodLike = None,
+        *,
+        processor: Any = None,
+        draft_processor: Any = None,
+        notice: str = "",
+    ) -> None:
+        models = as_pair(target, draft, processor, draft_processor)
+        self.target: Loaded = models[0]
+        self.draft: Loaded | None = models[1]
+        self.notice = notice
+        self.method = resolve(method, self.draft is not None)
+        self._shared = self.draft is None or same_processing(
+            self.target.processor, self.draft.processor
+        )
 
     def generate(
         self,
@@ -283,11 +309,12 @@ class Engine:
 
         Args:
             prompt: the question or instruction; None with `messages`.
-            video: path of a clip.
-            images: one image or several: paths, PIL images or arrays.
+            video: path or address of a clip, or its frames: uint8 ``[T, H, W, 3]`` or
+                ``[T, 3, H, W]``, an array or a tensor, or a list of PIL images.
+            images: one image or several: paths, addresses, PIL images, arrays or tensors.
             messages: a chat (or a list of chats: a batch) in the form of chat templates, media by
-                path.
-            num_frames: frames to sample from each clip.
+                path or in the forms above.
+            num_frames: frames to sample from each clip that is a file.
             limits: the sizes of media that are refused.
             method: for this call, instead of the engine's.
             seed: seed of the sampling noise, or one seed for each row.
@@ -339,6 +366,7 @@ class Engine:
             on_frame: called with (frames read, frames wanted) while a clip is read.
         """
         chats = _chats(prompt, video, images, messages)
+        note_strangers(self.target.name, media_of(chats))
         return self.process([read(chat, num_frames, limits, on_frame) for chat in chats])
 
     def process(self, conversations: Sequence[Conversation]) -> Inputs:
@@ -394,6 +422,38 @@ class Engine:
         )
         draft = None if self.draft is None else self.draft.backbone
         return Stream(self.target.backbone, draft, request, clock, tokenizer)
+
+    def map(
+        self,
+        clips: Iterable[Any],
+        prompt: str,
+        *,
+        options: MapOptions | None = None,
+        method: MethodLike = None,
+        **generation: Unpack[GenerateOptions],
+    ) -> Generator[ClipAnswer, None, None]:
+        """Answer one prompt about many clips; see `draftlens.mapping`.
+
+        Clips are read in processes of their own and answered in batches of similar length. A clip
+        that cannot be read or answered yields its error and stops no other clip.
+
+        Args:
+            clips: paths or addresses, or what else `stream` takes as `video`; they may be endless.
+            prompt: the question or instruction.
+            options: frames, limits, the size of batches, the time for reading a clip, the seed.
+            method: for this call, instead of the engine's.
+            generation: options of `generate`.
+
+        Yields:
+            A `ClipAnswer` for each clip, in the order in which they finish.
+
+        Raises:
+            ConfigError: a value makes no sense.
+        """
+        completed = self._with_defaults(generation, None)
+        if method is not None:
+            completed["method"] = method
+        return map_clips(self, clips, prompt, options or MapOptions(), completed)
 
     def plan(self, method: MethodLike = None) -> Plan:
         """The plan of a method with the engine's models.
@@ -470,11 +530,12 @@ class Engine:
 
 def load(
     target: str = "embedded",
-    draft: str | None = None,
+    draft: str | None = AUTO,
     method: MethodLike = None,
     device: str | None = None,
-    dtype: str | None = None,
+    dtype: Any = None,
     calibrate: bool = True,
+    **options: Unpack[LoadWords],
 ) -> Engine:
     """Load a target and its draft, and check that they can work together.
 
@@ -484,15 +545,19 @@ def load(
     Args:
         target: a folder or Hub id of any transformers vision-language model, or `embedded`, the
             pair in the package.
-        draft: a smaller model of the same tokenizer; `auto` takes the one known for the target;
-            None loads no draft (with `embedded`: its own draft). For methods whose draft needs no
-            eyes it may be a model of text only.
+        draft: a smaller model of the same tokenizer; None loads no draft. By default the one that
+            is known for the target (`draftlens pairs` lists them); if none is known, or it cannot
+            be loaded, a line on standard error says so, and method `lookup` is used unless another
+            is named. For methods whose draft needs no eyes it may be a model of text only.
         method: a method, its name, or a dict of its options.
         device: such as `cpu`, `cuda:0`, or `auto` to spread a large model over devices.
-        dtype: `float32`, `bfloat16`, `float16` or `auto`; by default float32 on the CPU, else the
-            checkpoint's own.
+        dtype: `float32`, `bfloat16` (or `bf16`), `float16`, `auto` or a torch dtype; by default
+            float32 on the CPU, else the checkpoint's own.
         calibrate: whether to measure forwards, if the method chooses its trees by what they cost
             (`Engine.calibrate`).
+        options: further options of loading, such as `revision`, `trust_remote_code`,
+            `quantization`, `attn_implementation`, `device_map` and `cache_dir`
+            (`models.loading.LoadOptions`); with the prefix `draft_` they are those of the draft.
 
     Raises:
         ConfigError, UnsupportedModelError, IncompatiblePairError: the message names the cause.
@@ -503,9 +568,10 @@ def load(
         >>> draftlens.load(device="cpu").target.name
         'embedded'
     """
-    resolve(method, has_draft=True)  # refuses a bad method before minutes of loading
+    words = {"device": device, "dtype": dtype, **options}
     began = time.perf_counter()
-    engine = Engine(*load_pair(target, draft, device, dtype), method)
+    opened = open_models(target, draft, method, pair_options(words))
+    engine = Engine(opened.target, opened.draft, opened.method, notice=opened.notice)
     if calibrate:
         engine.calibrate(calibration_seconds(time.perf_counter() - began))
     return engine

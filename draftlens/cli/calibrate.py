@@ -4,20 +4,17 @@ for a pair of models and a task."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from draftlens.cli import options as opt
-from draftlens.cli.loading import load_engine, read_files
-from draftlens.cli.progress import progress_bars
-from draftlens.cli.show import console, print_json, table
-from draftlens.methods import Method, resolve
-from draftlens.models.zoo import EMBEDDED
+from draftlens.cli.model_options import PLAIN, Loading
+from draftlens.core.names import AUTO, EMBEDDED
 
 if TYPE_CHECKING:
     from draftlens.bench.calibrate import Calibration, Subject
+    from draftlens.methods import Method
 
 BAR_WIDTH = 30
 """Characters of the longest bar; with its mark, the table fits into a terminal of 80 columns."""
@@ -25,14 +22,14 @@ BAR_WIDTH = 30
 
 def calibrate(
     media: Annotated[
-        list[Path], typer.Argument(help="Two to four video files, or images with --images.")
+        list[str], typer.Argument(help="Two to four video files, or images with --images.")
     ],
     images: Annotated[
         bool,
         typer.Option("--images", help="Read the files as images, each with a prompt of its own."),
     ] = False,
     target: opt.Target = EMBEDDED,
-    draft: opt.Draft = None,
+    draft: opt.Draft = AUTO,
     speculative_config: opt.SpeculativeConfig = None,
     pruners: Annotated[
         str,
@@ -44,8 +41,7 @@ def calibrate(
     frames: opt.Frames = 8,
     prompt: opt.MediaPrompt = "",
     max_new_tokens: opt.MaxNewTokens = 256,
-    device: opt.Device = None,
-    dtype: opt.Dtype = None,
+    loading: Loading = PLAIN,
     limits: opt.MediaLimits = None,
     as_json: opt.AsJson = False,
 ) -> None:
@@ -60,12 +56,14 @@ def calibrate(
     """
     from draftlens.bench.calibrate import calibrate as run
     from draftlens.bench.calibrate import subject_of
+    from draftlens.cli.loading import load_engine, read_files
+    from draftlens.cli.progress import progress_bars
 
     names = [name.strip() for name in pruners.split(",") if name.strip()]
     method = _check_method(opt.parse_method("specvlm", speculative_config), names)
     text = opt.prompt_or_default(prompt, images)
     chats = [read_files(as_json, limits, text, frames, [file], images) for file in media]
-    engine = load_engine(target, draft, method, device, dtype, as_json, calibrate=False)
+    engine = load_engine(target, draft, method, loading, as_json, calibrate=False)
     subject = subject_of(method, engine.target.backbone.text_config.num_hidden_layers, names)
     with progress_bars(as_json) as progress:
         task = progress.add_task("answering", total=len(subject.values) * len(media))
@@ -86,6 +84,8 @@ def best_value(calibration: Calibration) -> Any:
 
 
 def _print_json(subject: Subject, calibration: Calibration) -> None:
+    from draftlens.cli.show import print_json
+
     print_json(
         {
             subject.name: best_value(calibration),
@@ -96,6 +96,8 @@ def _print_json(subject: Subject, calibration: Calibration) -> None:
 
 
 def _show(subject: Subject, calibration: Calibration) -> None:
+    from draftlens.cli.show import console, table
+
     best = best_value(calibration)
     curve = calibration.curve
     longest = max(curve) or 1.0  # 0 if all answers have a single token
@@ -124,6 +126,7 @@ def _check_method(method: Any, pruners: Sequence[str]) -> Method:
         ConfigError: `draftlens.bench.calibrate.check` refuses it.
     """
     from draftlens.bench.calibrate import check
+    from draftlens.methods import resolve
 
     resolved = resolve(method, True)
     check(resolved, pruners)

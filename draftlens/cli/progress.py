@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -85,3 +85,20 @@ class ProgressBar:
     def done(self, work: float) -> None:
         """Add finished work."""
         self.progress.advance(self.task, work)
+
+
+class SavingBar(ProgressBar):
+    """A bar that also saves the finished part of a report.
+
+    Args:
+        progress: rich's progress bars.
+        save: writes a report.
+    """
+
+    def __init__(self, progress: Progress, save: Callable[[Mapping[str, Any]], None]) -> None:
+        super().__init__(progress)
+        self._save = save
+
+    def saved(self, report: Mapping[str, Any]) -> None:
+        """Write the report, which has a further finished section."""
+        self._save(report)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from draftlens.api import Stream
 from draftlens.core.result import Result
 from draftlens.core.stats import DEFINITIONS, Stats
+
+if TYPE_CHECKING:
+    from draftlens.api import Stream
 
 console = Console(highlight=False, emoji=False)
 error_console = Console(stderr=True, highlight=False, emoji=False)
@@ -153,8 +155,13 @@ def show_files(folder: Path, *names: str) -> None:
     console.print(f"{folder} holds {', '.join(names)}", markup=False, soft_wrap=True)
 
 
-def show_stats(result: Result) -> None:
-    """Print the figures of an answer as one line on the error stream."""
+def show_stats(result: Result, notice: str = "") -> None:
+    """Print the figures of an answer as one line on the error stream.
+
+    Args:
+        result: the answer.
+        notice: why there is no draft although one was looked for (`Engine.notice`).
+    """
     stats = result.stats
     parts: list[str | tuple[str, str]] = [
         f"{stats.emitted} tokens in {stats.e2e:.2f} s ({stats.tokens_per_second:.1f} tokens/s)",
@@ -168,6 +175,8 @@ def show_stats(result: Result) -> None:
     if best is not None:
         parts.append(best)
     parts.append(exactness(result))
+    if notice:
+        parts.append(notice.partition(";")[0])
     line = Text(" · ").join(Text.assemble(part) for part in parts)
     error_console.print(line, style="dim", soft_wrap=True)
 

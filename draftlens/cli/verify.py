@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from draftlens.api import Engine, Inputs
-from draftlens.cli.show import console, exactness
+from draftlens.cli.loading import read_media
+from draftlens.cli.show import console, exactness, print_json
 from draftlens.core.errors import ConfigError
 from draftlens.core.result import Result
 from draftlens.measure.stock import Divergence, StockRun, first_divergence, run_stock
+from draftlens.media.conversation import Conversation
 from draftlens.methods import PlainDecoding
 
 
@@ -56,6 +59,49 @@ class Verification:
             "lossless": self.result.lossless,
             "approximate": list(self.result.approximate),
         }
+
+
+@dataclass(frozen=True)
+class NamedPrompt:
+    """A prompt with its media, and the name of the media."""
+
+    name: str
+    chat: Conversation
+
+
+def read_prompts(
+    media: Sequence[str],
+    images: bool,
+    prompt: str,
+    frames: int,
+    limits: str | None,
+    quiet: bool,
+) -> list[NamedPrompt]:
+    """One prompt for each clip, or one for all images, or one without media."""
+    if not media:
+        return [NamedPrompt("text only", read_media(quiet, limits, prompt))]
+    if images:
+        chat = read_media(quiet, limits, prompt, images=list(media))
+        return [NamedPrompt(", ".join(media), chat)]
+    return [
+        NamedPrompt(clip, read_media(quiet, limits, prompt, frames, video=clip)) for clip in media
+    ]
+
+
+def verify_all(
+    engine: Engine, prompts: Sequence[NamedPrompt], generation: dict[str, Any], as_json: bool
+) -> bool:
+    """Compare and print the answers to prompts; whether none failed."""
+    verifications = []
+    for item in prompts:
+        verification = verify_engine(engine, engine.process([item.chat]), item.name, generation)
+        verifications.append(verification)
+        if not as_json:
+            show_verification(verification)
+    if as_json:
+        reports = [verification.to_dict() for verification in verifications]
+        print_json(reports[0] if len(reports) == 1 else reports)
+    return not any(verification.failed for verification in verifications)
 
 
 def verify_engine(

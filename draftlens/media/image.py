@@ -7,15 +7,16 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 
 from draftlens.core.errors import MediaError
+from draftlens.media.arrays import as_picture, is_array
 from draftlens.media.files import check_file, guess_content
 from draftlens.media.limits import Limits, check_pixels, over_limit, refusal
+from draftlens.media.remote import local_copy
 
 # Only formats of still images. Pillow also accepts PostScript, for which it starts another program,
 # and the first bytes of MPEG films.
@@ -55,7 +56,7 @@ _PILLOW_LOCK = threading.Lock()
 
 
 def load_image(
-    source: str | Path | Image.Image | np.ndarray[Any, Any],
+    source: Any,
     *,
     limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> Image.Image:
@@ -65,8 +66,8 @@ def load_image(
     to 8 bits. Of an animated file the first frame is read; of an open image, its current frame.
 
     Args:
-        source: a file, a Pillow image, or an array of uint8 or uint16 [H, W], [H, W, 1] (grey), [H,
-            W, 3] (RGB) or [H, W, 4] (RGBA).
+        source: a file or an address, a Pillow image, or an array of uint8 or uint16 [H, W], [H, W,
+            1] (grey), [H, W, 3] (RGB) or [H, W, 4] (RGBA). A tensor of torch may also be [C, H, W].
         limits: bounds on the size, checked before any pixel is decoded.
 
     Raises:
@@ -74,14 +75,18 @@ def load_image(
             over one of `limits`, or the image or array has a mode, dtype, shape or values that do
             not define a picture.
     """
-    if isinstance(source, np.ndarray):
-        return _from_array(source, limits)
+    if is_array(source):
+        return _from_array(as_picture(source), limits)
     if isinstance(source, Image.Image):
         name = str(getattr(source, "filename", "") or "the image")
         with _decoding(name, limits):
             check_pixels(name, *source.size, limits)
             return _to_rgb(source, name)
-    path = check_file(source, limits)
+    with local_copy(source, limits) as copy:
+        return _load_file(check_file(copy, limits), limits)
+
+
+def _load_file(path: str, limits: Limits) -> Image.Image:
     with _decoding(path, limits), Image.open(path, formats=_available_formats()) as image:
         check_pixels(path, *image.size, limits)
         return _to_rgb(image, path)

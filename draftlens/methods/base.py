@@ -67,6 +67,16 @@ MethodLike = Method | str | Mapping[str, Any] | None
 """A method, its name, a mapping of its options, or None for the default."""
 
 
+DRAFT_USES = ("needed", "optional", "unused")
+"""What a method may do with a draft model."""
+
+
+def draft_use(method: Method) -> str:
+    """What a method does with a draft model, one of `DRAFT_USES`: the attribute `draft_use` of the
+    method; `optional` for methods of other packages that have none."""
+    return str(getattr(method, "draft_use", "optional"))
+
+
 def from_dict(options: Mapping[str, Any]) -> Method:
     """A method from ``{"method": name, **options}``; the name is `speculative` if left out.
 

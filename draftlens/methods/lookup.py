@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from draftlens.core.errors import ConfigError
 from draftlens.decode.plan import Plan, make_schedule
@@ -55,6 +55,8 @@ class Lookup:
         >>> draftlens.from_dict({"method": "lookup", "num_speculative_tokens": 10}).max_branches
         4
     """
+
+    draft_use: ClassVar[str] = "unused"
 
     num_speculative_tokens: int | None = None
     window: int = 3

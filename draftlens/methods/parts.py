@@ -302,6 +302,11 @@ def settings_of(pruning: Pruning) -> tuple[Any, ...]:
     return (repr(pruning.pruner), pruning.ratio, pruning.positions)
 
 
+def draft_use_of(draft: str) -> str:
+    """What a method does with a draft model whose option `draft` is `model`, `self` or `auto`."""
+    return {"model": "needed", "self": "unused"}.get(draft, "optional")
+
+
 def draft_of(models: Models, described: str, needs_eyes: bool = True) -> Backbone:
     """The draft model.
 

@@ -26,6 +26,7 @@ from draftlens.methods.parts import (
     Tree,
     check_choice,
     draft_of,
+    draft_use_of,
     resolve_drafting,
     resolve_parts,
     timed_models,
@@ -113,6 +114,11 @@ class TABED:
         for view in self.views:
             if view.rewriting == "caption":
                 _captioning(view)
+
+    @property
+    def draft_use(self) -> str:
+        """Whether a draft model is needed (`methods.base.draft_use`)."""
+        return draft_use_of(self.draft)
 
     @property
     def topology(self) -> Topology:

@@ -174,12 +174,12 @@ def test_verify_prints_several_clips_as_one_json(run) -> None:
 
 
 def test_verify_asks_about_an_image_what_ask_does(run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from draftlens.cli import app
+    from draftlens.cli import verify
 
     prompts = []
-    read = app.read_media
+    read = verify.read_media
     monkeypatch.setattr(
-        app, "read_media", lambda *args, **media: prompts.append(args[2]) or read(*args, **media)
+        verify, "read_media", lambda *args, **media: prompts.append(args[2]) or read(*args, **media)
     )
     for words in ([PICTURE, "--images"], [CLIP], [CLIP, "--prompt", "What?"]):
         run("verify", *words, "--max-new-tokens", "2", "--device", "cpu")
@@ -236,7 +236,7 @@ def test_doctor_shows_the_machine_and_a_pair(run) -> None:
     ("words", "sentence"),
     [
         (["caption", "nowhere.mp4"], "there is no such file"),
-        (["caption", "."], "it is a folder"),
+        (["caption", "."], "a folder needs a file for its answers"),
         (["ask", CLIP, "--prompt", "Hello?"], "error: cannot read"),
         (["caption", CLIP, "--target", "/no/such/model"], "there is no such folder"),
         (
@@ -265,7 +265,7 @@ def test_doctor_shows_the_machine_and_a_pair(run) -> None:
         ),
         (
             ["caption", CLIP, "--limits", '{"max_bytes": 100}'],
-            "over the limit of 100 bytes; pass Limits(max_bytes=...)",
+            "over the limit of 100 bytes; pass --limits '{\"max_bytes\": ...}'",
         ),
         (
             ["caption", CLIP, "--limits", '{"max_byte": 100}'],

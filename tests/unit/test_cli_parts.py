@@ -177,7 +177,7 @@ def test_progress_is_hidden_elsewhere_and_where_it_is_unwanted(
 @pytest.mark.parametrize("drawn", [True], indirect=True)
 def test_the_target_is_named_as_it_is_while_it_loads(drawn: io.StringIO) -> None:
     with pytest.raises(ConfigError, match="there is no such folder"):
-        load_models("/no/such/[bold]/[/old]", None, "cpu", "float32", quiet=False)
+        load_models("/no/such/[bold]/[/old]", "none", {"device": "cpu"})
     assert "loading /no/such/[bold]/[/old]" in drawn.getvalue()
 
 
