@@ -20,6 +20,10 @@ from draftlens.core.errors import ConfigError
 from draftlens.core.timeline import DRAFT, Annotation, Recorder, Span, Timeline, Track
 
 PHASES = (
+    "render",
+    "layout",
+    "read",
+    "regions",
     "frames",
     "vision",
     "target_prefill",
