@@ -14,6 +14,7 @@ from transformers import StopStringCriteria
 
 from draftlens.core.errors import InputError
 from draftlens.core.readings import NO_READINGS, ReadingSpec
+from draftlens.core.references import GivenReferences
 from draftlens.core.result import Chunk, Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.weighed import Weighed
@@ -120,6 +121,7 @@ def generate(
     draft_inputs: Mapping[str, Any] | None = None,
     method: MethodLike = None,
     seed: Seed = None,
+    references: GivenReferences | None = None,
     **options: Unpack[GenerateOptions],
 ) -> Result:
     """Answer a batch as ``target_model.generate(**inputs, **options)`` would, in fewer target
@@ -137,6 +139,9 @@ def generate(
             there is a draft.
         seed: seed of the sampling noise, or one seed for each row. None draws one from torch's
             global generator.
+        references: for methods that guess from texts (`hsd`, `lookup`): what the answers are
+            expected to repeat. One list for each row (for a single row the list itself), whose
+            members are texts or token ids. Texts need the option `tokenizer`, the target's.
         options: options of `generate`, such as `max_new_tokens`, `do_sample`, `temperature`,
             `eos_token_id`, `logits_processor`, `stopping_criteria`, a `generation_config` or a
             `streamer`. As there, the model's own generation config holds the defaults.
@@ -155,7 +160,7 @@ def generate(
         >>> result.lossless
         True
     """
-    request = Request(inputs, draft_inputs, method, seed, options)
+    request = Request(inputs, draft_inputs, method, seed, options, references=references)
     return Stream(target_model, draft, request).run()
 
 
@@ -167,6 +172,7 @@ def stream(
     draft_inputs: Mapping[str, Any] | None = None,
     method: MethodLike = None,
     seed: Seed = None,
+    references: GivenReferences | None = None,
     **options: Unpack[GenerateOptions],
 ) -> Stream:
     """The same as `generate`, with token ids as they come; a consumer may stop at any time.
@@ -180,7 +186,8 @@ def stream(
         >>> len(chunk.tokens), chunk.row
         (1, 0)
     """
-    return Stream(target_model, draft, Request(inputs, draft_inputs, method, seed, options))
+    request = Request(inputs, draft_inputs, method, seed, options, references=references)
+    return Stream(target_model, draft, request)
 
 
 @dataclass(frozen=True)
@@ -238,6 +245,7 @@ class Engine:
         limits: Limits | None = None,
         method: MethodLike = None,
         seed: Seed = None,
+        references: GivenReferences | None = None,
         stop: str | Sequence[str] | None = None,
         **options: Unpack[GenerateOptions],
     ) -> Result:
@@ -251,6 +259,7 @@ class Engine:
             limits=limits,
             method=method,
             seed=seed,
+            references=references,
             stop=stop,
             **options,
         ).run()
@@ -266,6 +275,7 @@ class Engine:
         limits: Limits | None = None,
         method: MethodLike = None,
         seed: Seed = None,
+        references: GivenReferences | None = None,
         stop: str | Sequence[str] | None = None,
         **options: Unpack[GenerateOptions],
     ) -> Stream:
@@ -281,6 +291,8 @@ class Engine:
             limits: the sizes of media that are refused.
             method: for this call, instead of the engine's.
             seed: seed of the sampling noise, or one seed for each row.
+            references: what the answers are expected to repeat, for methods that guess from texts
+                (see `draftlens.generate`).
             stop: strings that end the answer.
             options: options of transformers' `generate`. Answers are greedy unless `do_sample=True`
                 or a `generation_config` is given, and at most `MAX_NEW_TOKENS` long unless a length
@@ -299,7 +311,15 @@ class Engine:
                 num_frames=num_frames,
                 limits=limits,
             )
-        return self.answer(inputs, method=method, seed=seed, stop=stop, clock=clock, **options)
+        return self.answer(
+            inputs,
+            method=method,
+            seed=seed,
+            references=references,
+            stop=stop,
+            clock=clock,
+            **options,
+        )
 
     def read(
         self,
@@ -340,6 +360,7 @@ class Engine:
         *,
         method: MethodLike = None,
         seed: Seed = None,
+        references: GivenReferences | None = None,
         stop: str | Sequence[str] | None = None,
         clock: Clock | None = None,
         readings: ReadingSpec = NO_READINGS,
@@ -351,7 +372,7 @@ class Engine:
 
         Args:
             inputs: the processors' output.
-            method, seed, stop, options: as for `stream`.
+            method, seed, references, stop, options: as for `stream`.
             clock: started when the request came; a new one by default.
             readings: readings of the target's prefill besides those that the method needs.
             observe: receives every choice of a pruner.
@@ -368,6 +389,8 @@ class Engine:
             observe=observe,
             observe_weighed=observe_weighed,
             chat=self.chat_source(inputs),
+            references=references,
+            tokenizer=tokenizer,
         )
         draft = None if self.draft is None else self.draft.backbone
         return Stream(self.target.backbone, draft, request, clock, tokenizer)

@@ -11,6 +11,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from draftlens.callers import callers_arguments
 from draftlens.core.errors import ConfigError, InputError
+from draftlens.core.references import GivenReferences
 from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.methods import MethodLike, resolve
@@ -37,6 +38,8 @@ class SpeculativeGenerate:
             features. Further views of the prompt as for `draftlens.generate`.
         method: as for `draftlens.generate`.
         seed: as for `draftlens.generate`.
+        references: as for `draftlens.generate`.
+        tokenizer: of the target, for references that are texts.
 
     Example:
 
@@ -56,10 +59,14 @@ class SpeculativeGenerate:
         draft_inputs: Mapping[str, Any] | None = None,
         method: MethodLike = None,
         seed: Seed = None,
+        references: GivenReferences | None = None,
+        tokenizer: Any = None,
     ) -> None:
         self.draft = Backbone.of(draft) if draft is not None else None
         self.draft_inputs = draft_inputs
         self.seed = seed
+        self.references = references
+        self.tokenizer = tokenizer
         self.method = resolve(method, draft is not None)
         self.last: Result | None = None
 
@@ -92,7 +99,13 @@ class SpeculativeGenerate:
         models = models_of(model, self.draft)
         plan = self.method.plan(models)
         draft_inputs = self._draft_inputs(prepared) if plan.uses_draft else {}
-        request = Request({}, method=self.method, seed=self.seed)
+        request = Request(
+            inputs={},
+            method=self.method,
+            seed=self.seed,
+            references=self.references,
+            tokenizer=self.tokenizer,
+        )
         call = open_prepared(models, plan, prepared, draft_inputs, request, Clock(Stats()))
         chunks = plan.schedule(call.session)
         if arguments.streamer is not None:

@@ -11,6 +11,12 @@ import torch
 
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.readings import NO_READINGS, ReadingSpec
+from draftlens.core.references import (
+    NO_REFERENCES,
+    GivenReferences,
+    References,
+    references_of,
+)
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.weighed import Weighed
 from draftlens.decode.plan import Plan
@@ -96,6 +102,10 @@ class Request:
         observe_weighed: receives what each token shows about the views of an ensemble.
         chat: the messages of the prompts, of which further views are made; None if only the
             processor's output is there.
+        references: texts that the answers are expected to repeat (`core.references`), for methods
+            that guess from them; None if nobody gave any.
+        tokenizer: of the target, for references that are texts; None for the option `tokenizer` of
+            `generate`.
     """
 
     inputs: Mapping[str, Any]
@@ -107,6 +117,8 @@ class Request:
     observe: Callable[[Choice], None] | None = None
     observe_weighed: Callable[[Weighed], None] = ignore
     chat: ChatSource | None = None
+    references: GivenReferences | None = None
+    tokenizer: Any = None
 
 
 @dataclass(frozen=True)
@@ -164,6 +176,7 @@ def open_prepared(
 ) -> Call:
     """The same for a call that stock `generate` has prepared already."""
     draft_inputs = with_views(plan, draft_inputs, request.chat)
+    references = references_for(plan, request, len(prepared.input_ids))
     session = Session(
         models.target,
         plan.drafter,
@@ -176,7 +189,8 @@ def open_prepared(
         plan.lane,
         request.observe_weighed,
     )
-    sequences = session.add(prepared, seeds_of(request.seed, prepared), draft_inputs)
+    seeds = seeds_of(request.seed, prepared)
+    sequences = session.add(prepared, seeds, draft_inputs, references)
     return Call(plan, session, sequences, models.target.dtype)
 
 
@@ -184,6 +198,27 @@ def models_of(target_model: Any, draft_model: Any) -> Models:
     """Transformers models, or backbones, behind the seam."""
     draft = None if draft_model is None else Backbone.of(draft_model)
     return Models(Backbone.of(target_model), draft)
+
+
+def references_for(plan: Plan, request: Request, num_rows: int) -> References:
+    """The references that a plan's drafter guesses from.
+
+    Raises:
+        ConfigError: the plan's method uses none.
+        InputError: they have another form, or do not go with the rows.
+    """
+    if request.references is None:
+        return NO_REFERENCES
+    tokenizer = request.tokenizer
+    if tokenizer is None:
+        tokenizer = request.options.get("tokenizer")
+    references = references_of(request.references, num_rows, tokenizer)
+    if references and not plan.uses_references:
+        raise ConfigError(
+            "references are given, and the method does not guess from references: use method "
+            "'hsd' or 'lookup', or leave them out"
+        )
+    return references
 
 
 def with_views(

@@ -78,6 +78,8 @@ class Plan:
             measured answer.
         views: how the draft's inputs for further views of the prompts are made of messages, by the
             name of the view; empty if the draft reads its prompt in one way.
+        uses_references: whether the drafter guesses from references
+            (`draft.base.TargetContext.references`).
     """
 
     drafter: Drafter
@@ -93,3 +95,4 @@ class Plan:
     processes: Callable[[], Sequence[int]] = no_processes
     wait_until_ready: Callable[[], None] = is_ready
     views: Mapping[str, MakeView] = field(default_factory=dict)
+    uses_references: bool = False

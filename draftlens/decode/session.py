@@ -16,6 +16,7 @@ from draftlens.core import tree as trees
 from draftlens.core.errors import InputError
 from draftlens.core.proposal import DraftTree, NextGuess, Verdict
 from draftlens.core.readings import NO_READINGS, Readings, ReadingSpec
+from draftlens.core.references import NO_REFERENCES, References
 from draftlens.core.result import Chunk
 from draftlens.core.stats import Clock, Stats, ViewStats
 from draftlens.core.timeline import DISCARDED
@@ -43,6 +44,7 @@ class _Arrival:
     sequences: list[Sequence]
     prepared: Prepared
     draft_inputs: Mapping[str, Any]
+    references: References
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class _Unread:
     prompt: Prompt
     cache: KVCache
     readings: Readings
+    references: References
 
 
 class Session:
@@ -137,7 +140,11 @@ class Session:
         return not self._arrivals and not self.running
 
     def add(
-        self, prepared: Prepared, seeds: Seq[int], draft_inputs: Mapping[str, Any] | None = None
+        self,
+        prepared: Prepared,
+        seeds: Seq[int],
+        draft_inputs: Mapping[str, Any] | None = None,
+        references: References = NO_REFERENCES,
     ) -> list[Sequence]:
         """Let the rows of a call join; they are read by the next `start`.
 
@@ -145,6 +152,7 @@ class Session:
             prepared: the call, as stock `generate` prepared it.
             seeds: seed of each row's noise.
             draft_inputs: the output of the draft's processor for these rows.
+            references: texts that the drafter may guess from, one entry for each of these rows.
 
         Returns:
             The sequences of these rows, in order. Their tokens depend neither on the other rows of
@@ -169,7 +177,7 @@ class Session:
             self._num_added += 1
         if stopping.in_step:
             self._calls_in_step[stopping] = sequences
-        self._arrivals.append(_Arrival(sequences, prepared, draft_inputs or {}))
+        self._arrivals.append(_Arrival(sequences, prepared, draft_inputs or {}, references))
         return sequences
 
     def remove(self, sequence: Sequence) -> None:
@@ -235,12 +243,20 @@ class Session:
         self._join(sequences, prompt, cache)
         if guesses.num_nodes and self._first_guesses is not None:
             with self._phase("draft_prefill"):
-                context = self._context(sequences, prompt, cache, output.readings)
+                context = self._context(
+                    sequences, prompt, cache, output.readings, arrival.references
+                )
                 self._first_guesses.guesser.join_first(_batch_of(sequences), context)
         else:
-            self._unread.append(
-                _Unread(sequences, arrival.draft_inputs, prompt, cache, output.readings)
+            unread = _Unread(
+                sequences=sequences,
+                draft_inputs=arrival.draft_inputs,
+                prompt=prompt,
+                cache=cache,
+                readings=output.readings,
+                references=arrival.references,
             )
+            self._unread.append(unread)
         self.stats.draft_forwards = self.drafter.forwards
         self._refresh()
         if self.stats.ttft == 0:
@@ -266,7 +282,9 @@ class Session:
             return DraftTree.uniform(EMPTY, no_tokens)
         self.begin()  # rows join the drafter in the order in which they arrived
         with self._phase("draft_prefill"):
-            context = self._context(arrival.sequences, prompt, cache, Readings())
+            context = self._context(
+                arrival.sequences, prompt, cache, Readings(), arrival.references
+            )
             inputs = arrival.draft_inputs
             tree = self._first_guesses.guesser.guess_first(batch, inputs, context, number)
         return replace(tree, tokens=tree.tokens.to(self.target.device))
@@ -278,7 +296,12 @@ class Session:
         return min(self._first_guesses.number(batch, max(prompt.lengths), alone), budget)
 
     def _context(
-        self, sequences: Seq[Sequence], prompt: Prompt, cache: KVCache, readings: Readings
+        self,
+        sequences: Seq[Sequence],
+        prompt: Prompt,
+        cache: KVCache,
+        readings: Readings,
+        references: References = NO_REFERENCES,
     ) -> TargetContext:
         return TargetContext(
             prompt=prompt,
@@ -289,6 +312,8 @@ class Session:
             count_pruned=self._count_pruned,
             observe=self._observe or ignore,
             weighed=self._count_weighed,
+            references=references,
+            eos=sequences[0].stopping.eos,
         )
 
     def _rows_for(self, prompt: Prompt, sequences: Seq[Sequence]) -> KVCache:
@@ -321,7 +346,11 @@ class Session:
             with self._phase("draft_prefill"):
                 encoded = self.drafter.encode(unread.draft_inputs)
                 context = self._context(
-                    unread.sequences, unread.prompt, unread.cache, unread.readings
+                    unread.sequences,
+                    unread.prompt,
+                    unread.cache,
+                    unread.readings,
+                    unread.references,
                 )
                 self.drafter.begin(_batch_of(unread.sequences), encoded, context)
 

@@ -15,6 +15,7 @@ from draftlens.draft.base import TargetContext
 from draftlens.draft.cached_model import replace_by_last
 from draftlens.draft.match_rates import GuessBudget, MatchRates, likeliest
 from draftlens.draft.matching import Candidate, Matcher, Reference, TokenIndex, Vocabulary
+from draftlens.draft.texts import all_ids
 from draftlens.ops.prefix_tree import NO_GUESSES, PrefixTree
 from draftlens.sequences import Batch, History
 
@@ -37,8 +38,8 @@ class _Row:
 
 
 class LookupDrafter:
-    """Looks up the last tokens of each row in its prompt and its answer, and guesses what followed
-    there.
+    """Looks up the last tokens of each row in its prompt, its answer and its references, and
+    guesses what followed there. An answer is expected to follow each reference from its beginning.
 
     Args:
         vocabulary: what may be guessed.
@@ -48,8 +49,6 @@ class LookupDrafter:
         window: tokens of the longest window that is looked up.
         budget: decides how many of the guesses are checked; None for all of them.
         share_answers: whether the answers of other rows of the session are looked up, too.
-        references: further texts as token ids, for each row in the order in which they join. An
-            answer is expected to follow each of them from its beginning.
     """
 
     readings = NO_READINGS
@@ -66,7 +65,6 @@ class LookupDrafter:
         window: int = 3,
         budget: GuessBudget | None = None,
         share_answers: bool = False,
-        references: Sequence[Sequence[Sequence[int]]] = (),
     ) -> None:
         self.vocabulary = vocabulary
         self.length = length
@@ -76,7 +74,6 @@ class LookupDrafter:
         self.budget = budget
         self.share_answers = share_answers
         self.rates = MatchRates()
-        self._references = list(references)
         self._rows: list[_Row] = []
         self._answers: list[TokenIndex] = []
         self._width = 0
@@ -87,17 +84,20 @@ class LookupDrafter:
         """There is no draft that reads inputs."""
 
     def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None:
-        """Index the text of the prompts."""
-        for history, length in zip(batch.histories, context.prompt.lengths, strict=True):
-            row = self._new_row(history, length)
+        """Index the text of the prompts and of the references."""
+        for number, history in enumerate(batch.histories):
+            texts = all_ids(context.references, number)
+            row = self._new_row(history, context.prompt.lengths[number], texts)
             self._follow(row, history)
             self._rows.append(row)
 
-    def _new_row(self, history: History, prompt_length: int) -> _Row:
+    def _new_row(
+        self, history: History, prompt_length: int, texts: Sequence[Sequence[int]]
+    ) -> _Row:
         ids: list[int] = history.prompt_ids.tolist()
         prompt = self.vocabulary.guessable(ids[len(ids) - prompt_length :])
         references = [Reference(TokenIndex(self.window, prompt))]
-        for text in self._references.pop(0) if self._references else ():
+        for text in texts:
             index = TokenIndex(self.window, self.vocabulary.guessable(text))
             references.append(Reference(index, cursor=0))
         if self.share_answers:

@@ -25,9 +25,9 @@ MAX_WINDOW = 16
 
 @dataclass(frozen=True)
 class Lookup:
-    """The last tokens of the answer are looked up in the prompt and in the answer itself, and what
-    followed there is guessed. There is no draft model, and tokens that stand for pixels are never
-    guessed.
+    """The last tokens of the answer are looked up in the prompt, in the answer itself and in the
+    references of the call, and what followed there is guessed. There is no draft model, and tokens
+    that stand for pixels are never guessed.
 
     Args:
         num_speculative_tokens: tokens of a candidate, all of which are checked. None checks as many
@@ -91,6 +91,7 @@ class Lookup:
             acceptance=self.sampling_rule,
             approximate=self.prefill.approximate,
             timed=(models.target,) if is_automatic else (),
+            uses_references=True,
         )
 
     def _drafter(self, target: Backbone) -> LookupDrafter:
