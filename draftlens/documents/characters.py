@@ -109,7 +109,8 @@ def read_characters(page: Any, shown: Box) -> TextLayer:
     """
     from pypdfium2 import raw
 
-    turn = Turn(*page.get_bbox(), page.get_rotation(), shown.width)
+    left, bottom, right, top = page.get_bbox()
+    turn = Turn(left, bottom, right, top, page.get_rotation(), shown.width)
     words = _Collector()
     num_characters = 0
     num_unreadable = 0

@@ -80,6 +80,10 @@ class Box:
         return [round(edge, digits) for edge in edges]
 
 
+NOWHERE = Box(0.0, 0.0, 0.0, 0.0)
+"""The box of what is on no page."""
+
+
 def around(boxes: Iterable[Box]) -> Box:
     """The smallest box that holds all of them.
 

@@ -62,7 +62,7 @@ class TargetProfile:
         width = page.width / POINTS_PER_INCH
         height = page.height / POINTS_PER_INCH
         by_side = self.longest_side / max(width, height)
-        by_area = (self.max_pixels / (width * height)) ** 0.5
+        by_area: float = (self.max_pixels / (width * height)) ** 0.5
         return min(self.dpi, by_side, by_area)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ import numpy as np
 
 from draftlens.core.errors import ConfigError
 from draftlens.documents.geometry import Box
+from draftlens.documents.libraries import absent, without_reports
 from draftlens.documents.page import Page
-from draftlens.documents.quiet import without_reports
 from draftlens.documents.readers.base import READING_DPI
 from draftlens.documents.values import Piece, Region
 
@@ -68,9 +67,9 @@ class RapidLayout:
 
     def missing(self) -> str | None:
         """See `Layout.missing`."""
-        absent = [name for name in NEEDS if find_spec(name) is None]
-        if absent:
-            return f"{', '.join(absent)} (pip install 'draftlens[documents]')"
+        needed = absent(NEEDS)
+        if needed:
+            return f"{needed}: pip install 'draftlens[documents]'"
         if not _model_path().exists():
             return f"its model {MODEL}, which this version does not hold"
         return None
@@ -97,10 +96,8 @@ class RapidLayout:
 
     @cached_property
     def _engine(self) -> Any:
-        try:
-            import rapid_layout
-        except (ImportError, OSError) as error:  # such as a system library of OpenCV
-            raise ConfigError(f"layout 'rapid-layout' cannot be loaded: {error}") from error
+        import rapid_layout
+
         with without_reports():
             return rapid_layout.RapidLayout(
                 model_type="pp_layout_cdla",

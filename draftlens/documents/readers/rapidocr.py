@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,9 @@ import numpy as np
 from draftlens.core.errors import ConfigError
 from draftlens.documents.blocks import with_blocks
 from draftlens.documents.geometry import Box
+from draftlens.documents.libraries import absent, without_reports
 from draftlens.documents.order import reading_order
 from draftlens.documents.page import Page
-from draftlens.documents.quiet import without_reports
 from draftlens.documents.readers.base import READING_DPI
 from draftlens.documents.values import Piece, Reading
 
@@ -47,10 +46,8 @@ class RapidOcrReader:
 
     def missing(self) -> str | None:
         """See `Reader.missing`."""
-        absent = [name for name in NEEDS if find_spec(name) is None]
-        if not absent:
-            return None
-        return f"{', '.join(absent)} (pip install 'draftlens[ocr]')"
+        needed = absent(NEEDS)
+        return f"{needed}: pip install 'draftlens[ocr]'" if needed else None
 
     def read(self, page: Page) -> Reading:
         """See `Reader.read`."""
@@ -68,10 +65,8 @@ class RapidOcrReader:
 
     @cached_property
     def _engine(self) -> Any:
-        try:
-            from rapidocr import RapidOCR
-        except ImportError as error:  # such as a system library of OpenCV
-            raise ConfigError(f"reader 'rapidocr' cannot be loaded: {error}") from error
+        from rapidocr import RapidOCR
+
         with without_reports():
             return RapidOCR(params={_THREADS: 1, _INTER_THREADS: 1, "Global.log_level": "error"})
 
