@@ -22,6 +22,7 @@ from draftlens.methods import (
     SpecVLM,
     from_dict,
 )
+from draftlens.parsing import DocumentParser, ParsedPage, ParseSettings, parse
 
 __version__ = "0.1.0"
 
@@ -29,6 +30,7 @@ __all__ = [
     "TABED",
     "Chunk",
     "ConfigError",
+    "DocumentParser",
     "DraftlensError",
     "Engine",
     "IncompatiblePairError",
@@ -37,6 +39,8 @@ __all__ = [
     "Lookup",
     "MediaError",
     "ParallelVLM",
+    "ParseSettings",
+    "ParsedPage",
     "PlainDecoding",
     "Result",
     "SpecVLM",
@@ -49,5 +53,6 @@ __all__ = [
     "from_dict",
     "generate",
     "load",
+    "parse",
     "stream",
 ]

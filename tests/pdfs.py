@@ -62,6 +62,8 @@ def rotated(degrees: int) -> Callable[[Canvas], None]:
     """The same page with /Rotate."""
 
     def draw(canvas: Canvas) -> None:
+        if degrees % 180:  # reportlab states the size of the page as it is shown
+            canvas.setPageSize((HEIGHT, WIDTH))
         canvas.setPageRotation(degrees)
         columns(canvas)
 
@@ -91,7 +93,7 @@ def without_pages(path: Path) -> Path:
 def stating(path: Path, count: int) -> Path:
     """A file with one page that states more."""
     body = (
-        b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\n"
+        b"%%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\n"
         b"2 0 obj<</Type/Pages/Kids[3 0 R]/Count %d>>endobj\n"
         b"3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 200 100]>>endobj\n"
         b"trailer<</Root 1 0 R>>\n%%%%EOF\n" % count

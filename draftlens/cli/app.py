@@ -22,6 +22,7 @@ from draftlens.cli.evaluate import evaluate
 from draftlens.cli.explain import explain
 from draftlens.cli.loading import load_engine, read_media
 from draftlens.cli.methods import methods
+from draftlens.cli.parse import parse
 from draftlens.cli.show import error_console, print_json, result_json, show_stats, show_stream
 from draftlens.cli.train_draft import register as register_train_draft
 from draftlens.cli.verify import Verification, show_verification, verify_engine
@@ -254,6 +255,7 @@ app.command()(explain)
 app.command()(bench)
 app.command()(world)
 app.command()(methods)
+app.command()(parse)
 
 
 def _print_version(is_requested: bool) -> None:

@@ -94,7 +94,9 @@ class Stats:
             contradicted; each ended a run of right ones.
         lane_lost: why the draft's lane was lost in the middle of the call; None if it was not.
         accepted_by_depth: number of passes by the length of their accepted path.
-        phases: seconds by phase (`PHASES`).
+        phases: seconds by phase (`PHASES`). `render`, `layout`, `read` and `regions` are those of
+            documents (`draftlens.parsing`): what the pipeline takes, which may work while the page
+            before is answered, and the crops of a page.
         e2e: seconds from the call to the last token, everything included.
         ttft: seconds from the call to the first token.
         target_cache_bytes: bytes of keys and values allocated for the target by the end.

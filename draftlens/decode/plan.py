@@ -80,6 +80,7 @@ class Plan:
             name of the view; empty if the draft reads its prompt in one way.
         uses_references: whether the drafter guesses from references
             (`draft.base.TargetContext.references`).
+        reads_pictures: whether references are read off the pictures of a prompt if none are given.
     """
 
     drafter: Drafter
@@ -96,3 +97,4 @@ class Plan:
     wait_until_ready: Callable[[], None] = is_ready
     views: Mapping[str, MakeView] = field(default_factory=dict)
     uses_references: bool = False
+    reads_pictures: bool = False

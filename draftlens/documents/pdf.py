@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -138,8 +139,8 @@ class PdfPage:
         """See `Page.picture`."""
         name = page_name(self.source, self.number)
         scale = dpi / POINTS_PER_INCH
-        width = max(round(self.box.width * scale), 1)
-        height = max(round(self.box.height * scale), 1)
+        width = ceil(self.box.width * scale)
+        height = ceil(self.box.height * scale)
         check_pixels(name, width, height, self._document.limits)
         with self._document.opened(self.number) as page:
             try:

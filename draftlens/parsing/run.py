@@ -36,6 +36,15 @@ class DocumentParser:
 
     Raises:
         ConfigError: a reader or layout is unknown, or has to be installed first.
+
+    Example:
+
+        >>> import draftlens
+        >>> engine = draftlens.load(device="cpu", method="plain")
+        >>> parser = draftlens.DocumentParser(engine, draftlens.ParseSettings(drafter="none"))
+        >>> page = next(parser.parse("missing.pdf"))
+        >>> page.error
+        'cannot read missing.pdf: there is no such file'
     """
 
     def __init__(

@@ -11,6 +11,7 @@ import draftlens
 PUBLIC = [
     "Chunk",
     "ConfigError",
+    "DocumentParser",
     "DraftlensError",
     "Engine",
     "IncompatiblePairError",
@@ -19,6 +20,8 @@ PUBLIC = [
     "Lookup",
     "MediaError",
     "ParallelVLM",
+    "ParseSettings",
+    "ParsedPage",
     "PlainDecoding",
     "Result",
     "SpecVLM",
@@ -32,6 +35,7 @@ PUBLIC = [
     "from_dict",
     "generate",
     "load",
+    "parse",
     "stream",
 ]
 
