@@ -13,6 +13,7 @@ PUBLIC = [
     "ConfigError",
     "DraftlensError",
     "Engine",
+    "HSD",
     "IncompatiblePairError",
     "InputError",
     "Inputs",
