@@ -14,6 +14,7 @@ from draftlens.core.result import Chunk, Result
 from draftlens.custom_generate import SpeculativeGenerate
 from draftlens.draft.view_memory import ViewMemory
 from draftlens.methods import (
+    HSD,
     TABED,
     Lookup,
     ParallelVLM,
@@ -27,6 +28,7 @@ from draftlens.parsing import DocumentParser, ParsedPage, ParseSettings, parse
 __version__ = "0.1.0"
 
 __all__ = [
+    "HSD",
     "TABED",
     "Chunk",
     "ConfigError",

@@ -14,6 +14,7 @@ PUBLIC = [
     "DocumentParser",
     "DraftlensError",
     "Engine",
+    "HSD",
     "IncompatiblePairError",
     "InputError",
     "Inputs",
