@@ -37,7 +37,8 @@ class HSD:
 
     The drafts are the `references` of a call. The last tokens of the answer are looked up in them,
     what follows there is proposed, and all candidates are merged into one tree, which the target
-    checks in one pass. Without references it is method `lookup`.
+    checks in one pass. Without references `Engine` reads them off the pictures of the prompt, if a
+    reader of pictures is installed; otherwise it is method `lookup`.
 
     Args:
         num_speculative_tokens: tokens of a candidate, all of which are checked. None checks as many
@@ -152,6 +153,7 @@ class HSD:
             approximate=approximate,
             timed=(models.target,) if is_automatic else (),
             uses_references=True,
+            reads_pictures=True,
         )
 
     def _drafter(self, target: Backbone) -> DocumentDrafter:

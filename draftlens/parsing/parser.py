@@ -202,7 +202,7 @@ class PageParser:
         tolerance = self.settings.tolerance
         names: tuple[str, ...] = (REGIONS_ALONE,)
         if tolerance < 1:
-            names = (*names, f"tolerant acceptance (τ = {tolerance:g})")
+            names = (*names, f"guesses accepted with tolerance {tolerance:g}")
         parsed = []
         for index, page in enumerate(turn.pages):
             answered = []
