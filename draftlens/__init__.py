@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from draftlens.core.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from draftlens.api import Engine, Inputs, Stream, generate, load, stream
     from draftlens.core.errors import (
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from draftlens.custom_generate import SpeculativeGenerate
     from draftlens.draft.view_memory import ViewMemory
     from draftlens.methods import (
+        HSD,
         TABED,
         Lookup,
         ParallelVLM,
@@ -26,13 +29,15 @@ if TYPE_CHECKING:
         SpecVLM,
         from_dict,
     )
+    from draftlens.parsing import DocumentParser, ParsedPage, ParseSettings, parse
 
-__version__ = "0.1.0"
 
 __all__ = [
+    "HSD",
     "TABED",
     "Chunk",
     "ConfigError",
+    "DocumentParser",
     "DraftlensError",
     "Engine",
     "IncompatiblePairError",
@@ -41,6 +46,8 @@ __all__ = [
     "Lookup",
     "MediaError",
     "ParallelVLM",
+    "ParseSettings",
+    "ParsedPage",
     "PlainDecoding",
     "Result",
     "SpecVLM",
@@ -53,6 +60,7 @@ __all__ = [
     "from_dict",
     "generate",
     "load",
+    "parse",
     "stream",
 ]
 
@@ -71,6 +79,7 @@ _HOMES = {
     "draftlens.custom_generate": ("SpeculativeGenerate",),
     "draftlens.draft.view_memory": ("ViewMemory",),
     "draftlens.methods": (
+        "HSD",
         "TABED",
         "Lookup",
         "ParallelVLM",
@@ -79,6 +88,7 @@ _HOMES = {
         "SpeculativeDecoding",
         "from_dict",
     ),
+    "draftlens.parsing": ("DocumentParser", "ParseSettings", "ParsedPage", "parse"),
 }
 """The module of each public name. They are imported on first use, because torch and transformers
 take seconds, which the help of the command line and the readers of clips do not need."""

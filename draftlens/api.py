@@ -4,9 +4,10 @@ transformers models."""
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Unpack
 
 from torch import Tensor
@@ -19,6 +20,8 @@ from draftlens.core.result import Chunk, Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.weighed import Weighed
 from draftlens.decode import Plan, Session
+from draftlens.documents.picture_drafts import NO_READER, PictureReader
+from draftlens.documents.targets import profile_of
 from draftlens.draft.base import ignore
 from draftlens.mapping import ClipAnswer, MapOptions, map_clips
 from draftlens.media import Limits
@@ -319,7 +322,8 @@ class Engine:
             method: for this call, instead of the engine's.
             seed: seed of the sampling noise, or one seed for each row.
             references: what the answers are expected to repeat, for methods that guess from texts
-                (see `draftlens.generate`).
+                (see `draftlens.generate`). Without them, method `hsd` reads the images with
+                whatever reader of pictures is installed (`draftlens.documents`).
             stop: strings that end the answer.
             options: options of transformers' `generate`. Answers are greedy unless `do_sample=True`
                 or a `generation_config` is given, and at most `MAX_NEW_TOKENS` long unless a length
@@ -407,6 +411,9 @@ class Engine:
             observe_weighed: receives what each token shows about the views of an ensemble.
         """
         tokenizer = self.target.processor.tokenizer
+        clock = clock or Clock(Stats())
+        if references is None:
+            references = self._read_pictures(inputs, method, clock)
         request = Request(
             inputs=inputs.target,
             draft_inputs=inputs.draft,
@@ -454,6 +461,24 @@ class Engine:
         if method is not None:
             completed["method"] = method
         return map_clips(self, clips, prompt, options or MapOptions(), completed)
+
+    def _read_pictures(
+        self, inputs: Inputs, method: MethodLike, clock: Clock
+    ) -> list[list[str]] | None:
+        """References of each row, as a cheap pipeline reads them off its pictures, for methods that
+        live on them; None for others, and where there is nothing to read."""
+        if not any(chat.images for chat in inputs.chats):
+            return None
+        if not self.plan(method).reads_pictures:
+            return None
+        if not self._picture_reader.can_read:
+            warnings.warn(NO_READER, stacklevel=3)
+            return None
+        return [self._picture_reader.drafts(chat.images, clock.phase) for chat in inputs.chats]
+
+    @cached_property
+    def _picture_reader(self) -> PictureReader:
+        return PictureReader(profile_of(self.target.backbone.model.config))
 
     def plan(self, method: MethodLike = None) -> Plan:
         """The plan of a method with the engine's models.

@@ -188,6 +188,7 @@ def open_prepared(
         plan.first_guesses,
         plan.lane,
         request.observe_weighed,
+        plan.tolerance,
     )
     seeds = seeds_of(request.seed, prepared)
     sequences = session.add(prepared, seeds, draft_inputs, references)

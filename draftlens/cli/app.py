@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from draftlens import __version__
 from draftlens.cli import options as opt
 from draftlens.cli.bench import bench
 from draftlens.cli.calibrate import calibrate
@@ -21,9 +20,11 @@ from draftlens.cli.explain import explain
 from draftlens.cli.methods import methods
 from draftlens.cli.model_options import PLAIN, Loading, takes_models
 from draftlens.cli.pairs import pairs
+from draftlens.cli.parse import parse
 from draftlens.cli.train_draft import register as register_train_draft
 from draftlens.cli.world import world
 from draftlens.core.names import AUTO, EMBEDDED
+from draftlens.core.version import __version__
 
 _DESCRIPTION = "Speculative decoding for vision-language models: faster, with the same output."
 
@@ -261,6 +262,7 @@ app.command()(takes_models(bench))
 app.command()(world)
 app.command()(methods)
 app.command()(pairs)
+app.command()(takes_models(parse))
 
 
 def _print_version(is_requested: bool) -> None:

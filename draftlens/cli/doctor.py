@@ -11,13 +11,13 @@ import psutil
 import torch
 import transformers
 
-from draftlens import __version__
 from draftlens.cli.loading import load_models
 from draftlens.cli.model_options import PLAIN, Loading
 from draftlens.cli.show import print_json, table
 from draftlens.core.errors import ConfigError
 from draftlens.core.names import AUTO
 from draftlens.core.tree import Topology
+from draftlens.core.version import __version__
 from draftlens.draft.live_costs import LiveCosts
 from draftlens.draft.tuner import Costs, best_for
 from draftlens.methods.parts import WITHOUT_EYES

@@ -23,7 +23,7 @@ class DraftlensError(Exception):
         ...     draftlens.from_dict({"method": "magic"})
         ... except draftlens.DraftlensError as error:
         ...     print(error)
-        unknown method 'magic'; known: lookup, parallelvlm, plain, speculative, specvlm, tabed
+        unknown method 'magic'; known: hsd, lookup, parallelvlm, plain, speculative, specvlm, tabed
     """
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from draftlens.core import tree as trees
-from draftlens.core.errors import InputError
+from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.proposal import DraftTree, NextGuess, Verdict
 from draftlens.core.readings import NO_READINGS, Readings, ReadingSpec
 from draftlens.core.references import NO_REFERENCES, References
@@ -30,7 +30,7 @@ from draftlens.models.cache import KVCache
 from draftlens.models.prompt import Prepared, Prompt
 from draftlens.models.rope import check_reach
 from draftlens.ops.sampling import SamplingRule, check_processors
-from draftlens.ops.verify import match, reject
+from draftlens.ops.verify import match, reject, tolerant
 from draftlens.prefill import Prefill
 from draftlens.prune import Choice
 from draftlens.sequences import Batch, Sequence, StoppingRules, sequences_of
@@ -71,6 +71,8 @@ class Session:
         prefill: reads prompts with the target.
         clock: receives times.
         acceptance: `"coupled"` or `"rejection"`.
+        tolerance: τ of `ops.verify.tolerant`, which decides in place of `acceptance` if it is below
+            1.
         readings: readings of the target's prefill besides those that the drafter needs.
         observe: receives every choice of a pruner.
         first_guesses: how first tokens are guessed before the target's prefill, by the same
@@ -96,12 +98,14 @@ class Session:
         first_guesses: FirstGuesses | None = None,
         lane: DraftLane | None = None,
         observe_weighed: Callable[[Weighed], None] = ignore,
+        tolerance: float = 1.0,
     ) -> None:
         self.target = target
         self.drafter = drafter
         self.prefill = prefill
         self.clock = clock
         self.acceptance = acceptance
+        self.tolerance = tolerance
         self.sequences: list[Sequence] = []
         self.prompt_lengths: list[int] = []
         self.cache: KVCache | None = None
@@ -159,10 +163,16 @@ class Session:
             the batch nor on the moment at which they join.
 
         Raises:
-            ConfigError: a logits processor cannot be applied to guesses.
+            ConfigError: a logits processor cannot be applied to guesses, or tokens are to be drawn
+                while guesses are accepted with tolerance.
             InputError: guesses could change the target's rotary positions (`models.rope`).
         """
         check_processors(prepared.processors)
+        if self.tolerance < 1 and prepared.config.do_sample:
+            raise ConfigError(
+                f"a tolerance of {self.tolerance:g} compares guesses with the likeliest token, and "
+                "with do_sample tokens are drawn: use tolerance=1.0, or greedy decoding"
+            )
         num_rows, length = prepared.input_ids.shape
         sampling = SamplingRule(
             prepared.processors, bool(prepared.config.do_sample), self.acceptance
@@ -463,7 +473,10 @@ class Session:
         nodes = [(ROOT, *range(len(topology))) for topology in tree.topologies]
         scores = batch.process(logits, tree.topologies, tree.tokens, nodes)
         steps = batch.steps(scores.device) + trees.batch_depths(tree.topologies, scores.device)
-        if not batch.rejects:
+        if self.tolerance < 1:
+            ends = [sequence.stopping.eos for sequence in sequences]
+            verdict = tolerant(tree, scores, self.tolerance, ends)
+        elif not batch.rejects:
             verdict = match(tree, batch.ranking(scores, steps))
         else:
             generators = [None if row.finished else row.generator for row in sequences]
@@ -550,6 +563,8 @@ class Session:
                 total += accepted
                 self.stats.accepted_by_depth[accepted] += 1
         self.stats.accepted += total
+        for tolerated, emission in zip(verdict.tolerated, emissions, strict=False):
+            self.stats.tolerated += sum(tolerated[: emission.count])
         self.clock.annotate("verify", accepted=total)
         if self._num_checked and not total:
             self.clock.annotate("draft", outcome=DISCARDED)

@@ -13,8 +13,8 @@ from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.readings import NO_READINGS
 from draftlens.draft.base import TargetContext
 from draftlens.draft.cached_model import replace_by_last
-from draftlens.draft.match_rates import GuessBudget, MatchRates, likeliest
-from draftlens.draft.matching import Candidate, Matcher, Reference, TokenIndex, Vocabulary
+from draftlens.draft.match_rates import GuessBudget, MatchRates, Trust, likeliest
+from draftlens.draft.matching import Candidate, Matcher, Reference, Source, TokenIndex, Vocabulary
 from draftlens.draft.texts import all_ids
 from draftlens.ops.prefix_tree import NO_GUESSES, PrefixTree
 from draftlens.sequences import Batch, History
@@ -28,13 +28,13 @@ class _Row:
         matcher: finds its guesses.
         known: tokens of the answer that the matcher has.
         guesses: of this round, before the least likely ones were dropped.
-        agreements: of the candidates that they come from.
+        trusts: of the candidates that they come from.
     """
 
     matcher: Matcher
     known: int = 0
     guesses: PrefixTree = NO_GUESSES
-    agreements: list[int] = field(default_factory=list)
+    trusts: list[Trust] = field(default_factory=list)
 
 
 class LookupDrafter:
@@ -86,28 +86,33 @@ class LookupDrafter:
     def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None:
         """Index the text of the prompts and of the references."""
         for number, history in enumerate(batch.histories):
-            texts = all_ids(context.references, number)
-            row = self._new_row(history, context.prompt.lengths[number], texts)
+            ids: list[int] = history.prompt_ids.tolist()
+            length = context.prompt.lengths[number]
+            prompt = self.vocabulary.guessable(ids[len(ids) - length :])
+            row = _Row(self._matcher(prompt, context, number))
             self._follow(row, history)
             self._rows.append(row)
 
-    def _new_row(
-        self, history: History, prompt_length: int, texts: Sequence[Sequence[int]]
-    ) -> _Row:
-        ids: list[int] = history.prompt_ids.tolist()
-        prompt = self.vocabulary.guessable(ids[len(ids) - prompt_length :])
-        references = [Reference(TokenIndex(self.window, prompt))]
-        for text in texts:
+    def _matcher(self, prompt: Sequence[int], context: TargetContext, row: int) -> Matcher:
+        """What finds the guesses of a row that joins.
+
+        Args:
+            prompt: its tokens, with `BREAK` for those that must not be guessed.
+            context: the target's side of the rows that join.
+            row: among these rows.
+        """
+        references: list[Source] = [Reference(TokenIndex(self.window, prompt))]
+        for text in all_ids(context.references, row):
             index = TokenIndex(self.window, self.vocabulary.guessable(text))
             references.append(Reference(index, cursor=0))
         if self.share_answers:
             references += [Reference(answer) for answer in self._answers]
         matcher = Matcher(references, self.window, context=prompt)
         if self.share_answers:
-            for row in self._rows:
-                row.matcher.references.append(Reference(matcher.answer))
+            for other in self._rows:
+                other.matcher.references.append(Reference(matcher.answer))
             self._answers.append(matcher.answer)
-        return _Row(matcher)
+        return matcher
 
     def propose(self, batch: Batch, budget: int) -> DraftTree:
         """The tree of each row's candidates; the empty one where nothing matches."""
@@ -121,19 +126,19 @@ class LookupDrafter:
 
     def _guess(self, row: _Row, length: int) -> None:
         row.guesses = NO_GUESSES
-        row.agreements = []
+        row.trusts = []
         if length < 1:
             return
         candidates: list[Candidate]
         row.guesses, candidates = row.matcher.tree(self.branches, length, self.max_nodes)
-        row.agreements = [candidate.agreement for candidate in candidates]
+        row.trusts = [candidate.trust for candidate in candidates]
 
     def _worth_checking(self, batch: Batch) -> list[PrefixTree]:
         """The guesses of each row that are expected to save time."""
         if self.budget is None:
             return [row.guesses for row in self._rows]
         self._context = max(len(h.prompt_ids) + h.length for h in batch.histories)
-        chances = [self.rates.node_chances(row.guesses, row.agreements) for row in self._rows]
+        chances = [self.rates.node_chances(row.guesses, row.trusts) for row in self._rows]
         running = [
             values
             for values, history in zip(chances, batch.histories, strict=True)
@@ -152,7 +157,7 @@ class LookupDrafter:
             self.budget.record(self._width, len(batch), self._context, seconds)
         for row, history in zip(self._rows, batch.histories, strict=True):
             emitted = history.answer[row.known : history.length]
-            self.rates.count(row.guesses, row.agreements, emitted)
+            self.rates.count(row.guesses, row.trusts, emitted)
             self._follow(row, history)
 
     def _follow(self, row: _Row, history: History) -> None:

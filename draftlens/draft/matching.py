@@ -4,16 +4,15 @@ there (HSD, equations 4 and 5)."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Protocol
 
+from draftlens.draft.match_rates import Kind, Trust
+from draftlens.draft.tail import BREAK, Tail
+from draftlens.draft.texts import PieceDecoder, joined
 from draftlens.ops.prefix_tree import PrefixTree, merge
-
-BREAK = -1
-"""Stands where a text has a token that must not be guessed. No window and no candidate goes over
-it."""
 
 LONGEST_WINDOW = 16
 """Tokens up to which a window grows to tell several matches apart, by default."""
@@ -37,6 +36,10 @@ class Vocabulary:
     def guessable(self, tokens: Iterable[int]) -> list[int]:
         """The same tokens with a `BREAK` in the place of each that must not be guessed."""
         return [token if self._has(token) else BREAK for token in tokens]
+
+    def without(self, ids: Iterable[int]) -> Vocabulary:
+        """The same without further ids."""
+        return Vocabulary(self.size, self.excluded.union(ids))
 
     def _has(self, token: int) -> bool:
         return 0 <= token < self.size and token not in self.excluded
@@ -105,35 +108,134 @@ class TokenIndex:
         return suffix
 
 
+@dataclass(frozen=True)
+class Guess:
+    """What follows a place of a text.
+
+    Args:
+        tokens: may be none.
+        is_rest: whether they are all that the text has left.
+    """
+
+    tokens: tuple[int, ...]
+    is_rest: bool = False
+
+
+class Source(Protocol):
+    """A text that an answer may repeat. Its places are indices of tokens or of characters."""
+
+    cursor: int | None
+    """Where the answer is expected to go on: of several matches the first one from there on is
+    preferred, then the following ones, then those before it, the latest first. None if nothing is
+    expected: then the latest match is preferred."""
+
+    def matches(self, tail: Tail, length: int) -> list[tuple[int, int]]:
+        """Where the last `length` tokens of an answer occur: pairs of an agreement (how many tokens
+        in front of the place are the last ones of the answer) and a place, the preferred one
+        first."""
+        ...
+
+    def guess(self, place: int, length: int, tail: Tail) -> Guess:
+        """At most `length` tokens that follow a place, up to one that must not be guessed."""
+        ...
+
+    def advanced(self, place: int, tokens: Sequence[int], text: str) -> int:
+        """The place behind tokens of an answer, and their text, that followed a place."""
+        ...
+
+    @property
+    def symbols(self) -> Sequence[Hashable]:
+        """What the places count: token ids or characters."""
+        ...
+
+    def said(self, tokens: Sequence[int], text: str) -> Sequence[Hashable]:
+        """Tokens of an answer, and their text, in the symbols of this text."""
+        ...
+
+    def is_border(self, place: int) -> bool:
+        """Whether a token of the text begins at a place."""
+        ...
+
+    def is_done(self, place: int) -> bool:
+        """Whether nothing but spaces and punctuation follows a place."""
+        ...
+
+
 @dataclass(eq=False)
 class Reference:
-    """A text that an answer may repeat.
+    """A text of token ids; its places are indices of tokens.
 
     Args:
         index: of the text. Several rows may share it.
-        cursor: where the answer is expected to go on: of several matches the first one from there
-            on is preferred, then the following ones, then those before it, the latest first. None
-            if nothing is expected: then the latest match is preferred.
+        cursor: see `Source.cursor`.
+        repeats: whether it is the answer itself, which is expected to go on with a repetition and
+            never to be followed from a cursor.
+        is_whole: whether an answer is expected to end, or to go on with another text, where this
+            text ends.
     """
 
     index: TokenIndex
     cursor: int | None = None
+    repeats: bool = False
+    is_whole: bool = False
 
-    def matches(self, window: tuple[int, ...]) -> list[int]:
+    def matches(self, tail: Tail, length: int) -> list[tuple[int, int]]:
+        """See `Source.matches`."""
+        tokens = tail.tokens
+        places = self.places(tuple(tokens[-length:]))
+        return [(self.index.agreement(place, tokens), place) for place in places]
+
+    def places(self, window: tuple[int, ...]) -> list[int]:
         """The ends of a window that have a token behind them, the preferred one first."""
-        return list(islice(self._in_order(self.index.ends(window)), MOST_MATCHES))
-
-    def _in_order(self, ends: Sequence[int]) -> Iterator[int]:
-        first = len(ends) if self.cursor is None else bisect_left(ends, self.cursor)
+        ends = self.index.ends(window)
         last = bisect_left(ends, len(self.index.tokens))
-        yield from islice(ends, first, last)
-        for place in range(min(first, last) - 1, -1, -1):
-            yield ends[place]
+        return list(islice(in_order(ends[:last], self.cursor), MOST_MATCHES))
+
+    def guess(self, place: int, length: int, tail: Tail) -> Guess:
+        """See `Source.guess`."""
+        if self.repeats:
+            return Guess(tuple(self.index.repetition(place, length)))
+        tokens = self.index.suffix(place, length)
+        is_rest = self.is_whole and place + len(tokens) == len(self.index.tokens)
+        return Guess(tuple(tokens), is_rest)
+
+    def advanced(self, place: int, tokens: Sequence[int], text: str) -> int:
+        """See `Source.advanced`."""
+        return place + len(tokens)
+
+    @property
+    def symbols(self) -> Sequence[Hashable]:
+        """See `Source.symbols`."""
+        return self.index.tokens
+
+    def said(self, tokens: Sequence[int], text: str) -> Sequence[Hashable]:
+        """See `Source.said`."""
+        return tokens
+
+    def is_border(self, place: int) -> bool:
+        """See `Source.is_border`."""
+        return True
+
+    def is_done(self, place: int) -> bool:
+        """See `Source.is_done`."""
+        return place >= len(self.index.tokens)
+
+
+def in_order(places: Sequence[int], cursor: int | None) -> Iterator[int]:
+    """Places in the order of preference (see `Source.cursor`).
+
+    Args:
+        places: in rising order.
+        cursor: of the source.
+    """
+    first = len(places) if cursor is None else bisect_left(places, cursor)
+    yield from places[first:]
+    yield from reversed(places[:first])
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A suffix behind a match.
+    """What may come next.
 
     Args:
         tokens: at least one.
@@ -141,12 +243,69 @@ class Candidate:
             were compared.
         reference: the text that it comes from.
         end: where it begins there.
+        kind: why it is proposed.
+        skipped: how many of its first tokens stand between the texts and in none of them.
+        is_rest: whether its text ends with it.
+        head: what follows behind the end of the text; its tokens are the last ones of `tokens`.
     """
 
     tokens: tuple[int, ...]
     agreement: int
-    reference: Reference = field(repr=False)
+    reference: Source = field(repr=False)
     end: int
+    kind: Kind = Kind.MATCH
+    skipped: int = 0
+    is_rest: bool = False
+    head: Candidate | None = None
+
+    @property
+    def trust(self) -> Trust:
+        """What the chances of its tokens depend on."""
+        if self.head is None:
+            return Trust(self.agreement, self.kind)
+        return Trust(self.agreement, self.kind, len(self.tokens) - len(self.head.tokens))
+
+    def landing(self, pieces: Sequence[str], accepted: int) -> Landing | None:
+        """Where the answer stands in a reference behind tokens that were right.
+
+        Args:
+            pieces: what the text of the answer gained by each of them.
+            accepted: how many of the tokens were right.
+
+        Returns:
+            None if none of them comes from a reference.
+        """
+        if self.head is not None:
+            border = len(self.tokens) - len(self.head.tokens)
+            landing = self.head.landing(pieces[border:], accepted - border)
+            if landing is not None:
+                return landing
+            accepted = min(accepted, border)
+        if accepted <= self.skipped:
+            return None
+        tokens = self.tokens[self.skipped : accepted]
+        text = joined(pieces[self.skipped : accepted])
+        place = self.reference.advanced(self.end, tokens, text)
+        between = joined(pieces[: self.skipped]) if self.kind == Kind.HEAD else None
+        return Landing(self.reference, self.end, place, between)
+
+
+@dataclass(frozen=True)
+class Landing:
+    """Where an answer stands in a reference behind tokens that were right.
+
+    Args:
+        source: the reference.
+        start: the place where these tokens begin in it.
+        place: the place behind them.
+        between: what the answer has said between the references; None if the tokens are not the
+            head of one.
+    """
+
+    source: Source
+    start: int
+    place: int
+    between: str | None = None
 
 
 class Matcher:
@@ -163,31 +322,36 @@ class Matcher:
         context: tokens in front of the answer, such as the prompt: a window at the beginning of the
             answer reaches into them.
         longest_window: tokens up to which a window grows; `window` for never.
+        decoder: decodes the answer, for references that compare texts; None for nobody.
 
     Attributes:
         answer: the index of the answer.
         references: as given, behind the answer itself.
+        tail: the last tokens.
     """
 
     def __init__(
         self,
-        references: Iterable[Reference] = (),
+        references: Iterable[Source] = (),
         window: int = 3,
         context: Sequence[int] = (),
         longest_window: int = LONGEST_WINDOW,
+        decoder: PieceDecoder | None = None,
     ) -> None:
         self.window = window
         self.answer = TokenIndex(window)
-        self.references = [Reference(self.answer), *references]
-        self._tail = deque(context, maxlen=max(longest_window, window))
+        self.references: list[Source] = [Reference(self.answer, repeats=True), *references]
+        self.tail = Tail(max(longest_window, window), decoder)
+        self.tail.extend(context[-self.tail.size :])
         self._candidates: list[Candidate] = []
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Append emitted tokens to the answer, with `BREAK` for those that must not be guessed."""
         tokens = list(tokens)
-        self._move_cursor(tokens)
+        pieces = self.tail.extend(tokens)
+        self._follow(tokens, pieces)
         self.answer.extend(tokens)
-        self._tail.extend(tokens)
+        self._candidates = []
 
     def candidates(self, most: int, length: int) -> list[Candidate]:
         """What may come next, the preferred candidate first; none of them is the beginning of one
@@ -197,13 +361,7 @@ class Matcher:
             most: candidates.
             length: tokens of each.
         """
-        self._candidates = []
-        for match in self._matches():
-            if len(self._candidates) >= most:
-                break
-            candidate = self._candidate(*match, length)
-            if candidate is not None and not self._is_known(candidate):
-                self._candidates.append(candidate)
+        self._candidates = distinct(self._found(length), most)
         return list(self._candidates)
 
     def tree(self, most: int, length: int, max_nodes: int) -> tuple[PrefixTree, list[Candidate]]:
@@ -212,47 +370,63 @@ class Matcher:
         candidates = self.candidates(most, length)
         return merge([candidate.tokens for candidate in candidates], max_nodes), candidates
 
-    def _matches(self) -> list[tuple[int, Reference, int]]:
+    def _found(self, length: int) -> Iterator[Candidate]:
+        """Candidates, the preferred one first."""
+        for agreement, reference, place in self._matches():
+            guess = reference.guess(place, length, self.tail)
+            if guess.tokens:
+                yield Candidate(guess.tokens, agreement, reference, place, is_rest=guess.is_rest)
+
+    def _matches(self) -> list[tuple[int, Source, int]]:
         """Agreement, text and place of each match, the preferred one first."""
-        tail = list(self._tail)
-        for length in range(min(self.window, len(tail)), 0, -1):
-            window = tuple(tail[-length:])
+        for length in range(min(self.window, len(self.tail)), 0, -1):
             found = [
-                (reference.index.agreement(end, tail), reference, end)
+                (agreement, reference, place)
                 for reference in self.references
-                for end in reference.matches(window)
+                for agreement, place in reference.matches(self.tail, length)
             ]
             if found:
                 return sorted(found, key=_preference)  # stable
         return []
 
-    def _candidate(
-        self, agreement: int, reference: Reference, end: int, length: int
-    ) -> Candidate | None:
-        if reference.index is self.answer:
-            tokens = reference.index.repetition(end, length)
-        else:
-            tokens = reference.index.suffix(end, length)
-        return Candidate(tuple(tokens), agreement, reference, end) if tokens else None
-
-    def _is_known(self, candidate: Candidate) -> bool:
-        count = len(candidate.tokens)
-        return any(known.tokens[:count] == candidate.tokens for known in self._candidates)
-
-    def _move_cursor(self, tokens: Sequence[int]) -> None:
+    def _follow(self, tokens: Sequence[int], pieces: Sequence[str]) -> None:
         """Expect the answer to go on behind the candidate that was right for longest."""
-        lengths = [_common(candidate.tokens, tokens) for candidate in self._candidates]
-        longest = max(lengths, default=0)
-        if longest:
-            best = self._candidates[lengths.index(longest)]
-            if best.reference.index is not self.answer:
-                best.reference.cursor = best.end + longest
-        self._candidates = []
+        candidate, accepted = longest_right(self._candidates, tokens)
+        if candidate is not None:
+            landing = candidate.landing(pieces, accepted)
+            if landing is not None:
+                landing.source.cursor = landing.place
 
 
-def _preference(match: tuple[int, Reference, int]) -> tuple[int, bool]:
-    agreement, reference, end = match
-    return -agreement, end != reference.cursor
+def distinct(candidates: Iterable[Candidate], most: int) -> list[Candidate]:
+    """The first candidates, without those that are the beginning of an earlier one."""
+    kept: list[Candidate] = []
+    for candidate in candidates:
+        if len(kept) >= most:
+            break
+        count = len(candidate.tokens)
+        if not any(known.tokens[:count] == candidate.tokens for known in kept):
+            kept.append(candidate)
+    return kept
+
+
+def longest_right(
+    candidates: Iterable[Candidate], tokens: Sequence[int]
+) -> tuple[Candidate | None, int]:
+    """The candidate that was right for longest, and for how many tokens; None if none was."""
+    best = None
+    longest = 0
+    for candidate in candidates:
+        accepted = _common(candidate.tokens, tokens)
+        if accepted > longest:
+            best = candidate
+            longest = accepted
+    return best, longest
+
+
+def _preference(match: tuple[int, Source, int]) -> tuple[int, bool]:
+    agreement, reference, place = match
+    return -agreement, place != reference.cursor
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -13,6 +13,7 @@ from draftlens.methods.base import (
     to_dict,
     with_option,
 )
+from draftlens.methods.hsd import HSD
 from draftlens.methods.lookup import Lookup
 from draftlens.methods.parallelvlm import ParallelVLM
 from draftlens.methods.plain import PlainDecoding
@@ -21,6 +22,7 @@ from draftlens.methods.specvlm import SpecVLM
 from draftlens.methods.tabed import TABED
 
 __all__ = [
+    "HSD",
     "METHODS",
     "TABED",
     "Lookup",

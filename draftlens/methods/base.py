@@ -26,6 +26,7 @@ METHODS = Registry(
         "parallelvlm": "draftlens.methods.parallelvlm:ParallelVLM",
         "tabed": "draftlens.methods.tabed:TABED",
         "lookup": "draftlens.methods.lookup:Lookup",
+        "hsd": "draftlens.methods.hsd:HSD",
     },
     group="draftlens.methods",
 )

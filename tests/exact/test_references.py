@@ -11,7 +11,11 @@ from stock import NEW, reference, target
 import draftlens
 
 FAMILY = FAMILIES[3]
-LOOKUP = {"method": "lookup", "num_speculative_tokens": 6}
+METHODS: dict[str, dict[str, Any]] = {
+    "lookup": {"method": "lookup", "num_speculative_tokens": 6},
+    "hsd": {"method": "hsd", "num_speculative_tokens": 6},
+    "hsd, tokens": {"method": "hsd", "num_speculative_tokens": 6, "matching": "tokens"},
+}
 
 
 def texts(rows: list[list[int]]) -> list[list[str]]:
@@ -21,11 +25,12 @@ def texts(rows: list[list[int]]) -> list[list[str]]:
 
 @pytest.mark.parametrize("as_texts", [False, True], ids=["ids", "texts"])
 @pytest.mark.parametrize("entry", ["generate", "stream", "custom_generate"])
-def test_references_reach_the_drafter(entry: str, as_texts: bool) -> None:
+@pytest.mark.parametrize("name", METHODS)
+def test_references_reach_the_drafter(name: str, entry: str, as_texts: bool) -> None:
     given = inputs(FAMILY, FAMILY.richest)
     rows = reference(FAMILY, FAMILY.richest)
     references: Any = texts(rows) if as_texts else [[row] for row in rows]
-    call: dict[str, Any] = {"method": LOOKUP, "references": references}
+    call: dict[str, Any] = {"method": METHODS[name], "references": references}
     if as_texts:
         call["tokenizer"] = tokenizer()
     model = target(FAMILY)

@@ -901,8 +901,8 @@ FAULTS = (
     Fault(
         "a cursor stays where it is",
         "draft/matching.py",
-        "best.reference.cursor = best.end + longest",
-        "best.reference.cursor = best.end",
+        "return place + len(tokens)",
+        "return place",
         MATCHING,
     ),
     Fault(
@@ -929,8 +929,8 @@ FAULTS = (
     Fault(
         "wrong guesses are forgotten",
         "draft/match_rates.py",
-        "(is_right - self._chances[place])",
-        "(1 - self._chances[place])",
+        "(is_right - chances[place])",
+        "(1 - chances[place])",
         MATCH_RATES,
     ),
 )

@@ -11,14 +11,18 @@ import draftlens
 PUBLIC = [
     "Chunk",
     "ConfigError",
+    "DocumentParser",
     "DraftlensError",
     "Engine",
+    "HSD",
     "IncompatiblePairError",
     "InputError",
     "Inputs",
     "Lookup",
     "MediaError",
     "ParallelVLM",
+    "ParseSettings",
+    "ParsedPage",
     "PlainDecoding",
     "Result",
     "SpecVLM",
@@ -32,6 +36,7 @@ PUBLIC = [
     "from_dict",
     "generate",
     "load",
+    "parse",
     "stream",
 ]
 

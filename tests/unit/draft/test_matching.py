@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftlens.draft.matching import (
-    BREAK,
     MOST_MATCHES,
     Candidate,
     Matcher,
@@ -17,6 +16,7 @@ from draftlens.draft.matching import (
     TokenIndex,
     Vocabulary,
 )
+from draftlens.draft.tail import BREAK
 
 repeatable = settings(derandomize=True, deadline=None, database=None)
 texts = st.lists(st.sampled_from([BREAK, 1, 1, 2, 2, 3]), max_size=25)
@@ -152,7 +152,7 @@ def test_work_for_each_token_does_not_grow(window: int) -> None:
     before = sum(map(len, index._ends.values()))
     index.extend([1])
     assert sum(map(len, index._ends.values())) - before == window
-    assert len(Reference(index).matches((1,))) == MOST_MATCHES
+    assert len(Reference(index).places((1,))) == MOST_MATCHES
 
 
 def test_ids_that_must_not_be_guessed() -> None:

@@ -1,0 +1,135 @@
+"""Guesses for an answer that says again, in another form, what its references say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from draftlens.draft.match_rates import Kind
+from draftlens.draft.matching import (
+    LONGEST_WINDOW,
+    Candidate,
+    Landing,
+    Matcher,
+    Source,
+    distinct,
+    longest_right,
+)
+from draftlens.draft.regions import Regions
+from draftlens.draft.texts import PieceDecoder, joined
+from draftlens.draft.trail import Trail
+
+MOST_RECOVERIES = 3
+"""Most places at which a reference is taken to go on behind a wrong guess."""
+
+ON_TRACK = 4
+"""Tokens of a match that a place is worth which the answer has not left."""
+
+
+class DocumentMatcher(Matcher):
+    """Looks up an answer in texts, and expects it to follow them from place to place.
+
+    Besides the matches of a `Matcher` it knows where the answer stands in the reference that it
+    followed last (`Trail`), and which references it has not said yet (`Regions`).
+
+    Args:
+        regions: the references.
+        sources: texts besides them and the answer that are only looked up, such as the prompt.
+        recovery: whether continuations are proposed, behind a wrong guess, as if symbols of the
+            reference had been substituted, inserted or left out.
+        heads: whether, at the beginning of the answer and behind a reference, the beginnings of
+            references that it has not said are proposed, and its end.
+        window, context, longest_window, decoder: as for `Matcher`.
+    """
+
+    def __init__(
+        self,
+        regions: Regions,
+        sources: Sequence[Source] = (),
+        recovery: bool = True,
+        heads: bool = True,
+        window: int = 3,
+        context: Sequence[int] = (),
+        longest_window: int = LONGEST_WINDOW,
+        decoder: PieceDecoder | None = None,
+    ) -> None:
+        references = [*regions.sources, *sources]
+        super().__init__(references, window, context, longest_window, decoder)
+        self.regions = regions
+        self.recovery = recovery
+        self.heads = heads
+        self.trail = Trail()
+        self._loose = ""
+
+    def candidates(self, most: int, length: int) -> list[Candidate]:
+        """See `Matcher.candidates`. Matches of a whole window come first, then places that the
+        trail leads to and the heads of references, then matches of shorter windows, which are
+        mostly accidents."""
+        self._loose = self.tail.loose
+        found = list(self._found(length))
+        needed = min(self.window, len(self.answer.tokens))
+        ordered = [
+            *(candidate for candidate in found if candidate.agreement >= needed),
+            *self._recovered(length),
+            *self._heads(length),
+            *(candidate for candidate in found if candidate.agreement < needed),
+        ]
+        self._candidates = list(self._over_the_end(distinct(ordered, most), length))
+        return list(self._candidates)
+
+    def _recovered(self, length: int) -> Iterator[Candidate]:
+        source = self.trail.source
+        if source is None or not self.recovery:
+            return
+        for distance, place in self.trail.places(MOST_RECOVERIES):
+            guess = source.guess(place, length, self.tail)
+            if guess.tokens:
+                agreement = 0 if distance else ON_TRACK
+                yield Candidate(
+                    guess.tokens, agreement, source, place, Kind.RECOVERY, is_rest=guess.is_rest
+                )
+
+    def _heads(self, length: int) -> Iterator[Candidate]:
+        """What follows where the answer stands between two references."""
+        if not self.heads or not self.regions.regions:
+            return
+        if self.trail.is_at_the_end:
+            yield from self.regions.next(self._loose, length, self.tail)
+        elif not self.regions.is_begun:
+            yield from self.regions.first(self._loose, length, self.tail)
+
+    def _over_the_end(self, candidates: Sequence[Candidate], length: int) -> Iterator[Candidate]:
+        """The candidates; if the first one ends where its reference ends, it goes on with what may
+        follow there."""
+        for rank, candidate in enumerate(candidates):
+            left = length - len(candidate.tokens)
+            is_open = candidate.is_rest and left > 0 and bool(self.regions.regions)
+            if rank == 0 and is_open and self.heads:
+                for head in self.regions.next("", left, self.tail, candidate.reference):
+                    yield replace(candidate, tokens=candidate.tokens + head.tokens, head=head)
+            yield candidate
+
+    def _follow(self, tokens: Sequence[int], pieces: Sequence[str]) -> None:
+        candidate, accepted = longest_right(self._candidates, tokens)
+        if candidate is not None and self._is_sure(candidate, accepted):
+            landing = candidate.landing(pieces, accepted)
+            if landing is not None:
+                self._land(landing)
+                tokens = tokens[accepted:]
+                pieces = pieces[accepted:]
+        self.trail.go_on(tokens, joined(pieces))
+        if self.trail.source is not None:
+            self.trail.source.cursor = self.trail.place
+
+    def _is_sure(self, candidate: Candidate, accepted: int) -> bool:
+        """Whether a candidate was right for so long that it was no accident."""
+        known = 0 if candidate.kind == Kind.MATCH else self.window
+        return known + candidate.agreement + accepted > self.window
+
+    def _land(self, landing: Landing) -> None:
+        landing.source.cursor = landing.place
+        if not self.regions.follow(landing.source, landing.place - landing.start):
+            return
+        self.trail.land(landing.source, landing.place)
+        if landing.between is not None:
+            self.regions.prefer(self._loose + landing.between)
