@@ -23,7 +23,7 @@ from draftlens.media import Limits
 from draftlens.media.chat_source import ChatSource, Processing
 from draftlens.media.conversation import Conversation, ask, process, read, same_processing
 from draftlens.media.rewriting import without_media
-from draftlens.methods import MethodLike, Models, resolve
+from draftlens.methods import MethodLike, Models, resolve, with_prefill
 from draftlens.models.known_costs import calibrate_models
 from draftlens.models.load import Loaded, load_pair
 from draftlens.prune import Choice
@@ -120,6 +120,7 @@ def generate(
     draft_inputs: Mapping[str, Any] | None = None,
     method: MethodLike = None,
     seed: Seed = None,
+    prefill: Any = None,
     **options: Unpack[GenerateOptions],
 ) -> Result:
     """Answer a batch as ``target_model.generate(**inputs, **options)`` would, in fewer target
@@ -137,6 +138,9 @@ def generate(
             there is a draft.
         seed: seed of the sampling noise, or one seed for each row. None draws one from torch's
             global generator.
+        prefill: how the target reads the prompts (`prefill.PREFILLS`), as a name, a dict of its
+            name and options, or a prefill; None for the method's own, which is `"full"` unless it
+            says otherwise.
         options: options of `generate`, such as `max_new_tokens`, `do_sample`, `temperature`,
             `eos_token_id`, `logits_processor`, `stopping_criteria`, a `generation_config` or a
             `streamer`. As there, the model's own generation config holds the defaults.
@@ -155,7 +159,7 @@ def generate(
         >>> result.lossless
         True
     """
-    request = Request(inputs, draft_inputs, method, seed, options)
+    request = Request(inputs, draft_inputs, method, seed, options, prefill=prefill)
     return Stream(target_model, draft, request).run()
 
 
@@ -167,6 +171,7 @@ def stream(
     draft_inputs: Mapping[str, Any] | None = None,
     method: MethodLike = None,
     seed: Seed = None,
+    prefill: Any = None,
     **options: Unpack[GenerateOptions],
 ) -> Stream:
     """The same as `generate`, with token ids as they come; a consumer may stop at any time.
@@ -180,7 +185,8 @@ def stream(
         >>> len(chunk.tokens), chunk.row
         (1, 0)
     """
-    return Stream(target_model, draft, Request(inputs, draft_inputs, method, seed, options))
+    request = Request(inputs, draft_inputs, method, seed, options, prefill=prefill)
+    return Stream(target_model, draft, request)
 
 
 @dataclass(frozen=True)
@@ -212,6 +218,7 @@ class Engine:
         target: the target with its processor.
         draft: the draft with its processor, or None.
         method: how to decode.
+        prefill: how the target reads prompts, whatever the method; None for the method's own way.
 
     Example:
 
@@ -221,10 +228,17 @@ class Engine:
         True
     """
 
-    def __init__(self, target: Loaded, draft: Loaded | None, method: MethodLike = None) -> None:
+    def __init__(
+        self,
+        target: Loaded,
+        draft: Loaded | None,
+        method: MethodLike = None,
+        prefill: Any = None,
+    ) -> None:
         self.target = target
         self.draft = draft
-        self.method = resolve(method, draft is not None)
+        self.method = with_prefill(resolve(method, draft is not None), prefill)
+        self.prefill = prefill
         self._shared = draft is None or same_processing(target.processor, draft.processor)
 
     def generate(
@@ -239,6 +253,7 @@ class Engine:
         method: MethodLike = None,
         seed: Seed = None,
         stop: str | Sequence[str] | None = None,
+        prefill: Any = None,
         **options: Unpack[GenerateOptions],
     ) -> Result:
         """Answer at once; the arguments are those of `stream`."""
@@ -252,6 +267,7 @@ class Engine:
             method=method,
             seed=seed,
             stop=stop,
+            prefill=prefill,
             **options,
         ).run()
 
@@ -267,6 +283,7 @@ class Engine:
         method: MethodLike = None,
         seed: Seed = None,
         stop: str | Sequence[str] | None = None,
+        prefill: Any = None,
         **options: Unpack[GenerateOptions],
     ) -> Stream:
         """Answer a prompt about a clip or images, piece by piece.
@@ -282,6 +299,7 @@ class Engine:
             method: for this call, instead of the engine's.
             seed: seed of the sampling noise, or one seed for each row.
             stop: strings that end the answer.
+            prefill: how the target reads the prompt, for this call, instead of the method's way.
             options: options of transformers' `generate`. Answers are greedy unless `do_sample=True`
                 or a `generation_config` is given, and at most `MAX_NEW_TOKENS` long unless a length
                 is given.
@@ -299,7 +317,15 @@ class Engine:
                 num_frames=num_frames,
                 limits=limits,
             )
-        return self.answer(inputs, method=method, seed=seed, stop=stop, clock=clock, **options)
+        return self.answer(
+            inputs,
+            method=method,
+            seed=seed,
+            stop=stop,
+            prefill=prefill,
+            clock=clock,
+            **options,
+        )
 
     def read(
         self,
@@ -341,6 +367,7 @@ class Engine:
         method: MethodLike = None,
         seed: Seed = None,
         stop: str | Sequence[str] | None = None,
+        prefill: Any = None,
         clock: Clock | None = None,
         readings: ReadingSpec = NO_READINGS,
         observe: Callable[[Choice], None] | None = None,
@@ -351,7 +378,7 @@ class Engine:
 
         Args:
             inputs: the processors' output.
-            method, seed, stop, options: as for `stream`.
+            method, seed, stop, prefill, options: as for `stream`.
             clock: started when the request came; a new one by default.
             readings: readings of the target's prefill besides those that the method needs.
             observe: receives every choice of a pruner.
@@ -368,6 +395,7 @@ class Engine:
             observe=observe,
             observe_weighed=observe_weighed,
             chat=self.chat_source(inputs),
+            prefill=self.prefill if prefill is None else prefill,
         )
         draft = None if self.draft is None else self.draft.backbone
         return Stream(self.target.backbone, draft, request, clock, tokenizer)
@@ -383,7 +411,7 @@ class Engine:
         """
         draft = None if self.draft is None else self.draft.backbone
         resolved = resolve(self.method if method is None else method, draft is not None)
-        return resolved.plan(Models(self.target.backbone, draft))
+        return with_prefill(resolved, self.prefill).plan(Models(self.target.backbone, draft))
 
     def calibrate(self, seconds: float = CALIBRATION_SECONDS) -> None:
         """Measure what forwards of the models cost, unless it is known from this machine.
@@ -452,6 +480,7 @@ def load(
     device: str | None = None,
     dtype: str | None = None,
     calibrate: bool = True,
+    prefill: Any = None,
 ) -> Engine:
     """Load a target and its draft, and check that they can work together.
 
@@ -470,6 +499,8 @@ def load(
             checkpoint's own.
         calibrate: whether to measure forwards, if the method chooses its trees by what they cost
             (`Engine.calibrate`).
+        prefill: how the target reads prompts (`prefill.PREFILLS`), whatever the method: a name, a
+            dict of its name and options, or a prefill; None for the method's own.
 
     Raises:
         ConfigError, UnsupportedModelError, IncompatiblePairError: the message names the cause.
@@ -480,9 +511,10 @@ def load(
         >>> draftlens.load(device="cpu").target.name
         'embedded'
     """
-    resolve(method, has_draft=True)  # refuses a bad method before minutes of loading
+    # Refuses a bad method before minutes of loading.
+    with_prefill(resolve(method, has_draft=True), prefill)
     began = time.perf_counter()
-    engine = Engine(*load_pair(target, draft, device, dtype), method)
+    engine = Engine(*load_pair(target, draft, device, dtype), method, prefill)
     if calibrate:
         engine.calibrate(calibration_seconds(time.perf_counter() - began))
     return engine

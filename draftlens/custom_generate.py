@@ -13,7 +13,7 @@ from draftlens.callers import callers_arguments
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
-from draftlens.methods import MethodLike, resolve
+from draftlens.methods import MethodLike, resolve, with_prefill
 from draftlens.models.backbone import Backbone
 from draftlens.models.prompt import PAST_REFUSAL, Prepared, capture_call, with_checked_mask
 from draftlens.request import Request, Seed, check_rows, models_of, open_prepared
@@ -35,8 +35,7 @@ class SpeculativeGenerate:
         draft_inputs: the draft's own inputs. They are needed whenever the prompt has images or
             video: before the callable runs, `generate` has replaced pixels by the target's encoded
             features. Further views of the prompt as for `draftlens.generate`.
-        method: as for `draftlens.generate`.
-        seed: as for `draftlens.generate`.
+        method, seed, prefill: as for `draftlens.generate`.
 
     Example:
 
@@ -56,11 +55,12 @@ class SpeculativeGenerate:
         draft_inputs: Mapping[str, Any] | None = None,
         method: MethodLike = None,
         seed: Seed = None,
+        prefill: Any = None,
     ) -> None:
         self.draft = Backbone.of(draft) if draft is not None else None
         self.draft_inputs = draft_inputs
         self.seed = seed
-        self.method = resolve(method, draft is not None)
+        self.method = with_prefill(resolve(method, draft is not None), prefill)
         self.last: Result | None = None
 
     def __call__(

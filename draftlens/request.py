@@ -18,7 +18,7 @@ from draftlens.decode.session import Session
 from draftlens.draft.base import ignore
 from draftlens.draft.views import VIEW_INPUTS
 from draftlens.media.chat_source import ChatSource
-from draftlens.methods import MethodLike, Models, resolve
+from draftlens.methods import MethodLike, Models, resolve, with_prefill
 from draftlens.models.backbone import Backbone
 from draftlens.models.prompt import Prepared
 from draftlens.ops.sampling import as_seed, row_seeds
@@ -96,6 +96,7 @@ class Request:
         observe_weighed: receives what each token shows about the views of an ensemble.
         chat: the messages of the prompts, of which further views are made; None if only the
             processor's output is there.
+        prefill: how the target reads the prompts, instead of the method's own way; None for that.
     """
 
     inputs: Mapping[str, Any]
@@ -107,6 +108,7 @@ class Request:
     observe: Callable[[Choice], None] | None = None
     observe_weighed: Callable[[Weighed], None] = ignore
     chat: ChatSource | None = None
+    prefill: Any = None
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ def open_call(
     """
     clock = clock or Clock(Stats())
     models = models_of(target_model, draft_model)
-    method = resolve(request.method, models.draft is not None)
+    method = with_prefill(resolve(request.method, models.draft is not None), request.prefill)
     plan = method.plan(models)
     with clock.phase("vision"):
         prepared = models.target.prepare(request.inputs, **request.options)

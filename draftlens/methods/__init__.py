@@ -11,6 +11,7 @@ from draftlens.methods.base import (
     resolve,
     to_dict,
     with_option,
+    with_prefill,
 )
 from draftlens.methods.lookup import Lookup
 from draftlens.methods.parallelvlm import ParallelVLM
@@ -36,4 +37,5 @@ __all__ = [
     "resolve",
     "to_dict",
     "with_option",
+    "with_prefill",
 ]
