@@ -2,6 +2,7 @@
 
 from draftlens.prefill.base import PREFILLS, Prefill, PrefillOutput, make_prefill
 from draftlens.prefill.full import FullPrefill
+from draftlens.prefill.ring import RingPrefill
 from draftlens.prefill.spava import SpavaPrefill
 from draftlens.prefill.star import StarPrefill
 
@@ -10,6 +11,7 @@ __all__ = [
     "FullPrefill",
     "Prefill",
     "PrefillOutput",
+    "RingPrefill",
     "SpavaPrefill",
     "StarPrefill",
     "make_prefill",

@@ -86,6 +86,7 @@ PREFILLS = Registry(
     "prefill",
     {
         "full": "draftlens.prefill.full:FullPrefill",
+        "ring": "draftlens.prefill.ring:RingPrefill",
         "spava": "draftlens.prefill.spava:SpavaPrefill",
         "star": "draftlens.prefill.star:StarPrefill",
     },

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from draftlens.attention.anchor import BlockAttention
+from draftlens.attention.blocks import Share
 from draftlens.attention.passing import Choice, Evenly
 from draftlens.attention.probe import AttentionProbe
+from draftlens.attention.shards import ShardAttention
 from draftlens.core.errors import UnsupportedModelError
-from draftlens.core.readings import Readings, ReadingSpec
+from draftlens.core.hosts import Hosts
+from draftlens.core.readings import Readings
 from draftlens.models.backbone import Backbone
-from draftlens.models.cache import KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import PrefillOutput
+from draftlens.prefill.by_hosts import Hand, Held, OnRankZero, read_by_hosts
 from draftlens.prefill.collector import ReadingCollector
 from draftlens.prefill.full import FullPrefill
+from draftlens.prefill.reading import Reading
 from draftlens.prefill.rows import Row, notes_of
 
 _CHECKED: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -27,18 +31,20 @@ _CHECKED: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
-class Reading:
-    """One prompt that is to be read.
+class InShards:
+    """Makes the attention of one rank that reads rows in blocks.
 
     Args:
-        prompt, cache, spec, num_logits, early: as for `Prefill.run`.
+        shares: what the rank holds of each row; None for rows that rank 0 reads alone.
+        choice: chooses passing keys.
     """
 
-    prompt: Prompt
-    cache: KVCache
-    spec: ReadingSpec
-    num_logits: int
-    early: Callable[[Readings], None] | None
+    shares: tuple[Share | None, ...]
+    choice: Choice
+
+    def make(self, lengths: Sequence[int], hosts: Hosts) -> ShardAttention:
+        """See `PassMaker.make`."""
+        return ShardAttention(self.shares, lengths, self.choice, hosts)
 
 
 def read_in_blocks(
@@ -47,8 +53,9 @@ def read_in_blocks(
     rows: Sequence[Row],
     choice: Choice,
     approximate: tuple[str, ...],
+    zigzag: bool = True,
 ) -> PrefillOutput:
-    """Read a prompt in this process.
+    """Read a prompt, by all hosts of the backbone.
 
     Args:
         backbone: reads.
@@ -56,6 +63,10 @@ def read_in_blocks(
         rows: how each row is read.
         choice: chooses passing keys.
         approximate: what differs from the model's own prefill if a row is read in blocks.
+        zigzag: how blocks are dealt to several hosts (`attention.blocks.dealt`).
+
+    Raises:
+        HostError: a host is lost.
     """
     notes = notes_of(rows)
     prompt = reading.prompt
@@ -64,6 +75,11 @@ def read_in_blocks(
             backbone, prompt, reading.cache, reading.spec, reading.num_logits, reading.early
         )
         return PrefillOutput(output.logits, output.readings, notes=notes)
+    if backbone.hosts.size > 1:
+        size = backbone.hosts.size
+        hands = [_hand(prompt, rows, choice, size, rank, zigzag) for rank in range(size)]
+        output = read_by_hosts(backbone, backbone.hosts, reading, hands)
+        return PrefillOutput(output.logits, output.readings, approximate, notes)
     num_layers = backbone.text_config.num_hidden_layers
     collector = ReadingCollector(reading.spec, prompt, num_layers, reading.early)
     probe = AttentionProbe(prompt.visual, prompt.lengths) if reading.spec.attention else None
@@ -73,6 +89,23 @@ def read_in_blocks(
         logits = backbone.prefill(prompt, reading.cache, attention, reading.num_logits)
     readings = collector.readings(probe) if reading.spec else Readings()
     return PrefillOutput(logits, readings, approximate, notes)
+
+
+def _hand(
+    prompt: Prompt, rows: Sequence[Row], choice: Choice, size: int, rank: int, zigzag: bool
+) -> Hand:
+    """The share of one of several ranks."""
+    shares: list[Share | None] = []
+    held: list[Held] = []
+    for row, length in zip(rows, prompt.lengths, strict=True):
+        if row.blocks is None:
+            shares.append(None)
+            held.append(OnRankZero(length, rank))
+        else:
+            share = Share(row.blocks, rank, size, zigzag)
+            shares.append(share)
+            held.append(share)
+    return Hand(held, InShards(tuple(shares), choice))
 
 
 @torch.no_grad()

@@ -12,7 +12,8 @@ from draftlens.models.backbone import Backbone
 from draftlens.models.cache import KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import PrefillOutput
-from draftlens.prefill.in_blocks import Reading, check_directed, read_in_blocks
+from draftlens.prefill.in_blocks import check_directed, read_in_blocks
+from draftlens.prefill.reading import Reading
 from draftlens.prefill.rows import Division, rows_of
 from draftlens.prefill.shares import Length, check_length
 
@@ -140,7 +141,7 @@ class SpavaPrefill:
         """
         reading = Reading(prompt, cache, spec, num_logits, early)
         rows = rows_of(prompt, self.division, num_logits)
-        return read_in_blocks(backbone, reading, rows, self.choice, self.approximate)
+        return read_in_blocks(backbone, reading, rows, self.choice, self.approximate, self.zigzag)
 
 
 def check_whole(option: str, value: object) -> None:

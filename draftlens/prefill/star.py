@@ -12,7 +12,8 @@ from draftlens.models.backbone import Backbone
 from draftlens.models.cache import KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import PrefillOutput
-from draftlens.prefill.in_blocks import Reading, check_directed, read_in_blocks
+from draftlens.prefill.in_blocks import check_directed, read_in_blocks
+from draftlens.prefill.reading import Reading
 from draftlens.prefill.rows import Division, rows_of
 from draftlens.prefill.spava import check_whole
 
