@@ -18,6 +18,7 @@ from draftlens.core.result import Chunk, Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.weighed import Weighed
 from draftlens.decode import Plan, Session
+from draftlens.distributed import check_hosts, meet
 from draftlens.draft.base import ignore
 from draftlens.media import Limits
 from draftlens.media.chat_source import ChatSource, Processing
@@ -481,6 +482,7 @@ def load(
     dtype: str | None = None,
     calibrate: bool = True,
     prefill: Any = None,
+    hosts: int | None = None,
 ) -> Engine:
     """Load a target and its draft, and check that they can work together.
 
@@ -500,10 +502,15 @@ def load(
         calibrate: whether to measure forwards, if the method chooses its trees by what they cost
             (`Engine.calibrate`).
         prefill: how the target reads prompts (`prefill.PREFILLS`), whatever the method: a name, a
-            dict of its name and options, or a prefill; None for the method's own.
+            dict of its name and options, or a prefill; None for the method's own. Under torchrun
+            all processes read prompts together if it is named; then `load` returns on rank 0 only,
+            and the other processes end with it.
+        hosts: number of processes that read prompts together, on the CPU of this machine; they are
+            started here, and the threads of torch are divided among them.
 
     Raises:
-        ConfigError, UnsupportedModelError, IncompatiblePairError: the message names the cause.
+        ConfigError, UnsupportedModelError, IncompatiblePairError, HostError: the message names the
+            cause.
 
     Example:
 
@@ -513,8 +520,11 @@ def load(
     """
     # Refuses a bad method before minutes of loading.
     with_prefill(resolve(method, has_draft=True), prefill)
+    check_hosts(hosts, prefill)
     began = time.perf_counter()
     engine = Engine(*load_pair(target, draft, device, dtype), method, prefill)
+    if prefill is not None:
+        meet(engine.target.backbone, hosts)
     if calibrate:
         engine.calibrate(calibration_seconds(time.perf_counter() - began))
     return engine

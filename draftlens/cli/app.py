@@ -59,6 +59,8 @@ def demo(
     draft: opt.Draft = None,
     method: opt.MethodName = None,
     speculative_config: opt.SpeculativeConfig = None,
+    prefill: opt.Prefill = None,
+    hosts: opt.Hosts = None,
     frames: opt.Frames = 8,
     prompt: Annotated[str, typer.Option(help="Prompt for the clip.")] = opt.VIDEO_PROMPT,
     max_new_tokens: opt.MaxNewTokens = 320,
@@ -74,8 +76,9 @@ def demo(
     """
     path = clip or Path(str(files("draftlens") / "embedded" / "clips" / "shapes.mp4"))
     decoding = opt.parse_method(method, speculative_config)
+    reading = opt.parse_prefill(prefill)
     chat = read_media(as_json, limits, prompt, frames, video=path)
-    engine = load_engine(target, draft, decoding, device, dtype, as_json, calibrate)
+    engine = load_engine(target, draft, decoding, device, dtype, as_json, calibrate, reading, hosts)
     run_demo(engine, engine.process([chat]), path, prompt, max_new_tokens, as_json)
 
 
@@ -86,6 +89,8 @@ def caption(
     draft: opt.Draft = None,
     method: opt.MethodName = None,
     speculative_config: opt.SpeculativeConfig = None,
+    prefill: opt.Prefill = None,
+    hosts: opt.Hosts = None,
     frames: opt.Frames = 8,
     prompt: Annotated[str, typer.Option(help="Prompt for the clip.")] = opt.VIDEO_PROMPT,
     max_new_tokens: opt.MaxNewTokens = 256,
@@ -105,8 +110,9 @@ def caption(
     """Describe a clip, or answer a prompt about it."""
     sampling = opt.sampling_options(sample, temperature, top_k, top_p, min_p, repetition_penalty)
     decoding = opt.parse_method(method, speculative_config)
+    reading = opt.parse_prefill(prefill)
     chat = read_media(as_json, limits, prompt, frames, video=clip)
-    engine = load_engine(target, draft, decoding, device, dtype, as_json, calibrate)
+    engine = load_engine(target, draft, decoding, device, dtype, as_json, calibrate, reading, hosts)
     _answer(engine, chat, as_json, {"max_new_tokens": max_new_tokens, "seed": seed, **sampling})
 
 
@@ -118,6 +124,8 @@ def ask(
     draft: opt.Draft = None,
     method: opt.MethodName = None,
     speculative_config: opt.SpeculativeConfig = None,
+    prefill: opt.Prefill = None,
+    hosts: opt.Hosts = None,
     max_new_tokens: opt.MaxNewTokens = 256,
     sample: opt.Sample = False,
     temperature: opt.Temperature = None,
@@ -135,8 +143,9 @@ def ask(
     """Answer a prompt about one or more images."""
     sampling = opt.sampling_options(sample, temperature, top_k, top_p, min_p, repetition_penalty)
     decoding = opt.parse_method(method, speculative_config)
+    reading = opt.parse_prefill(prefill)
     chat = read_media(as_json, limits, prompt, images=list(images))
-    engine = load_engine(target, draft, decoding, device, dtype, as_json, calibrate)
+    engine = load_engine(target, draft, decoding, device, dtype, as_json, calibrate, reading, hosts)
     _answer(engine, chat, as_json, {"max_new_tokens": max_new_tokens, "seed": seed, **sampling})
 
 
@@ -154,6 +163,8 @@ def verify(
     draft: opt.Draft = None,
     method: opt.MethodName = None,
     speculative_config: opt.SpeculativeConfig = None,
+    prefill: opt.Prefill = None,
+    hosts: opt.Hosts = None,
     frames: opt.Frames = 8,
     max_new_tokens: opt.MaxNewTokens = 256,
     sample: opt.Sample = False,
@@ -177,9 +188,10 @@ def verify(
     sampling = opt.sampling_options(sample, temperature, top_k, top_p, min_p, repetition_penalty)
     generation = {"max_new_tokens": max_new_tokens, "seed": seed, **sampling}
     decoding = opt.parse_method(method, speculative_config)
+    reading = opt.parse_prefill(prefill)
     text = opt.prompt_or_default(prompt, images)
     prompts = _read_prompts(media, images, text, frames, limits, as_json)
-    engine = load_engine(target, draft, decoding, device, dtype, as_json, calibrate)
+    engine = load_engine(target, draft, decoding, device, dtype, as_json, calibrate, reading, hosts)
     verifications = []
     for item in prompts:
         inputs = engine.process([item.chat])

@@ -18,8 +18,9 @@ from draftlens.cli.options import parse_limits
 from draftlens.cli.progress import count_bar, spinner
 from draftlens.cli.threads import settle_threads
 from draftlens.core.errors import ConfigError
+from draftlens.distributed import check_hosts, meet
 from draftlens.media.conversation import Conversation, ask, read
-from draftlens.methods import resolve
+from draftlens.methods import resolve, with_prefill
 from draftlens.models.load import Loaded, load_model, load_pair
 from draftlens.models.zoo import EMBEDDED
 
@@ -64,27 +65,33 @@ def load_engine(
     dtype: str | None,
     quiet: bool,
     calibrate: bool = True,
+    prefill: Any = None,
+    hosts: int | None = None,
 ) -> Engine:
     """Load a target and its draft while a spinner is shown; the draft `none` is no draft.
 
     Args:
-        target, draft, method, device, dtype: as for `draftlens.load`.
+        target, draft, method, device, dtype, prefill, hosts: as for `draftlens.load`.
         quiet: whether the spinner is hidden.
         calibrate: whether to measure what forwards cost (`Engine.calibrate`).
 
     Raises:
-        ConfigError, UnsupportedModelError, IncompatiblePairError: as `draftlens.load`.
+        ConfigError, UnsupportedModelError, IncompatiblePairError, HostError: as `draftlens.load`.
     """
+    check_hosts(hosts, prefill)
     began = time.perf_counter()
     with _loading(target, quiet):
         if draft == NO_DRAFT:
-            resolve(method, has_draft=False)  # reports a wrong method before a long load
-            engine = Engine(load_model(target, "target", device, dtype), None, method)
+            # Reports a wrong method before a long load.
+            with_prefill(resolve(method, has_draft=False), prefill)
+            engine = Engine(load_model(target, "target", device, dtype), None, method, prefill)
         else:
-            engine = load(target, draft, method, device, dtype, calibrate=False)
+            engine = load(target, draft, method, device, dtype, calibrate=False, prefill=prefill)
         loading_seconds = time.perf_counter() - began
         # The number of threads decides what forwards cost.
         settle_threads(engine.target.backbone.model)
+        if prefill is not None and engine.target.backbone.hosts.size == 1:
+            meet(engine.target.backbone, hosts)
         if calibrate:
             engine.calibrate(calibration_seconds(loading_seconds))
     return engine

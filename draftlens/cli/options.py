@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+from draftlens import prefill as prefills
 from draftlens.core.errors import ConfigError
 from draftlens.media import Limits
 from draftlens.methods import Method, from_dict
@@ -48,6 +49,22 @@ SpeculativeConfig = Annotated[
         help='Decoding method and its options: JSON such as \'{"tree": "eagle"}\' or '
         '\'{"method": "tabed", "views": ["multimodal", "text"]}\', or the path of a .json or '
         ".yaml file.",
+    ),
+]
+Prefill = Annotated[
+    str | None,
+    typer.Option(
+        help="How the target reads prompts: `full`, `ring`, `spava` or `star`, or JSON such as "
+        '\'{"name": "spava", "blocks": 8}\'. `spava` and `star` read long videos faster and '
+        "approximately, with any method.",
+    ),
+]
+Hosts = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Number of processes that read prompts together with `--prefill ring` or `spava`, on "
+        "the CPU of this machine. Elsewhere start draftlens with torchrun.",
     ),
 ]
 Frames = Annotated[
@@ -159,6 +176,18 @@ def parse_method(
     if default is not None:
         options.setdefault("method", default)
     return from_dict(options)
+
+
+def parse_prefill(text: str | None) -> prefills.Prefill | None:
+    """Return the prefill from the value of `--prefill`: a name, or a JSON object with `name`.
+
+    Raises:
+        ConfigError: the name or an option is unknown, or the value is not valid.
+    """
+    if text is None:
+        return None
+    is_object = text.lstrip().startswith("{")
+    return prefills.make_prefill(parse_text(text, "--prefill") if is_object else text)
 
 
 def read_text(path: Path, noun: str) -> str:

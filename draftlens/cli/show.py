@@ -168,6 +168,7 @@ def show_stats(result: Result) -> None:
     if best is not None:
         parts.append(best)
     parts.append(exactness(result))
+    parts += result.notes
     line = Text(" · ").join(Text.assemble(part) for part in parts)
     error_console.print(line, style="dim", soft_wrap=True)
 
@@ -213,5 +214,6 @@ def result_json(result: Result) -> dict[str, Any]:
         "from_draft": result.from_draft,
         "lossless": result.lossless,
         "approximate": list(result.approximate),
+        "notes": list(result.notes),
         "stats": result.stats.to_dict(),
     }

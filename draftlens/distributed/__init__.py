@@ -2,5 +2,6 @@
 
 from draftlens.distributed.join import is_launched, join
 from draftlens.distributed.launch import start
+from draftlens.distributed.meet import check_hosts, meet
 
-__all__ = ["is_launched", "join", "start"]
+__all__ = ["check_hosts", "is_launched", "join", "meet", "start"]

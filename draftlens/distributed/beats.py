@@ -1,9 +1,11 @@
-"""Signs of life, by which the survivors of a group tell which rank was lost first."""
+"""Signs of life, by which the survivors of a group tell which rank was lost first, and agree."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 BEAT_SECONDS = 0.5
@@ -15,6 +17,13 @@ SILENCE_SECONDS = 2.5
 ANSWER_SECONDS = 2.0
 """Longest time that the store needs to answer."""
 
+LOST = "lost"
+"""Key of the sentence that says why the group is lost."""
+
+
+def ignore(why: str) -> None:
+    """Rank 0 finds out by itself, and raises."""
+
 
 class Beats:
     """Gives signs of life of one rank from a thread of its own, until `stop`.
@@ -25,12 +34,16 @@ class Beats:
     Args:
         store: a client of the group's key-value store that nobody else uses.
         rank, size: which rank, of how many.
+        on_lost: called from that thread with what another rank has told by `tell`.
     """
 
-    def __init__(self, store: Any, rank: int, size: int) -> None:
+    def __init__(
+        self, store: Any, rank: int, size: int, on_lost: Callable[[str], None] = ignore
+    ) -> None:
         self._store = store
         self._rank = rank
         self._size = size
+        self._on_lost = on_lost
         self._using = threading.Lock()
         self._stopped = threading.Event()
         self._beat()
@@ -40,6 +53,25 @@ class Beats:
     def stop(self) -> None:
         """Give no more signs."""
         self._stopped.set()
+
+    def tell(self, why: str) -> str:
+        """Tell all ranks that the group is lost.
+
+        Args:
+            why: in a sentence.
+
+        Returns:
+            What was told first, perhaps by another rank.
+        """
+        told = [why]
+        watch = threading.Thread(target=self._tell, args=(told,), daemon=True)
+        watch.start()
+        watch.join(ANSWER_SECONDS)
+        return told[-1]
+
+    def _tell(self, told: list[str]) -> None:
+        with suppress(RuntimeError), self._using:  # the store may have gone
+            told.append(self._store.compare_set(LOST, "", told[0]).decode())
 
     def silent(self) -> list[int]:
         """The ranks that give no sign of life, those that fell silent first in front.
@@ -75,8 +107,16 @@ class Beats:
         while not self._stopped.wait(BEAT_SECONDS):
             try:
                 self._beat()
+                why = self._told()
             except RuntimeError:  # the store has gone, and with it those who would read this
                 return
+            if why:
+                self._on_lost(why)
+                return
+
+    def _told(self) -> str:
+        with self._using:
+            return self._store.get(LOST).decode() if self._store.check([LOST]) else ""
 
     def _beat(self) -> None:
         with self._using:

@@ -32,8 +32,14 @@ def follow_and_exit(backbone: Backbone, hosts: GlooHosts) -> NoReturn:
     except HostError as error:
         _exit(2, str(error))
     except Exception as error:
-        _exit(2, f"host {hosts.rank} failed: {type(error).__name__}: {error}")
+        hosts.abandon(f"host {hosts.rank} failed: {type(error).__name__}: {error}")
+        _exit(2, str(hosts.lost))
     _exit(0)
+
+
+def exit_when_lost(why: str) -> NoReturn:
+    """End the process of a rank above 0 because another rank has found that the group is lost."""
+    _exit(2, why)
 
 
 def _exit(status: int, sentence: str = "") -> NoReturn:

@@ -19,7 +19,7 @@ from torch.distributed import ProcessGroupGloo
 
 from draftlens.core.errors import HostError
 from draftlens.core.hosts import Arriving
-from draftlens.distributed.beats import Beats
+from draftlens.distributed.beats import Beats, ignore
 
 PATIENCE_SECONDS = 40.0
 """Longest time that a rank waits for another one inside an answer."""
@@ -46,6 +46,8 @@ class GlooHosts:
         patience: seconds that a rank waits for another one inside an answer. It must be longer than
             one layer takes.
         device: of gloo, see `ProcessGroupGloo.create_device`; None for the default.
+        on_lost: called from another thread when another rank has found that the group is lost, with
+            a sentence that says why.
     """
 
     def __init__(
@@ -55,12 +57,13 @@ class GlooHosts:
         size: int,
         patience: float = PATIENCE_SECONDS,
         device: Any = None,
+        on_lost: Callable[[str], None] = ignore,
     ) -> None:
         self.rank = rank
         self.size = size
         self.lost: str | None = None
         self._patience = timedelta(seconds=patience)
-        self._beats = Beats(store.clone(), rank, size)
+        self._beats = Beats(store.clone(), rank, size, on_lost)
         weakref.finalize(self, self._beats.stop)
         self._answering = threading.RLock()
         self._tag = 0
@@ -137,7 +140,8 @@ class GlooHosts:
         Args:
             why: in a sentence, unless there is an earlier cause.
         """
-        self.lost = self.lost or why
+        if self.lost is None:
+            self.lost = self._beats.tell(why)
         self._beats.stop()
 
     def give(self, jobs: Sequence[Any]) -> None:
@@ -165,7 +169,8 @@ class GlooHosts:
         """Let the others end; called by rank 0."""
         if self.lost is not None:
             return
-        self.abandon("the group has ended")
+        self.lost = "the group has ended"
+        self._beats.stop()
         header = torch.zeros(HEADER, dtype=torch.uint8)
         for rank in range(1, self.size):
             with suppress(RuntimeError):  # it has ended already

@@ -10,7 +10,8 @@ from torch.distributed.rendezvous import rendezvous
 
 from draftlens.core.errors import HostError
 from draftlens.core.hosts import Hosts
-from draftlens.distributed.follow import follow_and_exit
+from draftlens.distributed.beats import ignore
+from draftlens.distributed.follow import exit_when_lost, follow_and_exit
 from draftlens.distributed.group import PATIENCE_SECONDS, GlooHosts
 from draftlens.models.backbone import Backbone
 
@@ -40,7 +41,8 @@ def join(backbone: Backbone, patience: float = PATIENCE_SECONDS) -> Hosts:
         own = PrefixStore("draftlens", store)
         # A program may join with several models, one after the other.
         number = own.add(f"joined/{rank}", 1)
-        hosts = GlooHosts(PrefixStore(str(number), own), rank, size, patience)
+        on_lost = exit_when_lost if rank else ignore
+        hosts = GlooHosts(PrefixStore(str(number), own), rank, size, patience, None, on_lost)
     except RuntimeError as error:
         raise HostError(f"the hosts that torchrun started did not meet: {error}") from error
     if rank:

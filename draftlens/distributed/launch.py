@@ -16,7 +16,7 @@ import torch
 from torch.distributed import ProcessGroupGloo, TCPStore
 
 from draftlens.core.errors import ConfigError, HostError
-from draftlens.distributed.follow import follow_and_exit
+from draftlens.distributed.follow import exit_when_lost, follow_and_exit
 from draftlens.distributed.group import PATIENCE_SECONDS, START_SECONDS, GlooHosts
 from draftlens.lanes.channel import Channel, ClosedError
 from draftlens.lanes.parcels import Parcel
@@ -94,7 +94,7 @@ def local_device() -> Any:
 def start(
     backbone: Backbone,
     size: int,
-    threads: int | None = None,
+    threads: int = 1,
     patience: float = PATIENCE_SECONDS,
 ) -> LocalHosts:
     """Start further processes with a model, and let it read its prompts together with them.
@@ -103,8 +103,7 @@ def start(
         backbone: of a model on the CPU. Its weights move to memory that all processes map, and its
             `hosts` are the new group.
         size: number of processes, this one included; at least 2.
-        threads: of torch in each new process; by default as many as this one has, divided by
-            `size`.
+        threads: of torch in each new process.
         patience: seconds that a process waits for another one inside an answer.
 
     Raises:
@@ -118,8 +117,6 @@ def start(
             "hosts are started for models on the CPU only: start the program with torchrun, one "
             "process for each GPU"
         )
-    if threads is None:
-        threads = max(1, torch.get_num_threads() // size)
     store = TCPStore(ADDRESS, 0, None, is_master=True, timeout=timedelta(seconds=START_SECONDS))
     children: list[_Child] = []
     try:
@@ -186,5 +183,5 @@ def main(descriptor: int, threads: int) -> None:
     backbone = Backbone(parts.build())
     channel.send(os.getpid())
     store = TCPStore(ADDRESS, place.port, None, is_master=False)
-    hosts = GlooHosts(store, place.rank, place.size, place.patience, local_device())
+    hosts = GlooHosts(store, place.rank, place.size, place.patience, local_device(), exit_when_lost)
     follow_and_exit(backbone, hosts)
