@@ -63,7 +63,7 @@ class Chunks:
 
     def num_held(self, rank: int) -> int:
         """Tokens in the chunks of a rank."""
-        return self.held(rank)[-1][1].stop
+        return sum(self.edges[chunk + 1] - self.edges[chunk] for chunk in self.of(rank))
 
     @property
     def num_local(self) -> int:

@@ -67,10 +67,11 @@ class GlooHosts:
         weakref.finalize(self, self._beats.stop)
         self._answering = threading.RLock()
         self._tag = 0
-        options = ProcessGroupGloo._Options()
+        gloo: Any = ProcessGroupGloo  # its stubs are incomplete
+        options = gloo._Options()
         options._timeout = timedelta(seconds=START_SECONDS)  # of the connections
-        options._devices = [device or ProcessGroupGloo.create_default_device()]
-        self._group = ProcessGroupGloo(store, rank, size, options)
+        options._devices = [device or gloo.create_default_device()]
+        self._group: Any = gloo(store, rank, size, options)
 
     def all_gather(self, local: Tensor, sizes: Sequence[int]) -> Arriving:
         """See `Hosts.all_gather`."""

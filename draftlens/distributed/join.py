@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 
-from torch.distributed import PrefixStore
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from draftlens.core.errors import HostError

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.distributed import ProcessGroupGloo, TCPStore
+from torch.distributed import ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
 
 from draftlens.core.errors import ConfigError, HostError
 from draftlens.distributed.follow import exit_when_lost, follow_and_exit

@@ -91,7 +91,7 @@ def read_by_hosts(
     collector = ReadingCollector(reading.spec, prompt, num_layers, reading.early)
     probe = AttentionProbe(prompt.visual, prompt.lengths)
     readers = probe.readers if reading.spec.attention else [torch.arange(0)] * len(prompt.lengths)
-    shards = []
+    shards: list[Shard] = []
     for hand in hands:
         num_logits = reading.num_logits if not shards else 1
         shards.append(_shard(prompt, hand, readers, tuple(collector.layers), num_logits))
