@@ -4,6 +4,7 @@ from draftlens.api import Engine, Inputs, Stream, generate, load, stream
 from draftlens.core.errors import (
     ConfigError,
     DraftlensError,
+    HostError,
     IncompatiblePairError,
     InputError,
     MediaError,
@@ -31,6 +32,7 @@ __all__ = [
     "ConfigError",
     "DraftlensError",
     "Engine",
+    "HostError",
     "IncompatiblePairError",
     "InputError",
     "Inputs",

@@ -104,17 +104,17 @@ def check_close(ours: Tensor, theirs: Tensor) -> None:
     assert (ours - theirs).abs().max() < 5e-6 * theirs.abs().max()
 
 
+GUESSING = {"num_speculative_tokens": 5, "first_guesses": True}
+PRUNING = {"method": "specvlm", "num_speculative_tokens": 3, "prune_ratio": 0.5}
+GATHERING = {"method": "specvlm", "num_speculative_tokens": 3, "draft": "self", "kv": "gather"}
+
+
 @pytest.mark.parametrize(
-    "method",
-    [
-        {"num_speculative_tokens": 5, "first_guesses": True},
-        {"method": "specvlm", "num_speculative_tokens": 3, "prune_ratio": 0.5},
-        {"method": "specvlm", "num_speculative_tokens": 3, "draft": "self", "kv": "gather"},
-    ],
-    ids=["first guesses", "specvlm", "self"],
+    ("prefill", "method"),
+    [(BLOCKS, GUESSING), (BLOCKS, PRUNING), (BLOCKS, GATHERING), ("ring", PRUNING)],
+    ids=["first guesses", "specvlm", "self", "ring"],
 )
-@pytest.mark.parametrize("prefill", [BLOCKS, "ring"], ids=["spava", "ring"])
-def test_drafters_go_on_as_today(pool: Pool, method: Any, prefill: Any) -> None:
+def test_drafters_go_on_as_today(pool: Pool, prefill: Any, method: Any) -> None:
     family = FAMILIES[4]
     expected = reference(family, family.richest) if prefill == "ring" else by_one(4).tokens
     with pool.reading(4, 3) as backbone:

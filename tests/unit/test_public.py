@@ -13,6 +13,7 @@ PUBLIC = [
     "ConfigError",
     "DraftlensError",
     "Engine",
+    "HostError",
     "IncompatiblePairError",
     "InputError",
     "Inputs",
