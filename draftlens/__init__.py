@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from draftlens.core.errors import (
         ConfigError,
         DraftlensError,
+        HostError,
         IncompatiblePairError,
         InputError,
         MediaError,
@@ -40,6 +41,7 @@ __all__ = [
     "DocumentParser",
     "DraftlensError",
     "Engine",
+    "HostError",
     "IncompatiblePairError",
     "InputError",
     "Inputs",
@@ -69,6 +71,7 @@ _HOMES = {
     "draftlens.core.errors": (
         "ConfigError",
         "DraftlensError",
+        "HostError",
         "IncompatiblePairError",
         "InputError",
         "MediaError",

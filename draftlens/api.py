@@ -20,6 +20,7 @@ from draftlens.core.result import Chunk, Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.weighed import Weighed
 from draftlens.decode import Plan, Session
+from draftlens.distributed import check_hosts, meet
 from draftlens.documents.picture_drafts import NO_READER, PictureReader
 from draftlens.documents.targets import profile_of
 from draftlens.draft.base import ignore
@@ -28,7 +29,7 @@ from draftlens.media import Limits
 from draftlens.media.chat_source import ChatSource, Processing
 from draftlens.media.conversation import Conversation, ask, process, read, same_processing
 from draftlens.media.rewriting import without_media
-from draftlens.methods import MethodLike, Models, resolve
+from draftlens.methods import MethodLike, Models, resolve, with_prefill
 from draftlens.models.known_costs import calibrate_models
 from draftlens.models.load import Loaded, as_pair
 from draftlens.models.loading import LoadWords, pair_options
@@ -130,6 +131,7 @@ def generate(
     method: MethodLike = None,
     seed: Seed = None,
     references: GivenReferences | None = None,
+    prefill: Any = None,
     **options: Unpack[GenerateOptions],
 ) -> Result:
     """Answer a batch as ``target_model.generate(**inputs, **options)`` would, in fewer target
@@ -150,6 +152,9 @@ def generate(
         references: for methods that guess from texts (`hsd`, `lookup`): what the answers are
             expected to repeat. One list for each row (for a single row the list itself), whose
             members are texts or token ids. Texts need the option `tokenizer`, the target's.
+        prefill: how the target reads the prompts (`prefill.PREFILLS`), as a name, a dict of its
+            name and options, or a prefill; None for the method's own, which is `"full"` unless it
+            says otherwise.
         options: options of `generate`, such as `max_new_tokens`, `do_sample`, `temperature`,
             `eos_token_id`, `logits_processor`, `stopping_criteria`, a `generation_config` or a
             `streamer`. As there, the model's own generation config holds the defaults.
@@ -168,7 +173,9 @@ def generate(
         >>> result.lossless
         True
     """
-    request = Request(inputs, draft_inputs, method, seed, options, references=references)
+    request = Request(
+        inputs, draft_inputs, method, seed, options, references=references, prefill=prefill
+    )
     return Stream(target_model, draft, request).run()
 
 
@@ -181,6 +188,7 @@ def stream(
     method: MethodLike = None,
     seed: Seed = None,
     references: GivenReferences | None = None,
+    prefill: Any = None,
     **options: Unpack[GenerateOptions],
 ) -> Stream:
     """The same as `generate`, with token ids as they come; a consumer may stop at any time.
@@ -194,7 +202,9 @@ def stream(
         >>> len(chunk.tokens), chunk.row
         (1, 0)
     """
-    request = Request(inputs, draft_inputs, method, seed, options, references=references)
+    request = Request(
+        inputs, draft_inputs, method, seed, options, references=references, prefill=prefill
+    )
     return Stream(target_model, draft, request)
 
 
@@ -231,6 +241,7 @@ class Engine:
         processor: of the target, if that is a transformers model.
         draft_processor: of the draft; by default that of the target. A draft of text only takes a
             tokenizer.
+        prefill: how the target reads prompts, whatever the method; None for the method's own way.
         notice: why there is no draft although one was looked for; else empty.
 
     Raises:
@@ -252,13 +263,15 @@ class Engine:
         *,
         processor: Any = None,
         draft_processor: Any = None,
+        prefill: Any = None,
         notice: str = "",
     ) -> None:
         models = as_pair(target, draft, processor, draft_processor)
         self.target: Loaded = models[0]
         self.draft: Loaded | None = models[1]
         self.notice = notice
-        self.method = resolve(method, self.draft is not None)
+        self.method = with_prefill(resolve(method, self.draft is not None), prefill)
+        self.prefill = prefill
         self._shared = self.draft is None or same_processing(
             self.target.processor, self.draft.processor
         )
@@ -276,6 +289,7 @@ class Engine:
         seed: Seed = None,
         references: GivenReferences | None = None,
         stop: str | Sequence[str] | None = None,
+        prefill: Any = None,
         **options: Unpack[GenerateOptions],
     ) -> Result:
         """Answer at once; the arguments are those of `stream`."""
@@ -290,6 +304,7 @@ class Engine:
             seed=seed,
             references=references,
             stop=stop,
+            prefill=prefill,
             **options,
         ).run()
 
@@ -306,6 +321,7 @@ class Engine:
         seed: Seed = None,
         references: GivenReferences | None = None,
         stop: str | Sequence[str] | None = None,
+        prefill: Any = None,
         **options: Unpack[GenerateOptions],
     ) -> Stream:
         """Answer a prompt about a clip or images, piece by piece.
@@ -325,6 +341,7 @@ class Engine:
                 (see `draftlens.generate`). Without them, method `hsd` reads the images with
                 whatever reader of pictures is installed (`draftlens.documents`).
             stop: strings that end the answer.
+            prefill: how the target reads the prompt, for this call, instead of the method's way.
             options: options of transformers' `generate`. Answers are greedy unless `do_sample=True`
                 or a `generation_config` is given, and at most `MAX_NEW_TOKENS` long unless a length
                 is given.
@@ -348,6 +365,7 @@ class Engine:
             seed=seed,
             references=references,
             stop=stop,
+            prefill=prefill,
             clock=clock,
             **options,
         )
@@ -394,6 +412,7 @@ class Engine:
         seed: Seed = None,
         references: GivenReferences | None = None,
         stop: str | Sequence[str] | None = None,
+        prefill: Any = None,
         clock: Clock | None = None,
         readings: ReadingSpec = NO_READINGS,
         observe: Callable[[Choice], None] | None = None,
@@ -404,7 +423,7 @@ class Engine:
 
         Args:
             inputs: the processors' output.
-            method, seed, references, stop, options: as for `stream`.
+            method, seed, references, stop, prefill, options: as for `stream`.
             clock: started when the request came; a new one by default.
             readings: readings of the target's prefill besides those that the method needs.
             observe: receives every choice of a pruner.
@@ -426,6 +445,7 @@ class Engine:
             chat=self.chat_source(inputs),
             references=references,
             tokenizer=tokenizer,
+            prefill=self.prefill if prefill is None else prefill,
         )
         draft = None if self.draft is None else self.draft.backbone
         return Stream(self.target.backbone, draft, request, clock, tokenizer)
@@ -491,7 +511,7 @@ class Engine:
         """
         draft = None if self.draft is None else self.draft.backbone
         resolved = resolve(self.method if method is None else method, draft is not None)
-        return resolved.plan(Models(self.target.backbone, draft))
+        return with_prefill(resolved, self.prefill).plan(Models(self.target.backbone, draft))
 
     def calibrate(self, seconds: float = CALIBRATION_SECONDS) -> None:
         """Measure what forwards of the models cost, unless it is known from this machine.
@@ -560,6 +580,8 @@ def load(
     device: str | None = None,
     dtype: Any = None,
     calibrate: bool = True,
+    prefill: Any = None,
+    hosts: int | None = None,
     **options: Unpack[LoadWords],
 ) -> Engine:
     """Load a target and its draft, and check that they can work together.
@@ -580,12 +602,19 @@ def load(
             float32 on the CPU, else the checkpoint's own.
         calibrate: whether to measure forwards, if the method chooses its trees by what they cost
             (`Engine.calibrate`).
+        prefill: how the target reads prompts (`prefill.PREFILLS`), whatever the method: a name, a
+            dict of its name and options, or a prefill; None for the method's own. Under torchrun
+            all processes read prompts together if it is named; then `load` returns on rank 0 only,
+            and the other processes end with it.
+        hosts: number of processes that read prompts together, on the CPU of this machine; they are
+            started here, and the threads of torch are divided among them.
         options: further options of loading, such as `revision`, `trust_remote_code`,
             `quantization`, `attn_implementation`, `device_map` and `cache_dir`
             (`models.loading.LoadOptions`); with the prefix `draft_` they are those of the draft.
 
     Raises:
-        ConfigError, UnsupportedModelError, IncompatiblePairError: the message names the cause.
+        ConfigError, UnsupportedModelError, IncompatiblePairError, HostError: the message names the
+            cause.
 
     Example:
 
@@ -593,10 +622,17 @@ def load(
         >>> draftlens.load(device="cpu").target.name
         'embedded'
     """
+    # Refuses a bad method before minutes of loading.
+    with_prefill(resolve(method, has_draft=True), prefill)
+    check_hosts(hosts, prefill)
     words = {"device": device, "dtype": dtype, **options}
     began = time.perf_counter()
     opened = open_models(target, draft, method, pair_options(words))
-    engine = Engine(opened.target, opened.draft, opened.method, notice=opened.notice)
+    engine = Engine(
+        opened.target, opened.draft, opened.method, prefill=prefill, notice=opened.notice
+    )
+    if prefill is not None:
+        meet(engine.target.backbone, hosts)
     if calibrate:
         engine.calibrate(calibration_seconds(time.perf_counter() - began))
     return engine

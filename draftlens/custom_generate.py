@@ -14,7 +14,7 @@ from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.references import GivenReferences
 from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
-from draftlens.methods import MethodLike, resolve
+from draftlens.methods import MethodLike, resolve, with_prefill
 from draftlens.models.backbone import Backbone
 from draftlens.models.prompt import PAST_REFUSAL, Prepared, capture_call, with_checked_mask
 from draftlens.request import Request, Seed, check_rows, models_of, open_prepared
@@ -38,7 +38,7 @@ class SpeculativeGenerate:
             features. Further views of the prompt as for `draftlens.generate`.
         method: as for `draftlens.generate`.
         seed: as for `draftlens.generate`.
-        references: as for `draftlens.generate`.
+        references, prefill: as for `draftlens.generate`.
         tokenizer: of the target, for references that are texts.
 
     Example:
@@ -61,13 +61,14 @@ class SpeculativeGenerate:
         seed: Seed = None,
         references: GivenReferences | None = None,
         tokenizer: Any = None,
+        prefill: Any = None,
     ) -> None:
         self.draft = Backbone.of(draft) if draft is not None else None
         self.draft_inputs = draft_inputs
         self.seed = seed
         self.references = references
         self.tokenizer = tokenizer
-        self.method = resolve(method, draft is not None)
+        self.method = with_prefill(resolve(method, draft is not None), prefill)
         self.last: Result | None = None
 
     def __call__(

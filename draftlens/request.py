@@ -24,7 +24,7 @@ from draftlens.decode.session import Session
 from draftlens.draft.base import ignore
 from draftlens.draft.views import VIEW_INPUTS
 from draftlens.media.chat_source import ChatSource
-from draftlens.methods import MethodLike, Models, resolve
+from draftlens.methods import MethodLike, Models, resolve, with_prefill
 from draftlens.models.backbone import Backbone
 from draftlens.models.prompt import Prepared
 from draftlens.ops.sampling import as_seed, row_seeds
@@ -106,6 +106,7 @@ class Request:
             that guess from them; None if nobody gave any.
         tokenizer: of the target, for references that are texts; None for the option `tokenizer` of
             `generate`.
+        prefill: how the target reads the prompts, instead of the method's own way; None for that.
     """
 
     inputs: Mapping[str, Any]
@@ -119,6 +120,7 @@ class Request:
     chat: ChatSource | None = None
     references: GivenReferences | None = None
     tokenizer: Any = None
+    prefill: Any = None
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ def open_call(
     """
     clock = clock or Clock(Stats())
     models = models_of(target_model, draft_model)
-    method = resolve(request.method, models.draft is not None)
+    method = with_prefill(resolve(request.method, models.draft is not None), request.prefill)
     plan = method.plan(models)
     with clock.phase("vision"):
         prepared = models.target.prepare(request.inputs, **request.options)

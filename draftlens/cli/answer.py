@@ -27,6 +27,7 @@ class Answering:
         frames: to sample from a clip.
         target, draft, method, loading: as for `cli.loading.load_engine`.
         calibrate: whether to measure what forwards cost.
+        prefill, hosts: as for `draftlens.load`.
         generation: options of `Engine.answer`, with the seed.
         limits: bounds on media.
         quiet: whether nothing but the result is printed, as JSON.
@@ -44,11 +45,20 @@ class Answering:
     generation: dict[str, Any]
     limits: Limits
     quiet: bool
+    prefill: Any = None
+    hosts: int | None = None
 
     def load(self) -> Engine:
         """The engine."""
         return load_engine(
-            self.target, self.draft, self.method, self.loading, self.quiet, self.calibrate
+            self.target,
+            self.draft,
+            self.method,
+            self.loading,
+            self.quiet,
+            self.calibrate,
+            self.prefill,
+            self.hosts,
         )
 
 

@@ -47,6 +47,8 @@ def demo(
     draft: opt.Draft = AUTO,
     method: opt.MethodName = None,
     speculative_config: opt.SpeculativeConfig = None,
+    prefill: opt.Prefill = None,
+    hosts: opt.Hosts = None,
     frames: opt.Frames = 8,
     prompt: Annotated[str, typer.Option(help="Prompt for the clip.")] = opt.VIDEO_PROMPT,
     max_new_tokens: opt.MaxNewTokens = 320,
@@ -64,9 +66,10 @@ def demo(
 
     path = clip or str(files("draftlens") / "embedded" / "clips" / "shapes.mp4")
     decoding = opt.parse_method(method, speculative_config)
+    reading = opt.parse_prefill(prefill)
     chat = read_media(as_json, limits, prompt, frames, video=path)
     note_strangers(target, [path])
-    engine = load_engine(target, draft, decoding, loading, as_json, calibrate)
+    engine = load_engine(target, draft, decoding, loading, as_json, calibrate, reading, hosts)
     run_demo(engine, engine.process([chat]), Path(path), prompt, max_new_tokens, as_json)
 
 
@@ -81,6 +84,8 @@ def caption(
     draft: opt.Draft = AUTO,
     method: opt.MethodName = None,
     speculative_config: opt.SpeculativeConfig = None,
+    prefill: opt.Prefill = None,
+    hosts: opt.Hosts = None,
     frames: opt.Frames = 8,
     prompt: Annotated[str, typer.Option(help="Prompt for the clip.")] = opt.VIDEO_PROMPT,
     max_new_tokens: opt.MaxNewTokens = 256,
@@ -118,6 +123,8 @@ def caption(
         method=opt.parse_method(method, speculative_config),
         loading=loading,
         calibrate=calibrate,
+        prefill=opt.parse_prefill(prefill),
+        hosts=hosts,
         generation={"max_new_tokens": max_new_tokens, "seed": seed, **sampling},
         limits=opt.parse_limits(limits),
         quiet=as_json,
@@ -143,6 +150,8 @@ def ask(
     draft: opt.Draft = AUTO,
     method: opt.MethodName = None,
     speculative_config: opt.SpeculativeConfig = None,
+    prefill: opt.Prefill = None,
+    hosts: opt.Hosts = None,
     max_new_tokens: opt.MaxNewTokens = 256,
     sample: opt.Sample = False,
     temperature: opt.Temperature = None,
@@ -174,6 +183,8 @@ def ask(
         method=opt.parse_method(method, speculative_config),
         loading=loading,
         calibrate=calibrate,
+        prefill=opt.parse_prefill(prefill),
+        hosts=hosts,
         generation={"max_new_tokens": max_new_tokens, "seed": seed, **sampling},
         limits=opt.parse_limits(limits),
         quiet=as_json,
@@ -199,6 +210,8 @@ def verify(
     draft: opt.Draft = AUTO,
     method: opt.MethodName = None,
     speculative_config: opt.SpeculativeConfig = None,
+    prefill: opt.Prefill = None,
+    hosts: opt.Hosts = None,
     frames: opt.Frames = 8,
     max_new_tokens: opt.MaxNewTokens = 256,
     sample: opt.Sample = False,
@@ -224,10 +237,11 @@ def verify(
     sampling = opt.sampling_options(sample, temperature, top_k, top_p, min_p, repetition_penalty)
     generation = {"max_new_tokens": max_new_tokens, "seed": seed, **sampling}
     decoding = opt.parse_method(method, speculative_config)
+    reading = opt.parse_prefill(prefill)
     text = opt.prompt_or_default(prompt, images)
     prompts = read_prompts(media or [], images, text, frames, limits, as_json)
     note_strangers(target, media or [])
-    engine = load_engine(target, draft, decoding, loading, as_json, calibrate)
+    engine = load_engine(target, draft, decoding, loading, as_json, calibrate, reading, hosts)
     if not verify_all(engine, prompts, generation, as_json):
         raise typer.Exit(1)
 

@@ -19,6 +19,7 @@ from draftlens.cli.options import parse_limits
 from draftlens.cli.progress import count_bar, is_hidden, spinner
 from draftlens.cli.threads import settle_threads
 from draftlens.core.errors import ConfigError
+from draftlens.distributed import check_hosts, meet
 from draftlens.media import Limits
 from draftlens.media.conversation import Conversation, ask, read
 from draftlens.models.load import Loaded
@@ -89,6 +90,8 @@ def load_engine(
     loading: Loading,
     quiet: bool,
     calibrate: bool = True,
+    prefill: Any = None,
+    hosts: int | None = None,
 ) -> Engine:
     """Load a target and its draft while a spinner is shown; the draft `none` is no draft.
 
@@ -97,16 +100,27 @@ def load_engine(
         loading: further options of `draftlens.load`.
         quiet: whether the spinner is hidden.
         calibrate: whether to measure what forwards cost (`Engine.calibrate`).
+        prefill, hosts: as for `draftlens.load`.
 
     Raises:
-        ConfigError, UnsupportedModelError, IncompatiblePairError: as `draftlens.load`.
+        ConfigError, UnsupportedModelError, IncompatiblePairError, HostError: as `draftlens.load`.
     """
+    check_hosts(hosts, prefill)
     began = time.perf_counter()
     with _loading(target, quiet):
-        engine = load(target, _draft_name(draft), method, calibrate=False, **loading)  # type: ignore[misc]
+        engine = load(
+            target,
+            _draft_name(draft),
+            method,
+            calibrate=False,
+            prefill=prefill,
+            **loading,  # type: ignore[misc]
+        )
         loading_seconds = time.perf_counter() - began
         # The number of threads decides what forwards cost.
         settle_threads(engine.target.backbone.model)
+        if prefill is not None and engine.target.backbone.hosts.size == 1:
+            meet(engine.target.backbone, hosts)
         if calibrate:
             engine.calibrate(calibration_seconds(loading_seconds))
     return engine

@@ -51,6 +51,22 @@ SpeculativeConfig = Annotated[
         ".yaml file.",
     ),
 ]
+Prefill = Annotated[
+    str | None,
+    typer.Option(
+        help="How the target reads prompts: `full`, `ring`, `spava` or `star`, or JSON such as "
+        '\'{"name": "spava", "blocks": 8}\'. `spava` and `star` read long videos faster and '
+        "approximately, with any method.",
+    ),
+]
+Hosts = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Number of processes that read prompts together with `--prefill ring` or `spava`, on "
+        "the CPU of this machine. Elsewhere start draftlens with torchrun.",
+    ),
+]
 Frames = Annotated[
     int, typer.Option("--frames", min=1, help="Number of frames to sample from each clip.")
 ]
@@ -168,6 +184,20 @@ def parse_method(
     from draftlens.methods import from_dict
 
     return from_dict(options)
+
+
+def parse_prefill(text: str | None) -> Any:
+    """Return the prefill from the value of `--prefill`: a name, or a JSON object with `name`.
+
+    Raises:
+        ConfigError: the name or an option is unknown, or the value is not valid.
+    """
+    if text is None:
+        return None
+    from draftlens.prefill import make_prefill
+
+    is_object = text.lstrip().startswith("{")
+    return make_prefill(parse_text(text, "--prefill") if is_object else text)
 
 
 def read_text(path: Path, noun: str) -> str:

@@ -175,6 +175,7 @@ def show_stats(result: Result, notice: str = "") -> None:
     if best is not None:
         parts.append(best)
     parts.append(exactness(result))
+    parts += result.notes
     if notice:
         parts.append(notice.partition(";")[0])
     line = Text(" · ").join(Text.assemble(part) for part in parts)
@@ -222,5 +223,6 @@ def result_json(result: Result) -> dict[str, Any]:
         "from_draft": result.from_draft,
         "lossless": result.lossless,
         "approximate": list(result.approximate),
+        "notes": list(result.notes),
         "stats": result.stats.to_dict(),
     }

@@ -31,7 +31,7 @@ from draftlens.models.prompt import Prepared, Prompt
 from draftlens.models.rope import check_reach
 from draftlens.ops.sampling import SamplingRule, check_processors
 from draftlens.ops.verify import match, reject, tolerant
-from draftlens.prefill import Prefill
+from draftlens.prefill import Prefill, PrefillOutput
 from draftlens.prune import Choice
 from draftlens.sequences import Batch, Sequence, StoppingRules, sequences_of
 from draftlens.sequences.stopping import Emission
@@ -84,6 +84,8 @@ class Session:
         sequences: the rows of the batch. `remove` may change their order.
         prompt_lengths: tokens of each row's prompt, padding not counted.
         cache: the target's keys and values.
+        approximate: what of the prefill was not exact for the rows read so far.
+        notes: what the user should know about the rows read so far.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Session:
         observe_weighed: Callable[[Weighed], None] = ignore,
         tolerance: float = 1.0,
     ) -> None:
+        prefill.check(target)
         self.target = target
         self.drafter = drafter
         self.prefill = prefill
@@ -109,6 +112,8 @@ class Session:
         self.sequences: list[Sequence] = []
         self.prompt_lengths: list[int] = []
         self.cache: KVCache | None = None
+        self.approximate: tuple[str, ...] = ()
+        self.notes: tuple[str, ...] = ()
         self._readings = drafter.readings | readings
         self._first_guesses = first_guesses
         self._lane = lane
@@ -241,6 +246,7 @@ class Session:
                 self.target, to_read, cache, self._readings, guesses.num_nodes + 1, hand_on
             )
             verdict = self._judge(sequences, _batch_of(sequences), guesses, output.logits)
+        self._remark(sequences, output)
         emissions = self._emissions(sequences, verdict)
         chunks = self._emit(sequences, verdict, emissions)
         self._count_first(guesses, verdict, emissions)
@@ -273,6 +279,13 @@ class Session:
             self.clock.mark_first()
         self.clock.mark_last()
         return chunks
+
+    def _remark(self, sequences: Seq[Sequence], output: PrefillOutput) -> None:
+        """Keep what the user should know about how these rows were read."""
+        new = [name for name in output.approximate if name not in self.approximate]
+        self.approximate = (*self.approximate, *new)
+        for row, note in output.notes.items():
+            self.notes = (*self.notes, f"row {sequences[row].number} was {note}")
 
     def _announce(self, arrival: _Arrival) -> None:
         if self._lane is not None:

@@ -12,6 +12,7 @@ from draftlens.methods.base import (
     resolve,
     to_dict,
     with_option,
+    with_prefill,
 )
 from draftlens.methods.hsd import HSD
 from draftlens.methods.lookup import Lookup
@@ -40,4 +41,5 @@ __all__ = [
     "resolve",
     "to_dict",
     "with_option",
+    "with_prefill",
 ]

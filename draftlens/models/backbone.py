@@ -23,6 +23,7 @@ from draftlens.attention import AttentionPass, dispatching
 from draftlens.attention.dispatch import ARGUMENT
 from draftlens.core import tree as trees
 from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
+from draftlens.core.hosts import ALONE, Hosts
 from draftlens.core.tree import ROOT, Topology
 from draftlens.models.cache import BLOCK, KVCache, check_rollback
 from draftlens.models.cells import read_layout
@@ -62,6 +63,10 @@ class Backbone:
         model: any `PreTrainedModel` that generates text, on one device or spread by accelerate,
             quantized or not.
 
+    Attributes:
+        hosts: processes with copies of the model that read prompts together with this one; none
+            unless `distributed` sets it.
+
     Raises:
         UnsupportedModelError: the model does not fit; the message says what is missing.
     """
@@ -70,6 +75,7 @@ class Backbone:
         _check_is_model(model)
         self.model = model
         self.name = type(model).__name__
+        self.hosts: Hosts = ALONE
         self._lock = lock_of(model)
         modules = _Modules.of(model, self.name)
         self.decoder = modules.decoder

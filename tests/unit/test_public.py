@@ -15,6 +15,7 @@ PUBLIC = [
     "DraftlensError",
     "Engine",
     "HSD",
+    "HostError",
     "IncompatiblePairError",
     "InputError",
     "Inputs",
