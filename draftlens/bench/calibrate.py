@@ -65,14 +65,19 @@ class Calibration:
 
     @property
     def intervals(self) -> list[tuple[float, float]]:
-        """The 95% bootstrap interval over the clips of each value's mean acceptance length."""
+        """The 95% bootstrap interval over the clips of each value's mean acceptance length; empty
+        with a single clip, which says nothing about others."""
+        if len(self.lengths[0]) < 2:
+            return []
         draws = resamples(len(self.lengths[0]), seed=0)
         return [central_interval(np.asarray(row)[draws].mean(1)) for row in self.lengths]
 
     @property
     def is_clear(self) -> bool:
         """Whether the best value is longer than each other one by more than chance: the 95%
-        interval of the difference, clip by clip, is above zero."""
+        interval of the difference, clip by clip, is above zero. A single clip shows nothing."""
+        if not self.intervals:
+            return False
         best = self.curve.index(max(self.curve))
         draws = resamples(len(self.lengths[0]), seed=0)
         for index, row in enumerate(self.lengths):

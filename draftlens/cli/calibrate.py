@@ -116,12 +116,16 @@ def _show(subject: Subject, calibration: Calibration, method: Method) -> None:
     curve = calibration.curve
     longest = max(curve) or 1.0  # 0 if all answers have a single token
     rows = []
-    columns = zip(calibration.values, curve, calibration.intervals, strict=True)
-    for value, length, (low, high) in columns:
+    for value, length in zip(calibration.values, curve, strict=True):
         bar = "#" * round(BAR_WIDTH * length / longest)
         mark = " <" if value == best else ""
-        rows.append([str(value), f"{length:.2f}", f"{low:.2f} to {high:.2f}", bar + mark])
-    table("", [subject.name, "mean acceptance length", "95% interval", ""], rows)
+        rows.append([str(value), f"{length:.2f}", bar + mark])
+    columns = [subject.name, "mean acceptance length", ""]
+    if calibration.intervals:
+        columns.insert(2, "95% interval")
+        for row, (low, high) in zip(rows, calibration.intervals, strict=True):
+            row.insert(2, f"{low:.2f} to {high:.2f}")
+    table("", columns, rows)
     if best is not None:
         message = f"{subject.name} {best}: {command_of(method, subject, best)}"
         if not calibration.is_clear:
