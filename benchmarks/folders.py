@@ -64,7 +64,8 @@ class Outcome:
     Args:
         seconds: wall time.
         status: exit status.
-        memory: bytes of the process and its readers, every `MEMORY_SECONDS`.
+        memory: bytes of the process and its readers, every `MEMORY_SECONDS` from the first answer
+            on.
         lines: of the file of answers.
     """
 
@@ -135,7 +136,9 @@ def run(command: Sequence[str], out: Path, kill_at: int | None = None) -> Outcom
     outcome = Outcome(0.0, 0)
     watched = psutil.Process(process.pid)
     while process.poll() is None:
-        outcome.memory.append(memory_of(watched))
+        # Loading is not of interest: only what answering adds.
+        if count_lines(out) > before:
+            outcome.memory.append(memory_of(watched))
         if kill_at is not None and count_lines(out) - before >= kill_at:
             process.kill()
         time.sleep(MEMORY_SECONDS)
@@ -174,9 +177,9 @@ def check(album: Album, outcome: Outcome) -> None:
 
 
 def growth_of(memory: Sequence[int]) -> float:
-    """Memory in the last quarter of a run by that in the second, each a median."""
+    """Memory in the last quarter of the answering by that in the first, each a median."""
     quarter = max(1, len(memory) // 4)
-    return median(memory[-quarter:]) / max(1, median(memory[quarter : 2 * quarter] or memory))
+    return median(memory[-quarter:]) / max(1, median(memory[:quarter]))
 
 
 def measure(album: Album, folder: Path, args: argparse.Namespace) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from draftlens.cli.loading import load_engine, note_strangers, read_source
 from draftlens.cli.model_options import Loading
 from draftlens.cli.show import print_json, result_json, show_stats, show_stream
 from draftlens.core.errors import InputError
+from draftlens.core.stats import Clock, Stats
 from draftlens.mapping import MapOptions
 from draftlens.media import Limits
 
@@ -80,12 +82,19 @@ def answer_one(answering: Answering) -> None:
         media: dict[str, Any] = {"video": names[0]}
     else:
         media = {"images": names}
+    began = time.perf_counter()
     chat = read_source(
         answering.quiet, answering.limits, answering.prompt, answering.frames, **media
     )
+    reading_seconds = time.perf_counter() - began
     note_strangers(answering.target, names)
     engine = answering.load()
-    stream = engine.answer(engine.process([chat]), **answering.generation)
+    # The first token takes as long as in Python: with the frames, without the loading.
+    clock = Clock(Stats())
+    clock.begin_earlier("frames", reading_seconds)
+    with clock.phase("frames"):
+        inputs = engine.process([chat])
+    stream = engine.answer(inputs, clock=clock, **answering.generation)
     if answering.quiet:
         print_json(result_json(stream.run()))
     else:

@@ -19,7 +19,7 @@ from draftlens.core.names import EMBEDDED
 if TYPE_CHECKING:
     from draftlens.api import Engine
     from draftlens.bench import Options, Store
-    from draftlens.cli.progress import ProgressBar
+    from draftlens.measure.progress import ProgressListener
 
 
 def bench(
@@ -296,7 +296,7 @@ def _parse_values(text: str) -> list[Any] | None:
 
 
 @contextmanager
-def _bar(quiet: bool) -> Iterator[ProgressBar]:
+def _bar(quiet: bool) -> Iterator[ProgressListener]:
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -305,8 +305,11 @@ def _bar(quiet: bool) -> Iterator[ProgressBar]:
         TimeRemainingColumn,
     )
 
-    from draftlens.cli.progress import ProgressBar, progress_bars
+    from draftlens.cli.progress import ProgressBar, ProgressLines, is_hidden, progress_bars
 
+    if is_hidden(quiet) and not quiet:
+        yield ProgressLines()
+        return
     columns = (
         BarColumn(),
         MofNCompleteColumn(),

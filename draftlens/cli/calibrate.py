@@ -3,6 +3,7 @@ for a pair of models and a task."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from draftlens.bench.calibrate import Calibration, Subject
     from draftlens.methods import Method
 
-BAR_WIDTH = 30
+BAR_WIDTH = 20
 """Characters of the longest bar; with its mark, the table fits into a terminal of 80 columns."""
 
 
@@ -72,9 +73,9 @@ def calibrate(
             engine, clips, method, subject, max_new_tokens, lambda: progress.advance(task)
         )
     if as_json:
-        _print_json(subject, calibration)
+        _print_json(subject, calibration, method)
     else:
-        _show(subject, calibration)
+        _show(subject, calibration, method)
 
 
 def best_value(calibration: Calibration) -> Any:
@@ -83,19 +84,32 @@ def best_value(calibration: Calibration) -> Any:
     return calibration.best if min(curve) < max(curve) else None
 
 
-def _print_json(subject: Subject, calibration: Calibration) -> None:
+def command_of(method: Method, subject: Subject, value: Any) -> str:
+    """The options of the command line that use a value."""
+    from draftlens.methods import to_dict, with_option
+
+    options = to_dict(with_option(method, subject.option, value))
+    used = {"method": options["method"], "pruner": options["pruner"]}
+    return f"--speculative-config '{json.dumps(used)}'"
+
+
+def _print_json(subject: Subject, calibration: Calibration, method: Method) -> None:
     from draftlens.cli.show import print_json
 
+    best = best_value(calibration)
     print_json(
         {
-            subject.name: best_value(calibration),
+            subject.name: best,
             subject.plural: calibration.values,
             "mean_acceptance_length": calibration.curve,
+            "interval": [list(interval) for interval in calibration.intervals],
+            "clear": best is not None and calibration.is_clear,
+            "use": None if best is None else command_of(method, subject, best),
         }
     )
 
 
-def _show(subject: Subject, calibration: Calibration) -> None:
+def _show(subject: Subject, calibration: Calibration, method: Method) -> None:
     from draftlens.cli.show import console, table
 
     best = best_value(calibration)
@@ -106,9 +120,16 @@ def _show(subject: Subject, calibration: Calibration) -> None:
         bar = "#" * round(BAR_WIDTH * length / longest)
         mark = " <" if value == best else ""
         rows.append([str(value), f"{length:.2f}", bar + mark])
-    table("", [subject.name, "mean acceptance length", ""], rows)
+    columns = [subject.name, "mean acceptance length", ""]
+    if calibration.intervals:
+        columns.insert(2, "95% interval")
+        for row, (low, high) in zip(rows, calibration.intervals, strict=True):
+            row.insert(2, f"{low:.2f} to {high:.2f}")
+    table("", columns, rows)
     if best is not None:
-        message = f"{subject.name} {best}"
+        message = f"{subject.name} {best}: {command_of(method, subject, best)}"
+        if not calibration.is_clear:
+            message += "; the clips do not show that it is better than the others"
     elif any(curve):
         message = f"no {subject.name} is best: all did equally well"
     else:

@@ -102,9 +102,10 @@ def _stream_both(
     )
     writer.end()
     console.print()
-    console.print(
-        Text.assemble(name, ", draftlens (", ("green", DRAFT_STYLE), ": supplied by the draft):")
-    )
+    legend: list[Any] = []
+    if console.color_system is not None:
+        legend = [" (", ("green", DRAFT_STYLE), ": supplied by the draft)"]
+    console.print(Text.assemble(name, ", draftlens", *legend, ":"))
     result = show_stream(engine.answer(inputs, **options), engine.pieces)
     console.print()
     return _Comparison(stock, result)

@@ -284,6 +284,17 @@ class Clock:
         """
         return self._lane.phase(name)
 
+    def begin_earlier(self, phase: str, seconds: float) -> None:
+        """Add time that was spent for the call before the clock was made, such as on reading frames
+        before the models were loaded.
+
+        Args:
+            phase: one of `PHASES`.
+            seconds: all times of the clock grow by them.
+        """
+        self.stats.phases[phase] += seconds
+        self.start -= seconds
+
     def lane(self, name: str) -> Lane:
         """A lane independent of this clock's own phases, to be used from another thread.
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from draftlens.core.errors import MediaError
 from draftlens.media.arrays import as_picture, is_array
@@ -41,16 +41,6 @@ _FORMATS = (
 )
 # `has_transparency_data` of Pillow 11 omits PA.
 _ALPHA_MODES = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
-# The transposition that makes an image of this EXIF orientation upright.
-_TRANSPOSITIONS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 # Pillow's limits and Python's warning filters are global, so one image is decoded at a time.
 _PILLOW_LOCK = threading.Lock()
 
@@ -147,16 +137,13 @@ def _explain(name: str, error: Exception, limits: Limits) -> MediaError:
 def _to_rgb(image: Image.Image, name: str) -> Image.Image:
     """A new image: RGB, upright, with transparency on white."""
     image.load()
-    transposition = _TRANSPOSITIONS.get(_orientation(image))
-    picture = _to_eight_bits(image, name)
+    picture = _to_eight_bits(_upright(image), name)
     try:
         if picture.mode in _ALPHA_MODES or "transparency" in picture.info:
             picture = _on_white(picture)
         picture = picture.convert("RGB")
     except ValueError as error:
         raise refusal(name, f"its mode {picture.mode} cannot be shown as RGB") from error
-    if transposition is not None:
-        picture = picture.transpose(transposition)
     # With the EXIF block in it, the image would be turned again when it is read again.
     picture.info.clear()
     return picture
@@ -169,14 +156,14 @@ def _on_white(picture: Image.Image) -> Image.Image:
     return Image.alpha_composite(white, picture.convert("RGBA"))
 
 
-def _orientation(image: Image.Image) -> int:
-    """The EXIF orientation, 1 to 8; 1 (upright) if there is none or the EXIF block is damaged."""
+def _upright(image: Image.Image) -> Image.Image:
+    """The image as its EXIF orientation says; as it is if the EXIF block is damaged."""
     try:
-        return int(image.getexif().get(ExifTags.Base.Orientation, 1))
+        return ImageOps.exif_transpose(image)
     except MemoryError:
         raise
     except Exception:
-        return 1
+        return image
 
 
 def _to_eight_bits(image: Image.Image, name: str) -> Image.Image:

@@ -98,7 +98,6 @@ def test_lines_of_another_run_are_not_mixed_in(
     more = ["caption", good, str(album / "inner" / "c.MP4"), "-o", str(out), *SHORT, "--resume"]
     for change, sentence in (
         (["--prompt", "What?"], "holds answers with prompt 'Describe the video.', not 'What?'"),
-        (["--method", "lookup"], "holds answers with method 'plain', not 'lookup'"),
         (["--frames", "3"], "other options of the method, of sampling or of reading"),
     ):
         status, _, err = command(*more, *change)
