@@ -94,7 +94,7 @@ class DocumentParser:
         """
         given = [inputs] if isinstance(inputs, str | Path) else list(inputs)
         files = [str(path) for path in find_files(given)]
-        drafter = PageDrafter(self.pipeline, self.asker.profile.dpi_of)
+        drafter = PageDrafter(self.pipeline, self.asker.profile)
         settings = self.settings
         pages = drafted_pages(
             files, drafter, settings.page_numbers, settings.password, self.limits, wanted
