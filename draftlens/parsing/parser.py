@@ -96,7 +96,9 @@ class PageParser:
         crops = crops_of(pages, self.asker)
         if not crops:
             return None
-        return read_regions(crops, self.asker, self._ending(0.0))
+        # Half of a page's time, so that there is some left for the page.
+        half = (self.settings.page_timeout or 0.0) / 2
+        return read_regions(crops, self.asker, self._ending(half))
 
     def _ending(self, spent: float) -> Ending:
         """Where answers end, given the seconds that the page has taken so far."""
