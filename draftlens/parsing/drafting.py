@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from PIL import Image
@@ -66,9 +66,14 @@ class DraftedPage:
         grey = self.picture.convert("L").getextrema()
         return grey[0] == grey[1]
 
-    def drafts(self, form: DraftFormat) -> list[str]:
-        """The pipeline's drafts of the page in the format of the target."""
-        return page_drafts(form, self.regions, self.canvas)
+    def drafts(self, form: DraftFormat, answers: Mapping[int, str]) -> list[str]:
+        """The drafts of the page in the format of the target.
+
+        Args:
+            form: the format.
+            answers: what the target has said about crops of regions, by their places.
+        """
+        return page_drafts(form, self.regions, self.canvas, answers)
 
 
 def drafted_pages(
