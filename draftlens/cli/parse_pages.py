@@ -15,7 +15,7 @@ from draftlens.cli.loading import NO_DRAFT, load_engine, make_folder
 from draftlens.cli.model_options import Loading
 from draftlens.cli.progress import spinner
 from draftlens.cli.show import console, error_console, print_json
-from draftlens.core.errors import ConfigError, DraftlensError, MediaError
+from draftlens.core.errors import ConfigError, MediaError
 from draftlens.documents.open import find_files
 from draftlens.parsing import DocumentParser, ParsedPage, ParseSettings
 from draftlens.parsing.output import OutputFolder, describe_target
@@ -62,8 +62,8 @@ def parse_files(
     name = target if target is not None else reader_path()
     engine = load_engine(name, NO_DRAFT, "plain", loading, as_json, calibrate=False)
     parser = DocumentParser(engine, settings, limits=media_limits)
-    if calibrate and settings.method != "plain":
-        _calibrate(engine, parser)
+    if calibrate:
+        parser.calibrate()
     folder = OutputFolder(out, inputs, _answers(engine, settings))
     tally = _run(parser, files, folder, skip_existing, as_json)
     if as_json:
@@ -91,16 +91,6 @@ def _readable(inputs: list[Path]) -> list[Path]:
     if len(missing) == len(inputs):
         raise MediaError(f"cannot read {missing[0]}: there is no such file or folder")
     return find_files(inputs)
-
-
-def _calibrate(engine: Engine, parser: DocumentParser) -> None:
-    """Measure what forwards cost, which decides how many guesses are checked."""
-    try:
-        Engine(engine.target, None, parser.asker.page_method).calibrate()
-    except DraftlensError:
-        raise
-    except RuntimeError as error:  # without it, costs are learned while pages are answered
-        error_console.print(f"not calibrated: {error}", markup=False)
 
 
 def _answers(engine: Engine, settings: ParseSettings) -> dict[str, Any]:

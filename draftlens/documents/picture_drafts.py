@@ -7,7 +7,7 @@ from typing import Any
 
 from draftlens.core.errors import DraftlensError
 from draftlens.documents.formats import Canvas, make_format
-from draftlens.documents.formats.base import page_drafts, region_drafts
+from draftlens.documents.formats.base import page_drafts
 from draftlens.documents.pictures import PicturePage
 from draftlens.documents.pipeline import Phase, StandardPipeline, installed_ocr, untimed
 from draftlens.documents.targets import TargetProfile
@@ -35,7 +35,7 @@ class PictureReader:
         return installed_ocr() is not None
 
     def drafts(self, pictures: Iterable[Any], phase: Phase = untimed) -> list[str]:
-        """What an answer about pictures may repeat: each whole, then its regions.
+        """What an answer about pictures may repeat, one after the other.
 
         Args:
             pictures: RGB images.
@@ -55,6 +55,4 @@ class PictureReader:
             width, height = picture.size
             canvas = Canvas(page.box, width, height)
             texts += page_drafts(self._form, regions, canvas)
-            for region in regions:
-                texts += region_drafts(self._form, region)[:1]
         return list(dict.fromkeys(texts))

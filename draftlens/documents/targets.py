@@ -32,7 +32,6 @@ class TargetProfile:
         longest_side: most pixels of a picture's longer side.
         max_pixels: most pixels of a picture.
         max_new_tokens: of a page's answer.
-        remote: whether the checkpoint brings its own code, which draftlens does not run.
 
     Raises:
         ConfigError: a number is not positive.
@@ -46,7 +45,6 @@ class TargetProfile:
     longest_side: int = 2048
     max_pixels: int = 3_000_000
     max_new_tokens: int = 4096
-    remote: bool = False
 
     def __post_init__(self) -> None:
         for name in ("dpi", "longest_side", "max_pixels", "max_new_tokens"):
@@ -113,7 +111,6 @@ PROFILES: Mapping[str, TargetProfile] = MappingProxyType(
             longest_side=4096,
             max_pixels=11_289_600,
             max_new_tokens=24_000,
-            remote=True,
         ),
         "hunyuan_vl": TargetProfile(
             _HUNYUAN_PAGE,

@@ -48,8 +48,13 @@ def variants(lines: Sequence[str]) -> list[str]:
         ['An example here', 'An exam-ple here', 'An exam-\\nple here']
     """
     written = [clean(line) for line in lines if line.strip()]
-    ways = [closed(written), joined(written), "\n".join(visible(line) for line in written)]
+    ways = [closed(written), joined(written), printed(lines)]
     return list(dict.fromkeys(way for way in ways if way))
+
+
+def printed(lines: Sequence[str]) -> str:
+    """Lines as they are printed, with visible hyphens at their ends."""
+    return "\n".join(visible(clean(line)) for line in lines if line.strip())
 
 
 def clean(line: str) -> str:

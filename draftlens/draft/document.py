@@ -8,9 +8,15 @@ from itertools import accumulate, islice
 
 from draftlens.core.references import Text
 from draftlens.draft.matching import MOST_MATCHES, Guess, Vocabulary, in_order
-from draftlens.draft.normal import NormalText, normal_character, occurrences
+from draftlens.draft.normal import WALL, NormalText, normal_character, occurrences
 from draftlens.draft.tail import BREAK, Tail
 from draftlens.draft.texts import TextCodec, joined
+
+LONGEST_BEGINNING = 48
+"""Letters and digits of a text that are compared with the end of an answer."""
+
+WORD = "a"
+"""Stands in front of what is tokenized as the continuation of a word."""
 
 MOST_REDONE = 4
 """Most tokens of a word that are tokenized anew."""
@@ -25,15 +31,16 @@ class Document:
         vocabulary: what may be guessed.
 
     Attributes:
-        text: as the tokenizer decodes the ids.
+        text: as the tokenizer decodes the ids, with `WALL` for those that must not be guessed.
         tokens: the ids, with `BREAK` for those that must not be guessed.
         normal: the letters and digits of the text.
     """
 
     def __init__(self, ids: Sequence[int], codec: TextCodec, vocabulary: Vocabulary) -> None:
-        pieces = codec.pieces(ids)
-        self.text = joined(pieces)
         self.tokens = vocabulary.guessable(ids)
+        decoder = codec.decoder()
+        pieces = [WALL if token == BREAK else decoder.add(token) for token in self.tokens]
+        self.text = joined(pieces)
         self.normal = NormalText(self.text)
         ends = list(accumulate(map(len, pieces)))
         self._starts = [0, *ends[:-1]]
@@ -83,6 +90,7 @@ class TextReference:
         self.document = document
         self.codec = codec
         self.cursor = cursor
+        self._openings: dict[str, list[int]] = {}
 
     def matches(self, tail: Tail, length: int) -> list[tuple[int, int]]:
         """See `Source.matches`."""
@@ -160,9 +168,38 @@ class TextReference:
         is_rest = len(redone) + len(document.tokens) - first - len(tail.pending) == len(tokens)
         return Guess(tuple(tokens), is_rest)
 
+    def head(self, separator: str, length: int, tail: Tail) -> Guess:
+        """See `Source.head`. Separator and first word are tokenized together."""
+        if not separator or not self.document.text:
+            return self.guess(0, length, tail)
+        end = self.document.word_end(1)
+        opening = self._opening(separator, end)
+        first = self.document.token_at(end)
+        assert first is not None
+        tokens = up_to_break([*opening, *self.document.tokens[first:]])
+        is_rest = len(opening) + len(self.document.tokens) - first == len(tokens) <= length
+        return Guess(tuple(tokens[:length]), is_rest)
+
+    def _opening(self, separator: str, end: int) -> list[int]:
+        """A separator and the text up to a place, as they stand behind a word."""
+        if separator not in self._openings:
+            text = separator + self.document.text[:end]
+            self._openings[separator] = self.codec.continuation(WORD, text)
+        return self._openings[separator]
+
     def advanced(self, place: int, tokens: Sequence[int], text: str) -> int:
         """See `Source.advanced`."""
         return min(place + len(text), len(self.document.text))
+
+    def beginning(self, tail: Tail, said: int) -> int:
+        """See `Source.beginning`."""
+        normal = self.document.normal
+        text = tail.normal(said)
+        for length in range(min(len(text), len(normal.normal), LONGEST_BEGINNING), 0, -1):
+            end = normal.end_in_text(length)
+            if end is not None and text.endswith(normal.normal[:length]):
+                return self._behind(end, tail.loose)
+        return 0
 
     @property
     def symbols(self) -> Sequence[Hashable]:

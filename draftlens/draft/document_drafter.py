@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from draftlens.core.references import References, Text
+from draftlens.core.references import Text
 from draftlens.draft.base import TargetContext
 from draftlens.draft.document import Document, TextReference
 from draftlens.draft.document_matcher import DocumentMatcher
@@ -13,7 +14,7 @@ from draftlens.draft.forms import forms_of
 from draftlens.draft.lookup import LookupDrafter
 from draftlens.draft.match_rates import GuessBudget
 from draftlens.draft.matching import Matcher, Reference, Source, TokenIndex, Vocabulary
-from draftlens.draft.regions import SEPARATORS, Region, Regions
+from draftlens.draft.regions import Region, Regions
 from draftlens.draft.texts import TextCodec, ids_of
 
 MOST_ENDS = 2
@@ -64,37 +65,63 @@ class DocumentDrafter(LookupDrafter):
 
     def _matcher(self, prompt: Sequence[int], context: TargetContext, row: int) -> Matcher:
         references = context.references
-        codec = None if references.tokenizer is None else TextCodec(references.tokenizer)
-        by_text = codec if self.options.by_text else None
-        texts = references.of_row(row)
-        return DocumentMatcher(
-            regions=Regions(
-                [Region(self._sources(text, references, by_text)) for text in texts],
-                None if codec is None else separators_of(codec),
-                sorted(context.eos)[:MOST_ENDS],
-            ),
-            sources=[Reference(TokenIndex(self.window, prompt))],
-            recovery=self.options.recovery,
-            heads=self.options.heads,
-            window=self.window,
-            context=prompt,
-            longest_window=self.options.longest_window,
-            decoder=None if codec is None else codec.decoder(),
+        return document_matcher(
+            references.of_row(row),
+            references.tokenizer,
+            self.vocabulary,
+            self.options,
+            prompt,
+            sorted(context.eos)[:MOST_ENDS],
         )
 
-    def _sources(self, text: Text, references: References, codec: TextCodec | None) -> list[Source]:
-        """The forms of a reference."""
-        forms: list[Text] = [text]
-        if isinstance(text, str) and self.options.variants:
-            forms = list(forms_of(text))
-        if codec is not None:
-            documents = [Document.of(form, codec, self.vocabulary) for form in forms]
-            return [TextReference(document, codec) for document in documents]
-        ids = [self.vocabulary.guessable(ids_of(form, references.tokenizer)) for form in forms]
-        indices = [TokenIndex(self.window, tokens) for tokens in ids]
-        return [Reference(index, cursor=0, is_whole=True) for index in indices]
+
+def document_matcher(
+    texts: Sequence[Text],
+    tokenizer: Any,
+    vocabulary: Vocabulary,
+    options: DocumentOptions,
+    prompt: Sequence[int] = (),
+    eos: Sequence[int] = (),
+) -> DocumentMatcher:
+    """What finds the guesses of one row.
+
+    Args:
+        texts: its references.
+        tokenizer: of the target; None if it is not known, which needs references that are ids.
+        vocabulary: what may be guessed.
+        options: how the answer is found in the references.
+        prompt: the tokens in front of the answer, with `BREAK` for those that must not be guessed.
+        eos: ids that end the answer.
+    """
+    codec = None if tokenizer is None else TextCodec(tokenizer)
+    regions = []
+    for text in texts:
+        forms = forms_of(text) if isinstance(text, str) and options.variants else [text]
+        if codec is not None and options.by_text:
+            regions.append(Region(_as_texts(forms, codec, vocabulary)))
+        else:
+            regions.append(Region(_as_tokens(forms, tokenizer, vocabulary, options.window)))
+    return DocumentMatcher(
+        regions=Regions(regions, eos),
+        sources=[Reference(TokenIndex(options.window, prompt))],
+        recovery=options.recovery,
+        heads=options.heads,
+        window=options.window,
+        context=prompt,
+        longest_window=options.longest_window,
+        decoder=None if codec is None else codec.decoder(),
+    )
 
 
-def separators_of(codec: TextCodec) -> dict[str, list[int]]:
-    """The token ids of what may stand between two regions."""
-    return {separator: codec.continuation("a", separator) for separator in SEPARATORS}
+def _as_texts(forms: Sequence[Text], codec: TextCodec, vocabulary: Vocabulary) -> list[Source]:
+    return [TextReference(Document.of(form, codec, vocabulary), codec) for form in forms]
+
+
+def _as_tokens(
+    forms: Sequence[Text], tokenizer: Any, vocabulary: Vocabulary, window: int
+) -> list[Source]:
+    sources: list[Source] = []
+    for form in forms:
+        tokens = vocabulary.guessable(ids_of(form, tokenizer))
+        sources.append(Reference(TokenIndex(window, tokens), cursor=0, is_whole=True))
+    return sources

@@ -22,6 +22,12 @@ from draftlens.draft.trail import Trail
 MOST_RECOVERIES = 3
 """Most places at which a reference is taken to go on behind a wrong guess."""
 
+FIRST_RECOVERIES = 2
+"""Of these, how many come before matches of short windows."""
+
+LONGEST_BETWEEN = 24
+"""Most tokens between two references."""
+
 ON_TRACK = 4
 """Tokens of a match that a place is worth which the answer has not left."""
 
@@ -59,20 +65,27 @@ class DocumentMatcher(Matcher):
         self.recovery = recovery
         self.heads = heads
         self.trail = Trail()
-        self._loose = ""
+        self._between = 0  # tokens of the answer that the trail does not explain
+        self._said = ""  # their text, in front of the candidates
 
     def candidates(self, most: int, length: int) -> list[Candidate]:
-        """See `Matcher.candidates`. Matches of a whole window come first, then places that the
-        trail leads to and the heads of references, then matches of shorter windows, which are
-        mostly accidents."""
-        self._loose = self.tail.loose
+        """See `Matcher.candidates`.
+
+        The place comes first at which the answer stands as long as it has not left its reference.
+        Then come matches of a whole window, places that the trail leads to, the heads of
+        references, and matches of shorter windows, which are mostly accidents.
+        """
+        self._said = self.tail.text(self._between) if self._between else ""
         found = list(self._found(length))
         needed = min(self.window, len(self.answer.tokens))
+        recovered = list(self._recovered(length))
         ordered = [
+            *(candidate for candidate in recovered if candidate.agreement == ON_TRACK),
             *(candidate for candidate in found if candidate.agreement >= needed),
-            *self._recovered(length),
+            *recovered[:FIRST_RECOVERIES],
             *self._heads(length),
             *(candidate for candidate in found if candidate.agreement < needed),
+            *recovered,
         ]
         self._candidates = list(self._over_the_end(distinct(ordered, most), length))
         return list(self._candidates)
@@ -91,12 +104,12 @@ class DocumentMatcher(Matcher):
 
     def _heads(self, length: int) -> Iterator[Candidate]:
         """What follows where the answer stands between two references."""
-        if not self.heads or not self.regions.regions:
+        if not self.heads or not self.regions.regions or self._between > LONGEST_BETWEEN:
             return
-        if self.trail.is_at_the_end:
-            yield from self.regions.next(self._loose, length, self.tail)
-        elif not self.regions.is_begun:
-            yield from self.regions.first(self._loose, length, self.tail)
+        if not self.regions.is_begun:
+            yield from self.regions.first(self.tail, self._between, length)
+        elif self.trail.is_at_the_end:
+            yield from self.regions.next(self.tail, self._between, length)
 
     def _over_the_end(self, candidates: Sequence[Candidate], length: int) -> Iterator[Candidate]:
         """The candidates; if the first one ends where its reference ends, it goes on with what may
@@ -105,7 +118,7 @@ class DocumentMatcher(Matcher):
             left = length - len(candidate.tokens)
             is_open = candidate.is_rest and left > 0 and bool(self.regions.regions)
             if rank == 0 and is_open and self.heads:
-                for head in self.regions.next("", left, self.tail, candidate.reference):
+                for head in self.regions.next(self.tail, 0, left, candidate.reference):
                     yield replace(candidate, tokens=candidate.tokens + head.tokens, head=head)
             yield candidate
 
@@ -113,10 +126,10 @@ class DocumentMatcher(Matcher):
         candidate, accepted = longest_right(self._candidates, tokens)
         if candidate is not None and self._is_sure(candidate, accepted):
             landing = candidate.landing(pieces, accepted)
-            if landing is not None:
-                self._land(landing)
+            if landing is not None and self._land(landing):
                 tokens = tokens[accepted:]
                 pieces = pieces[accepted:]
+        self._between += len(tokens)
         self.trail.go_on(tokens, joined(pieces))
         if self.trail.source is not None:
             self.trail.source.cursor = self.trail.place
@@ -126,10 +139,14 @@ class DocumentMatcher(Matcher):
         known = 0 if candidate.kind == Kind.MATCH else self.window
         return known + candidate.agreement + accepted > self.window
 
-    def _land(self, landing: Landing) -> None:
+    def _land(self, landing: Landing) -> bool:
+        """Let the answer stand at a place of a reference; false if it is no region."""
         landing.source.cursor = landing.place
+        was_begun = self.regions.is_begun
         if not self.regions.follow(landing.source, landing.place - landing.start):
-            return
+            return False
+        if was_begun and landing.start == 0:
+            self.regions.learn(self._said + landing.between)
         self.trail.land(landing.source, landing.place)
-        if landing.between is not None:
-            self.regions.prefer(self._loose + landing.between)
+        self._between = 0
+        return True

@@ -139,8 +139,18 @@ class Source(Protocol):
         """At most `length` tokens that follow a place, up to one that must not be guessed."""
         ...
 
+    def head(self, separator: str, length: int, tail: Tail) -> Guess:
+        """At most `length` tokens of a separator and the beginning of the text behind it; none if
+        the separator has no tokens of its own here."""
+        ...
+
     def advanced(self, place: int, tokens: Sequence[int], text: str) -> int:
         """The place behind tokens of an answer, and their text, that followed a place."""
+        ...
+
+    def beginning(self, tail: Tail, said: int) -> int:
+        """The place behind the longest beginning of this text with which the last `said` tokens
+        end; 0 for none."""
         ...
 
     @property
@@ -199,9 +209,21 @@ class Reference:
         is_rest = self.is_whole and place + len(tokens) == len(self.index.tokens)
         return Guess(tuple(tokens), is_rest)
 
+    def head(self, separator: str, length: int, tail: Tail) -> Guess:
+        """See `Source.head`. Token ids have no separator but none."""
+        return Guess(()) if separator else self.guess(0, length, tail)
+
     def advanced(self, place: int, tokens: Sequence[int], text: str) -> int:
         """See `Source.advanced`."""
         return place + len(tokens)
+
+    def beginning(self, tail: Tail, said: int) -> int:
+        """See `Source.beginning`."""
+        tokens = tail.tokens[-said:] if said else []
+        for length in range(min(len(tokens), len(self.index.tokens)), 0, -1):
+            if self.index.tokens[:length] == tokens[-length:]:
+                return length
+        return 0
 
     @property
     def symbols(self) -> Sequence[Hashable]:
@@ -242,9 +264,9 @@ class Candidate:
         agreement: how many tokens in front of it are the last ones of the answer, as far as they
             were compared.
         reference: the text that it comes from.
-        end: where it begins there.
+        end: where it begins there. Below 0 if the head of a text begins with what stands between
+            two texts.
         kind: why it is proposed.
-        skipped: how many of its first tokens stand between the texts and in none of them.
         is_rest: whether its text ends with it.
         head: what follows behind the end of the text; its tokens are the last ones of `tokens`.
     """
@@ -254,7 +276,6 @@ class Candidate:
     reference: Source = field(repr=False)
     end: int
     kind: Kind = Kind.MATCH
-    skipped: int = 0
     is_rest: bool = False
     head: Candidate | None = None
 
@@ -281,13 +302,11 @@ class Candidate:
             if landing is not None:
                 return landing
             accepted = min(accepted, border)
-        if accepted <= self.skipped:
+        text = joined(pieces[: max(accepted, 0)])
+        place = self.reference.advanced(self.end, self.tokens[: max(accepted, 0)], text)
+        if accepted <= 0 or place <= 0:
             return None
-        tokens = self.tokens[self.skipped : accepted]
-        text = joined(pieces[self.skipped : accepted])
-        place = self.reference.advanced(self.end, tokens, text)
-        between = joined(pieces[: self.skipped]) if self.kind == Kind.HEAD else None
-        return Landing(self.reference, self.end, place, between)
+        return Landing(self.reference, max(self.end, 0), place, text[: max(-self.end, 0)])
 
 
 @dataclass(frozen=True)
@@ -298,14 +317,13 @@ class Landing:
         source: the reference.
         start: the place where these tokens begin in it.
         place: the place behind them.
-        between: what the answer has said between the references; None if the tokens are not the
-            head of one.
+        between: which of these tokens' text stands in front of the reference.
     """
 
     source: Source
     start: int
     place: int
-    between: str | None = None
+    between: str = ""
 
 
 class Matcher:

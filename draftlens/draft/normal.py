@@ -11,11 +11,16 @@ import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
 
+WALL = "\N{OBJECT REPLACEMENT CHARACTER}"
+"""Stands in a text for what must not be guessed. It counts as a letter: no window goes over it."""
+
 
 @lru_cache(maxsize=1 << 16)
 def normal_character(character: str) -> str:
     """The letters and digits of a character: `fi` of a ligature, `e` of an accented one, nothing of
     a space, a soft hyphen, a control character or an accent by itself."""
+    if character == WALL:
+        return WALL
     decomposed = unicodedata.normalize("NFKD", character)
     return "".join(part for part in decomposed if part.isalnum())
 

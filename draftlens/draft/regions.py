@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from draftlens.draft.match_rates import Kind
 from draftlens.draft.matching import Candidate, Source
+from draftlens.draft.normal import normalized
 from draftlens.draft.tail import Tail
 
 USED = 0.3
@@ -45,19 +46,16 @@ class Regions:
 
     Args:
         regions: in reading order.
-        separators: the token ids of what may stand between two regions, by its text.
         eos: ids that end the answer.
     """
 
     def __init__(
         self,
         regions: Sequence[Region],
-        separators: Mapping[str, Sequence[int]] | None = None,
         eos: Sequence[int] = (),
     ) -> None:
         self.regions = list(regions)
-        self._ids = {"": (), **(separators or {})}
-        self._separators = list(separators or {"": ()})
+        self._separators = list(SEPARATORS)
         self._eos = eos
         self._latest = -1
         self._form = 0
@@ -88,48 +86,87 @@ class Regions:
         self._latest = number
         return True
 
-    def prefer(self, separator: str) -> None:
-        """The answer has put this between two regions."""
+    def learn(self, separator: str) -> None:
+        """The answer has put this between two regions; it is tried first next time, unless it is a
+        text by itself."""
+        if normalized(separator):
+            return
         if separator in self._separators:
             self._separators.remove(separator)
-            self._separators.insert(0, separator)
+        self._separators.insert(0, separator)
 
-    def first(self, loose: str, length: int, tail: Tail) -> Iterator[Candidate]:
+    def first(self, tail: Tail, said: int, length: int) -> Iterator[Candidate]:
         """What an answer may begin with.
 
         Args:
-            loose: what it has said, such as the mark of a title.
-            length: tokens of each candidate.
             tail: of the answer.
+            said: its tokens so far, such as the mark of a title.
+            length: tokens of each candidate.
         """
-        separators = [""] if _ends_in_space(loose) else [" ", ""]
-        yield from self._heads(separators, length, tail, self.regions)
+        yield from self._begun(self.regions, tail, said, length)
+        loose = tail.loose
+        separators = [""] if not loose or loose[-1].isspace() else [" ", ""]
+        yield from self._heads(self.regions, separators, tail, length)
 
     def next(
-        self, loose: str, length: int, tail: Tail, behind: Source | None = None
+        self, tail: Tail, said: int, length: int, behind: Source | None = None
     ) -> Iterator[Candidate]:
         """What an answer may say behind a region.
 
         Args:
-            loose: what it has said behind the last letter of the region.
-            length: tokens of each candidate.
             tail: of the answer.
-            behind: a form of the region; None for the region that the answer followed last.
+            said: its tokens behind the region.
+            length: tokens of each candidate.
+            behind: a form of the region, at the end of which the answer is expected; None for the
+                region that it followed last, and at whose end it is.
         """
-        rests = [rest.removeprefix(loose) for rest in self._separators if rest.startswith(loose)]
-        separators = rests[:MOST_SEPARATORS] or [""]
-        yield from self._heads(separators, length, tail, self._unused(behind))
+        unused = self._unused(behind)
+        yield from self._begun(unused, tail, said, length)
+        yield from self._heads(unused, self._left(tail, said), tail, length)
         for token in self._eos:
             yield self._end(token)
 
-    def _heads(
-        self, separators: Sequence[str], length: int, tail: Tail, regions: Sequence[Region]
+    def _left(self, tail: Tail, said: int) -> list[str]:
+        """What may still come in front of the next region."""
+        text = tail.text(said) if said else ""
+        for begun in (text, space_of(text)):
+            rests = [known for known in self._separators if known.startswith(begun)]
+            if rests:
+                return [known.removeprefix(begun) for known in rests[:MOST_SEPARATORS]]
+        return [""]
+
+    def _begun(
+        self, regions: Sequence[Region], tail: Tail, said: int, length: int
     ) -> Iterator[Candidate]:
-        """The beginnings of some regions; the further separators only for the first one."""
+        """What regions go on with of which the answer has said the beginning."""
+        for region in regions:
+            source = self._preferred(region)
+            place = source.beginning(tail, said)
+            if place:
+                guess = source.guess(place, length, tail)
+                if guess.tokens:
+                    yield Candidate(
+                        guess.tokens, said, source, place, Kind.HEAD, is_rest=guess.is_rest
+                    )
+
+    def _heads(
+        self, regions: Sequence[Region], separators: Sequence[str], tail: Tail, length: int
+    ) -> Iterator[Candidate]:
+        """The beginnings of the first regions; further separators only for the very first one."""
         for region in regions[:MOST_HEADS]:
+            source = self._preferred(region)
             for separator in separators:
-                yield from self._heads_of(region, length, tail, separator)
+                guess = source.head(separator, length, tail)
+                if guess.tokens:
+                    start = -len(separator)
+                    yield Candidate(
+                        guess.tokens, 0, source, start, Kind.HEAD, is_rest=guess.is_rest
+                    )
             separators = separators[:1]
+
+    def _preferred(self, region: Region) -> Source:
+        """The region in the form that the answer followed last."""
+        return region.sources[min(self._form, len(region.sources) - 1)]
 
     def _unused(self, behind: Source | None) -> list[Region]:
         """The regions that the answer has not said, those behind a region first."""
@@ -145,21 +182,12 @@ class Regions:
                 return number
         return -1
 
-    def _heads_of(
-        self, region: Region, length: int, tail: Tail, separator: str
-    ) -> Iterator[Candidate]:
-        between = self._ids.get(separator, ())
-        source = region.sources[min(self._form, len(region.sources) - 1)]
-        guess = source.guess(0, length, tail)
-        if guess.tokens:
-            tokens = (*between, *guess.tokens)[:length]
-            yield Candidate(tokens, 0, source, 0, Kind.HEAD, len(between))
-
     def _end(self, token: int) -> Candidate:
         """The end of the answer; it lies behind the last region."""
         source = self.regions[-1].sources[0]
-        return Candidate((token,), 0, source, len(source.symbols), Kind.HEAD, skipped=1)
+        return Candidate((token,), 0, source, len(source.symbols), Kind.HEAD)
 
 
-def _ends_in_space(text: str) -> bool:
-    return not text or text[-1].isspace()
+def space_of(text: str) -> str:
+    """The white space at the end of a text."""
+    return text[len(text.rstrip()) :]

@@ -90,8 +90,7 @@ class Asker:
     def _method(self, tolerance: float) -> dict[str, Any]:
         name = self.settings.method
         if name == "hsd":
-            # The format writes the variants of lines; it knows which of them the target writes.
-            return {"method": name, "tolerance": tolerance, "variants": False}
+            return {"method": name, "tolerance": tolerance}
         return {"method": name}
 
     def process(self, pictures: Sequence[Image.Image], prompts: Sequence[str]) -> Inputs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from PIL import Image
@@ -16,9 +16,13 @@ from draftlens.documents.geometry import NOWHERE, Box
 from draftlens.documents.open import PageNumbers, open_document
 from draftlens.documents.page import Document, Page
 from draftlens.documents.pipeline import LayoutPipeline
+from draftlens.documents.targets import TargetProfile
 from draftlens.documents.values import Region, in_order
 from draftlens.media import Limits
 from draftlens.media.limits import refusal
+
+MOST_SHRUNK = 3.0
+"""A page is reported whose picture has to be this many times smaller than the target is used to."""
 
 MOST_PROBES = 1000
 """Missing pages of a file that are tried one by one."""
@@ -62,9 +66,14 @@ class DraftedPage:
         grey = self.picture.convert("L").getextrema()
         return grey[0] == grey[1]
 
-    def drafts(self, form: DraftFormat) -> list[str]:
-        """The pipeline's drafts of the page in the format of the target."""
-        return page_drafts(form, self.regions, self.canvas)
+    def drafts(self, form: DraftFormat, answers: Mapping[int, str]) -> list[str]:
+        """The drafts of the page in the format of the target.
+
+        Args:
+            form: the format.
+            answers: what the target has said about crops of regions, by their places.
+        """
+        return page_drafts(form, self.regions, self.canvas, answers)
 
 
 def drafted_pages(
@@ -155,12 +164,12 @@ class PageDrafter:
 
     Args:
         pipeline: reads them cheaply; None for no drafts.
-        dpi_of: of a page, pixels an inch of the picture that the target sees.
+        profile: of the target; it bounds the picture that the target sees.
     """
 
-    def __init__(self, pipeline: LayoutPipeline | None, dpi_of: Callable[[Box], float]) -> None:
+    def __init__(self, pipeline: LayoutPipeline | None, profile: TargetProfile) -> None:
         self.pipeline = pipeline
-        self.dpi_of = dpi_of
+        self.profile = profile
 
     def __call__(self, page: Page) -> DraftedPage:
         """Render a page and read it.
@@ -171,9 +180,9 @@ class PageDrafter:
         seconds: dict[str, float] = defaultdict(float)
         lane = Lane(seconds)
         with lane.phase("render"):
-            picture = page.picture(self.dpi_of(page.box))
+            picture = page.picture(self.profile.dpi_of(page.box))
         regions: Sequence[Region] = ()
-        note = None
+        note = self._smallness(page)
         if self.pipeline is not None:
             try:
                 regions = in_order(self.pipeline.read(page, lane.phase))
@@ -187,4 +196,15 @@ class PageDrafter:
             regions=tuple(regions),
             seconds=dict(seconds),
             note=note,
+        )
+
+    def _smallness(self, page: Page) -> str | None:
+        """A sentence about a page that is far too large to be shown in the usual size."""
+        dpi = self.profile.dpi_of(page.box)
+        if dpi * MOST_SHRUNK >= self.profile.dpi:
+            return None
+        size = f"{page.box.width:g} x {page.box.height:g} points"
+        return (
+            f"{page.source}, page {page.number} has {size}: the target sees it at {dpi:.3g} "
+            f"pixels an inch instead of {self.profile.dpi:g}"
         )

@@ -11,7 +11,6 @@ from draftlens.core.errors import DraftlensError
 from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.text import TextDecoder
-from draftlens.documents.formats.base import region_drafts
 from draftlens.measure.stock import first_divergence, run_stock
 from draftlens.parsing.asking import Asker, Ending
 from draftlens.parsing.chooser import BOTH, PAGE, StageChooser
@@ -40,6 +39,10 @@ class _Turn:
     stages: str
     answers: RegionAnswers | None
     clock: Clock
+
+    def texts(self, index: int) -> dict[int, str]:
+        """The target's answers for regions of a page, by their places."""
+        return {} if self.answers is None else self.answers.of_page(index)
 
 
 class PageParser:
@@ -96,7 +99,9 @@ class PageParser:
         crops = crops_of(pages, self.asker)
         if not crops:
             return None
-        return read_regions(crops, self.asker, self._ending(0.0))
+        # Half of a page's time, so that there is some left for the page.
+        half = (self.settings.page_timeout or 0.0) / 2
+        return read_regions(crops, self.asker, self._ending(half))
 
     def _ending(self, spent: float) -> Ending:
         """Where answers end, given the seconds that the page has taken so far."""
@@ -113,7 +118,8 @@ class PageParser:
         with turn.clock.phase("frames"):
             pictures = [page.picture for page in turn.pages if page.picture is not None]
             inputs = self.asker.process(pictures, prompts)
-        drafts = [self._drafts(turn, index) for index in range(len(turn.pages))]
+        form = self.asker.form
+        drafts = [page.drafts(form, turn.texts(index)) for index, page in enumerate(turn.pages)]
         ending = self._ending(time.perf_counter() - turn.clock.start)
         method = self.asker.page_method
         result = self.asker.answer(inputs, drafts, method, ending, turn.clock).run()
@@ -123,25 +129,6 @@ class PageParser:
             self._page(turn, index, result, ending, verifications[index])
             for index in range(len(turn.pages))
         ]
-
-    def _drafts(self, turn: _Turn, index: int) -> list[str]:
-        """What a page may say: whole pages first, then their parts in the order of reading."""
-        page = turn.pages[index]
-        form = self.asker.form
-        whole: list[str] = []
-        parts: list[str] = []
-        if turn.answers is not None:
-            answered = []
-            for place, region in enumerate(page.regions):
-                text = turn.answers.texts.get((index, place))
-                if text:
-                    answered.append((region, text))
-            whole.append(form.page(answered, page.canvas))
-            parts = [text for _, text in answered]
-        whole += page.drafts(form)
-        if turn.answers is None:
-            parts = [draft for r in page.regions for draft in region_drafts(form, r)[:1]]
-        return [text for text in dict.fromkeys([*whole, *parts]) if text]
 
     def _learn(self, turn: _Turn, result: Result, seconds: float) -> None:
         stats = result.stats
@@ -205,11 +192,8 @@ class PageParser:
             names = (*names, f"guesses accepted with tolerance {tolerance:g}")
         parsed = []
         for index, page in enumerate(turn.pages):
-            answered = []
-            for place, region in enumerate(page.regions):
-                text = turn.answers.texts.get((index, place))
-                if text:
-                    answered.append((region, text))
+            texts = turn.texts(index)
+            answered = [(r, texts[place]) for place, r in enumerate(page.regions) if place in texts]
             markdown = self.asker.form.page(answered, page.canvas)
             parsed.append(
                 ParsedPage(
@@ -266,9 +250,9 @@ def _regions(
     turn: _Turn, index: int, spans: Sequence[tuple[int, int] | None]
 ) -> tuple[ParsedRegion, ...]:
     page = turn.pages[index]
-    texts = {} if turn.answers is None else turn.answers.texts
+    texts = turn.texts(index)
     return tuple(
-        ParsedRegion(region, span, texts.get((index, place)))
+        ParsedRegion(region, span, texts.get(place))
         for place, (region, span) in enumerate(zip(page.regions, spans, strict=True))
     )
 

@@ -36,6 +36,10 @@ class RegionAnswers:
     stats: Stats
     num_crops: int
 
+    def of_page(self, index: int) -> dict[int, str]:
+        """Answers for the regions of one page, by their places."""
+        return {place: text for (page, place), text in self.texts.items() if page == index}
+
 
 def crops_of(pages: Sequence[DraftedPage], asker: Asker) -> list[Crop]:
     """The crops of pages: regions for which there is a draft."""

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from draftlens.api import Engine, load
+from draftlens.api import CALIBRATION_SECONDS, Engine, load
 from draftlens.core.errors import ConfigError
 from draftlens.documents.open import find_files
 from draftlens.documents.pipeline import LayoutPipeline, StandardPipeline, parse_readers
@@ -74,6 +74,15 @@ class DocumentParser:
             return None
         return StandardPipeline(drafter, self.settings.layout)
 
+    def calibrate(self, seconds: float = CALIBRATION_SECONDS) -> None:
+        """Measure what forwards of the target cost, unless it is known from this machine: how many
+        guesses are checked at once follows from it. Without it, it is learned from the pages.
+
+        Args:
+            seconds: after which the measurement ends with what it has.
+        """
+        Engine(self.engine.target, None, self.asker.page_method).calibrate(seconds)
+
     def parse(
         self,
         inputs: str | Path | Iterable[str | Path],
@@ -94,7 +103,7 @@ class DocumentParser:
         """
         given = [inputs] if isinstance(inputs, str | Path) else list(inputs)
         files = [str(path) for path in find_files(given)]
-        drafter = PageDrafter(self.pipeline, self.asker.profile.dpi_of)
+        drafter = PageDrafter(self.pipeline, self.asker.profile)
         settings = self.settings
         pages = drafted_pages(
             files, drafter, settings.page_numbers, settings.password, self.limits, wanted
@@ -172,4 +181,7 @@ regions, not 'backwards'
         raise ConfigError("give parse a target or an engine, not both")
     if engine is None:
         engine = load(target or reader_path(), method="plain", device=device, dtype=dtype)
+        parser = DocumentParser(engine, chosen, pipeline, profile, limits)
+        parser.calibrate()
+        return parser.parse(inputs)
     return DocumentParser(engine, chosen, pipeline, profile, limits).parse(inputs)

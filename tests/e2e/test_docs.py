@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import families
+import pdfs
 import pytest
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from draftlens.core.proposal import DraftTree
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import from_paths
 from draftlens.decode import Session
+from draftlens.documents import StandardPipeline, open_document
 from draftlens.draft import DraftModelReader, ModelDrafter
 from draftlens.draft.views import VIEWS
 from draftlens.draft.weights import WEIGHTS
@@ -131,6 +133,29 @@ def test_the_example_of_lookup(
     monkeypatch.chdir(ROOT)
     exec(blocks("docs/lookup.md")[0], {})
     assert float(capsys.readouterr().out) >= 1
+
+
+def test_the_readers_and_pipelines_of_parse(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pdfs.write(tmp_path / "paper.pdf", [pdfs.columns])
+    (tmp_path / "letters").mkdir()
+    pdfs.write(tmp_path / "letters" / "first.pdf", [pdfs.columns])
+    first, reader, pipeline, use = blocks("docs/parse.md")
+    exec(first, {})
+    assert capsys.readouterr().out.endswith("True\n")
+    names: dict[str, Any] = {"draftlens": draftlens}
+    exec(reader + pipeline, names)
+    document = open_document(tmp_path / "paper.pdf")
+    (region,) = StandardPipeline([names["CapitalReader"]()], "blocks").read(document.page(1))
+    document.close()
+    assert region.texts[0].text == "PAGE"
+    use = use.replace("Letterhead()", "Letterhead(), prompt='Hello', max_new_tokens=5")
+    exec(use, names)
+    (page,) = names["pages"]
+    assert page.error is None
+    assert page.regions[0].region.texts[0].source == "letterhead"
 
 
 def test_joining_in_structure(engine: draftlens.Engine) -> None:

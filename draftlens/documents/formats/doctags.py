@@ -34,6 +34,8 @@ _GRID = 500
 class DocTags:
     """One element for each region, with its place."""
 
+    separate = False
+
     def region(self, region: Region, text: RegionText) -> list[str]:
         """See `DraftFormat.region`."""
         if text.markup:

@@ -35,6 +35,8 @@ class LayoutJson:
     """One line of JSON for a page; texts are Markdown with tables as HTML, escaped. A crop is
     answered in that Markdown itself."""
 
+    separate = False
+
     def region(self, region: Region, text: RegionText) -> list[str]:
         """See `DraftFormat.region`."""
         if region.kind == _WITHOUT_TEXT:

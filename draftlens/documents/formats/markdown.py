@@ -25,6 +25,8 @@ class Markdown:
 
     leave_out: bool = True
 
+    separate = True
+
     def region(self, region: Region, text: RegionText) -> list[str]:
         """See `DraftFormat.region`."""
         if self.leave_out and region.kind in UNPRINTED:

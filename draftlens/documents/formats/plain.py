@@ -20,6 +20,8 @@ class PlainText:
 
     between: str = "\n"
 
+    separate = True
+
     def region(self, region: Region, text: RegionText) -> list[str]:
         """See `DraftFormat.region`."""
         if text.markup:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import Any, Protocol
+
+from PIL import Image
 
 from draftlens.core.options import make
 from draftlens.core.registry import Registry
+from draftlens.documents.geometry import POINTS_PER_INCH
 from draftlens.documents.page import Page
 from draftlens.documents.values import Reading
 
@@ -22,6 +26,25 @@ READERS = Registry(
 READING_DPI = 150.0
 """Pixels an inch that layout and optical character recognition need; at 72 a page of two columns is
 one figure to them."""
+
+
+MOST_PIXELS = 30_000_000
+"""Pixels of the picture that layout and character recognition look at: larger pages are shown to
+them with fewer pixels an inch."""
+
+
+def reading_picture(page: Page, dpi: float) -> Image.Image:
+    """The picture of a page for layout and optical character recognition, an RGB image.
+
+    Args:
+        page: any.
+        dpi: wanted pixels an inch, where the page is not too large for that.
+
+    Raises:
+        MediaError: the page cannot be rendered.
+    """
+    inches = page.box.area / POINTS_PER_INCH**2
+    return page.picture(min(dpi, sqrt(MOST_PIXELS / inches)))
 
 
 class Reader(Protocol):

@@ -15,7 +15,7 @@ from draftlens.documents.geometry import Box
 from draftlens.documents.libraries import absent, without_reports
 from draftlens.documents.order import reading_order
 from draftlens.documents.page import Page
-from draftlens.documents.readers.base import READING_DPI
+from draftlens.documents.readers.base import READING_DPI, reading_picture
 from draftlens.documents.values import Piece, Reading
 
 SOURCE = "rapidocr"
@@ -54,7 +54,7 @@ class RapidOcrReader:
         needed = self.missing()
         if needed:
             raise ConfigError(f"reader 'rapidocr' needs {needed}")
-        picture = page.picture(self.dpi)
+        picture = reading_picture(page, self.dpi)
         # It reads files and addresses, too: it is handed nothing but arrays.
         blue_first = np.ascontiguousarray(np.asarray(picture)[:, :, ::-1])
         found = self._engine(blue_first)

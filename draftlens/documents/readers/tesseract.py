@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from draftlens.core.errors import ConfigError, MediaError
 from draftlens.documents.geometry import POINTS_PER_INCH, Box
 from draftlens.documents.page import Page
-from draftlens.documents.readers.base import READING_DPI
+from draftlens.documents.readers.base import READING_DPI, reading_picture
 from draftlens.documents.values import Piece, Reading
 
 SOURCE = "tesseract"
@@ -57,7 +57,7 @@ class TesseractReader:
         needed = self.missing()
         if needed:
             raise ConfigError(f"reader 'tesseract' needs {needed}")
-        picture = page.picture(self.dpi)
+        picture = reading_picture(page, self.dpi)
         pixels = io.BytesIO()
         picture.save(pixels, "PPM")
         dpi = picture.width * POINTS_PER_INCH / page.box.width

@@ -66,9 +66,18 @@ TABLE = region("table", "Name Sacks", "Mill & Co 12", rows=(("Name", "Sacks"), (
     ],
 )
 def test_drafts_of_regions(form: str, given: Region, expected: list[str]) -> None:
-    drafts = region_drafts(make_format(form), given)
+    drafts = make_format(form).region(given, given.texts[0])
     assert drafts[: len(expected)] == expected
     assert bool(drafts) == bool(expected)
+
+
+def test_paragraphs_keep_their_lines_for_the_method_that_joins_them() -> None:
+    form = make_format("markdown")
+    assert region_drafts(form, region("text", "ﬁne", f"sev{BROKEN_WORD}", "eral")) == [
+        "fine\nsev-\neral"
+    ]
+    assert region_drafts(form, region("title", "On", "mills")) == ["# On mills"]
+    assert region_drafts(form, region("header", "7")) == []
 
 
 def test_json_is_escaped_and_places_are_pixels() -> None:
@@ -87,12 +96,23 @@ def test_doctags_name_places_on_their_grid() -> None:
     assert draft == f"<doctag><text>{place}Hello</text>\n</doctag>"
 
 
-def test_drafts_of_a_page_are_one_for_each_reader_and_way_of_writing() -> None:
-    first = Region(BOX, "text", 0, (RegionText("a", ("x-", "y")), RegionText("b", ("x z",))))
-    second = Region(BOX, "text", 1, (RegionText("a", ("end",)),))
-    drafts = page_drafts(make_format("markdown"), [first, second], CANVAS)
-    assert drafts == ["xy\n\nend", "x-y\n\nend", "x-\ny\n\nend", "x z\n\nend"]
-    assert page_drafts(make_format("markdown"), [], CANVAS) == []
+FIRST = Region(BOX, "text", 0, (RegionText("a", ("x-", "y")), RegionText("b", ("x z",))))
+SECOND = Region(BOX, "text", 1, (RegionText("a", ("end",)),))
+
+
+def test_regions_are_drafts_by_themselves_where_only_space_is_between_them() -> None:
+    form = make_format("markdown")
+    assert page_drafts(form, [FIRST, SECOND], CANVAS) == ["x-\ny", "x z", "end"]
+    answers = {0: "xy", 1: "end"}
+    assert page_drafts(form, [FIRST, SECOND], CANVAS, answers) == ["xy", "end", "x-\ny", "x z"]
+    assert page_drafts(form, [], CANVAS) == []
+
+
+def test_other_drafts_are_whole_pages_of_each_reader() -> None:
+    form = make_format("layout-json")
+    drafts = page_drafts(form, [FIRST, SECOND], CANVAS, {0: "XY"})
+    texts = [[entry["text"] for entry in json.loads(draft)] for draft in drafts]
+    assert texts == [["XY"], ["xy", "end"], ["x-y", "end"], ["x z", "end"]]
 
 
 def test_every_profile_is_whole() -> None:

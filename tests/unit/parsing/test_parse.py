@@ -146,7 +146,7 @@ def test_rows_that_leave_and_join_read_what_each_crop_reads_alone(
     """At most three rows at once, in several groups, against one plain answer for each crop."""
     settings = draftlens.ParseSettings(**OPTIONS, region_tolerance=1.0, stages="regions+page")
     asker = Asker(engine, profile_for(engine.target), settings)
-    drafter = PageDrafter(FixedPipeline(), asker.profile.dpi_of)
+    drafter = PageDrafter(FixedPipeline(), asker.profile)
     (page,) = drafted_pages([str(three)], drafter, PageNumbers.parse("1"))
     crops = crops_of([page], asker)
     groups = groups_of(crops, 3)
