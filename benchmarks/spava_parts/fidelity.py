@@ -54,17 +54,17 @@ def main() -> None:
     args = parse()
     configure(args.threads)
     engine = load(device="cpu", method="plain", calibrate=False)
-    cells = []
-    for length in args.lengths:
-        for family in args.families:
-            cells += measure(engine, family, FRAMES[length], args)
+    cells: list[dict[str, Any]] = []
     report = {
         "environment": environment(args),
         "prompts": args.prompts,
         "prediction": PREDICTION,
         "cells": cells,
     }
-    save(args.out, report, page(report))
+    for length in args.lengths:
+        for family in args.families:
+            cells += measure(engine, family, FRAMES[length], args)
+            save(args.out, report, page(report))
     print(page(report))
 
 

@@ -47,6 +47,22 @@ def test_hosts_change_nothing(command: Any) -> None:
     assert set(psutil.Process().children()) == before
 
 
+def test_verify_compares_on_the_same_prefill(command: Any) -> None:
+    """Speculation changes nothing, and the prefill something: both are said."""
+    clip = str(CLIPS / "drift.mp4")
+    words = ["verify", clip, "--frames", "8", "--max-new-tokens", "40", "--device", "cpu"]
+    options = json.dumps({"name": "spava", "anchor": 0, "blocks": 8, "select": "none"})
+    status, out, err = command(*words, "--prefill", options, "--json")
+    assert status == 0, err
+    report = json.loads(out)
+    assert report["identical"]
+    assert report["reference"] == "plain decoding on the same prefill"
+    assert report["approximate"] == ["spava prefill: 8 blocks, anchor 0, nothing passed"]
+    moved = report["moved_from_stock"]
+    assert 0 < moved["same"] < moved["tokens"]
+    assert moved["first_divergence"]["margin"] > 0
+
+
 @pytest.mark.parametrize(
     ("more", "why"),
     [

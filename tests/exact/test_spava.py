@@ -72,6 +72,16 @@ def test_speculation_gives_the_tokens_of_plain_decoding(family: Family, method: 
     assert result.approximate == plain(family).approximate
 
 
+def test_the_same_key_in_the_callers_own_generate() -> None:
+    family = FAMILIES[2]
+    custom = draftlens.SpeculativeGenerate(None, prefill=BLOCKS)
+    given = inputs(family, family.richest)
+    ids = target(family).generate(**given, max_new_tokens=NEW, custom_generate=custom)
+    assert ids[:, given["input_ids"].shape[1] :].tolist() == plain(family).tokens
+    assert custom.last is not None
+    assert custom.last.approximate == plain(family).approximate
+
+
 @every_family
 def test_rows_do_not_touch_each_other(family: Family) -> None:
     """A row beside others is divided as by itself."""

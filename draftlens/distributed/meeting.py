@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from draftlens.core.errors import ConfigError
-from draftlens.distributed.join import is_launched, join
 from draftlens.distributed.launch import start
+from draftlens.distributed.torchrun import is_launched, join
 from draftlens.models.backbone import Backbone
 
 
