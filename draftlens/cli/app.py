@@ -7,7 +7,6 @@ of a wrong option are quick.
 from __future__ import annotations
 
 from importlib.resources import files
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -70,7 +69,7 @@ def demo(
     chat = read_media(as_json, limits, prompt, frames, video=path)
     note_strangers(target, [path])
     engine = load_engine(target, draft, decoding, loading, as_json, calibrate, reading, hosts)
-    run_demo(engine, engine.process([chat]), Path(path), prompt, max_new_tokens, as_json)
+    run_demo(engine, engine.process([chat]), path, prompt, max_new_tokens, as_json)
 
 
 @app.command()

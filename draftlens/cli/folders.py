@@ -29,6 +29,9 @@ SUFFIXES = {
 }
 """Endings of the files that are taken from folders. A file that is named is always taken."""
 
+FEW = 8
+"""Files that are looked at before the embedded pair answers about all."""
+
 LOG_SECONDS = 30.0
 """Time between two lines about the progress where there is no terminal."""
 
@@ -103,7 +106,8 @@ def run_folder(run: FolderRun, out: Path, resume: bool | None, load: Callable[[]
         engine = load()
         identity = _identity(engine, run)
         _check_same(out, written, identity)
-        note_strangers(engine.target.name, names)
+        # A few show whether the folder is strange; all would have to be opened, broken ones too.
+        note_strangers(engine.target.name, names[:FEW])
         _answer_all(engine, run, names, identity, out, progress)
     if not run.quiet:
         error_console.print(f"{out}: {progress.summary()}", markup=False, soft_wrap=True)

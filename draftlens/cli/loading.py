@@ -5,6 +5,7 @@ Media are read before models are loaded, so that a wrong path is reported at onc
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,10 +23,9 @@ from draftlens.core.errors import ConfigError
 from draftlens.distributed import check_hosts, meet
 from draftlens.media import Limits
 from draftlens.media.conversation import Conversation, ask, read
-from draftlens.models.load import Loaded
+from draftlens.models.load import Loaded, known_draft, load_pair
 from draftlens.models.loading import pair_options
-from draftlens.models.zoo import EMBEDDED
-from draftlens.opening import open_models
+from draftlens.models.zoo import AUTO, EMBEDDED
 from draftlens.strangers import note_strangers
 
 __all__ = [
@@ -37,6 +37,8 @@ __all__ = [
     "read_media",
     "read_source",
 ]
+
+_log = logging.getLogger("draftlens")
 
 NO_DRAFT = "none"
 """Value of `--draft` for no draft, even where the target's name is that of a pair."""
@@ -131,15 +133,22 @@ def load_models(
 ) -> tuple[Loaded, Loaded | None]:
     """Return a target and its draft, loaded while a spinner is shown.
 
-    The draft is None if its name is `none`, or if it is `auto` and none is known.
+    The draft is None if its name is `none`, or if it is `auto` and none is known, which a line
+    says.
 
     Raises:
         ConfigError, UnsupportedModelError, IncompatiblePairError: as `draftlens.load`.
     """
+    options = pair_options(loading)
+    name = _draft_name(draft)
     with _loading(target, quiet):
-        opened = open_models(target, _draft_name(draft), None, pair_options(loading))
-    settle_threads(opened.target.backbone.model)
-    return opened.target, opened.draft
+        if name == AUTO:
+            name = known_draft(target, options.target)
+            if name is None:
+                _log.warning("no draft is known for %r: the target alone is loaded", target)
+        target_model, draft_model = load_pair(target, name, options)
+    settle_threads(target_model.backbone.model)
+    return target_model, draft_model
 
 
 def _draft_name(draft: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
@@ -26,12 +27,15 @@ def train_draft(**options: Any) -> None:
     from draftlens.train import DraftTraining
     from draftlens.train import train_draft as train
     from draftlens.train.report import LossLines
+    from draftlens.train.termination import SaveAtTermination
 
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     quiet = options.pop("as_json")
     bars = error_console.is_terminal and not quiet
-    callbacks = []
+    callbacks: list[Any] = []
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        callbacks.append(SaveAtTermination())
     if not bars and not quiet:
         callbacks.append(LossLines(lambda line: error_console.print(line, markup=False)))
     try:

@@ -158,6 +158,25 @@ def test_the_readers_and_pipelines_of_parse(
     assert page.regions[0].region.texts[0].source == "letterhead"
 
 
+def test_the_examples_of_models_and_folders(
+    engine: draftlens.Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Loaded objects make an engine, and clips of a list are answered; the others need the Hub."""
+    assert engine.draft is not None
+    names: dict[str, Any] = {
+        "draftlens": draftlens,
+        "model": engine.target.backbone.model,
+        "processor": engine.target.processor,
+        "draft_model": engine.draft.backbone.model,
+        "paths": [str(CLIP), "nowhere.mp4"],
+    }
+    exec(blocks("docs/models.md")[1], names)
+    exec(blocks("docs/folders.md")[0], names)
+    printed = sorted(capsys.readouterr().out.splitlines())
+    assert printed[0].startswith(f"0 {CLIP} The video has")
+    assert printed[1].endswith("there is no such file")
+
+
 def test_joining_in_structure(engine: draftlens.Engine) -> None:
     """A row that joins later has the answer that it has by itself, and so has the first one."""
     (code,) = blocks("docs/structure.md")

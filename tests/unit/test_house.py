@@ -89,6 +89,7 @@ MODULES = (
     "core.timeline",
     "explain.gantt",
     "methods.base",
+    "models.loading",
     "prune.base",
 )
 
