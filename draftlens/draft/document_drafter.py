@@ -13,7 +13,8 @@ from draftlens.draft.document_matcher import DocumentMatcher
 from draftlens.draft.forms import forms_of
 from draftlens.draft.lookup import LookupDrafter
 from draftlens.draft.match_rates import GuessBudget
-from draftlens.draft.matching import Matcher, Reference, Source, TokenIndex, Vocabulary
+from draftlens.draft.matcher import Matcher
+from draftlens.draft.matching import Reference, Source, TokenIndex, Vocabulary
 from draftlens.draft.regions import Region, Regions
 from draftlens.draft.texts import TextCodec, ids_of
 

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from draftlens.draft.match_rates import Kind
-from draftlens.draft.matching import (
+from draftlens.draft.matcher import (
     LONGEST_WINDOW,
     Candidate,
     Landing,
     Matcher,
-    Source,
     distinct,
     longest_right,
 )
+from draftlens.draft.matching import Source
 from draftlens.draft.regions import Regions
 from draftlens.draft.texts import PieceDecoder, joined
 from draftlens.draft.trail import Trail
@@ -132,7 +132,7 @@ class DocumentMatcher(Matcher):
         self._between += len(tokens)
         self.trail.go_on(tokens, joined(pieces))
         if self.trail.source is not None:
-            self.trail.source.cursor = self.trail.place
+            self.trail.source.expect(self.trail.place)
 
     def _is_sure(self, candidate: Candidate, accepted: int) -> bool:
         """Whether a candidate was right for so long that it was no accident."""
@@ -141,7 +141,7 @@ class DocumentMatcher(Matcher):
 
     def _land(self, landing: Landing) -> bool:
         """Let the answer stand at a place of a reference; false if it is no region."""
-        landing.source.cursor = landing.place
+        landing.source.expect(landing.place)
         was_begun = self.regions.is_begun
         if not self.regions.follow(landing.source, landing.place - landing.start):
             return False

@@ -14,7 +14,8 @@ from draftlens.core.readings import NO_READINGS
 from draftlens.draft.base import TargetContext
 from draftlens.draft.cached_model import replace_by_last
 from draftlens.draft.match_rates import GuessBudget, MatchRates, Trust, likeliest
-from draftlens.draft.matching import Candidate, Matcher, Reference, Source, TokenIndex, Vocabulary
+from draftlens.draft.matcher import Candidate, Matcher
+from draftlens.draft.matching import Reference, Source, TokenIndex, Vocabulary
 from draftlens.draft.texts import all_ids
 from draftlens.ops.prefix_tree import NO_GUESSES, PrefixTree
 from draftlens.sequences import Batch, History
