@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from draftlens.draft.match_rates import Kind
 from draftlens.draft.matcher import (
@@ -76,17 +77,17 @@ class DocumentMatcher(Matcher):
         references, and matches of shorter windows, which are mostly accidents.
         """
         self._said = self.tail.text(self._between) if self._between else ""
-        found = list(self._found(length))
+        matches = self._matches()
         needed = min(self.window, len(self.answer.tokens))
         recovered = list(self._recovered(length))
-        ordered = [
-            *(candidate for candidate in recovered if candidate.agreement == ON_TRACK),
-            *(candidate for candidate in found if candidate.agreement >= needed),
-            *recovered[:FIRST_RECOVERIES],
-            *self._heads(length),
-            *(candidate for candidate in found if candidate.agreement < needed),
-            *recovered,
-        ]
+        ordered = chain(
+            (candidate for candidate in recovered if candidate.agreement == ON_TRACK),
+            self._guessed((match for match in matches if match[0] >= needed), length),
+            recovered[:FIRST_RECOVERIES],
+            self._heads(length),
+            self._guessed((match for match in matches if match[0] < needed), length),
+            recovered,
+        )
         self._candidates = list(self._over_the_end(distinct(ordered, most), length))
         return list(self._candidates)
 

@@ -140,7 +140,7 @@ class Matcher:
             most: candidates.
             length: tokens of each.
         """
-        self._candidates = distinct(self._found(length), most)
+        self._candidates = distinct(self._guessed(self._matches(), length), most)
         return list(self._candidates)
 
     def tree(self, most: int, length: int, max_nodes: int) -> tuple[PrefixTree, list[Candidate]]:
@@ -149,9 +149,11 @@ class Matcher:
         candidates = self.candidates(most, length)
         return merge([candidate.tokens for candidate in candidates], max_nodes), candidates
 
-    def _found(self, length: int) -> Iterator[Candidate]:
-        """Candidates, the preferred one first."""
-        for agreement, reference, place in self._matches():
+    def _guessed(
+        self, matches: Iterable[tuple[int, Source, int]], length: int
+    ) -> Iterator[Candidate]:
+        """What follows matches, as far as anything does."""
+        for agreement, reference, place in matches:
             guess = reference.guess(place, length, self.tail)
             if guess.tokens:
                 yield Candidate(guess.tokens, agreement, reference, place, is_rest=guess.is_rest)
