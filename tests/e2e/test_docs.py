@@ -177,6 +177,14 @@ def test_the_examples_of_models_and_folders(
     assert printed[1].endswith("there is no such file")
 
 
+def test_the_example_of_hsd(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    exec(blocks("docs/hsd.md")[0], {})
+    assert float(capsys.readouterr().out) >= 3
+
+
 def test_joining_in_structure(engine: draftlens.Engine) -> None:
     """A row that joins later has the answer that it has by itself, and so has the first one."""
     (code,) = blocks("docs/structure.md")
