@@ -1,15 +1,15 @@
-"""Image files as documents: scans and photographs, one page for each frame."""
+"""Image files as documents: scans and photographs, one page for each frame of a TIFF."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from PIL import Image
 
 from draftlens.documents.geometry import POINTS_PER_INCH, Box
 from draftlens.media import Limits, load_image
 from draftlens.media.files import check_file
+from draftlens.media.image import read_facts
 from draftlens.media.limits import refusal
 
 A4_HEIGHT = 842.0
@@ -18,9 +18,6 @@ A4_HEIGHT = 842.0
 _LEAST_DPI = 50.0
 _MOST_DPI = 2400.0
 """Resolutions that scanners have; others are taken for not stated, such as the 1 of many files."""
-
-_PAGED_FORMATS = ("TIFF",)
-"""Formats whose frames are pages; those of other formats are moments of an animation."""
 
 
 class PictureDocument:
@@ -31,46 +28,26 @@ class PictureDocument:
         limits: bounds on its size.
 
     Raises:
-        MediaError: the file cannot be read.
+        MediaError: its header cannot be read.
     """
 
     def __init__(self, path: str | Path, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
         self.source = check_file(path, self.limits)
-        self._first: Image.Image | None = load_image(self.source, limits=self.limits)
-        self.num_pages = self._count()
-
-    def _count(self) -> int:
-        with Image.open(self.source) as image:
-            if image.format not in _PAGED_FORMATS:
-                return 1
-            return int(getattr(image, "n_frames", 1))
+        facts = read_facts(self.source, self.limits)
+        self.num_pages = facts.num_pages
+        self._dpi = scanned_dpi(facts.dpi)
 
     def page(self, number: int) -> PicturePage:
         """See `Document.page`."""
-        name = f"{self.source}, page {number}"
         if not 1 <= number <= self.num_pages:
+            name = f"{self.source}, page {number}"
             raise refusal(name, f"the file has {self.num_pages} pages")
-        with Image.open(self.source) as image:
-            if number > 1:
-                self._seek(image, number, name)
-            dpi = stated_dpi(image.info.get("dpi"))
-            if number == 1 and self._first is not None:
-                picture = self._first
-            else:
-                picture = load_image(image, limits=self.limits)
-        self._first = None
-        return PicturePage(self.source, number, picture, dpi)
-
-    def _seek(self, image: Image.Image, number: int, name: str) -> None:
-        try:
-            image.seek(number - 1)
-        except (EOFError, OSError, ValueError, SyntaxError) as error:
-            raise refusal(name, f"this frame is missing or damaged ({error})") from error
+        picture = load_image(self.source, limits=self.limits, frame=number - 1)
+        return PicturePage(self.source, number, picture, self._dpi)
 
     def close(self) -> None:
-        """See `Document.close`."""
-        self._first = None
+        """See `Document.close`; no file is held open."""
 
 
 class PicturePage:
@@ -107,11 +84,8 @@ class PicturePage:
         """See `Page.text_layer`: a picture has none."""
 
 
-def stated_dpi(stated: Any) -> float | None:
-    """The horizontal resolution that an image states, in pixels an inch; None for none that a
-    scanner has."""
-    try:
-        dpi = float(stated[0])
-    except (TypeError, ValueError, IndexError, ZeroDivisionError):
+def scanned_dpi(dpi: float | None) -> float | None:
+    """A resolution if it is one that scanners have, else None."""
+    if dpi is None or not _LEAST_DPI <= dpi <= _MOST_DPI:
         return None
-    return dpi if _LEAST_DPI <= dpi <= _MOST_DPI else None
+    return dpi

@@ -7,6 +7,8 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,7 @@ _FORMATS = (
     "TIFF",
     "WEBP",
 )
+_PAGED_FORMATS = ("TIFF",)
 # `has_transparency_data` of Pillow 11 omits PA.
 _ALPHA_MODES = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
 # Pillow's limits and Python's warning filters are global, so one image is decoded at a time.
@@ -49,16 +52,18 @@ def load_image(
     source: Any,
     *,
     limits: Limits = Limits(),  # noqa: B008 - frozen
+    frame: int = 0,
 ) -> Image.Image:
     """Read an image as a new, upright RGB image; the source is not modified.
 
     The EXIF orientation is applied, transparency is blended with white, and 16-bit grey is scaled
-    to 8 bits. Of an animated file the first frame is read; of an open image, its current frame.
+    to 8 bits. Of an animated file one frame is read; of an open image, its current frame.
 
     Args:
         source: a file or an address, a Pillow image, or an array of uint8 or uint16 [H, W], [H, W,
             1] (grey), [H, W, 3] (RGB) or [H, W, 4] (RGBA). A tensor of torch may also be [C, H, W].
         limits: bounds on the size, checked before any pixel is decoded.
+        frame: of a file, from 0.
 
     Raises:
         MediaError: the file is missing, unreadable, empty, truncated, damaged, not an image, or
@@ -79,7 +84,46 @@ def load_image(
 def _load_file(path: str, limits: Limits) -> Image.Image:
     with _decoding(path, limits), Image.open(path, formats=_available_formats()) as image:
         check_pixels(path, *image.size, limits)
+        if frame:
+            image.seek(frame)
+            check_pixels(path, *image.size, limits)
         return _to_rgb(image, path)
+
+
+@dataclass(frozen=True)
+class ImageFacts:
+    """What the header of an image file says.
+
+    Args:
+        num_pages: frames of a format whose frames are pages; 1 for others, whose frames are moments
+            of an animation.
+        dpi: horizontal pixels an inch; None if they are not stated.
+    """
+
+    num_pages: int
+    dpi: float | None
+
+
+def read_facts(source: str | Path, limits: Limits = Limits()) -> ImageFacts:  # noqa: B008 - frozen
+    """Read the header of an image file.
+
+    Raises:
+        MediaError: as `load_image`, as far as the header shows it.
+    """
+    path = check_file(source, limits)
+    with _decoding(path, limits), Image.open(path, formats=_available_formats()) as image:
+        check_pixels(path, *image.size, limits)
+        num_pages = 1
+        if image.format in _PAGED_FORMATS:
+            num_pages = int(getattr(image, "n_frames", 1))
+        return ImageFacts(num_pages, _stated_dpi(image.info.get("dpi")))
+
+
+def _stated_dpi(stated: Any) -> float | None:
+    try:
+        return float(stated[0])
+    except (TypeError, ValueError, IndexError, ZeroDivisionError):
+        return None
 
 
 def _available_formats() -> list[str]:

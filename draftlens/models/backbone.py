@@ -82,6 +82,8 @@ class Backbone:
         self.head = modules.head
         self.embed = modules.embed
         self.text_config = model.config.get_text_config(decoder=True)
+        # Granite's models divide the logits behind their head.
+        self._divisor = float(getattr(self.text_config, "logits_scaling", None) or 1.0)
         check_rollback(self.name, self.text_config)
         with self._lock.exclusive():
             self.attention = self.decoder.config._attn_implementation
@@ -378,6 +380,8 @@ class Backbone:
 
     def _logits(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self.head(hidden)
+        if self._divisor != 1:
+            logits = logits / self._divisor
         return logits.to(self.device)
 
     def _attention_mask(self, mask: Tensor | None) -> Tensor | None:
@@ -438,7 +442,16 @@ class _Modules:
             raise UnsupportedModelError(
                 f"{name} does not show its language model, embeddings and output head"
             )
+        if getattr(decoder, "get_output_embeddings", _nothing)() is not None:
+            raise UnsupportedModelError(
+                f"{name} shows no language model without an output head, so its hidden states "
+                "cannot be read"
+            )
         return cls(decoder, head, embed)
+
+
+def _nothing() -> None:
+    """What a decoder that is no transformers model shows as its output head."""
 
 
 def _check_is_model(model: Any) -> None:

@@ -113,7 +113,7 @@ class DocumentParser:
     def _answered(self, pages: Iterator[DraftedPage]) -> Iterator[ParsedPage]:
         parser = PageParser(self.asker)
         source = one_ahead(pages) if self.settings.ahead else pages
-        with closing(source):  # type: ignore[type-var]
+        with closing(pages), closing(source):  # type: ignore[type-var]
             while batch := list(islice(source, self.settings.batch)):
                 self.notes += [page.note for page in batch if page.note is not None]
                 for page in parser.parse(batch):
