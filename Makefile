@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test fuzz mutants check docs format pair bench clean
+.PHONY: demo test fuzz mutants check docs format pair reader bench clean
 
 demo: $(READY)
 	$(BIN)/draftlens demo
@@ -37,6 +37,9 @@ format: $(READY)
 
 pair: $(READY)
 	$(BIN)/python -m recipes.pair
+
+reader: $(READY)
+	$(BIN)/python -m recipes.reader
 
 bench: $(READY)
 	$(BIN)/python benchmarks/engine.py

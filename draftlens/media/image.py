@@ -78,10 +78,10 @@ def load_image(
             check_pixels(name, *source.size, limits)
             return _to_rgb(source, name)
     with local_copy(source, limits) as copy:
-        return _load_file(check_file(copy, limits), limits)
+        return _load_file(check_file(copy, limits), limits, frame)
 
 
-def _load_file(path: str, limits: Limits) -> Image.Image:
+def _load_file(path: str, limits: Limits, frame: int) -> Image.Image:
     with _decoding(path, limits), Image.open(path, formats=_available_formats()) as image:
         check_pixels(path, *image.size, limits)
         if frame:

@@ -18,7 +18,7 @@ from torch import nn
 from recipes.pair.export import export, load
 from recipes.pair.grow import deepen, shallow_copy
 from recipes.pair.jobs import language_job
-from recipes.pair.kept import KEPT, State, keep, load_weights, read_state
+from recipes.pair.kept import KEPT, State, continued, keep, load_weights, read_state
 from recipes.pair.loop import Job, OutOfTime, newest_checkpoint, train
 from recipes.pair.models import TARGET, Shape, build_model
 from recipes.pair.probe import Probe
@@ -109,11 +109,7 @@ class FurtherTraining:
 
     def job(self, model: Any, stage: LanguageStage) -> tuple[Job[Any], str]:
         """The job of a stage and the name of its phase in ``runs``."""
-        first = self._first_step(stage.phase.name)
-        phase = stage.phase
-        if first is not None:
-            name = f"{phase.name}-from-{first}"
-            phase = replace(phase, name=name, steps=phase.steps - first, first=first)
+        phase = continued(stage.phase, self.runs, self.state)
         seed = self.recipe.seed + stage.seed_offset
         tokenizer = self.processor.tokenizer
         if stage.film_depth:
@@ -131,22 +127,6 @@ class FurtherTraining:
             job = language_job(model, tokenizer, phase, stage.mix, seed)
         source = job.source
         return replace(job, source=lambda start: source(phase.first + start)), phase.name
-
-    def _first_step(self, name: str) -> int | None:
-        """The step from which a phase runs on this machine; None from its beginning.
-
-        Of the runs in ``runs`` and the kept weights, which begin a new run, the one that came
-        furthest goes on.
-        """
-        reached: dict[int | None, int] = {None: newest_checkpoint(self.runs / name)[1]}
-        if self.state is not None and self.state.phase == name:
-            reached[self.state.step] = self.state.step
-        for folder in self.runs.glob(f"{name}-from-*/"):
-            first = int(folder.name.rsplit("-", 1)[1])
-            reached[first] = max(reached.get(first, 0), first + newest_checkpoint(folder)[1])
-        furthest = max(reached.values())
-        # Of equal ones the last: a run on this machine has its optimizer, kept weights have none.
-        return [first for first, step in reached.items() if step == furthest][-1]
 
     def _is_over(self, stage: LanguageStage) -> bool:
         """Whether the kept weights are from a later stage."""

@@ -5,12 +5,14 @@ here is enough to go on elsewhere, after a short rise of the learning rate.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+
+from recipes.pair.loop import Phase, newest_checkpoint
 
 KEPT = Path(__file__).resolve().parent / "checkpoints"
 
@@ -53,3 +55,34 @@ def load_weights(folder: Path, model: Any) -> None:
     """Load the kept weights into a model of the same sizes, in float32."""
     weights = load_file(folder / "weights.safetensors")
     model.load_state_dict({name: value.float() for name, value in weights.items()})
+
+
+def continued(phase: Phase, runs: Path, state: State | None) -> Phase:
+    """A phase as it goes on here: from its beginning or from a step that another machine reached.
+
+    Of the runs in ``runs`` and the kept weights, which begin a new run, the one that came furthest
+    goes on. A run that begins with kept weights is a phase of its own name.
+
+    Args:
+        phase: the whole phase.
+        runs: folder of checkpoints.
+        state: that of the kept weights, if there are any.
+    """
+    first = first_step(phase.name, runs, state)
+    if first is None:
+        return phase
+    name = f"{phase.name}-from-{first}"
+    return replace(phase, name=name, steps=phase.steps - first, first=first)
+
+
+def first_step(name: str, runs: Path, state: State | None) -> int | None:
+    """The step from which a phase runs on this machine; None from its beginning."""
+    reached: dict[int | None, int] = {None: newest_checkpoint(runs / name)[1]}
+    if state is not None and state.phase == name:
+        reached[state.step] = state.step
+    for folder in runs.glob(f"{name}-from-*/"):
+        first = int(folder.name.rsplit("-", 1)[1])
+        reached[first] = max(reached.get(first, 0), first + newest_checkpoint(folder)[1])
+    furthest = max(reached.values())
+    # Of equal ones the last: a run on this machine has its optimizer, kept weights have none.
+    return [first for first, step in reached.items() if step == furthest][-1]

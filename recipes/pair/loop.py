@@ -3,8 +3,8 @@
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -19,6 +19,7 @@ from recipes.pair.data import IGNORED, Batch
 
 FINAL_SHARE = 0.02  # of the peak learning rate, at the end of a phase
 STEPS_PER_LINE = 20  # of the curve
+LINE_WIDTH = 160
 
 Sample = TypeVar("Sample")
 OnSave = Callable[[int], None] | None  # called with the step after each checkpoint
@@ -58,10 +59,27 @@ class StepResult:
     Args:
         loss: a scalar with a gradient.
         accuracy: share of the predictions that are right.
+        figures: further numbers, which the curve averages.
     """
 
     loss: torch.Tensor
     accuracy: float
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+def adamw(module: Any, phase: Phase) -> torch.optim.AdamW:
+    """AdamW on the parameters that are not frozen, with weight decay on matrices only.
+
+    Its learning rate is 1: the schedule multiplies it by the actual rate.
+    """
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    matrices = [parameter for parameter in trained if parameter.ndim > 1]
+    vectors = [parameter for parameter in trained if parameter.ndim <= 1]
+    groups = [
+        {"params": matrices, "weight_decay": phase.decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=1.0, betas=(0.9, 0.98))
 
 
 @dataclass(frozen=True)
@@ -74,6 +92,7 @@ class Job(Generic[Sample]):
         source: returns endless batches, beginning with that of the given step.
         loss: computes loss and accuracy of a batch.
         tokens: returns the number of positions of a batch.
+        optimizer: makes the optimizer; its learning rates are multiplied by the phase's.
     """
 
     phase: Phase
@@ -81,6 +100,7 @@ class Job(Generic[Sample]):
     source: Callable[[int], Iterator[Sample]]
     loss: Callable[[Sample], StepResult]
     tokens: Callable[[Sample], int]
+    optimizer: Callable[[Any, Phase], torch.optim.Optimizer] = adamw
 
 
 class OutOfTime(Exception):  # noqa: N818 - nothing went wrong
@@ -113,6 +133,7 @@ class _BatchRecord:
     loss: torch.Tensor
     accuracy: float
     tokens: int
+    figures: Mapping[str, float]
 
 
 def train(
@@ -256,11 +277,15 @@ class _Journal(TrainerCallback, ExportableState):  # type: ignore[misc]
             "tokens_per_second": tokens / (now - self.last_line),
             "seconds": self.seconds(),
         }
-        Console(width=120).print(
+        line = (
             f"{self.phase.name} step {step}/{self.phase.steps} loss {row['loss']:.3f} "
             f"right {row['right']:.3f} tokens/s {row['tokens_per_second']:.0f} "
             f"seconds {row['seconds']:.0f}"
         )
+        for name in self.recent[-1].figures:
+            row[name] = sum(record.figures[name] for record in self.recent) / count
+            line += f" {name} {row[name]:.3f}"
+        Console(width=LINE_WIDTH).print(line)
         with self.curve.open("a") as file:
             file.write(json.dumps(row) + "\n")
         self.last_line = now
@@ -279,7 +304,7 @@ class _Trainer(Trainer):  # type: ignore[misc]
         self.job = job
         self.journal = journal
         self.start = start
-        optimizer = _optimizer(job.module, job.phase)
+        optimizer = job.optimizer(job.module, job.phase)
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: learning_rate(job.phase, step)
         )
@@ -302,7 +327,9 @@ class _Trainer(Trainer):  # type: ignore[misc]
     def compute_loss(self, model: Any, inputs: dict[str, Any], *_: Any, **__: Any) -> torch.Tensor:
         batch = to_device(inputs["batch"], self.args.device)
         result = self.job.loss(batch)
-        record = _BatchRecord(result.loss.detach(), result.accuracy, self.job.tokens(batch))
+        record = _BatchRecord(
+            result.loss.detach(), result.accuracy, self.job.tokens(batch), result.figures
+        )
         self.journal.recent.append(record)
         return result.loss
 
@@ -321,21 +348,6 @@ def _arguments(job: Job[Any], folder: Path) -> TrainingArguments:
         disable_tqdm=True,
         use_cpu=next(job.module.parameters()).device.type == "cpu",
     )
-
-
-def _optimizer(module: Any, phase: Phase) -> torch.optim.AdamW:
-    """AdamW on the parameters that are not frozen, with weight decay on matrices only.
-
-    Its learning rate is 1: the schedule multiplies it by the actual rate.
-    """
-    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    matrices = [parameter for parameter in trained if parameter.ndim > 1]
-    vectors = [parameter for parameter in trained if parameter.ndim <= 1]
-    groups = [
-        {"params": matrices, "weight_decay": phase.decay},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=1.0, betas=(0.9, 0.98))
 
 
 def newest_checkpoint(folder: Path) -> tuple[Path | None, int]:

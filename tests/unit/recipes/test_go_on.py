@@ -16,7 +16,7 @@ from draftlens.world.samples import draw
 from recipes.pair import go_on, probe
 from recipes.pair.data import Mix
 from recipes.pair.grow import deepen, shallow_copy
-from recipes.pair.kept import State, keep, load_weights, read_state
+from recipes.pair.kept import State, first_step, keep, load_weights, read_state
 from recipes.pair.loop import Phase, learning_rate
 from recipes.pair.models import DRAFT, Shape, build_model
 from recipes.pair.recipe import LanguageStage
@@ -127,15 +127,15 @@ def test_the_run_that_came_furthest_goes_on(
     monkeypatch.setattr(probe, "PLAN", (("spot", 2, 1),))
     runs, kept = tmp_path / "runs", tmp_path / "kept"
     start = training(runs, kept, steps=3)
-    assert start._first_step("two") is None
+    assert first_step("two", start.runs, start.state) is None
     keep(kept, start.model_of(DRAFT, None), State("two", 1, DRAFT.layers, {}))
-    assert training(runs, kept, steps=3)._first_step("two") == 1
+    assert first_step("two", runs, read_state(kept)) == 1
     training(runs, kept, steps=3).run(None)
     keep(kept, start.model_of(DRAFT, None), State("two", 2, DRAFT.layers, {}))
     # The run from step 1 on has reached step 3, further than what was kept since.
-    assert training(runs, kept, steps=3)._first_step("two") == 1
+    assert first_step("two", runs, read_state(kept)) == 1
     assert training(runs, kept, steps=3).newest()[1].step == 3
-    assert training(tmp_path / "elsewhere", kept, steps=3)._first_step("two") == 2
+    assert first_step("two", tmp_path / "elsewhere", read_state(kept)) == 2
 
 
 def test_a_later_stage_goes_on_with_the_trained_weights(

@@ -1,0 +1,1 @@
+"""Training of the reader, a small model that reads pages: ``python -m recipes.reader``."""
