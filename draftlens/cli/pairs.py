@@ -11,7 +11,7 @@ def pairs(as_json: AsJson = False) -> None:
     Copies of a target are recognized by their configuration: local folders, quantized variants,
     tuned models of the same size.
     """
-    from draftlens.cli.show import console, print_json, table
+    from draftlens.cli.show import console, print_json
     from draftlens.models.zoo import PAIRS
 
     listed = [
@@ -20,5 +20,11 @@ def pairs(as_json: AsJson = False) -> None:
     if as_json:
         print_json(listed)
         return
-    table("", ("target", "draft", "checked"), [list(pair.values()) for pair in listed])
+    # No table: names are copied from here, and narrow terminals would break them.
+    for checked in dict.fromkeys(pair.checked for pair in PAIRS):
+        console.print(f"{checked}:", style="bold")
+        for pair in PAIRS:
+            if pair.checked == checked:
+                line = f"  --target {pair.target} --draft {pair.draft}"
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print("tokenizers and vocabularies are compared whenever a pair is loaded", style="dim")
