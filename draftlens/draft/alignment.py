@@ -24,9 +24,9 @@ class Alignment:
 
     def __init__(self, symbols: Sequence[Hashable], start: int) -> None:
         self._symbols = symbols
-        self._start = start
+        self._start = min(start, len(symbols))
         self._said = 0
-        behind = min(BAND, len(symbols) - start)
+        behind = min(BAND, len(symbols) - self._start)
         self._distances: dict[int, int] = {count: count for count in range(behind + 1)}
 
     @property

@@ -187,6 +187,10 @@ class TextReference:
             self._openings[separator] = self.codec.continuation(WORD, text)
         return self._openings[separator]
 
+    def expect(self, place: int | None) -> None:
+        """See `Source.expect`."""
+        self.cursor = place
+
     def advanced(self, place: int, tokens: Sequence[int], text: str) -> int:
         """See `Source.advanced`."""
         return min(place + len(text), len(self.document.text))

@@ -13,9 +13,13 @@ from draftlens.draft.document_matcher import DocumentMatcher
 from draftlens.draft.forms import forms_of
 from draftlens.draft.lookup import LookupDrafter
 from draftlens.draft.match_rates import GuessBudget
-from draftlens.draft.matching import Matcher, Reference, Source, TokenIndex, Vocabulary
+from draftlens.draft.matcher import Matcher
+from draftlens.draft.matching import Reference, Source, TokenIndex, Vocabulary
 from draftlens.draft.regions import Region, Regions
 from draftlens.draft.texts import TextCodec, ids_of
+
+LEAST_REACH = 24
+"""Tokens of a candidate behind a round in which little was right."""
 
 MOST_ENDS = 2
 """Most ids that are proposed as the end of an answer."""
@@ -62,6 +66,17 @@ class DocumentDrafter(LookupDrafter):
     ) -> None:
         super().__init__(vocabulary, length, branches, max_nodes, options.window, budget)
         self.options = options
+        self._reach = LEAST_REACH
+
+    def _longest(self) -> int:
+        """Longer after success: guesses that are hardly ever reached cost time and nodes."""
+        if self.budget is None:
+            return self.length
+        return min(self.length, self._reach)
+
+    def _reached(self, tokens: int) -> None:
+        """See `LookupDrafter`."""
+        self._reach = max(LEAST_REACH, 2 * tokens)
 
     def _matcher(self, prompt: Sequence[int], context: TargetContext, row: int) -> Matcher:
         references = context.references

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from draftlens.draft.match_rates import Kind
-from draftlens.draft.matching import (
+from draftlens.draft.matcher import (
     LONGEST_WINDOW,
     Candidate,
     Landing,
     Matcher,
-    Source,
     distinct,
     longest_right,
 )
+from draftlens.draft.matching import Source
 from draftlens.draft.regions import Regions
 from draftlens.draft.texts import PieceDecoder, joined
 from draftlens.draft.trail import Trail
@@ -76,17 +77,17 @@ class DocumentMatcher(Matcher):
         references, and matches of shorter windows, which are mostly accidents.
         """
         self._said = self.tail.text(self._between) if self._between else ""
-        found = list(self._found(length))
+        matches = self._matches()
         needed = min(self.window, len(self.answer.tokens))
         recovered = list(self._recovered(length))
-        ordered = [
-            *(candidate for candidate in recovered if candidate.agreement == ON_TRACK),
-            *(candidate for candidate in found if candidate.agreement >= needed),
-            *recovered[:FIRST_RECOVERIES],
-            *self._heads(length),
-            *(candidate for candidate in found if candidate.agreement < needed),
-            *recovered,
-        ]
+        ordered = chain(
+            (candidate for candidate in recovered if candidate.agreement == ON_TRACK),
+            self._guessed((match for match in matches if match[0] >= needed), length),
+            recovered[:FIRST_RECOVERIES],
+            self._heads(length),
+            self._guessed((match for match in matches if match[0] < needed), length),
+            recovered,
+        )
         self._candidates = list(self._over_the_end(distinct(ordered, most), length))
         return list(self._candidates)
 
@@ -132,7 +133,7 @@ class DocumentMatcher(Matcher):
         self._between += len(tokens)
         self.trail.go_on(tokens, joined(pieces))
         if self.trail.source is not None:
-            self.trail.source.cursor = self.trail.place
+            self.trail.source.expect(self.trail.place)
 
     def _is_sure(self, candidate: Candidate, accepted: int) -> bool:
         """Whether a candidate was right for so long that it was no accident."""
@@ -141,7 +142,7 @@ class DocumentMatcher(Matcher):
 
     def _land(self, landing: Landing) -> bool:
         """Let the answer stand at a place of a reference; false if it is no region."""
-        landing.source.cursor = landing.place
+        landing.source.expect(landing.place)
         was_begun = self.regions.is_begun
         if not self.regions.follow(landing.source, landing.place - landing.start):
             return False

@@ -14,7 +14,8 @@ from draftlens.core.readings import NO_READINGS
 from draftlens.draft.base import TargetContext
 from draftlens.draft.cached_model import replace_by_last
 from draftlens.draft.match_rates import GuessBudget, MatchRates, Trust, likeliest
-from draftlens.draft.matching import Candidate, Matcher, Reference, Source, TokenIndex, Vocabulary
+from draftlens.draft.matcher import Candidate, Matcher
+from draftlens.draft.matching import Reference, Source, TokenIndex, Vocabulary
 from draftlens.draft.texts import all_ids
 from draftlens.ops.prefix_tree import NO_GUESSES, PrefixTree
 from draftlens.sequences import Batch, History
@@ -116,13 +117,20 @@ class LookupDrafter:
 
     def propose(self, batch: Batch, budget: int) -> DraftTree:
         """The tree of each row's candidates; the empty one where nothing matches."""
-        length = min(self.length, budget)
+        length = min(self._longest(), budget)
         for row, history in zip(self._rows, batch.histories, strict=True):
             self._guess(row, 0 if history.finished else length)
         trees = self._worth_checking(batch)
         self._width = max(map(len, trees), default=0)
         self._proposed_at = time.perf_counter()
         return _padded(trees, batch)
+
+    def _longest(self) -> int:
+        """Most tokens of a candidate in this round."""
+        return self.length
+
+    def _reached(self, tokens: int) -> None:
+        """Learn how many tokens in a row were guessed in the row where most were."""
 
     def _guess(self, row: _Row, length: int) -> None:
         row.guesses = NO_GUESSES
@@ -155,10 +163,12 @@ class LookupDrafter:
         if self.budget is not None:
             seconds = time.perf_counter() - self._proposed_at
             self.budget.record(self._width, len(batch), self._context, seconds)
+        reached = 0
         for row, history in zip(self._rows, batch.histories, strict=True):
             emitted = history.answer[row.known : history.length]
-            self.rates.count(row.guesses, row.trusts, emitted)
+            reached = max(reached, self.rates.count(row.guesses, row.trusts, emitted))
             self._follow(row, history)
+        self._reached(reached)
 
     def _follow(self, row: _Row, history: History) -> None:
         emitted = history.answer[row.known : history.length]

@@ -100,26 +100,30 @@ class MatchRates:
                 left *= 1 - self._other
         return chances
 
-    def count(self, tree: PrefixTree, trusts: Sequence[Trust], emitted: Sequence[int]) -> None:
+    def count(self, tree: PrefixTree, trusts: Sequence[Trust], emitted: Sequence[int]) -> int:
         """Learn from the tokens that came where a tree was guessed, whether it was checked or not.
 
         Args:
             tree, trusts: as for `node_chances`.
             emitted: the tokens of the row in this round.
+
+        Returns:
+            How many of these tokens were guessed.
         """
         node = ROOT
         for depth, token in enumerate(emitted):
             children = tree.topology.children.get(node)
             if children is None:
-                return
+                return depth
             guesses = [tree.tokens[child] for child in children]
             kind, agreement = trusts[tree.origins[children[0]]].at(depth)
             self._count_first(kind, agreement, is_right=guesses[0] == token)
             if guesses[0] != token and len(guesses) > 1:
                 self._count_other(is_right=token in guesses[1:])
             if token not in guesses:
-                return
+                return depth
             node = children[guesses.index(token)]
+        return len(emitted)
 
     def _count_first(self, kind: Kind, agreement: int, is_right: bool) -> None:
         place = min(agreement, MAX_AGREEMENT)

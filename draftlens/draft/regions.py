@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from draftlens.draft.match_rates import Kind
-from draftlens.draft.matching import Candidate, Source
+from draftlens.draft.matcher import Candidate
+from draftlens.draft.matching import Source
 from draftlens.draft.normal import normalized
 from draftlens.draft.tail import Tail
 

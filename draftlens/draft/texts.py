@@ -102,6 +102,7 @@ class TextCodec:
         self._tokenizer = tokenizer
         self._backend = getattr(tokenizer, "backend_tokenizer", None)
         self.special_ids = frozenset(getattr(tokenizer, "all_special_ids", ()))
+        self._continuations: dict[tuple[str, str], list[int]] = {}
 
     def decoder(self) -> PieceDecoder:
         """A decoder of one text."""
@@ -130,8 +131,12 @@ class TextCodec:
             The tokens that follow `before` if both are tokenized together and no token goes across
             the border between them; else those that the text has behind a line break.
         """
-        ids = self._encode_behind(before, text) if before else None
-        return self.encode(text) if ids is None else ids
+        known = self._continuations.get((before, text))
+        if known is None:
+            ids = self._encode_behind(before, text) if before else None
+            known = self.encode(text) if ids is None else ids
+            self._continuations[before, text] = known
+        return known
 
     def _encode_behind(self, before: str, text: str) -> list[int] | None:
         """Tokens of `text` behind `before`; None where a token goes across the border."""

@@ -69,6 +69,8 @@ PREFIXES = ("tests/unit/ops/test_prefix_tree.py",)
 MATCHING = ("tests/unit/draft/test_matching.py",)
 MATCH_RATES = ("tests/unit/draft/test_match_rates.py",)
 LOOKUP = ("tests/unit/draft/test_lookup.py",)
+DOCUMENT = ("tests/unit/draft/test_document.py",)
+REFERENCES = ("tests/exact/test_references.py",)
 
 FAULTS = (
     Fault(
@@ -915,7 +917,7 @@ FAULTS = (
     Fault(
         "padding is looked up",
         "draft/lookup.py",
-        "ids[len(ids) - prompt_length :]",
+        "ids[len(ids) - length :]",
         "ids",
         LOOKUP,
     ),
@@ -932,5 +934,40 @@ FAULTS = (
         "(is_right - chances[place])",
         "(1 - chances[place])",
         MATCH_RATES,
+    ),
+    Fault(
+        "a tolerant walk passes over the end of the answer",
+        "ops/verify.py",
+        " or choice in self.eos:",
+        ":",
+        REJECTION,
+    ),
+    Fault(
+        "letters on both sides of what must not be guessed are one word",
+        "draft/document.py",
+        "WALL if token == BREAK",
+        '"" if token == BREAK',
+        DOCUMENT,
+    ),
+    Fault(
+        "a word that is begun is tokenized as a new one",
+        "draft/document.py",
+        "redone = self.codec.continuation(tail.word, document.text[place:end])",
+        "redone = self.codec.encode(document.text[place - 1 : end])",
+        DOCUMENT,
+    ),
+    Fault(
+        "a row guesses from the references of the first one",
+        "draft/document_drafter.py",
+        "references.of_row(row),",
+        "references.of_row(0),",
+        REFERENCES,
+    ),
+    Fault(
+        "a text is not found again behind a wrong guess",
+        "draft/trail.py",
+        "self._alignment.extend(self.source.said(tokens, text))",
+        "pass",
+        DOCUMENT,
     ),
 )

@@ -8,14 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftlens.draft.matching import (
-    MOST_MATCHES,
-    Candidate,
-    Matcher,
-    Reference,
-    TokenIndex,
-    Vocabulary,
-)
+from draftlens.draft.matcher import Candidate, Matcher
+from draftlens.draft.matching import MOST_MATCHES, Reference, TokenIndex, Vocabulary
 from draftlens.draft.tail import BREAK
 
 repeatable = settings(derandomize=True, deadline=None, database=None)
@@ -158,3 +152,13 @@ def test_work_for_each_token_does_not_grow(window: int) -> None:
 def test_ids_that_must_not_be_guessed() -> None:
     vocabulary = Vocabulary(10, frozenset({3, 4}))
     assert vocabulary.guessable([0, 3, 9, 10, -5, 4]) == [0, BREAK, 9, BREAK, BREAK, BREAK]
+
+
+def test_what_an_answer_repeats_of_itself_has_no_cursor() -> None:
+    """The latest place is preferred, also where a guess from an earlier one was right."""
+    matcher = Matcher(window=1)
+    matcher.extend([9, 1, 2, 9])
+    assert tokens_of(matcher.candidates(1, 1)) == [(1,)]
+    matcher.extend([1, 9, 3, 9])
+    assert tokens_of(matcher.candidates(4, 1)) == [(3,), (1,)]
+    assert matcher.references[0].cursor is None
