@@ -1,7 +1,7 @@
 """Answers that repeat a document, guessed from what cheap readers find on the page (HSD).
 
     python benchmarks/documents.py alignment --pages 12
-    python benchmarks/documents.py alignment --pdf paper.pdf --tesseract
+    python benchmarks/documents.py alignment --tesseract --pdf paper.pdf
 
 Every part is a module of `documents_parts` with a `main()` that reads the options behind its name
 and writes its own report, `benchmarks/results/documents_PART.json` and `.md`.

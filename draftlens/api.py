@@ -431,8 +431,6 @@ class Engine:
         """
         tokenizer = self.target.processor.tokenizer
         clock = clock or Clock(Stats())
-        if references is None:
-            references = self._read_pictures(inputs, method, clock)
         request = Request(
             inputs=inputs.target,
             draft_inputs=inputs.draft,
@@ -446,6 +444,7 @@ class Engine:
             references=references,
             tokenizer=tokenizer,
             prefill=self.prefill if prefill is None else prefill,
+            read_references=partial(self._read_pictures, inputs, clock),
         )
         draft = None if self.draft is None else self.draft.backbone
         return Stream(self.target.backbone, draft, request, clock, tokenizer)
@@ -482,18 +481,14 @@ class Engine:
             completed["method"] = method
         return map_clips(self, clips, prompt, options or MapOptions(), completed)
 
-    def _read_pictures(
-        self, inputs: Inputs, method: MethodLike, clock: Clock
-    ) -> list[list[str]] | None:
-        """References of each row, as a cheap pipeline reads them off its pictures, for methods that
-        live on them; None for others, and where there is nothing to read."""
+    def _read_pictures(self, inputs: Inputs, clock: Clock) -> list[list[str]]:
+        """References of each row, as a cheap pipeline reads them off its pictures; none where there
+        is nothing to read, and a warning where there is no reader."""
         if not any(chat.images for chat in inputs.chats):
-            return None
-        if not self.plan(method).reads_pictures:
-            return None
+            return []
         if not self._picture_reader.can_read:
-            warnings.warn(NO_READER, stacklevel=3)
-            return None
+            warnings.warn(NO_READER, stacklevel=2)
+            return []
         return [self._picture_reader.drafts(chat.images, clock.phase) for chat in inputs.chats]
 
     @cached_property

@@ -107,6 +107,8 @@ class Request:
         tokenizer: of the target, for references that are texts; None for the option `tokenizer` of
             `generate`.
         prefill: how the target reads the prompts, instead of the method's own way; None for that.
+        read_references: reads references off the pictures of the prompts, for methods that want
+            that (`Plan.reads_pictures`), if none are given; None if it cannot be done.
     """
 
     inputs: Mapping[str, Any]
@@ -121,6 +123,7 @@ class Request:
     references: GivenReferences | None = None
     tokenizer: Any = None
     prefill: Any = None
+    read_references: Callable[[], GivenReferences] | None = None
 
 
 @dataclass(frozen=True)
@@ -210,12 +213,15 @@ def references_for(plan: Plan, request: Request, num_rows: int) -> References:
         ConfigError: the plan's method uses none.
         InputError: they have another form, or do not go with the rows.
     """
-    if request.references is None:
+    given = request.references
+    if given is None and plan.reads_pictures and request.read_references is not None:
+        given = request.read_references()
+    if given is None:
         return NO_REFERENCES
     tokenizer = request.tokenizer
     if tokenizer is None:
         tokenizer = request.options.get("tokenizer")
-    references = references_of(request.references, num_rows, tokenizer)
+    references = references_of(given, num_rows, tokenizer)
     if references and not plan.uses_references:
         raise ConfigError(
             "references are given, and the method does not guess from references: use method "

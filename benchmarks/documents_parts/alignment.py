@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from documents_parts.noise import KINDS
 from documents_parts.pages import Page, corpus, pages
-from documents_parts.real import real_pages
+from documents_parts.real import real_readings
 from draftlens.core.tree import ROOT
 from draftlens.draft.document_drafter import DocumentOptions, document_matcher
 from draftlens.draft.matching import Vocabulary
@@ -192,6 +192,7 @@ def shown(title: str, rows: Mapping[str, Mapping[str, float]]) -> str:
 def measured(args: argparse.Namespace) -> dict[str, Any]:
     """All tables by title."""
     found = pages(args.pages)
+    seen = real_readings(found[: args.few], args.pdf or []) if args.tesseract else {}
     tables: dict[str, Any] = {}
     for size, tokenizer in tokenizers(args.pages).items():
         readings = readings_of(found, tokenizer)
@@ -204,10 +205,12 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
         tables[f"windows, no recovery and no heads, {size}"] = table_of(few, windows)
         nodes = {f"{most} nodes": Way(nodes=most) for most in NODES}
         tables[f"most guesses, {size}"] = table_of(few, nodes)
-        if args.pdf:
-            read = real_pages(args.pdf, args.tesseract)
-            real = {name: [Reading(page, texts, tokenizer)] for name, page, texts in read}
-            tables[f"real pages, {size}"] = table_of(real, WAYS)
+        real = {
+            kind: [Reading(page, texts, tokenizer) for page, texts in read]
+            for kind, read in seen.items()
+        }
+        if real:
+            tables[f"real readers, {size}"] = table_of(real, WAYS)
     return tables
 
 
@@ -216,8 +219,8 @@ def main() -> None:
     parser = argument_parser(__doc__, "benchmarks/results/documents_alignment", repeats=1)
     parser.add_argument("--pages", type=int, default=12)
     parser.add_argument("--few", type=int, default=4, help="pages of the smaller tables")
-    parser.add_argument("--pdf", type=Path, action="append", help="a born-digital PDF, page 1")
-    parser.add_argument("--tesseract", action="store_true", help="read its picture, too")
+    parser.add_argument("--tesseract", action="store_true", help="also print pages and read them")
+    parser.add_argument("--pdf", type=Path, action="append", help="with that, a born-digital PDF")
     args = parser.parse_args()
     tables = measured(args)
     facts = environment(args)
