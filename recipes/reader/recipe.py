@@ -51,6 +51,20 @@ READING = (
 )
 
 
+# More pages, longer ones and scans.
+FURTHER = (
+    Bucket(256, 32, 26, share=0.3, invented=0.7, scans=0.1),
+    Bucket(320, 64, 13, share=0.7, invented=0.6, scans=0.1, mixed=True),
+    Bucket(384, 96, 8, share=0.8, scans=0.1, mixed=True),
+    Bucket(320, 192, 5, share=1.0, scans=0.1, mixed=True),
+    Bucket(320, 320, 3, columns=1, share=1.0, scans=0.1, mixed=True),
+    Bucket(384, 448, 2, columns=1, share=0.8, invented=0.4, scans=0.1, mixed=True),
+    Bucket(416, 592, 2, columns=1, share=0.6, invented=0.4, scans=0.1, mixed=True),
+    Bucket(416, 400, 2, columns=2, share=0.5, invented=0.4, scans=0.1, mixed=True),
+    Bucket(416, 592, 2, columns=2, share=0.4, invented=0.4, scans=0.1, mixed=True),
+)
+
+
 @dataclass(frozen=True)
 class Stage:
     """A phase with its sizes and its data.
@@ -96,10 +110,17 @@ STAGES = (
         READING,
         SHALLOW_POINTING,
     ),
+    # The stages from here on have not been run yet.
+    Stage(
+        Phase("further", 6000, 2.4e-3, warmup=60, decay=0.03, save_every=100),
+        SHALLOW,
+        FURTHER,
+        SHALLOW_POINTING,
+    ),
     Stage(
         Phase("deep", 1000, 5e-4, warmup=40, decay=0.03, save_every=50),
         DEEP,
-        READING,
+        FURTHER,
         DEEP_POINTING,
     ),
 )

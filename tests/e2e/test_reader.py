@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,6 +56,19 @@ def test_lines_of_several_sizes_are_read_well(engine: draftlens.Engine) -> None:
         result = engine.generate(QUESTION, images=[picture(page)], max_new_tokens=100)
         answers.append(result.text)
     assert mark("lines", [page.markdown for page in pages], answers).accuracy > 0.8
+
+
+def test_the_examples_of_the_document(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = EMBEDDED.parents[2]
+    monkeypatch.chdir(root)
+    code = re.findall(r"```python\n(.*?)```", (root / "docs" / "reader.md").read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code[0], names)
+    assert mark("line", [names["crop"].markdown], [capsys.readouterr().out.strip()]).accuracy > 0.6
+    exec(code[1], names)
+    assert names["picture"].shape == (592, 416)
 
 
 def test_the_package_holds_at_most_fifteen_megabytes_of_reader() -> None:
