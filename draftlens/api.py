@@ -18,7 +18,7 @@ from draftlens.core.result import Chunk, Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.weighed import Weighed
 from draftlens.decode import Plan, Session
-from draftlens.distributed import check_hosts, meet
+from draftlens.distributed import check_hosts, meet, own_device
 from draftlens.draft.base import ignore
 from draftlens.media import Limits
 from draftlens.media.chat_source import ChatSource, Processing
@@ -521,6 +521,8 @@ def load(
     # Refuses a bad method before minutes of loading.
     with_prefill(resolve(method, has_draft=True), prefill)
     check_hosts(hosts, prefill)
+    if prefill is not None:
+        device = own_device(device)
     began = time.perf_counter()
     engine = Engine(*load_pair(target, draft, device, dtype), method, prefill)
     if prefill is not None:

@@ -18,7 +18,7 @@ from draftlens.cli.options import parse_limits
 from draftlens.cli.progress import count_bar, spinner
 from draftlens.cli.threads import settle_threads
 from draftlens.core.errors import ConfigError
-from draftlens.distributed import check_hosts, meet
+from draftlens.distributed import check_hosts, meet, own_device
 from draftlens.media.conversation import Conversation, ask, read
 from draftlens.methods import resolve, with_prefill
 from draftlens.models.load import Loaded, load_model, load_pair
@@ -79,6 +79,8 @@ def load_engine(
         ConfigError, UnsupportedModelError, IncompatiblePairError, HostError: as `draftlens.load`.
     """
     check_hosts(hosts, prefill)
+    if prefill is not None:
+        device = own_device(device)
     began = time.perf_counter()
     with _loading(target, quiet):
         if draft == NO_DRAFT:
