@@ -20,7 +20,7 @@ from draftlens.core.result import Chunk, Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.weighed import Weighed
 from draftlens.decode import Plan, Session
-from draftlens.distributed import check_hosts, meet
+from draftlens.distributed import check_hosts, meet, own_device
 from draftlens.documents.picture_drafts import NO_READER, PictureReader
 from draftlens.documents.targets import profile_of
 from draftlens.draft.base import ignore
@@ -620,6 +620,8 @@ def load(
     # Refuses a bad method before minutes of loading.
     with_prefill(resolve(method, has_draft=True), prefill)
     check_hosts(hosts, prefill)
+    if prefill is not None:
+        device = own_device(device)
     words = {"device": device, "dtype": dtype, **options}
     began = time.perf_counter()
     opened = open_models(target, draft, method, pair_options(words))

@@ -2,6 +2,6 @@
 
 from draftlens.distributed.launch import start
 from draftlens.distributed.meeting import check_hosts, meet
-from draftlens.distributed.torchrun import is_launched, join
+from draftlens.distributed.torchrun import is_launched, join, own_device
 
-__all__ = ["check_hosts", "is_launched", "join", "meet", "start"]
+__all__ = ["check_hosts", "is_launched", "join", "meet", "own_device", "start"]

@@ -1,10 +1,11 @@
-"""Joining the group of processes that torchrun has started."""
+"""The group of processes that torchrun has started."""
 
 from __future__ import annotations
 
 import atexit
 import os
 
+import torch
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
@@ -19,6 +20,18 @@ from draftlens.models.backbone import Backbone
 def is_launched() -> bool:
     """Whether this process is one of several that torchrun has started."""
     return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def own_device(device: str | None) -> str | None:
+    """The device of this rank's model: under torchrun each process of a machine has a GPU of its
+    own, unless another device is named.
+
+    Args:
+        device: as for `draftlens.load`.
+    """
+    if not is_launched() or device not in (None, "cuda") or not torch.cuda.is_available():
+        return device
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
 
 
 def join(backbone: Backbone, patience: float = PATIENCE_SECONDS) -> Hosts:
