@@ -214,6 +214,37 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
     return tables
 
 
+def outcome(tables: Mapping[str, Any]) -> str:
+    """What became of the predictions, in the mean of all kinds of noise."""
+    lines = ["Outcome."]
+    for title, rows in tables.items():
+        if not title.startswith("readings, "):
+            continue
+        size = title.removeprefix("readings, ")
+        mean = rows["mean"]
+        gains = [
+            f"{name} {mean['all'] / mean[other] - 1:+.0%}"
+            for name, other in (
+                ("recovery", "no recovery"),
+                ("heads", "no heads"),
+                ("both", "neither"),
+                ("texts instead of token ids", "token ids"),
+                ("variants", "no variants"),
+                ("growth", "no growth"),
+                ("a tree", "a chain"),
+            )
+        ]
+        windows = tables[f"windows, {size}"]["mean"]
+        nodes = tables[f"most guesses, {size}"]["mean"]
+        best = max(windows, key=lambda name: windows[name])
+        share = nodes["64 nodes"] / nodes["256 nodes"]
+        lines.append(
+            f"With {size}: {', '.join(gains)}; {best} is best; 64 nodes give {share:.0%} of 256; "
+            f"clean readings {rows['clean']['all']:.1f}."
+        )
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Count, and write the report."""
     parser = argument_parser(__doc__, "benchmarks/results/documents_alignment", repeats=1)
@@ -225,7 +256,7 @@ def main() -> None:
     tables = measured(args)
     facts = environment(args)
     text = "\n\n".join(shown(title, rows) for title, rows in tables.items())
-    page = f"{PREDICTION}\n\n{text}\n\n{environment_line(facts)}\n"
+    page = f"{PREDICTION}\n\n{outcome(tables)}\n\n{text}\n\n{environment_line(facts)}\n"
     save(args.out, {"environment": facts, "prediction": PREDICTION, "tables": tables}, page)
     print(page)
 

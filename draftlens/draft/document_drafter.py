@@ -16,6 +16,7 @@ from draftlens.draft.match_rates import GuessBudget
 from draftlens.draft.matcher import Matcher
 from draftlens.draft.matching import Reference, Source, TokenIndex, Vocabulary
 from draftlens.draft.regions import Region, Regions
+from draftlens.draft.tail import BREAK
 from draftlens.draft.texts import TextCodec, ids_of
 
 LEAST_REACH = 24
@@ -80,13 +81,14 @@ class DocumentDrafter(LookupDrafter):
 
     def _matcher(self, prompt: Sequence[int], context: TargetContext, row: int) -> Matcher:
         references = context.references
+        ends = self.vocabulary.guessable(sorted(context.eos))
         return document_matcher(
             references.of_row(row),
             references.tokenizer,
             self.vocabulary,
             self.options,
             prompt,
-            sorted(context.eos)[:MOST_ENDS],
+            [token for token in ends if token != BREAK][:MOST_ENDS],
         )
 
 

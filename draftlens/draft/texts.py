@@ -54,20 +54,27 @@ class StreamDecoder:
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend
-        self._stream = DecodeStream(skip_special_tokens=False)
-        self._held_back = 0
+        self._begin()
 
     def add(self, token: int) -> str:
         """See `PieceDecoder.add`."""
-        piece: str | None = self._stream.step(self._backend, token)
+        try:
+            piece: str | None = self._stream.step(self._backend, token)
+        except Exception:  # nothing narrower is raised where a text is no beginning of the next one
+            self._begin()
+            return ""
         if piece is not None:
             self._held_back = 0
             return piece
         self._held_back += 1
         if self._held_back > MOST_HELD_BACK:
-            self._stream = DecodeStream(skip_special_tokens=False)
-            self._held_back = 0
+            self._begin()
         return ""
+
+    def _begin(self) -> None:
+        """Forget the tokens so far."""
+        self._stream = DecodeStream(skip_special_tokens=False)
+        self._held_back = 0
 
 
 class SlowDecoder:

@@ -9,7 +9,7 @@ from text_tokenizers import all_tokenizers
 
 from draftlens.draft.forms import forms_of
 from draftlens.draft.normal import WALL, NormalText, normal_character, normalized
-from draftlens.draft.texts import MOST_HELD_BACK, SlowDecoder, TextCodec, joined
+from draftlens.draft.texts import MOST_HELD_BACK, SlowDecoder, StreamDecoder, TextCodec, joined
 
 repeatable = settings(derandomize=True, deadline=None, database=None, max_examples=50)
 texts = st.text(alphabet="hello world fot\n-.éﬁ日本か\u3099\u00ad", max_size=30)
@@ -56,6 +56,22 @@ def test_bytes_that_make_no_character_are_given_up() -> None:
     assert not joined(pieces).strip("\N{REPLACEMENT CHARACTER}")
     later = [decoder.add(token) for token in codec.encode("hello hello hello hello")]
     assert "hello hello" in joined(later)
+
+
+def test_a_stream_that_fails_begins_again() -> None:
+    """The library refuses tokens whose text changes with those behind them."""
+
+    class Torn:
+        def step(self, *_: object) -> str:
+            raise Exception("Invalid prefix encountered")
+
+    codec = TextCodec(all_tokenizers()["bpe"])
+    decoder = StreamDecoder(all_tokenizers()["bpe"].backend_tokenizer)
+    ids = codec.encode("hello world")
+    assert decoder.add(ids[0])
+    decoder._stream = Torn()
+    assert decoder.add(ids[0]) == ""
+    assert joined([decoder.add(token) for token in ids]) == "hello world"
 
 
 def test_letters_and_digits() -> None:
