@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from draftlens.core.errors import ConfigError
 from draftlens.decode.plan import Plan, make_schedule
@@ -79,6 +79,8 @@ class HSD:
         >>> draftlens.from_dict({"method": "hsd", "tolerance": 0.75}).max_nodes
         256
     """
+
+    draft_use: ClassVar[str] = "unused"
 
     num_speculative_tokens: int | None = None
     window: int = 3
