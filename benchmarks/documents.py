@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from shared import run_part
 
-PARTS = {"alignment": "documents_parts.alignment"}
+PARTS = {
+    "alignment": "documents_parts.alignment",
+    "speed": "documents_parts.speed",
+}
 """Modules by name."""
 
 if __name__ == "__main__":
