@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test fuzz mutants check format pair reader bench clean
+.PHONY: demo test fuzz mutants check docs format pair reader bench clean
 
 demo: $(READY)
 	$(BIN)/draftlens demo
@@ -20,11 +20,16 @@ fuzz: $(READY)
 mutants: $(READY)
 	$(BIN)/python tests/mutants/run.py --jobs 2
 
-check: $(READY)
+check: $(READY) docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The site in build/docs; a dead link between pages is an error.
+docs: $(READY)
+	$(BIN)/typer draftlens.cli.app utils docs --name draftlens --title "Command line" --output docs/cli.md
+	$(BIN)/sphinx-build -q -W --keep-going -c docs . build/docs
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -23,6 +23,7 @@ PARTS = {
     "sleeping": "parallel_parts.sleeping",
     "robustness": "parallel_parts.robustness",
     "first-token": "parallel_parts.first_token",
+    "idle": "parallel_parts.idle",
 }
 """Modules by name."""
 

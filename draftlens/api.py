@@ -4,9 +4,10 @@ transformers models."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Unpack
 
 from torch import Tensor
@@ -14,20 +15,29 @@ from transformers import StopStringCriteria
 
 from draftlens.core.errors import InputError
 from draftlens.core.readings import NO_READINGS, ReadingSpec
+from draftlens.core.references import GivenReferences
 from draftlens.core.result import Chunk, Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.weighed import Weighed
 from draftlens.decode import Plan, Session
+from draftlens.distributed import check_hosts, meet, own_device
+from draftlens.documents.picture_drafts import NO_READER, PictureReader
+from draftlens.documents.targets import profile_of
 from draftlens.draft.base import ignore
+from draftlens.mapping import ClipAnswer, MapOptions, map_clips
 from draftlens.media import Limits
 from draftlens.media.chat_source import ChatSource, Processing
 from draftlens.media.conversation import Conversation, ask, process, read, same_processing
 from draftlens.media.rewriting import without_media
-from draftlens.methods import MethodLike, Models, resolve
+from draftlens.methods import MethodLike, Models, resolve, with_prefill
 from draftlens.models.known_costs import calibrate_models
-from draftlens.models.load import Loaded, load_pair
+from draftlens.models.load import Loaded, as_pair
+from draftlens.models.loading import LoadWords, pair_options
+from draftlens.models.zoo import AUTO
+from draftlens.opening import open_models
 from draftlens.prune import Choice
 from draftlens.request import GenerateOptions, Request, Seed, open_call
+from draftlens.strangers import media_of, note_strangers
 from draftlens.streaming import result_of, with_streamer, with_text
 
 MAX_NEW_TOKENS = 256
@@ -120,6 +130,8 @@ def generate(
     draft_inputs: Mapping[str, Any] | None = None,
     method: MethodLike = None,
     seed: Seed = None,
+    references: GivenReferences | None = None,
+    prefill: Any = None,
     **options: Unpack[GenerateOptions],
 ) -> Result:
     """Answer a batch as ``target_model.generate(**inputs, **options)`` would, in fewer target
@@ -137,6 +149,12 @@ def generate(
             there is a draft.
         seed: seed of the sampling noise, or one seed for each row. None draws one from torch's
             global generator.
+        references: for methods that guess from texts (`hsd`, `lookup`): what the answers are
+            expected to repeat. One list for each row (for a single row the list itself), whose
+            members are texts or token ids. Texts need the option `tokenizer`, the target's.
+        prefill: how the target reads the prompts (`prefill.PREFILLS`), as a name, a dict of its
+            name and options, or a prefill; None for the method's own, which is `"full"` unless it
+            says otherwise.
         options: options of `generate`, such as `max_new_tokens`, `do_sample`, `temperature`,
             `eos_token_id`, `logits_processor`, `stopping_criteria`, a `generation_config` or a
             `streamer`. As there, the model's own generation config holds the defaults.
@@ -155,7 +173,9 @@ def generate(
         >>> result.lossless
         True
     """
-    request = Request(inputs, draft_inputs, method, seed, options)
+    request = Request(
+        inputs, draft_inputs, method, seed, options, references=references, prefill=prefill
+    )
     return Stream(target_model, draft, request).run()
 
 
@@ -167,6 +187,8 @@ def stream(
     draft_inputs: Mapping[str, Any] | None = None,
     method: MethodLike = None,
     seed: Seed = None,
+    references: GivenReferences | None = None,
+    prefill: Any = None,
     **options: Unpack[GenerateOptions],
 ) -> Stream:
     """The same as `generate`, with token ids as they come; a consumer may stop at any time.
@@ -180,7 +202,10 @@ def stream(
         >>> len(chunk.tokens), chunk.row
         (1, 0)
     """
-    return Stream(target_model, draft, Request(inputs, draft_inputs, method, seed, options))
+    request = Request(
+        inputs, draft_inputs, method, seed, options, references=references, prefill=prefill
+    )
+    return Stream(target_model, draft, request)
 
 
 @dataclass(frozen=True)
@@ -209,9 +234,18 @@ class Engine:
     """A loaded pair and a method; see `load`.
 
     Args:
-        target: the target with its processor.
-        draft: the draft with its processor, or None.
+        target: a transformers vision-language model that is loaded already, or the target of
+            another engine.
+        draft: the same for the draft, or None.
         method: how to decode.
+        processor: of the target, if that is a transformers model.
+        draft_processor: of the draft; by default that of the target. A draft of text only takes a
+            tokenizer.
+        prefill: how the target reads prompts, whatever the method; None for the method's own way.
+        notice: why there is no draft although one was looked for; else empty.
+
+    Raises:
+        ConfigError, UnsupportedModelError, IncompatiblePairError: the message names the cause.
 
     Example:
 
@@ -221,11 +255,26 @@ class Engine:
         True
     """
 
-    def __init__(self, target: Loaded, draft: Loaded | None, method: MethodLike = None) -> None:
-        self.target = target
-        self.draft = draft
-        self.method = resolve(method, draft is not None)
-        self._shared = draft is None or same_processing(target.processor, draft.processor)
+    def __init__(
+        self,
+        target: Any,
+        draft: Any = None,
+        method: MethodLike = None,
+        *,
+        processor: Any = None,
+        draft_processor: Any = None,
+        prefill: Any = None,
+        notice: str = "",
+    ) -> None:
+        models = as_pair(target, draft, processor, draft_processor)
+        self.target: Loaded = models[0]
+        self.draft: Loaded | None = models[1]
+        self.notice = notice
+        self.method = with_prefill(resolve(method, self.draft is not None), prefill)
+        self.prefill = prefill
+        self._shared = self.draft is None or same_processing(
+            self.target.processor, self.draft.processor
+        )
 
     def generate(
         self,
@@ -238,7 +287,9 @@ class Engine:
         limits: Limits | None = None,
         method: MethodLike = None,
         seed: Seed = None,
+        references: GivenReferences | None = None,
         stop: str | Sequence[str] | None = None,
+        prefill: Any = None,
         **options: Unpack[GenerateOptions],
     ) -> Result:
         """Answer at once; the arguments are those of `stream`."""
@@ -251,7 +302,9 @@ class Engine:
             limits=limits,
             method=method,
             seed=seed,
+            references=references,
             stop=stop,
+            prefill=prefill,
             **options,
         ).run()
 
@@ -266,22 +319,29 @@ class Engine:
         limits: Limits | None = None,
         method: MethodLike = None,
         seed: Seed = None,
+        references: GivenReferences | None = None,
         stop: str | Sequence[str] | None = None,
+        prefill: Any = None,
         **options: Unpack[GenerateOptions],
     ) -> Stream:
         """Answer a prompt about a clip or images, piece by piece.
 
         Args:
             prompt: the question or instruction; None with `messages`.
-            video: path of a clip.
-            images: one image or several: paths, PIL images or arrays.
+            video: path or address of a clip, or its frames: uint8 ``[T, H, W, 3]`` or
+                ``[T, 3, H, W]``, an array or a tensor, or a list of PIL images.
+            images: one image or several: paths, addresses, PIL images, arrays or tensors.
             messages: a chat (or a list of chats: a batch) in the form of chat templates, media by
-                path.
-            num_frames: frames to sample from each clip.
+                path or in the forms above.
+            num_frames: frames to sample from each clip that is a file.
             limits: the sizes of media that are refused.
             method: for this call, instead of the engine's.
             seed: seed of the sampling noise, or one seed for each row.
+            references: what the answers are expected to repeat, for methods that guess from texts
+                (see `draftlens.generate`). Without them, method `hsd` reads the images with
+                whatever reader of pictures is installed (`draftlens.documents`).
             stop: strings that end the answer.
+            prefill: how the target reads the prompt, for this call, instead of the method's way.
             options: options of transformers' `generate`. Answers are greedy unless `do_sample=True`
                 or a `generation_config` is given, and at most `MAX_NEW_TOKENS` long unless a length
                 is given.
@@ -299,7 +359,16 @@ class Engine:
                 num_frames=num_frames,
                 limits=limits,
             )
-        return self.answer(inputs, method=method, seed=seed, stop=stop, clock=clock, **options)
+        return self.answer(
+            inputs,
+            method=method,
+            seed=seed,
+            references=references,
+            stop=stop,
+            prefill=prefill,
+            clock=clock,
+            **options,
+        )
 
     def read(
         self,
@@ -319,6 +388,7 @@ class Engine:
             on_frame: called with (frames read, frames wanted) while a clip is read.
         """
         chats = _chats(prompt, video, images, messages)
+        note_strangers(self.target.name, media_of(chats))
         return self.process([read(chat, num_frames, limits, on_frame) for chat in chats])
 
     def process(self, conversations: Sequence[Conversation]) -> Inputs:
@@ -340,7 +410,9 @@ class Engine:
         *,
         method: MethodLike = None,
         seed: Seed = None,
+        references: GivenReferences | None = None,
         stop: str | Sequence[str] | None = None,
+        prefill: Any = None,
         clock: Clock | None = None,
         readings: ReadingSpec = NO_READINGS,
         observe: Callable[[Choice], None] | None = None,
@@ -351,13 +423,14 @@ class Engine:
 
         Args:
             inputs: the processors' output.
-            method, seed, stop, options: as for `stream`.
+            method, seed, references, stop, prefill, options: as for `stream`.
             clock: started when the request came; a new one by default.
             readings: readings of the target's prefill besides those that the method needs.
             observe: receives every choice of a pruner.
             observe_weighed: receives what each token shows about the views of an ensemble.
         """
         tokenizer = self.target.processor.tokenizer
+        clock = clock or Clock(Stats())
         request = Request(
             inputs=inputs.target,
             draft_inputs=inputs.draft,
@@ -368,9 +441,59 @@ class Engine:
             observe=observe,
             observe_weighed=observe_weighed,
             chat=self.chat_source(inputs),
+            references=references,
+            tokenizer=tokenizer,
+            prefill=self.prefill if prefill is None else prefill,
+            read_references=partial(self._read_pictures, inputs, clock),
         )
         draft = None if self.draft is None else self.draft.backbone
         return Stream(self.target.backbone, draft, request, clock, tokenizer)
+
+    def map(
+        self,
+        clips: Iterable[Any],
+        prompt: str,
+        *,
+        options: MapOptions | None = None,
+        method: MethodLike = None,
+        **generation: Unpack[GenerateOptions],
+    ) -> Generator[ClipAnswer, None, None]:
+        """Answer one prompt about many clips; see `draftlens.mapping`.
+
+        Clips are read in processes of their own and answered in batches of similar length. A clip
+        that cannot be read or answered yields its error and stops no other clip.
+
+        Args:
+            clips: paths or addresses, or what else `stream` takes as `video`; they may be endless.
+            prompt: the question or instruction.
+            options: frames, limits, the size of batches, the time for reading a clip, the seed.
+            method: for this call, instead of the engine's.
+            generation: options of `generate`.
+
+        Yields:
+            A `ClipAnswer` for each clip, in the order in which they finish.
+
+        Raises:
+            ConfigError: a value makes no sense.
+        """
+        completed = self._with_defaults(generation, None)
+        if method is not None:
+            completed["method"] = method
+        return map_clips(self, clips, prompt, options or MapOptions(), completed)
+
+    def _read_pictures(self, inputs: Inputs, clock: Clock) -> list[list[str]]:
+        """References of each row, as a cheap pipeline reads them off its pictures; none where there
+        is nothing to read, and a warning where there is no reader."""
+        if not any(chat.images for chat in inputs.chats):
+            return []
+        if not self._picture_reader.can_read:
+            warnings.warn(NO_READER, stacklevel=2)
+            return []
+        return [self._picture_reader.drafts(chat.images, clock.phase) for chat in inputs.chats]
+
+    @cached_property
+    def _picture_reader(self) -> PictureReader:
+        return PictureReader(profile_of(self.target.backbone.model.config))
 
     def plan(self, method: MethodLike = None) -> Plan:
         """The plan of a method with the engine's models.
@@ -383,7 +506,7 @@ class Engine:
         """
         draft = None if self.draft is None else self.draft.backbone
         resolved = resolve(self.method if method is None else method, draft is not None)
-        return resolved.plan(Models(self.target.backbone, draft))
+        return with_prefill(resolved, self.prefill).plan(Models(self.target.backbone, draft))
 
     def calibrate(self, seconds: float = CALIBRATION_SECONDS) -> None:
         """Measure what forwards of the models cost, unless it is known from this machine.
@@ -447,11 +570,14 @@ class Engine:
 
 def load(
     target: str = "embedded",
-    draft: str | None = None,
+    draft: str | None = AUTO,
     method: MethodLike = None,
     device: str | None = None,
-    dtype: str | None = None,
+    dtype: Any = None,
     calibrate: bool = True,
+    prefill: Any = None,
+    hosts: int | None = None,
+    **options: Unpack[LoadWords],
 ) -> Engine:
     """Load a target and its draft, and check that they can work together.
 
@@ -461,18 +587,29 @@ def load(
     Args:
         target: a folder or Hub id of any transformers vision-language model, or `embedded`, the
             pair in the package.
-        draft: a smaller model of the same tokenizer; `auto` takes the one known for the target;
-            None loads no draft (with `embedded`: its own draft). For methods whose draft needs no
-            eyes it may be a model of text only.
+        draft: a smaller model of the same tokenizer; None loads no draft. By default the one that
+            is known for the target (`draftlens pairs` lists them); if none is known, or it cannot
+            be loaded, a line on standard error says so, and method `lookup` is used unless another
+            is named. For methods whose draft needs no eyes it may be a model of text only.
         method: a method, its name, or a dict of its options.
         device: such as `cpu`, `cuda:0`, or `auto` to spread a large model over devices.
-        dtype: `float32`, `bfloat16`, `float16` or `auto`; by default float32 on the CPU, else the
-            checkpoint's own.
+        dtype: `float32`, `bfloat16` (or `bf16`), `float16`, `auto` or a torch dtype; by default
+            float32 on the CPU, else the checkpoint's own.
         calibrate: whether to measure forwards, if the method chooses its trees by what they cost
             (`Engine.calibrate`).
+        prefill: how the target reads prompts (`prefill.PREFILLS`), whatever the method: a name, a
+            dict of its name and options, or a prefill; None for the method's own. Under torchrun
+            all processes read prompts together if it is named; then `load` returns on rank 0 only,
+            and the other processes end with it.
+        hosts: number of processes that read prompts together, on the CPU of this machine; they are
+            started here, and the threads of torch are divided among them.
+        options: further options of loading, such as `revision`, `trust_remote_code`,
+            `quantization`, `attn_implementation`, `device_map` and `cache_dir`
+            (`models.loading.LoadOptions`); with the prefix `draft_` they are those of the draft.
 
     Raises:
-        ConfigError, UnsupportedModelError, IncompatiblePairError: the message names the cause.
+        ConfigError, UnsupportedModelError, IncompatiblePairError, HostError: the message names the
+            cause.
 
     Example:
 
@@ -480,9 +617,19 @@ def load(
         >>> draftlens.load(device="cpu").target.name
         'embedded'
     """
-    resolve(method, has_draft=True)  # refuses a bad method before minutes of loading
+    # Refuses a bad method before minutes of loading.
+    with_prefill(resolve(method, has_draft=True), prefill)
+    check_hosts(hosts, prefill)
+    if prefill is not None:
+        device = own_device(device)
+    words = {"device": device, "dtype": dtype, **options}
     began = time.perf_counter()
-    engine = Engine(*load_pair(target, draft, device, dtype), method)
+    opened = open_models(target, draft, method, pair_options(words))
+    engine = Engine(
+        opened.target, opened.draft, opened.method, prefill=prefill, notice=opened.notice
+    )
+    if prefill is not None:
+        meet(engine.target.backbone, hosts)
     if calibrate:
         engine.calibrate(calibration_seconds(time.perf_counter() - began))
     return engine

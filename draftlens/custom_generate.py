@@ -11,9 +11,10 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from draftlens.callers import callers_arguments
 from draftlens.core.errors import ConfigError, InputError
+from draftlens.core.references import GivenReferences
 from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
-from draftlens.methods import MethodLike, resolve
+from draftlens.methods import MethodLike, resolve, with_prefill
 from draftlens.models.backbone import Backbone
 from draftlens.models.prompt import PAST_REFUSAL, Prepared, capture_call, with_checked_mask
 from draftlens.request import Request, Seed, check_rows, models_of, open_prepared
@@ -37,6 +38,8 @@ class SpeculativeGenerate:
             features. Further views of the prompt as for `draftlens.generate`.
         method: as for `draftlens.generate`.
         seed: as for `draftlens.generate`.
+        references, prefill: as for `draftlens.generate`.
+        tokenizer: of the target, for references that are texts.
 
     Example:
 
@@ -56,11 +59,16 @@ class SpeculativeGenerate:
         draft_inputs: Mapping[str, Any] | None = None,
         method: MethodLike = None,
         seed: Seed = None,
+        references: GivenReferences | None = None,
+        tokenizer: Any = None,
+        prefill: Any = None,
     ) -> None:
         self.draft = Backbone.of(draft) if draft is not None else None
         self.draft_inputs = draft_inputs
         self.seed = seed
-        self.method = resolve(method, draft is not None)
+        self.references = references
+        self.tokenizer = tokenizer
+        self.method = with_prefill(resolve(method, draft is not None), prefill)
         self.last: Result | None = None
 
     def __call__(
@@ -92,7 +100,13 @@ class SpeculativeGenerate:
         models = models_of(model, self.draft)
         plan = self.method.plan(models)
         draft_inputs = self._draft_inputs(prepared) if plan.uses_draft else {}
-        request = Request({}, method=self.method, seed=self.seed)
+        request = Request(
+            inputs={},
+            method=self.method,
+            seed=self.seed,
+            references=self.references,
+            tokenizer=self.tokenizer,
+        )
         call = open_prepared(models, plan, prepared, draft_inputs, request, Clock(Stats()))
         chunks = plan.schedule(call.session)
         if arguments.streamer is not None:

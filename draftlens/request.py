@@ -11,6 +11,12 @@ import torch
 
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.readings import NO_READINGS, ReadingSpec
+from draftlens.core.references import (
+    NO_REFERENCES,
+    GivenReferences,
+    References,
+    references_of,
+)
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.weighed import Weighed
 from draftlens.decode.plan import Plan
@@ -18,7 +24,7 @@ from draftlens.decode.session import Session
 from draftlens.draft.base import ignore
 from draftlens.draft.views import VIEW_INPUTS
 from draftlens.media.chat_source import ChatSource
-from draftlens.methods import MethodLike, Models, resolve
+from draftlens.methods import MethodLike, Models, resolve, with_prefill
 from draftlens.models.backbone import Backbone
 from draftlens.models.prompt import Prepared
 from draftlens.ops.sampling import as_seed, row_seeds
@@ -96,6 +102,13 @@ class Request:
         observe_weighed: receives what each token shows about the views of an ensemble.
         chat: the messages of the prompts, of which further views are made; None if only the
             processor's output is there.
+        references: texts that the answers are expected to repeat (`core.references`), for methods
+            that guess from them; None if nobody gave any.
+        tokenizer: of the target, for references that are texts; None for the option `tokenizer` of
+            `generate`.
+        prefill: how the target reads the prompts, instead of the method's own way; None for that.
+        read_references: reads references off the pictures of the prompts, for methods that want
+            that (`Plan.reads_pictures`), if none are given; None if it cannot be done.
     """
 
     inputs: Mapping[str, Any]
@@ -107,6 +120,10 @@ class Request:
     observe: Callable[[Choice], None] | None = None
     observe_weighed: Callable[[Weighed], None] = ignore
     chat: ChatSource | None = None
+    references: GivenReferences | None = None
+    tokenizer: Any = None
+    prefill: Any = None
+    read_references: Callable[[], GivenReferences] | None = None
 
 
 @dataclass(frozen=True)
@@ -143,7 +160,7 @@ def open_call(
     """
     clock = clock or Clock(Stats())
     models = models_of(target_model, draft_model)
-    method = resolve(request.method, models.draft is not None)
+    method = with_prefill(resolve(request.method, models.draft is not None), request.prefill)
     plan = method.plan(models)
     with clock.phase("vision"):
         prepared = models.target.prepare(request.inputs, **request.options)
@@ -164,6 +181,7 @@ def open_prepared(
 ) -> Call:
     """The same for a call that stock `generate` has prepared already."""
     draft_inputs = with_views(plan, draft_inputs, request.chat)
+    references = references_for(plan, request, len(prepared.input_ids))
     session = Session(
         models.target,
         plan.drafter,
@@ -175,8 +193,10 @@ def open_prepared(
         plan.first_guesses,
         plan.lane,
         request.observe_weighed,
+        plan.tolerance,
     )
-    sequences = session.add(prepared, seeds_of(request.seed, prepared), draft_inputs)
+    seeds = seeds_of(request.seed, prepared)
+    sequences = session.add(prepared, seeds, draft_inputs, references)
     return Call(plan, session, sequences, models.target.dtype)
 
 
@@ -184,6 +204,30 @@ def models_of(target_model: Any, draft_model: Any) -> Models:
     """Transformers models, or backbones, behind the seam."""
     draft = None if draft_model is None else Backbone.of(draft_model)
     return Models(Backbone.of(target_model), draft)
+
+
+def references_for(plan: Plan, request: Request, num_rows: int) -> References:
+    """The references that a plan's drafter guesses from.
+
+    Raises:
+        ConfigError: the plan's method uses none.
+        InputError: they have another form, or do not go with the rows.
+    """
+    given = request.references
+    if given is None and plan.reads_pictures and request.read_references is not None:
+        given = request.read_references()
+    if given is None:
+        return NO_REFERENCES
+    tokenizer = request.tokenizer
+    if tokenizer is None:
+        tokenizer = request.options.get("tokenizer")
+    references = references_of(given, num_rows, tokenizer)
+    if references and not plan.uses_references:
+        raise ConfigError(
+            "references are given, and the method does not guess from references: use method "
+            "'hsd' or 'lookup', or leave them out"
+        )
+    return references
 
 
 def with_views(

@@ -57,6 +57,7 @@ def result_of(call: Call, texts: list[str] | None = None) -> Result:
         lossless=not approximate,
         approximate=approximate,
         texts=texts or [],
+        notes=session.notes,
     )
 
 
@@ -66,7 +67,9 @@ def approximations(call: Call) -> tuple[str, ...]:
     Below float32, checking several tokens at once is another matrix product than checking one, so
     near-ties may be decided differently; `draftlens verify` measures whether they are.
     """
-    names = list(call.plan.approximate)
+    prefill = call.plan.prefill.approximate
+    happened = call.session.approximate
+    names = [name for name in call.plan.approximate if name not in prefill or name in happened]
     if call.session.drafter.max_nodes and call.dtype not in (torch.float32, torch.float64):
         names.append(f"near-ties in {str(call.dtype).removeprefix('torch.')}")
     return tuple(names)

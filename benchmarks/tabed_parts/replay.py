@@ -9,8 +9,8 @@ from math import inf, nan
 import torch
 from torch import Tensor
 
-from draftlens.draft.ensemble import LEAST
 from draftlens.draft.view_memory import ViewMemory
+from draftlens.draft.view_tallies import LEAST
 from draftlens.draft.weights import Seen, Tally, Weighting
 from draftlens.draft.weights.logs import normalized
 from draftlens.ops.mixture import log_mixture, total_variation

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
+import numpy as np
+
 from draftlens.api import Engine, Inputs
 from draftlens.core.errors import ConfigError
 from draftlens.core.readings import early_layer
+from draftlens.measure.statistics import central_interval, resamples
 from draftlens.methods import Method, has_option, to_dict, with_option
 
 MASSES = tuple(step / 10 for step in range(11))
@@ -59,6 +62,29 @@ class Calibration:
         smallest of several masses (it spreads the most tokens evenly) or layers."""
         curve = self.curve
         return self.values[curve.index(max(curve))]
+
+    @property
+    def intervals(self) -> list[tuple[float, float]]:
+        """The 95% bootstrap interval over the clips of each value's mean acceptance length; empty
+        with a single clip, which says nothing about others."""
+        if len(self.lengths[0]) < 2:
+            return []
+        draws = resamples(len(self.lengths[0]), seed=0)
+        return [central_interval(np.asarray(row)[draws].mean(1)) for row in self.lengths]
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the best value is longer than each other one by more than chance: the 95%
+        interval of the difference, clip by clip, is above zero. A single clip shows nothing."""
+        if not self.intervals:
+            return False
+        best = self.curve.index(max(self.curve))
+        draws = resamples(len(self.lengths[0]), seed=0)
+        for index, row in enumerate(self.lengths):
+            gains = np.asarray(self.lengths[best]) - np.asarray(row)
+            if index != best and central_interval(gains[draws].mean(1))[0] <= 0:
+                return False
+        return True
 
 
 def check(method: Method, pruners: Sequence[str] = ()) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from draftlens.core.errors import ConfigError
 from draftlens.core.files import write_json
+from draftlens.core.lines import LineWriter, read_lines
 from draftlens.methods import METHODS
 
 RUN = "run.json"
@@ -161,10 +161,8 @@ class Store:
     def append(self, record: Record) -> None:
         """Store a record; it is on disk when this returns."""
         kind = next(name for name, record_type in KINDS.items() if isinstance(record, record_type))
-        with (self.folder / MEASUREMENTS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"kind": kind, **asdict(record)}) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        with LineWriter(self.folder / MEASUREMENTS) as lines:
+            lines.write({"kind": kind, **asdict(record)})
         self.records.append(record)
 
     def of(self, kind: type[Record]) -> list[Any]:
@@ -194,19 +192,13 @@ class Store:
 
     def _read(self) -> list[Record]:
         """The records in the file; an incomplete last line, from an interruption, is cut off."""
-        file = self.folder / MEASUREMENTS
-        data = file.read_bytes() if file.exists() else b""
-        complete = data[: data.rfind(b"\n") + 1]
-        if len(complete) < len(data):
-            os.truncate(file, len(complete))
-        lines = complete.splitlines()
-        return [self._record(number, line) for number, line in enumerate(lines, start=1)]
+        lines = read_lines(self.folder / MEASUREMENTS)
+        return [self._record(number, values) for number, values in enumerate(lines, start=1)]
 
-    def _record(self, number: int, line: bytes) -> Record:
+    def _record(self, number: int, values: Any) -> Record:
         try:
-            values = json.loads(line)
             return KINDS[values.pop("kind")](**values)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise ConfigError(
                 f"line {number} of {self.folder / MEASUREMENTS} is damaged: {error!r}"
             ) from error

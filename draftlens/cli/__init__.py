@@ -1,5 +1,5 @@
 """The command line."""
 
-from draftlens.cli.app import main
+from draftlens.cli.entry import main
 
 __all__ = ["main"]

@@ -10,25 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
-from draftlens.api import Engine
 from draftlens.cli import options as opt
-from draftlens.cli.loading import load_models
-from draftlens.cli.progress import ProgressBar, progress_bars
-from draftlens.cli.show import error_console, print_json, show_files, show_tables
+from draftlens.cli.model_options import PLAIN, Loading
 from draftlens.core.errors import ConfigError
-from draftlens.models.zoo import EMBEDDED
+from draftlens.core.names import EMBEDDED
 
 if TYPE_CHECKING:
+    from draftlens.api import Engine
     from draftlens.bench import Options, Store
+    from draftlens.measure.progress import ProgressListener
 
 
 def bench(
@@ -140,8 +131,7 @@ def bench(
     plots: Annotated[
         bool, typer.Option("--plots/--no-plots", help="Draw plots of the results.")
     ] = True,
-    device: opt.Device = None,
-    dtype: opt.Dtype = None,
+    loading: Loading = PLAIN,
     as_json: opt.AsJson = False,
 ) -> None:
     """Measure the speed of decoding methods on the same clips.
@@ -149,9 +139,11 @@ def bench(
     All methods take turns on each clip, next to the decoding of transformers. The exit status is
     1 if every clip failed.
     """
-    # Takes a second to import.
+    from draftlens.api import Engine
     from draftlens.bench import Options, Store, line_up
     from draftlens.bench.workloads import check
+    from draftlens.cli.loading import load_models
+    from draftlens.cli.show import print_json
     from draftlens.measure.options import frame_counts
 
     options = Options(
@@ -175,7 +167,7 @@ def bench(
         _check_matplotlib()
     store = Store(out)
     store.check(resume)
-    engine = Engine(*load_models(target, draft, device, dtype, as_json))
+    engine = Engine(*load_models(target, draft, loading, as_json))
     engine.calibrate()
     summary = measure(engine, options, store, resume, as_json)
     plot_files = save(summary, out, plots)
@@ -203,6 +195,7 @@ def measure(
         ConfigError: there is nothing to measure, or the store holds a different run.
     """
     from draftlens.bench import line_up, prepare, run, summarize
+    from draftlens.cli.show import error_console
 
     plan = prepare(engine, line_up(options), options, store.folder)
     description = plan.description()
@@ -293,6 +286,8 @@ def sweep_of(texts: list[str] | None) -> dict[str, tuple[Any, ...]]:
 
 def _parse_values(text: str) -> list[Any] | None:
     """The values in a YAML list without its brackets; None if it is not valid."""
+    import yaml
+
     try:
         values: list[Any] | None = yaml.safe_load(f"[{text}]")
     except (ValueError, yaml.YAMLError):
@@ -301,7 +296,20 @@ def _parse_values(text: str) -> list[Any] | None:
 
 
 @contextmanager
-def _bar(quiet: bool) -> Iterator[ProgressBar]:
+def _bar(quiet: bool) -> Iterator[ProgressListener]:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from draftlens.cli.progress import ProgressBar, ProgressLines, is_hidden, progress_bars
+
+    if is_hidden(quiet) and not quiet:
+        yield ProgressLines()
+        return
     columns = (
         BarColumn(),
         MofNCompleteColumn(),
@@ -319,6 +327,7 @@ def _show(summary: Mapping[str, Any], plot_files: list[Path], out: Path) -> None
     from draftlens.bench import tables
     from draftlens.bench.report import about
     from draftlens.bench.store import PAGE, SUMMARY
+    from draftlens.cli.show import show_files, show_tables
 
     show_tables(tables(summary), about(summary))
     show_files(out, SUMMARY, PAGE, *(file.name for file in plot_files))

@@ -3,36 +3,34 @@ for a pair of models and a task."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from draftlens.cli import options as opt
-from draftlens.cli.loading import load_engine, read_files
-from draftlens.cli.progress import progress_bars
-from draftlens.cli.show import console, print_json, table
-from draftlens.methods import Method, resolve
-from draftlens.models.zoo import EMBEDDED
+from draftlens.cli.model_options import PLAIN, Loading
+from draftlens.core.names import AUTO, EMBEDDED
 
 if TYPE_CHECKING:
     from draftlens.bench.calibrate import Calibration, Subject
+    from draftlens.methods import Method
 
-BAR_WIDTH = 30
+BAR_WIDTH = 20
 """Characters of the longest bar; with its mark, the table fits into a terminal of 80 columns."""
 
 
 def calibrate(
     media: Annotated[
-        list[Path], typer.Argument(help="Two to four video files, or images with --images.")
+        list[str], typer.Argument(help="Two to four video files, or images with --images.")
     ],
     images: Annotated[
         bool,
         typer.Option("--images", help="Read the files as images, each with a prompt of its own."),
     ] = False,
     target: opt.Target = EMBEDDED,
-    draft: opt.Draft = None,
+    draft: opt.Draft = AUTO,
     speculative_config: opt.SpeculativeConfig = None,
     pruners: Annotated[
         str,
@@ -44,8 +42,7 @@ def calibrate(
     frames: opt.Frames = 8,
     prompt: opt.MediaPrompt = "",
     max_new_tokens: opt.MaxNewTokens = 256,
-    device: opt.Device = None,
-    dtype: opt.Dtype = None,
+    loading: Loading = PLAIN,
     limits: opt.MediaLimits = None,
     as_json: opt.AsJson = False,
 ) -> None:
@@ -60,12 +57,14 @@ def calibrate(
     """
     from draftlens.bench.calibrate import calibrate as run
     from draftlens.bench.calibrate import subject_of
+    from draftlens.cli.loading import load_engine, read_files
+    from draftlens.cli.progress import progress_bars
 
     names = [name.strip() for name in pruners.split(",") if name.strip()]
     method = _check_method(opt.parse_method("specvlm", speculative_config), names)
     text = opt.prompt_or_default(prompt, images)
     chats = [read_files(as_json, limits, text, frames, [file], images) for file in media]
-    engine = load_engine(target, draft, method, device, dtype, as_json, calibrate=False)
+    engine = load_engine(target, draft, method, loading, as_json, calibrate=False)
     subject = subject_of(method, engine.target.backbone.text_config.num_hidden_layers, names)
     with progress_bars(as_json) as progress:
         task = progress.add_task("answering", total=len(subject.values) * len(media))
@@ -74,9 +73,9 @@ def calibrate(
             engine, clips, method, subject, max_new_tokens, lambda: progress.advance(task)
         )
     if as_json:
-        _print_json(subject, calibration)
+        _print_json(subject, calibration, method)
     else:
-        _show(subject, calibration)
+        _show(subject, calibration, method)
 
 
 def best_value(calibration: Calibration) -> Any:
@@ -85,17 +84,34 @@ def best_value(calibration: Calibration) -> Any:
     return calibration.best if min(curve) < max(curve) else None
 
 
-def _print_json(subject: Subject, calibration: Calibration) -> None:
+def command_of(method: Method, subject: Subject, value: Any) -> str:
+    """The options of the command line that use a value."""
+    from draftlens.methods import to_dict, with_option
+
+    options = to_dict(with_option(method, subject.option, value))
+    used = {"method": options["method"], "pruner": options["pruner"]}
+    return f"--speculative-config '{json.dumps(used)}'"
+
+
+def _print_json(subject: Subject, calibration: Calibration, method: Method) -> None:
+    from draftlens.cli.show import print_json
+
+    best = best_value(calibration)
     print_json(
         {
-            subject.name: best_value(calibration),
+            subject.name: best,
             subject.plural: calibration.values,
             "mean_acceptance_length": calibration.curve,
+            "interval": [list(interval) for interval in calibration.intervals],
+            "clear": best is not None and calibration.is_clear,
+            "use": None if best is None else command_of(method, subject, best),
         }
     )
 
 
-def _show(subject: Subject, calibration: Calibration) -> None:
+def _show(subject: Subject, calibration: Calibration, method: Method) -> None:
+    from draftlens.cli.show import console, table
+
     best = best_value(calibration)
     curve = calibration.curve
     longest = max(curve) or 1.0  # 0 if all answers have a single token
@@ -104,9 +120,16 @@ def _show(subject: Subject, calibration: Calibration) -> None:
         bar = "#" * round(BAR_WIDTH * length / longest)
         mark = " <" if value == best else ""
         rows.append([str(value), f"{length:.2f}", bar + mark])
-    table("", [subject.name, "mean acceptance length", ""], rows)
+    columns = [subject.name, "mean acceptance length", ""]
+    if calibration.intervals:
+        columns.insert(2, "95% interval")
+        for row, (low, high) in zip(rows, calibration.intervals, strict=True):
+            row.insert(2, f"{low:.2f} to {high:.2f}")
+    table("", columns, rows)
     if best is not None:
-        message = f"{subject.name} {best}"
+        message = f"{subject.name} {best}: {command_of(method, subject, best)}"
+        if not calibration.is_clear:
+            message += "; the clips do not show that it is better than the others"
     elif any(curve):
         message = f"no {subject.name} is best: all did equally well"
     else:
@@ -124,6 +147,7 @@ def _check_method(method: Any, pruners: Sequence[str]) -> Method:
         ConfigError: `draftlens.bench.calibrate.check` refuses it.
     """
     from draftlens.bench.calibrate import check
+    from draftlens.methods import resolve
 
     resolved = resolve(method, True)
     check(resolved, pruners)

@@ -59,7 +59,7 @@ class _Comparison:
 
 
 def run_demo(
-    engine: Engine, inputs: Inputs, clip: Path, prompt: str, max_new_tokens: int, as_json: bool
+    engine: Engine, inputs: Inputs, clip: str, prompt: str, max_new_tokens: int, as_json: bool
 ) -> None:
     """Answer a prompt by stock `generate` and by draftlens, and print a comparison.
 
@@ -68,22 +68,22 @@ def run_demo(
     Args:
         engine: the target with its draft and its method.
         inputs: the prompt.
-        clip: the path of its clip.
+        clip: the path or address of its clip.
         prompt: its text.
         max_new_tokens: maximum number of tokens in an answer.
         as_json: whether the comparison is printed as JSON, without the streamed answers.
     """
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "do_sample": False}
-    truth = _read_facts(clip, prompt)
+    truth = _read_facts(Path(clip), prompt)
     _warm_up(engine, inputs)
     if as_json:
         stock = run_stock(engine.target.backbone, inputs.target, **options)
         result = engine.answer(inputs, **options).run()
         figures = _Comparison(stock, result).to_dict()
         facts = {} if truth is None else _count_facts(truth, result.text)
-        print_json({"clip": str(clip), **figures, **facts, "result": result_json(result)})
+        print_json({"clip": clip, **figures, **facts, "result": result_json(result)})
         return
-    comparison = _stream_both(engine, inputs, clip.name, options)
+    comparison = _stream_both(engine, inputs, Path(clip).name, options)
     rows = _rows(comparison)
     if truth is not None:
         rows.append(_fact_row(engine, comparison, truth))
@@ -102,9 +102,10 @@ def _stream_both(
     )
     writer.end()
     console.print()
-    console.print(
-        Text.assemble(name, ", draftlens (", ("green", DRAFT_STYLE), ": supplied by the draft):")
-    )
+    legend: list[Any] = []
+    if console.color_system is not None:
+        legend = [" (", ("green", DRAFT_STYLE), ": supplied by the draft)"]
+    console.print(Text.assemble(name, ", draftlens", *legend, ":"))
     result = show_stream(engine.answer(inputs, **options), engine.pieces)
     console.print()
     return _Comparison(stock, result)

@@ -7,14 +7,17 @@ import platform
 from typing import Any
 
 import av
+import psutil
 import torch
 import transformers
 
-from draftlens import __version__
 from draftlens.cli.loading import load_models
+from draftlens.cli.model_options import PLAIN, Loading
 from draftlens.cli.show import print_json, table
 from draftlens.core.errors import ConfigError
+from draftlens.core.names import AUTO
 from draftlens.core.tree import Topology
+from draftlens.core.version import __version__
 from draftlens.draft.live_costs import LiveCosts
 from draftlens.draft.tuner import Costs, best_for
 from draftlens.methods.parts import WITHOUT_EYES
@@ -35,9 +38,7 @@ _GIB = 2**30
 _MIB = 2**20
 
 
-def collect_facts(
-    target: str | None, draft: str | None, device: str | None, dtype: str | None
-) -> dict[str, Any]:
+def collect_facts(target: str | None, draft: str, loading: Loading = PLAIN) -> dict[str, Any]:
     """Return facts about the environment and, if a target is named, about the models.
 
     Raises:
@@ -46,8 +47,8 @@ def collect_facts(
     """
     facts = _environment()
     if target is not None:
-        return facts | _models(target, draft, device, dtype)
-    if draft is not None:
+        return facts | _models(target, draft, loading)
+    if draft != AUTO:
         raise ConfigError("a draft is checked together with its target: name it with --target")
     return facts
 
@@ -75,10 +76,8 @@ def _environment() -> dict[str, Any]:
     }
 
 
-def _models(
-    target: str, draft: str | None, device: str | None, dtype: str | None
-) -> dict[str, Any]:
-    target_model, draft_model = load_models(target, draft, device, dtype, quiet=True)
+def _models(target: str, draft: str, loading: Loading) -> dict[str, Any]:
+    target_model, draft_model = load_models(target, draft, loading, quiet=True)
     facts = {"target": _model(target_model)}
     if draft_model is None:
         return facts
@@ -132,13 +131,8 @@ def _devices() -> list[str]:
 
 
 def _memory() -> str:
-    try:
-        page = os.sysconf("SC_PAGE_SIZE")
-        total = page * os.sysconf("SC_PHYS_PAGES")
-        free = page * os.sysconf("SC_AVPHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return "unknown"
-    return _free_memory(free, total)
+    memory = psutil.virtual_memory()
+    return _free_memory(memory.available, memory.total)
 
 
 def _free_memory(free: int, total: int) -> str:

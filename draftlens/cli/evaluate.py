@@ -9,23 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from draftlens.cli import options as opt
-from draftlens.cli.loading import load_models, make_folder
-from draftlens.cli.progress import ProgressBar, progress_bars
-from draftlens.cli.show import error_console, print_json, show_files, show_tables
+from draftlens.cli.model_options import PLAIN, Loading
 from draftlens.core.errors import ConfigError
-from draftlens.models.zoo import EMBEDDED
+from draftlens.core.names import AUTO, EMBEDDED
 
 if TYPE_CHECKING:
+    from draftlens.cli.progress import SavingBar
     from draftlens.evaluate import Evaluation
 
 REPORT = "evaluate.json"
@@ -34,7 +25,7 @@ PAGE = "evaluate.md"
 
 def evaluate(
     target: opt.Target = EMBEDDED,
-    draft: opt.Draft = None,
+    draft: opt.Draft = AUTO,
     clips: Annotated[
         int,
         typer.Option(
@@ -56,8 +47,7 @@ def evaluate(
         bool, typer.Option("--plots/--no-plots", help="Draw plots of the results.")
     ] = True,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the held-out scenes.")] = 0,
-    device: opt.Device = None,
-    dtype: opt.Dtype = None,
+    loading: Loading = PLAIN,
     as_json: opt.AsJson = False,
 ) -> None:
     """Measure the accuracy of a model on held-out scenes.
@@ -65,12 +55,14 @@ def evaluate(
     The scenes are those of the procedural world. With a draft, the agreement between the draft and
     the target is measured too.
     """
-    from draftlens.evaluate import Evaluation, Options  # takes seconds to import
+    from draftlens.cli.loading import load_models, make_folder
+    from draftlens.cli.show import print_json, show_files
+    from draftlens.evaluate import Evaluation, Options
 
     options = Options(clips, parse_frames(frames), seed)
     _check_matplotlib()
     make_folder(out)
-    target_model, draft_model = load_models(target, draft, device, dtype, as_json)
+    target_model, draft_model = load_models(target, draft, loading, as_json)
     report = _run(Evaluation(target_model, draft_model, options), out, as_json)
     plot_files = _plot(report, out) if plots else []
     if as_json:
@@ -81,6 +73,7 @@ def evaluate(
 
 
 def _show(report: Mapping[str, Any]) -> None:
+    from draftlens.cli.show import show_tables
     from draftlens.evaluate import about, tables
 
     show_tables(tables(report), about(report))
@@ -100,28 +93,23 @@ def parse_frames(text: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-class SavingBar(ProgressBar):
-    """A bar that also saves the finished part of the report.
-
-    Args:
-        progress: rich's progress bars.
-        out: the folder of the report.
-    """
-
-    def __init__(self, progress: Progress, out: Path) -> None:
-        super().__init__(progress)
-        self.out = out
-
-    def saved(self, report: Mapping[str, Any]) -> None:
-        """Write the report, which has a further finished section."""
-        from draftlens.evaluate import markdown, save
-
-        save(report, self.out / REPORT)
-        (self.out / PAGE).write_text(markdown(report), encoding="utf-8")
-
-
 @contextmanager
 def _bar(out: Path, quiet: bool) -> Iterator[SavingBar]:
+    from rich.progress import (
+        BarColumn,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from draftlens.cli.progress import SavingBar, progress_bars
+    from draftlens.evaluate import markdown, save
+
+    def save_report(report: Mapping[str, Any]) -> None:
+        save(report, out / REPORT)
+        (out / PAGE).write_text(markdown(report), encoding="utf-8")
+
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -131,10 +119,12 @@ def _bar(out: Path, quiet: bool) -> Iterator[SavingBar]:
         TimeRemainingColumn(),
     )
     with progress_bars(quiet, *columns, speed_estimate_period=300) as progress:
-        yield SavingBar(progress, out)
+        yield SavingBar(progress, save_report)
 
 
 def _run(evaluation: Evaluation, out: Path, quiet: bool) -> dict[str, Any]:
+    from draftlens.cli.show import error_console
+
     # A report of an earlier run could be mistaken for that of this run.
     (out / REPORT).unlink(missing_ok=True)
     try:

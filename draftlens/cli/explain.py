@@ -11,19 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from draftlens.cli import options as opt
-from draftlens.cli.loading import load_engine, make_folder, read_files
-from draftlens.cli.progress import spinner
-from draftlens.cli.show import console, print_json, table
+from draftlens.cli.model_options import PLAIN, Loading
 from draftlens.core.errors import ConfigError, InputError
-from draftlens.methods import Method
-from draftlens.models.zoo import EMBEDDED, draft_for
+from draftlens.core.names import AUTO, EMBEDDED
 
 if TYPE_CHECKING:
     from draftlens.explain import Trace, ViewTrace
     from draftlens.explain.tracing import Answered
     from draftlens.explain.views import View
-
-AUTO = "auto"
+    from draftlens.methods import Method
 
 
 def explain(
@@ -33,7 +29,7 @@ def explain(
     images: opt.Images = False,
     target: opt.Target = EMBEDDED,
     draft: Annotated[
-        str | None,
+        str,
         typer.Option(
             "--draft",
             "-d",
@@ -62,8 +58,7 @@ def explain(
         bool,
         typer.Option("--compare/--no-compare", help="Measure plain decoding for comparison."),
     ] = True,
-    device: opt.Device = None,
-    dtype: opt.Dtype = None,
+    loading: Loading = PLAIN,
     limits: opt.MediaLimits = None,
     as_json: opt.AsJson = False,
 ) -> None:
@@ -76,7 +71,10 @@ def explain(
     page show, token by token, the weights of the views and which of them would have guessed the
     token. Another chart shows what target and draft did at each moment.
     """
-    from draftlens.explain import has_views  # takes a second to import
+    from draftlens.cli.loading import load_engine, make_folder, note_strangers, read_files
+    from draftlens.cli.progress import spinner
+    from draftlens.cli.show import console, print_json, table
+    from draftlens.explain import has_views
     from draftlens.explain.gantt import NEEDS_MATPLOTLIB, has_matplotlib
 
     chosen = opt.parse_method(method, speculative_config, default="specvlm")
@@ -86,8 +84,8 @@ def explain(
     text = opt.prompt_or_default(prompt, images)
     chat = read_files(as_json, limits, text, frames, media, images)
     make_folder(out)
-    draft_name = draft_for(target) if draft == AUTO else draft
-    engine = load_engine(target, draft_name, decoding, device, dtype, as_json, calibrate=False)
+    note_strangers(target, media)
+    engine = load_engine(target, draft, decoding, loading, as_json, calibrate=False)
     with spinner("answering", as_json):
         answer = subject.trace(
             engine,

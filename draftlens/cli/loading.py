@@ -5,8 +5,9 @@ Media are read before models are loaded, so that a wrong path is reported at onc
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,30 @@ from typing import Any
 from transformers.utils import logging as transformers_logging
 
 from draftlens.api import Engine, calibration_seconds, load
+from draftlens.cli.model_options import PLAIN, Loading
 from draftlens.cli.options import parse_limits
-from draftlens.cli.progress import count_bar, spinner
+from draftlens.cli.progress import count_bar, is_hidden, spinner
 from draftlens.cli.threads import settle_threads
 from draftlens.core.errors import ConfigError
+from draftlens.distributed import check_hosts, meet
+from draftlens.media import Limits
 from draftlens.media.conversation import Conversation, ask, read
-from draftlens.methods import resolve
-from draftlens.models.load import Loaded, load_model, load_pair
-from draftlens.models.zoo import EMBEDDED
+from draftlens.models.load import Loaded, known_draft, load_pair
+from draftlens.models.loading import pair_options
+from draftlens.models.zoo import AUTO, EMBEDDED
+from draftlens.strangers import note_strangers
+
+__all__ = [
+    "load_engine",
+    "load_models",
+    "make_folder",
+    "note_strangers",
+    "read_files",
+    "read_media",
+    "read_source",
+]
+
+_log = logging.getLogger("draftlens")
 
 NO_DRAFT = "none"
 """Value of `--draft` for no draft, even where the target's name is that of a pair."""
@@ -43,12 +60,24 @@ def read_media(
         MediaError: a file cannot be read.
         ConfigError: the limits are not valid.
     """
+    return read_source(quiet, parse_limits(limits), prompt, frames, **media)
+
+
+def read_source(
+    quiet: bool, limits: Limits, prompt: str, frames: int = 8, **media: Any
+) -> Conversation:
+    """The same with limits that are parsed already."""
     with count_bar("reading frames", quiet) as on_frame:
-        return read(ask(prompt, **media), frames, parse_limits(limits), on_frame=on_frame)
+        return read(ask(prompt, **media), frames, limits, on_frame=on_frame)
 
 
 def read_files(
-    quiet: bool, limits: str | None, prompt: str, frames: int, files: list[Path], images: bool
+    quiet: bool,
+    limits: str | None,
+    prompt: str,
+    frames: int,
+    files: Sequence[str | Path],
+    images: bool,
 ) -> Conversation:
     """Return a prompt with several images, or with one clip, as `read_media` does."""
     if images:
@@ -58,61 +87,78 @@ def read_files(
 
 def load_engine(
     target: str,
-    draft: str | None,
+    draft: str,
     method: Any,
-    device: str | None,
-    dtype: str | None,
+    loading: Loading,
     quiet: bool,
     calibrate: bool = True,
+    prefill: Any = None,
+    hosts: int | None = None,
 ) -> Engine:
     """Load a target and its draft while a spinner is shown; the draft `none` is no draft.
 
     Args:
-        target, draft, method, device, dtype: as for `draftlens.load`.
+        target, draft, method: as for `draftlens.load`.
+        loading: further options of `draftlens.load`.
         quiet: whether the spinner is hidden.
         calibrate: whether to measure what forwards cost (`Engine.calibrate`).
+        prefill, hosts: as for `draftlens.load`.
 
     Raises:
-        ConfigError, UnsupportedModelError, IncompatiblePairError: as `draftlens.load`.
+        ConfigError, UnsupportedModelError, IncompatiblePairError, HostError: as `draftlens.load`.
     """
+    check_hosts(hosts, prefill)
     began = time.perf_counter()
     with _loading(target, quiet):
-        if draft == NO_DRAFT:
-            resolve(method, has_draft=False)  # reports a wrong method before a long load
-            engine = Engine(load_model(target, "target", device, dtype), None, method)
-        else:
-            engine = load(target, draft, method, device, dtype, calibrate=False)
+        engine = load(
+            target,
+            _draft_name(draft),
+            method,
+            calibrate=False,
+            prefill=prefill,
+            **loading,  # type: ignore[misc]
+        )
         loading_seconds = time.perf_counter() - began
         # The number of threads decides what forwards cost.
         settle_threads(engine.target.backbone.model)
+        if prefill is not None and engine.target.backbone.hosts.size == 1:
+            meet(engine.target.backbone, hosts)
         if calibrate:
             engine.calibrate(calibration_seconds(loading_seconds))
     return engine
 
 
 def load_models(
-    target: str, draft: str | None, device: str | None, dtype: str | None, quiet: bool
+    target: str, draft: str, loading: Loading = PLAIN, quiet: bool = False
 ) -> tuple[Loaded, Loaded | None]:
     """Return a target and its draft, loaded while a spinner is shown.
 
-    The draft is None if its name is `none`.
+    The draft is None if its name is `none`, or if it is `auto` and none is known, which a line
+    says.
 
     Raises:
         ConfigError, UnsupportedModelError, IncompatiblePairError: as `draftlens.load`.
     """
-    draft_model: Loaded | None = None
+    options = pair_options(loading)
+    name = _draft_name(draft)
     with _loading(target, quiet):
-        if draft == NO_DRAFT:
-            target_model = load_model(target, "target", device, dtype)
-        else:
-            target_model, draft_model = load_pair(target, draft, device, dtype)
+        if name == AUTO:
+            name = known_draft(target, options.target)
+            if name is None:
+                _log.warning("no draft is known for %r: the target alone is loaded", target)
+        target_model, draft_model = load_pair(target, name, options)
     settle_threads(target_model.backbone.model)
     return target_model, draft_model
 
 
+def _draft_name(draft: str) -> str | None:
+    return None if draft == NO_DRAFT else draft
+
+
 @contextmanager
 def _loading(target: str, quiet: bool) -> Iterator[None]:
-    if quiet or target == EMBEDDED:
+    transformers_logging.set_verbosity_error()
+    if target == EMBEDDED or is_hidden(quiet):
         transformers_logging.disable_progress_bar()
     with spinner(f"loading {target}", quiet):
         yield

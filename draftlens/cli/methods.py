@@ -6,12 +6,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from draftlens.cli.options import AsJson
-from draftlens.cli.show import print_json, table
 from draftlens.core.registry import Entry, Registry
-from draftlens.draft.views import VIEWS
-from draftlens.draft.weights import WEIGHTS
-from draftlens.methods import METHODS
-from draftlens.prune import PRUNERS
 
 
 def methods(as_json: AsJson = False) -> None:
@@ -22,6 +17,12 @@ def methods(as_json: AsJson = False) -> None:
     `draftlens.views` and `draftlens.weights`. An entry that cannot be imported is listed with its
     error.
     """
+    from draftlens.cli.show import print_json, table
+    from draftlens.draft.views import VIEWS
+    from draftlens.draft.weights import WEIGHTS
+    from draftlens.methods import METHODS
+    from draftlens.prune import PRUNERS
+
     listed = {
         "methods": rows_of(METHODS),
         "pruners": rows_of(PRUNERS),

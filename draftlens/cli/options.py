@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml
 
 from draftlens.core.errors import ConfigError
-from draftlens.media import Limits
-from draftlens.methods import Method, from_dict
+
+if TYPE_CHECKING:
+    from draftlens.media import Limits
+    from draftlens.methods import Method
 
 Target = Annotated[
     str,
@@ -24,13 +25,12 @@ Target = Annotated[
     ),
 ]
 Draft = Annotated[
-    str | None,
+    str,
     typer.Option(
         "--draft",
         "-d",
         help="Draft model: a smaller model with the same tokenizer, `auto` for the one known for "
-        "the target, or `none`. By default the target `embedded` has a draft and other targets "
-        "have none.",
+        "the target (`draftlens pairs`), or `none`.",
     ),
 ]
 MethodName = Annotated[
@@ -38,8 +38,9 @@ MethodName = Annotated[
     typer.Option(
         "--method",
         "-m",
-        help="Decoding method: `plain`, `speculative`, `specvlm`, `parallelvlm` or `tabed`. The "
-        "default is `speculative` with a draft and `plain` without one.",
+        help="Decoding method: `plain`, `lookup`, `speculative`, `specvlm`, `parallelvlm` or "
+        "`tabed`. The default is `speculative` with a draft, `lookup` where no draft is known, and "
+        "`plain` with --draft none.",
     ),
 ]
 SpeculativeConfig = Annotated[
@@ -48,6 +49,22 @@ SpeculativeConfig = Annotated[
         help='Decoding method and its options: JSON such as \'{"tree": "eagle"}\' or '
         '\'{"method": "tabed", "views": ["multimodal", "text"]}\', or the path of a .json or '
         ".yaml file.",
+    ),
+]
+Prefill = Annotated[
+    str | None,
+    typer.Option(
+        help="How the target reads prompts: `full`, `ring`, `spava` or `star`, or JSON such as "
+        '\'{"name": "spava", "blocks": 8}\'. `spava` and `star` read long videos faster and '
+        "approximately, with any method.",
+    ),
+]
+Hosts = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Number of processes that read prompts together with `--prefill ring` or `spava`, on "
+        "the CPU of this machine. Elsewhere start draftlens with torchrun.",
     ),
 ]
 Frames = Annotated[
@@ -87,20 +104,6 @@ RepetitionPenalty = Annotated[
     typer.Option(min=0.001, help="Penalty for repeated tokens; 1 is no penalty."),
 ]
 Seed = Annotated[int | None, typer.Option(help="Seed of the sampling noise.")]
-Device = Annotated[
-    str | None,
-    typer.Option(
-        help="Device of the models: cpu, cuda, cuda:1, ..., or `auto` to spread a large model over "
-        "several devices. The default is a GPU if there is one.",
-    ),
-]
-Dtype = Annotated[
-    str | None,
-    typer.Option(
-        help="Data type of the models: float32, bfloat16, float16, or `auto` for that of the "
-        "checkpoint. The default is float32 on the CPU and `auto` on other devices.",
-    ),
-]
 MediaLimits = Annotated[
     str | None,
     typer.Option(
@@ -120,6 +123,26 @@ Calibrate = Annotated[
     typer.Option(
         help="Measure what forwards of the models cost the first time that a pair is loaded, for "
         "about two seconds.",
+    ),
+]
+Answers = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="File for the answers: one JSON line for each file."),
+]
+Resume = Annotated[
+    bool | None,
+    typer.Option(
+        "--resume/--restart",
+        help="With --out: go on with the answers in the file, or throw them away.",
+    ),
+]
+BatchSize = Annotated[
+    int, typer.Option("--batch", min=1, help="With --out: files that are answered together.")
+]
+ClipSeconds = Annotated[
+    float,
+    typer.Option(
+        min=0.1, help="With --out: seconds for reading one file, after which it is given up."
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
@@ -158,7 +181,23 @@ def parse_method(
         )
     if default is not None:
         options.setdefault("method", default)
+    from draftlens.methods import from_dict
+
     return from_dict(options)
+
+
+def parse_prefill(text: str | None) -> Any:
+    """Return the prefill from the value of `--prefill`: a name, or a JSON object with `name`.
+
+    Raises:
+        ConfigError: the name or an option is unknown, or the value is not valid.
+    """
+    if text is None:
+        return None
+    from draftlens.prefill import make_prefill
+
+    is_object = text.lstrip().startswith("{")
+    return make_prefill(parse_text(text, "--prefill") if is_object else text)
 
 
 def read_text(path: Path, noun: str) -> str:
@@ -179,6 +218,8 @@ def parse_text(text: str, source: str) -> Any:
     Raises:
         ConfigError: the text is not valid; `source` is its name in the message.
     """
+    import yaml
+
     try:
         if source.endswith((".yaml", ".yml")):
             return yaml.safe_load(text)
@@ -207,6 +248,8 @@ def parse_limits(text: str | None) -> Limits:
     Raises:
         ConfigError: the value is not a JSON object of positive numbers with the names of limits.
     """
+    from draftlens.media import Limits
+
     values = _parse_numbers(text or "{}")
     names = [field.name for field in fields(Limits)]
     unknown = sorted(set(values) - set(names))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,6 +11,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from draftlens.cli.show import error_console
+
+LINE_SECONDS = 30.0
+"""Time between two lines about progress where there is no terminal."""
 
 
 def is_hidden(quiet: bool) -> bool:
@@ -85,3 +89,51 @@ class ProgressBar:
     def done(self, work: float) -> None:
         """Add finished work."""
         self.progress.advance(self.task, work)
+
+
+class ProgressLines:
+    """The same listener where there is no terminal: a line now and then.
+
+    Args:
+        seconds: time between two lines.
+    """
+
+    def __init__(self, seconds: float = LINE_SECONDS) -> None:
+        self._seconds = seconds
+        self._work = 0.0
+        self._done = 0.0
+        self._printed: float | None = None
+
+    def plan(self, work: float) -> None:
+        """See `ProgressBar`."""
+        self._work = work
+
+    def begin(self, description: str) -> None:
+        """See `ProgressBar`; prints a line if it is time."""
+        now = time.monotonic()
+        if self._printed is not None and now - self._printed < self._seconds:
+            return
+        self._printed = now
+        share = 100 * self._done / self._work if self._work else 0.0
+        error_console.print(f"{share:.0f}%: {description}", markup=False, soft_wrap=True)
+
+    def done(self, work: float) -> None:
+        """See `ProgressBar`."""
+        self._done += work
+
+
+class SavingBar(ProgressBar):
+    """A bar that also saves the finished part of a report.
+
+    Args:
+        progress: rich's progress bars.
+        save: writes a report.
+    """
+
+    def __init__(self, progress: Progress, save: Callable[[Mapping[str, Any]], None]) -> None:
+        super().__init__(progress)
+        self._save = save
+
+    def saved(self, report: Mapping[str, Any]) -> None:
+        """Write the report, which has a further finished section."""
+        self._save(report)

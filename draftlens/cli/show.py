@@ -5,19 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from draftlens.api import Stream
 from draftlens.core.result import Result
 from draftlens.core.stats import DEFINITIONS, Stats
+
+if TYPE_CHECKING:
+    from draftlens.api import Stream
 
 console = Console(highlight=False, emoji=False)
 error_console = Console(stderr=True, highlight=False, emoji=False)
 DRAFT_STYLE = "bold green"
+
+UNLIMITED = 10_000
+"""Columns where there is no terminal."""
+
+JSON_WIDTH = 100
+"""Characters of a line of JSON, where it can be broken."""
 
 
 class WordWriter:
@@ -115,14 +124,19 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     """Print a table with its first column aligned left and all others aligned right.
 
     Cells are printed as they are, without markup, because file names may contain brackets. Long
-    cells are folded.
+    cells are folded to the width of a terminal; elsewhere nothing is.
     """
     grid = Table(title=Text(title, "bold"), title_justify="left")
     for index, column in enumerate(columns):
         grid.add_column(Text(column), justify="left" if index == 0 else "right", overflow="fold")
     for row in rows:
         grid.add_row(*(Text(cell) for cell in row))
-    console.print(grid)
+    if console.is_terminal:
+        console.print(grid)
+        return
+    unlimited = console.options.update(max_width=UNLIMITED)
+    width = Measurement.get(console, unlimited, grid).maximum
+    Console(file=console.file, width=width, highlight=False, emoji=False).print(grid)
 
 
 class ReportTable(Protocol):
@@ -153,8 +167,13 @@ def show_files(folder: Path, *names: str) -> None:
     console.print(f"{folder} holds {', '.join(names)}", markup=False, soft_wrap=True)
 
 
-def show_stats(result: Result) -> None:
-    """Print the figures of an answer as one line on the error stream."""
+def show_stats(result: Result, notice: str = "") -> None:
+    """Print the figures of an answer as one line on the error stream.
+
+    Args:
+        result: the answer.
+        notice: why there is no draft although one was looked for (`Engine.notice`).
+    """
     stats = result.stats
     parts: list[str | tuple[str, str]] = [
         f"{stats.emitted} tokens in {stats.e2e:.2f} s ({stats.tokens_per_second:.1f} tokens/s)",
@@ -168,6 +187,9 @@ def show_stats(result: Result) -> None:
     if best is not None:
         parts.append(best)
     parts.append(exactness(result))
+    parts += result.notes
+    if notice:
+        parts.append(notice.partition(";")[0])
     line = Text(" · ").join(Text.assemble(part) for part in parts)
     error_console.print(line, style="dim", soft_wrap=True)
 
@@ -201,8 +223,34 @@ def show_definitions(*names: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON on standard output."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    """Print a value as JSON on standard output; what fits into a line is on one."""
+    print(readable_json(value))
+
+
+def readable_json(value: Any, indent: int = 0) -> str:
+    """JSON for people: lists of plain values, and whatever is short, take one line each.
+
+    Args:
+        value: JSON values.
+        indent: spaces of the surrounding level.
+    """
+    line = json.dumps(value, ensure_ascii=False)
+    if not isinstance(value, (dict, list)) or not value:
+        return line
+    items = list(value.values()) if isinstance(value, dict) else value
+    is_flat = not any(isinstance(item, (dict, list)) and item for item in items)
+    if is_flat and (isinstance(value, list) or len(line) + indent <= JSON_WIDTH):
+        return line
+    inner = " " * (indent + 2)
+    rows = [readable_json(item, indent + 2) for item in items]
+    if isinstance(value, dict):
+        names = [json.dumps(str(name), ensure_ascii=False) for name in value]
+        rows = [f"{name}: {row}" for name, row in zip(names, rows, strict=True)]
+        opening, closing = "{", "}"
+    else:
+        opening, closing = "[", "]"
+    body = ",\n".join(inner + row for row in rows)
+    return f"{opening}\n{body}\n{' ' * indent}{closing}"
 
 
 def result_json(result: Result) -> dict[str, Any]:
@@ -213,5 +261,6 @@ def result_json(result: Result) -> dict[str, Any]:
         "from_draft": result.from_draft,
         "lossless": result.lossless,
         "approximate": list(result.approximate),
+        "notes": list(result.notes),
         "stats": result.stats.to_dict(),
     }

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import os
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
-from transformers.utils import logging as transformers_logging
 
 from draftlens.cli.options import AsJson
-from draftlens.cli.show import console, error_console, print_json, table
 
 if TYPE_CHECKING:
     from draftlens.train.report import Plan, StagePlan, Trained
@@ -22,15 +21,21 @@ def train_draft(**options: Any) -> None:
     The data are conversations in the layout of LLaVA. A run that was interrupted is resumed from
     its last checkpoint.
     """
-    # Takes seconds to import.
+    from transformers.utils import logging as transformers_logging
+
+    from draftlens.cli.show import error_console
     from draftlens.train import DraftTraining
     from draftlens.train import train_draft as train
     from draftlens.train.report import LossLines
+    from draftlens.train.termination import SaveAtTermination
 
+    transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     quiet = options.pop("as_json")
     bars = error_console.is_terminal and not quiet
-    callbacks = []
+    callbacks: list[Any] = []
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        callbacks.append(SaveAtTermination())
     if not bars and not quiet:
         callbacks.append(LossLines(lambda line: error_console.print(line, markup=False)))
     try:
@@ -85,6 +90,8 @@ def register(app: typer.Typer) -> None:
 
 def show_plan(plan: Plan) -> None:
     """Print what will be trained."""
+    from draftlens.cli.show import console, table
+
     parts = [f"{part} {count / 1e6:.2f}M" for part, count in plan.parameters.items()]
     console.print(f"{plan.model}: {', '.join(parts)}", soft_wrap=True, markup=False)
     device = f"{plan.processes} x {plan.device}" if plan.processes > 1 else plan.device
@@ -119,6 +126,8 @@ def _plan_row(stage: StagePlan) -> list[str]:
 
 
 def _print_json(trained: Trained) -> None:
+    from draftlens.cli.show import print_json
+
     print_json(
         {
             "folder": str(trained.folder),
@@ -132,6 +141,8 @@ def _print_json(trained: Trained) -> None:
 
 def show_trained(trained: Trained) -> None:
     """Print what was trained and where the draft is."""
+    from draftlens.cli.show import console, table
+
     columns = ["stage", "steps", "resumed from step", "first loss", "last loss"]
     table("trained", columns, [_trained_row(trained, stage) for stage in trained.plan.stages])
     plot = "" if trained.plotted else " (no loss.png: matplotlib is not installed)"

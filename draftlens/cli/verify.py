@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from draftlens.api import Engine, Inputs
-from draftlens.cli.show import console, exactness
+from draftlens.cli.loading import read_media
+from draftlens.cli.show import console, exactness, print_json
 from draftlens.core.errors import ConfigError
 from draftlens.core.result import Result
 from draftlens.measure.stock import Divergence, StockRun, first_divergence, run_stock
+from draftlens.media.conversation import Conversation
 from draftlens.methods import PlainDecoding
+from draftlens.prefill import Prefill
+
+
+@dataclass(frozen=True)
+class Moved:
+    """How far an approximate prefill moves an answer from stock's.
+
+    Args:
+        tokens: number of tokens of stock's answer.
+        same: how many of them stand at the same place of the answer.
+        divergence: the first difference; None if there is none.
+    """
+
+    tokens: int
+    same: int
+    divergence: Divergence | None
 
 
 @dataclass(frozen=True)
@@ -23,11 +42,14 @@ class Verification:
         name: name of the prompt's media.
         reference: what the answer is compared with: stock `generate` for greedy answers, and
             plain decoding with the same seed for sampled ones, because stock sampling draws from
-            torch's generator.
+            torch's generator. With an approximate prefill it is plain decoding on the same
+            prefill: speculation must not add to what the prefill changes.
         tokens: number of tokens of the reference.
         divergence: the first difference; None if there is none.
         dtype: data type that the target computes in.
         result: the accelerated answer.
+        moved: how far the answer is from stock's; None unless a greedy answer has an approximate
+            prefill.
     """
 
     name: str
@@ -36,6 +58,7 @@ class Verification:
     divergence: Divergence | None
     dtype: torch.dtype
     result: Result
+    moved: Moved | None = None
 
     @property
     def failed(self) -> bool:
@@ -55,7 +78,62 @@ class Verification:
             "first_divergence": None if self.divergence is None else vars(self.divergence),
             "lossless": self.result.lossless,
             "approximate": list(self.result.approximate),
+            "notes": list(self.result.notes),
+            "moved_from_stock": self._moved(),
         }
+
+    def _moved(self) -> dict[str, Any] | None:
+        if self.moved is None:
+            return None
+        divergence = self.moved.divergence
+        return {
+            "tokens": self.moved.tokens,
+            "same": self.moved.same,
+            "first_divergence": None if divergence is None else vars(divergence),
+        }
+
+
+@dataclass(frozen=True)
+class NamedPrompt:
+    """A prompt with its media, and the name of the media."""
+
+    name: str
+    chat: Conversation
+
+
+def read_prompts(
+    media: Sequence[str],
+    images: bool,
+    prompt: str,
+    frames: int,
+    limits: str | None,
+    quiet: bool,
+) -> list[NamedPrompt]:
+    """One prompt for each clip, or one for all images, or one without media."""
+    if not media:
+        return [NamedPrompt("text only", read_media(quiet, limits, prompt))]
+    if images:
+        chat = read_media(quiet, limits, prompt, images=list(media))
+        return [NamedPrompt(", ".join(media), chat)]
+    return [
+        NamedPrompt(clip, read_media(quiet, limits, prompt, frames, video=clip)) for clip in media
+    ]
+
+
+def verify_all(
+    engine: Engine, prompts: Sequence[NamedPrompt], generation: dict[str, Any], as_json: bool
+) -> bool:
+    """Compare and print the answers to prompts; whether none failed."""
+    verifications = []
+    for item in prompts:
+        verification = verify_engine(engine, engine.process([item.chat]), item.name, generation)
+        verifications.append(verification)
+        if not as_json:
+            show_verification(verification)
+    if as_json:
+        reports = [verification.to_dict() for verification in verifications]
+        print_json(reports[0] if len(reports) == 1 else reports)
+    return not any(verification.failed for verification in verifications)
 
 
 def verify_engine(
@@ -79,13 +157,18 @@ def verify_engine(
             "rejection sampling draws other tokens by design; verify with the coupled rule"
         )
     result = stream.run()
-    if do_sample:
+    prefill = stream.plan.prefill
+    moved = None
+    if prefill.approximate:
+        reference = f"plain decoding on the same prefill{' and seed' if do_sample else ''}"
+        run = _run_plain(engine, inputs, options, prefill)
+        moved = None if do_sample else _moved(_run_stock(engine, inputs, options), result.tokens)
+    elif do_sample:
         reference = "plain decoding with the same seed"
-        run = _run_plain(engine, inputs, options)
+        run = _run_plain(engine, inputs, options, prefill)
     else:
         reference = "stock generate"
-        greedy = {name: value for name, value in options.items() if name != "seed"}
-        run = run_stock(engine.target.backbone, inputs.target, keep_logits=True, **greedy)
+        run = _run_stock(engine, inputs, options)
     return Verification(
         name=name,
         reference=reference,
@@ -93,12 +176,30 @@ def verify_engine(
         divergence=first_divergence(run, result.tokens),
         dtype=engine.target.backbone.dtype,
         result=result,
+        moved=moved,
     )
 
 
-def _run_plain(engine: Engine, inputs: Inputs, options: dict[str, Any]) -> StockRun:
-    plain = engine.answer(inputs, method=PlainDecoding(), **options).run()
+def _run_stock(engine: Engine, inputs: Inputs, options: dict[str, Any]) -> StockRun:
+    greedy = {name: value for name, value in options.items() if name != "seed"}
+    return run_stock(engine.target.backbone, inputs.target, keep_logits=True, **greedy)
+
+
+def _run_plain(
+    engine: Engine, inputs: Inputs, options: dict[str, Any], prefill: Prefill
+) -> StockRun:
+    method = PlainDecoding(prefill=prefill)
+    plain = engine.answer(inputs, method=method, prefill=prefill, **options).run()
     return StockRun(plain.tokens, plain.stats.e2e, plain.stats.ttft)
+
+
+def _moved(stock: StockRun, answer: list[list[int]]) -> Moved:
+    """How far an answer is from stock's."""
+    same = 0
+    for theirs, ours in zip(stock.tokens, answer, strict=True):
+        same += sum(a == b for a, b in zip(theirs, ours, strict=False))
+    tokens = sum(len(row) for row in stock.tokens)
+    return Moved(tokens, same, first_divergence(stock, answer))
 
 
 def show_verification(verification: Verification) -> None:
@@ -107,6 +208,10 @@ def show_verification(verification: Verification) -> None:
     dtype = str(verification.dtype).removeprefix("torch.")
     comparison = f"{verification.tokens} tokens against {verification.reference} in {dtype}"
     console.print(f"{verification.name}: {comparison}", markup=False)
+    if verification.moved is not None:
+        _show_moved(verification.moved)
+    for note in verification.result.notes:
+        console.print(note, markup=False)
     if divergence is None:
         console.print(f"identical: [bold green]yes[/] ({exactness(verification.result)})")
         return
@@ -118,3 +223,11 @@ def show_verification(verification: Verification) -> None:
         f"{divergence.row}: {divergence.stock} in the reference, {divergence.ours} in the "
         f"accelerated answer{margin}"
     )
+
+
+def _show_moved(moved: Moved) -> None:
+    """Print how far an answer is from stock's."""
+    line = f"moved from stock generate: {moved.same} of {moved.tokens} tokens are the same"
+    if moved.divergence is not None:
+        line += f", up to token {moved.divergence.index} all"
+    console.print(line, markup=False)

@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import TimeRemainingColumn
 
 from draftlens.cli.options import AsJson
-from draftlens.cli.progress import count_bar
-from draftlens.cli.show import console, print_json
 
 
 class Split(StrEnum):
@@ -90,7 +87,10 @@ def world(
     The scenes are those of the procedural world, in which the right answer to every question is
     known.
     """
-    # Other commands do not need these imports.
+    from rich.progress import TimeRemainingColumn
+
+    from draftlens.cli.progress import count_bar
+    from draftlens.cli.show import console, print_json
     from draftlens.world.export import export_datasets, export_llava, seeds_of
 
     export = export_llava if format is Format.LLAVA else export_datasets

@@ -6,6 +6,7 @@
     ├── UnsupportedModelError  a model lacks something that draftlens needs; names class and cause
     ├── IncompatiblePairError  target and draft cannot work together; names both
     ├── InputError             the inputs do not fit the model, or the batch is not valid
+    ├── HostError              a process that reads prompts together with others is lost; names it
     └── TrainingDataError      an entry of training data is wrong; names file, entry and line
 
 Each message is one sentence for the caller. It says what is wrong, names the thing that is wrong,
@@ -23,7 +24,7 @@ class DraftlensError(Exception):
         ...     draftlens.from_dict({"method": "magic"})
         ... except draftlens.DraftlensError as error:
         ...     print(error)
-        unknown method 'magic'; known: lookup, parallelvlm, plain, speculative, specvlm, tabed
+        unknown method 'magic'; known: hsd, lookup, parallelvlm, plain, speculative, specvlm, tabed
     """
 
 
@@ -45,6 +46,10 @@ class IncompatiblePairError(DraftlensError):
 
 class InputError(DraftlensError, ValueError):
     """The inputs do not fit the model, or the batch is not valid."""
+
+
+class HostError(DraftlensError):
+    """A process that reads prompts together with others has ended or does not answer."""
 
 
 class TrainingDataError(DraftlensError, ValueError):

@@ -61,8 +61,11 @@ class Verdict:
             bonus token).
         scores: the target's processed scores at the root and at every node, ``[B, N+1, V]``; None
             unless the drafter requested them (`Drafter.needs_target_scores`).
+        tolerated: per row, for each accepted node whether it is another token than the target's
+            own choice. Empty where no rule tolerates that.
     """
 
     paths: tuple[tuple[int, ...], ...]
     tokens: tuple[tuple[int, ...], ...]
     scores: Tensor | None = None
+    tolerated: tuple[tuple[bool, ...], ...] = ()

@@ -43,6 +43,8 @@ class Result:
         lossless: true only if everything on the target's side was exact.
         approximate: names of the parts that were not.
         texts: per row the decoded text without special tokens; empty without a tokenizer.
+        notes: what else the caller should know, such as that a clip was too short for the prefill
+            that was requested and was read exactly.
 
     Example:
 
@@ -58,6 +60,7 @@ class Result:
     lossless: bool
     approximate: tuple[str, ...] = ()
     texts: list[str] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:

@@ -20,6 +20,10 @@ from draftlens.core.errors import ConfigError
 from draftlens.core.timeline import DRAFT, Annotation, Recorder, Span, Timeline, Track
 
 PHASES = (
+    "render",
+    "layout",
+    "read",
+    "regions",
     "frames",
     "vision",
     "target_prefill",
@@ -82,6 +86,7 @@ class Stats:
         passes: number of verification passes, counted per running row.
         drafted: number of draft tokens that passes verified, counted per running row.
         accepted: number of draft tokens that passes accepted and that were used.
+        tolerated: number of these that are other tokens than the target's own choice.
         visual: number of visual tokens in the draft's prompt before pruning; 0 without pruning.
         kept: number of visual tokens in the draft's prompt after pruning; 0 without pruning.
         target_forwards: number of decode forwards of the target; a batch counts once.
@@ -90,7 +95,9 @@ class Stats:
             contradicted; each ended a run of right ones.
         lane_lost: why the draft's lane was lost in the middle of the call; None if it was not.
         accepted_by_depth: number of passes by the length of their accepted path.
-        phases: seconds by phase (`PHASES`).
+        phases: seconds by phase (`PHASES`). `render`, `layout`, `read` and `regions` are those of
+            documents (`draftlens.parsing`): what the pipeline takes, which may work while the page
+            before is answered, and the crops of a page.
         e2e: seconds from the call to the last token, everything included.
         ttft: seconds from the call to the first token.
         target_cache_bytes: bytes of keys and values allocated for the target by the end.
@@ -109,6 +116,7 @@ class Stats:
     passes: int = 0
     drafted: int = 0
     accepted: int = 0
+    tolerated: int = 0
     visual: int = 0
     kept: int = 0
     target_forwards: int = 0
@@ -275,6 +283,17 @@ class Clock:
             KeyError: `name` is not one of `PHASES`.
         """
         return self._lane.phase(name)
+
+    def begin_earlier(self, phase: str, seconds: float) -> None:
+        """Add time that was spent for the call before the clock was made, such as on reading frames
+        before the models were loaded.
+
+        Args:
+            phase: one of `PHASES`.
+            seconds: all times of the clock grow by them.
+        """
+        self.stats.phases[phase] += seconds
+        self.start -= seconds
 
     def lane(self, name: str) -> Lane:
         """A lane independent of this clock's own phases, to be used from another thread.

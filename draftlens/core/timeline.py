@@ -43,6 +43,10 @@ class Place:
 
 
 PLACES = {
+    "render": Place(TARGET, "frames"),
+    "layout": Place(DRAFT, "draft"),
+    "read": Place(DRAFT, "draft"),
+    "regions": Place(DRAFT, "draft"),
     "frames": Place(TARGET, "frames"),
     "vision": Place(TARGET, "vision"),
     "target_prefill": Place(TARGET, "prefill"),

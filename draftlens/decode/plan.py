@@ -64,6 +64,8 @@ class Plan:
         schedule: the order of drafting and verifying.
         prefill: reads prompts with the target.
         acceptance: `"coupled"` or `"rejection"`; see `ops/verify.py`.
+        tolerance: τ of `ops.verify.tolerant`, which decides in place of `acceptance` if it is below
+            1. Answers are greedy then.
         first_guesses: how first tokens are guessed before the target's prefill; None for never.
         lane: the part of the drafter that works while the target reads; None if it has none.
         pruning: which visual tokens the draft reads; None if it reads all or none.
@@ -78,12 +80,16 @@ class Plan:
             measured answer.
         views: how the draft's inputs for further views of the prompts are made of messages, by the
             name of the view; empty if the draft reads its prompt in one way.
+        uses_references: whether the drafter guesses from references
+            (`draft.base.TargetContext.references`).
+        reads_pictures: whether references are read off the pictures of a prompt if none are given.
     """
 
     drafter: Drafter
     schedule: Schedule
     prefill: Prefill = field(default_factory=FullPrefill)
     acceptance: str = "coupled"
+    tolerance: float = 1.0
     first_guesses: FirstGuesses | None = None
     lane: DraftLane | None = None
     pruning: Pruning | None = None
@@ -93,3 +99,5 @@ class Plan:
     processes: Callable[[], Sequence[int]] = no_processes
     wait_until_ready: Callable[[], None] = is_ready
     views: Mapping[str, MakeView] = field(default_factory=dict)
+    uses_references: bool = False
+    reads_pictures: bool = False

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from draftlens.core import tree as trees
-from draftlens.core.errors import InputError
+from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.proposal import DraftTree, NextGuess, Verdict
 from draftlens.core.readings import NO_READINGS, Readings, ReadingSpec
+from draftlens.core.references import NO_REFERENCES, References
 from draftlens.core.result import Chunk
 from draftlens.core.stats import Clock, Stats, ViewStats
 from draftlens.core.timeline import DISCARDED
@@ -29,8 +30,8 @@ from draftlens.models.cache import KVCache
 from draftlens.models.prompt import Prepared, Prompt
 from draftlens.models.rope import check_reach
 from draftlens.ops.sampling import SamplingRule, check_processors
-from draftlens.ops.verify import match, reject
-from draftlens.prefill import Prefill
+from draftlens.ops.verify import match, reject, tolerant
+from draftlens.prefill import Prefill, PrefillOutput
 from draftlens.prune import Choice
 from draftlens.sequences import Batch, Sequence, StoppingRules, sequences_of
 from draftlens.sequences.stopping import Emission
@@ -43,6 +44,7 @@ class _Arrival:
     sequences: list[Sequence]
     prepared: Prepared
     draft_inputs: Mapping[str, Any]
+    references: References
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class _Unread:
     prompt: Prompt
     cache: KVCache
     readings: Readings
+    references: References
 
 
 class Session:
@@ -68,6 +71,8 @@ class Session:
         prefill: reads prompts with the target.
         clock: receives times.
         acceptance: `"coupled"` or `"rejection"`.
+        tolerance: τ of `ops.verify.tolerant`, which decides in place of `acceptance` if it is below
+            1.
         readings: readings of the target's prefill besides those that the drafter needs.
         observe: receives every choice of a pruner.
         first_guesses: how first tokens are guessed before the target's prefill, by the same
@@ -79,6 +84,8 @@ class Session:
         sequences: the rows of the batch. `remove` may change their order.
         prompt_lengths: tokens of each row's prompt, padding not counted.
         cache: the target's keys and values.
+        approximate: what of the prefill was not exact for the rows read so far.
+        notes: what the user should know about the rows read so far.
     """
 
     def __init__(
@@ -93,15 +100,20 @@ class Session:
         first_guesses: FirstGuesses | None = None,
         lane: DraftLane | None = None,
         observe_weighed: Callable[[Weighed], None] = ignore,
+        tolerance: float = 1.0,
     ) -> None:
+        prefill.check(target)
         self.target = target
         self.drafter = drafter
         self.prefill = prefill
         self.clock = clock
         self.acceptance = acceptance
+        self.tolerance = tolerance
         self.sequences: list[Sequence] = []
         self.prompt_lengths: list[int] = []
         self.cache: KVCache | None = None
+        self.approximate: tuple[str, ...] = ()
+        self.notes: tuple[str, ...] = ()
         self._readings = drafter.readings | readings
         self._first_guesses = first_guesses
         self._lane = lane
@@ -137,7 +149,11 @@ class Session:
         return not self._arrivals and not self.running
 
     def add(
-        self, prepared: Prepared, seeds: Seq[int], draft_inputs: Mapping[str, Any] | None = None
+        self,
+        prepared: Prepared,
+        seeds: Seq[int],
+        draft_inputs: Mapping[str, Any] | None = None,
+        references: References = NO_REFERENCES,
     ) -> list[Sequence]:
         """Let the rows of a call join; they are read by the next `start`.
 
@@ -145,16 +161,23 @@ class Session:
             prepared: the call, as stock `generate` prepared it.
             seeds: seed of each row's noise.
             draft_inputs: the output of the draft's processor for these rows.
+            references: texts that the drafter may guess from, one entry for each of these rows.
 
         Returns:
             The sequences of these rows, in order. Their tokens depend neither on the other rows of
             the batch nor on the moment at which they join.
 
         Raises:
-            ConfigError: a logits processor cannot be applied to guesses.
+            ConfigError: a logits processor cannot be applied to guesses, or tokens are to be drawn
+                while guesses are accepted with tolerance.
             InputError: guesses could change the target's rotary positions (`models.rope`).
         """
         check_processors(prepared.processors)
+        if self.tolerance < 1 and prepared.config.do_sample:
+            raise ConfigError(
+                f"a tolerance of {self.tolerance:g} compares guesses with the likeliest token, and "
+                "with do_sample tokens are drawn: use tolerance=1.0, or greedy decoding"
+            )
         num_rows, length = prepared.input_ids.shape
         sampling = SamplingRule(
             prepared.processors, bool(prepared.config.do_sample), self.acceptance
@@ -169,7 +192,7 @@ class Session:
             self._num_added += 1
         if stopping.in_step:
             self._calls_in_step[stopping] = sequences
-        self._arrivals.append(_Arrival(sequences, prepared, draft_inputs or {}))
+        self._arrivals.append(_Arrival(sequences, prepared, draft_inputs or {}, references))
         return sequences
 
     def remove(self, sequence: Sequence) -> None:
@@ -223,6 +246,7 @@ class Session:
                 self.target, to_read, cache, self._readings, guesses.num_nodes + 1, hand_on
             )
             verdict = self._judge(sequences, _batch_of(sequences), guesses, output.logits)
+        self._remark(sequences, output)
         emissions = self._emissions(sequences, verdict)
         chunks = self._emit(sequences, verdict, emissions)
         self._count_first(guesses, verdict, emissions)
@@ -235,18 +259,33 @@ class Session:
         self._join(sequences, prompt, cache)
         if guesses.num_nodes and self._first_guesses is not None:
             with self._phase("draft_prefill"):
-                context = self._context(sequences, prompt, cache, output.readings)
+                context = self._context(
+                    sequences, prompt, cache, output.readings, arrival.references
+                )
                 self._first_guesses.guesser.join_first(_batch_of(sequences), context)
         else:
-            self._unread.append(
-                _Unread(sequences, arrival.draft_inputs, prompt, cache, output.readings)
+            unread = _Unread(
+                sequences=sequences,
+                draft_inputs=arrival.draft_inputs,
+                prompt=prompt,
+                cache=cache,
+                readings=output.readings,
+                references=arrival.references,
             )
+            self._unread.append(unread)
         self.stats.draft_forwards = self.drafter.forwards
         self._refresh()
         if self.stats.ttft == 0:
             self.clock.mark_first()
         self.clock.mark_last()
         return chunks
+
+    def _remark(self, sequences: Seq[Sequence], output: PrefillOutput) -> None:
+        """Keep what the user should know about how these rows were read."""
+        new = [name for name in output.approximate if name not in self.approximate]
+        self.approximate = (*self.approximate, *new)
+        for row, note in output.notes.items():
+            self.notes = (*self.notes, f"row {sequences[row].number} was {note}")
 
     def _announce(self, arrival: _Arrival) -> None:
         if self._lane is not None:
@@ -266,7 +305,9 @@ class Session:
             return DraftTree.uniform(EMPTY, no_tokens)
         self.begin()  # rows join the drafter in the order in which they arrived
         with self._phase("draft_prefill"):
-            context = self._context(arrival.sequences, prompt, cache, Readings())
+            context = self._context(
+                arrival.sequences, prompt, cache, Readings(), arrival.references
+            )
             inputs = arrival.draft_inputs
             tree = self._first_guesses.guesser.guess_first(batch, inputs, context, number)
         return replace(tree, tokens=tree.tokens.to(self.target.device))
@@ -278,7 +319,12 @@ class Session:
         return min(self._first_guesses.number(batch, max(prompt.lengths), alone), budget)
 
     def _context(
-        self, sequences: Seq[Sequence], prompt: Prompt, cache: KVCache, readings: Readings
+        self,
+        sequences: Seq[Sequence],
+        prompt: Prompt,
+        cache: KVCache,
+        readings: Readings,
+        references: References = NO_REFERENCES,
     ) -> TargetContext:
         return TargetContext(
             prompt=prompt,
@@ -289,6 +335,8 @@ class Session:
             count_pruned=self._count_pruned,
             observe=self._observe or ignore,
             weighed=self._count_weighed,
+            references=references,
+            eos=sequences[0].stopping.eos,
         )
 
     def _rows_for(self, prompt: Prompt, sequences: Seq[Sequence]) -> KVCache:
@@ -321,7 +369,11 @@ class Session:
             with self._phase("draft_prefill"):
                 encoded = self.drafter.encode(unread.draft_inputs)
                 context = self._context(
-                    unread.sequences, unread.prompt, unread.cache, unread.readings
+                    unread.sequences,
+                    unread.prompt,
+                    unread.cache,
+                    unread.readings,
+                    unread.references,
                 )
                 self.drafter.begin(_batch_of(unread.sequences), encoded, context)
 
@@ -434,7 +486,10 @@ class Session:
         nodes = [(ROOT, *range(len(topology))) for topology in tree.topologies]
         scores = batch.process(logits, tree.topologies, tree.tokens, nodes)
         steps = batch.steps(scores.device) + trees.batch_depths(tree.topologies, scores.device)
-        if not batch.rejects:
+        if self.tolerance < 1:
+            ends = [sequence.stopping.eos for sequence in sequences]
+            verdict = tolerant(tree, scores, self.tolerance, ends)
+        elif not batch.rejects:
             verdict = match(tree, batch.ranking(scores, steps))
         else:
             generators = [None if row.finished else row.generator for row in sequences]
@@ -521,6 +576,8 @@ class Session:
                 total += accepted
                 self.stats.accepted_by_depth[accepted] += 1
         self.stats.accepted += total
+        for tolerated, emission in zip(verdict.tolerated, emissions, strict=False):
+            self.stats.tolerated += sum(tolerated[: emission.count])
         self.clock.annotate("verify", accepted=total)
         if self._num_checked and not total:
             self.clock.annotate("draft", outcome=DISCARDED)

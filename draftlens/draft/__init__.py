@@ -2,6 +2,7 @@
 
 from draftlens.draft.base import Drafter, NoDraft, TargetContext
 from draftlens.draft.disagreement import Disagreement
+from draftlens.draft.document_drafter import DocumentDrafter
 from draftlens.draft.lookup import LookupDrafter
 from draftlens.draft.model_drafter import ModelDrafter
 from draftlens.draft.pruned import Pruning
@@ -9,6 +10,7 @@ from draftlens.draft.readers import DraftModelReader, SelfReader
 
 __all__ = [
     "Disagreement",
+    "DocumentDrafter",
     "DraftModelReader",
     "Drafter",
     "LookupDrafter",

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from draftlens.core.proposal import DraftTree, NextGuess, Verdict
 from draftlens.core.readings import NO_READINGS, Readings, ReadingSpec
+from draftlens.core.references import NO_REFERENCES, References
 from draftlens.core.stats import Clock
 from draftlens.core.tree import EMPTY
 from draftlens.core.weighed import Weighed
@@ -45,6 +46,9 @@ class TargetContext:
         count_pruned: receives the number of visual tokens before and after pruning.
         observe: receives every choice of a pruner.
         weighed: receives what each token shows about the views of an ensemble.
+        references: texts that the answers are expected to repeat, one entry for each row that
+            joins.
+        eos: ids that end the answers of these rows.
     """
 
     prompt: Prompt
@@ -55,6 +59,8 @@ class TargetContext:
     count_pruned: Callable[[int, int], None] = ignore
     observe: Callable[[Choice], None] = ignore
     weighed: Callable[[Weighed], None] = ignore
+    references: References = NO_REFERENCES
+    eos: frozenset[int] = frozenset()
 
 
 class Drafter(Protocol):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from math import exp, inf, isnan, nan
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, inf
 from typing import Any
 
 import torch
@@ -13,23 +12,27 @@ from torch import Tensor
 
 from draftlens.core.proposal import Verdict
 from draftlens.core.readings import NO_READINGS
-from draftlens.core.tree import EMPTY, ROOT, Topology
-from draftlens.core.weighed import Weighed
+from draftlens.core.tree import ROOT, Topology
 from draftlens.draft.arriving import with_ids_of_the_target
-from draftlens.draft.base import TargetContext, ignore
+from draftlens.draft.base import TargetContext
 from draftlens.draft.cached_model import replace_by_last
 from draftlens.draft.growth import Level, Nodes
 from draftlens.draft.packed_model import PackedModel, Present
 from draftlens.draft.readers import DraftPrompt
 from draftlens.draft.view_memory import ViewMemory, kind_of
-from draftlens.draft.views import VIEW_INPUTS, Source, View, ViewError
-from draftlens.draft.weights import Seen, Tally, Weighting
-from draftlens.draft.weights.logs import log_sum, normalized
-from draftlens.media.chat_source import CaptionError
+from draftlens.draft.view_prompts import ViewPrompts, present_views
+from draftlens.draft.view_tallies import (
+    LEAST,
+    Asked,
+    TalliedRow,
+    ViewTallies,
+    log_probs_behind,
+)
+from draftlens.draft.views import Source, View, ViewError
+from draftlens.draft.weights import Weighting
+from draftlens.draft.weights.logs import normalized
 from draftlens.models.backbone import Backbone
-from draftlens.models.prompt import Prompt
 from draftlens.ops.mixture import log_mixture
-from draftlens.ops.sampling import gumbel
 from draftlens.sequences import Batch
 from draftlens.sequences.history import History
 
@@ -44,13 +47,6 @@ FIRST_LOOK = 32
 changes nothing."""
 LAST_LOOK = 256
 """The most of them."""
-
-LEAST = -9.21
-"""The log likelihood of a token counts as no smaller than this (one in 10,000) where weights go on
-along a path of guesses or a resting view is judged: a view can be believed again after top-k or
-top-p left a token no chance."""
-
-_log = logging.getLogger("draftlens")
 
 
 @dataclass(frozen=True)
@@ -68,19 +64,19 @@ class _Scored:
     log_weights: Tensor
 
 
-@dataclass
-class _Row:
-    """A row of the batch.
+@dataclass(frozen=True)
+class _Late:
+    """Views that are not read yet.
 
     Args:
-        tally: of its answer.
-        kind: of its prompt, for the memory.
-        mixed: log q_w of its tokens, as far as it is known, by index in the answer.
+        views: these views.
+        source: what their prompts are made of.
+        drafts: the prompts of all views, None for those that are not read.
     """
 
-    tally: Tally
-    kind: str
-    mixed: dict[int, float] = field(default_factory=dict)
+    views: tuple[int, ...]
+    source: Source
+    drafts: list[DraftPrompt | None]
 
 
 class Ensemble:
@@ -90,7 +86,8 @@ class Ensemble:
     the guess goes to all views. The weights follow what the target says (`draft.weights`). Views
     whose prompts are the same in a row count once there. A view whose weight stays negligible
     rests: it is not forwarded, and now and then it reads what it missed and is believed again if it
-    would have been right.
+    would have been right. Where views may be late, only one is read at first, the one that earlier
+    answers speak for or the first one, and the others when it has often been wrong.
 
     Args:
         backbone: the model that drafts.
@@ -100,6 +97,7 @@ class Ensemble:
         memory: what earlier answers have shown; None for nothing.
         is_target: whether the target drafts for itself.
         may_rest: whether views may rest, if the weighting allows it.
+        may_be_late: whether views may be read late, if they may rest and the weighting allows it.
         config: of the model whose processor makes the draft's inputs; None for the draft itself.
     """
 
@@ -112,6 +110,7 @@ class Ensemble:
         memory: ViewMemory | None = None,
         is_target: bool = False,
         may_rest: bool = True,
+        may_be_late: bool = False,
         config: Any = None,
     ) -> None:
         self.backbone = backbone
@@ -119,10 +118,8 @@ class Ensemble:
         self.views = tuple(views)
         self.names = tuple(view.label for view in views)
         self.weighting = weighting
-        self.memory = memory
-        self.is_target = is_target
-        self.config = config
         self.may_rest = may_rest and weighting.can_rest
+        self.may_be_late = may_be_late and self.may_rest and weighting.can_be_late
         self.needs_target_scores = weighting.needs_target_scores
         self.readings = NO_READINGS
         for view in self.views:
@@ -130,15 +127,15 @@ class Ensemble:
         self.packed: PackedModel | None = None
         self.agreement = (0, 0)
         self._vocab_size = vocab_size
+        self._prompts = ViewPrompts(backbone, views, is_target, config)
         self._chosen = tuple(range(len(self.views)))
-        self._named: set[int] = set()
-        self._rows: list[_Row] = []
+        self._late: _Late | None = None
+        self._tallies = ViewTallies(self.names, weighting, memory)
         self._histories: list[History] = []
         self._weights = torch.empty(0)
         self._scored: list[_Scored] = []
         self._negligible: dict[int, int] = {}
         self._look_at: dict[int, int] = {}
-        self._report: Callable[[Weighed], None] = ignore
 
     @property
     def forwards(self) -> int:
@@ -187,87 +184,84 @@ class Ensemble:
         Raises:
             ViewError: no view is left.
         """
-        self._report = context.weighed
+        self._tallies.report = context.weighed
+        self._read_late()
         kinds = [kind_of(context.prompt, row) for row in range(len(batch))]
-        rows = [_Row(self._tally(kind), kind) for kind in kinds]
-        drafts = self._read(encoded, context, self._wanted(rows))
-        present = [self._present(drafts, row) for row in range(len(batch))]
+        rows = [self._tallies.new_row(kind) for kind in kinds]
+        source = self._prompts.source(encoded, context)
+        drafts = self._read(source, rows)
+        present = [present_views(drafts, row) for row in range(len(batch))]
         if self.packed is None:
-            drafts, present = self._choose(drafts, present)
+            drafts, present = self._choose(drafts, present, source)
             self.packed = PackedModel(self.backbone, self._vocab_size, len(self._chosen))
-        unread = next(draft for draft in drafts if draft is not None)
-        logits = self.packed.join([draft or unread for draft in drafts], present, batch, room)
-        self._rows += rows
+        read = [draft for draft in drafts if draft is not None]
+        logits = self.packed.join([draft or read[0] for draft in drafts], present, batch, room)
+        self._tallies.rows += rows
         self._histories += batch.histories
-        self._observe_first(logits, len(self._rows) - len(batch))
+        self._observe_first(logits, len(self._histories) - len(batch))
 
-    def _wanted(self, rows: Sequence[_Row]) -> tuple[int, ...]:
-        """The views to read for rows that join. The first rows of a batch go without those that a
-        memory knows to be of no use, unless it is time to try them again."""
-        explores = any(row.tally.explores for row in rows)
-        if self.packed is not None or not self.may_rest or explores:
+    def _read(self, source: Source, rows: Sequence[TalliedRow]) -> list[DraftPrompt | None]:
+        """The prompts of the views to begin with.
+
+        Raises:
+            ViewError: none of the views can be read.
+        """
+        for wanted in (self._wanted(rows), self._chosen):
+            drafts = self._prompts.read(self._chosen, wanted, source)
+            if any(drafts):
+                return drafts
+        raise ViewError(f"none of the views {', '.join(self.names)} can be read")
+
+    def _wanted(self, rows: Sequence[TalliedRow]) -> tuple[int, ...]:
+        """The views to read for rows that join. The first rows of a batch begin with one view if
+        the others may be late, and go without those that a memory knows to be of no use, unless it
+        is time to try them again."""
+        remembers = self._tallies.memory is not None
+        tries_again = remembers and any(row.tally.explores for row in rows)
+        if self.packed is not None or not self.may_rest or tries_again:
             return self._chosen
-        useful = [
-            view
-            for view in self._chosen
-            if max(exp(row.tally.log_weights[view]) for row in rows) >= NEGLIGIBLE
-        ]
+        weights = [max(exp(row.tally.log_weights[view]) for row in rows) for view in self._chosen]
+        if self.may_be_late:
+            return (self._chosen[weights.index(max(weights))],)
+        pairs = zip(self._chosen, weights, strict=True)
+        useful = [view for view, weight in pairs if weight >= NEGLIGIBLE]
         return tuple(useful) or self._chosen
 
-    def _read(
-        self, encoded: Mapping[str, Any], context: TargetContext, wanted: Sequence[int]
-    ) -> list[DraftPrompt | None]:
-        """The prompt of each view; None where it is not wanted, or where it cannot be read, which a
-        warning says once. Where nothing is shown, most views are the whole prompt."""
-        shows_nothing = not bool(context.prompt.visual.any())
-        inputs = {key: value for key, value in encoded.items() if key != VIEW_INPUTS}
-        made = encoded.get(VIEW_INPUTS, {})
-        source = Source(self.backbone, inputs, made, context, self.is_target, self.config)
-        drafts: list[DraftPrompt | None] = []
-        for view in self._chosen:
-            is_repeated = shows_nothing and self.views[view].same_without_media and any(drafts)
-            if view not in wanted or is_repeated:
-                drafts.append(None)
-                continue
-            try:
-                drafts.append(self.views[view].read(source))
-            except (ViewError, CaptionError) as error:
-                drafts.append(None)
-                if view not in self._named:
-                    self._named.add(view)
-                    name = self.names[view]
-                    _log.warning("the draft goes on without the view %r: %s", name, error)
-        if not any(drafts):
-            raise ViewError(f"none of the views {', '.join(self.names)} can be read")
-        return drafts
-
-    @staticmethod
-    def _present(drafts: Sequence[DraftPrompt | None], row: int) -> Present:
-        """Which views a row has: those that could be read, without repetitions."""
-        present: list[bool] = []
-        for view, draft in enumerate(drafts):
-            earlier = [other for other in range(view) if present[other]]
-            is_new = draft is not None and not any(
-                _are_equal(draft.prompt, other.prompt, row)
-                for other in (drafts[index] for index in earlier)
-                if other is not None
-            )
-            present.append(is_new)
-        return tuple(present)
-
     def _choose(
-        self, drafts: list[DraftPrompt | None], present: list[Present]
+        self, drafts: list[DraftPrompt | None], present: list[Present], source: Source
     ) -> tuple[list[DraftPrompt | None], list[Present]]:
-        """Leave out the views that none of the first rows has. The views of the first rows are
-        those of all rows."""
-        used = [view for view in range(len(drafts)) if any(row[view] for row in present)]
+        """Leave out the views that none of the first rows has or will have. The views of the first
+        rows are those of all rows."""
+        late: set[int] = set()
+        if self.may_be_late and sum(draft is not None for draft in drafts) == 1:
+            read = next(view for view, draft in enumerate(drafts) if draft is not None)
+            late = set(self._prompts.differing(range(len(drafts)), source)) - {read}
+        used = [v for v in range(len(drafts)) if v in late or any(row[v] for row in present)]
         self._chosen = tuple(self._chosen[view] for view in used)
-        shorter = [tuple(row[view] for view in used) for row in present]
-        return [drafts[view] for view in used], shorter
+        drafts = [drafts[view] for view in used]
+        if late:
+            unread = tuple(slot for slot, view in enumerate(used) if view in late)
+            self._late = _Late(unread, source, drafts)
+        return drafts, [tuple(row[view] for view in used) for row in present]
 
-    def _tally(self, kind: str) -> Tally:
-        state = None if self.memory is None else self.memory.recall(repr(self.weighting), kind)
-        return self.weighting.tally(self.names, state)
+    def _read_late(self) -> None:
+        """Read the views that are not read yet, for the rows that are there. They rest until they
+        have read the answers, too."""
+        if self._late is None:
+            return
+        late, self._late = self._late, None
+        wanted = [self._chosen[view] for view in late.views]
+        with late.source.context.phase("draft_prefill"):
+            found = self._prompts.read(self._chosen, wanted, late.source)
+            drafts = [draft or read for draft, read in zip(late.drafts, found, strict=True)]
+            present = [present_views(drafts, row) for row in range(len(self._histories))]
+            answers = [h.tokens[-1:] if h.finished else h.tokens for h in self._histories]
+            for view in late.views:
+                has_view = [row[view] for row in present]
+                draft = drafts[view]
+                if draft is not None and any(has_view):
+                    self._model.read_late(view, draft, has_view, answers)
+                    self._look_at[view] = 1
 
     def begin_round(self) -> None:
         """See `Follower.begin_round`."""
@@ -277,6 +271,8 @@ class Ensemble:
     def catch_up(self, steps: Tensor) -> Tensor:
         """Logits of all views that are awake behind each row's last token, ``[B, a, 1, V]``."""
         model = self._model
+        if any(row.is_often_wrong for row in self._tallies.rows):
+            self._read_late()
         for view in tuple(model.resting):
             self._look(view)
         logits = model.catch_up(steps)
@@ -346,20 +342,23 @@ class Ensemble:
             if history.finished and not self._histories[row].finished
         ]
         self._histories = list(batch.histories)
-        self._remember(ended)
+        for row in ended:
+            self._tallies.remember(row)
         self._let_rest(max(map(len, verdict.tokens)))
 
     def remove(self, row: int) -> None:
-        """See `Follower.remove`."""
+        """See `Follower.remove`. Rows that are there go without views that are not read yet: the
+        prompts of these have rows that are gone."""
+        self._late = None
         self._model.remove(row)
-        replace_by_last(self._rows, row)
+        self._tallies.remove(row)
         replace_by_last(self._histories, row)
 
     def _root_weights(self) -> Tensor:
         """Log weights of the views that are awake, ``[B, a, 1]``."""
         awake = self._model.awake
         table = []
-        for row, has_view in zip(self._rows, self._model.present, strict=True):
+        for row, has_view in zip(self._tallies.rows, self._model.present, strict=True):
             log_weights = row.tally.log_weights
             known = [log_weights[self._chosen[view]] if has_view[view] else -inf for view in awake]
             if max(known) == -inf:  # fixed weights of 0
@@ -413,36 +412,14 @@ class Ensemble:
             if tokens and model.present[row][view]:
                 first = self._histories[row].length - len(model.pending[row]) - len(tokens) + 1
                 logits = look.logits[row, None, : len(tokens)]
-                log_probs = _behind(self._histories[row], first, logits)
-                self._observe_late(row, view, first, log_probs[0], tokens)
+                log_probs = log_probs_behind(self._histories[row], first, logits)
+                chosen = self._chosen[view]
+                self._tallies.observe_late(row, chosen, first, log_probs[0], tokens)
         if self._largest_weight(view) >= WELCOME:
             model.wake(view)
             self._negligible[view] = 0
         else:
-            self._look_at[view] = min(2 * self._look_at[view], LAST_LOOK)
-
-    def _observe_late(
-        self, row: int, view: int, first: int, log_probs: Tensor, tokens: Sequence[int]
-    ) -> None:
-        """Tell a row's tally what a resting view would have said.
-
-        Args:
-            row: of the batch.
-            view: the view.
-            first: index in the answer of the first of the tokens.
-            log_probs: log q_v in front of them, ``[P, V]``.
-            tokens: P tokens.
-        """
-        state = self._rows[row]
-        index = torch.tensor(tokens, device=log_probs.device)[:, None]
-        likelihoods = log_probs.gather(-1, index)[:, 0].clamp_min(LEAST).tolist()
-        known = [
-            (likelihood, state.mixed[place])
-            for place, likelihood in enumerate(likelihoods, first)
-            if place in state.mixed
-        ]
-        advantage = sum(likelihood - mixed for likelihood, mixed in known)
-        state.tally.observe_late(self._chosen[view], advantage)
+            self._look_at[view] = max(FIRST_LOOK, min(2 * self._look_at[view], LAST_LOOK))
 
     def _observe_behind(self, row: int, first: int, logits: Tensor, asked: Sequence[int]) -> int:
         """Weigh the views by tokens that were not guessed, from the views' logits in front of them.
@@ -457,9 +434,10 @@ class Ensemble:
             How many of the tokens the view with the largest weight would have guessed.
         """
         history = self._histories[row]
-        log_probs = _behind(history, first, logits)
+        log_probs = log_probs_behind(history, first, logits)
         tokens = history.answer[first : first + log_probs.shape[1]]
-        return self._observe(row, first, log_probs, tokens, asked)
+        views = self._asked(row, asked)
+        return self._tallies.observe(row, history, first, log_probs, tokens, views)
 
     def _count_only(self, row: int, verdict: Verdict, places: Mapping[int, Any]) -> None:
         """Count the tokens of a verdict where there is one view and nothing to weigh: accepted
@@ -467,14 +445,13 @@ class Ensemble:
         all."""
         first = self._histories[row].length
         path = verdict.paths[row]
-        log_weights = self._rows[row].tally.log_weights
         hits: list[bool | None] = [None] * len(self.names)
         for offset, token in enumerate(verdict.tokens[row]):
             parent = (ROOT, *path)[offset]
             if parent not in places:
                 return
             hits[self._chosen[0]] = offset < len(path)
-            self._count(row, first + offset, token, log_weights, hits)
+            self._tallies.count(row, first + offset, token, hits)
 
     def _observe_path(
         self, row: int, verdict: Verdict, places: Mapping[int, tuple[int, int]]
@@ -497,98 +474,20 @@ class Ensemble:
             assert verdict.scores is not None
             slots = [node + 1 for node in nodes]
             log_targets = verdict.scores[row, slots].to(log_probs).log_softmax(-1)
-        first = self._histories[row].length
-        tokens = verdict.tokens[row][: len(nodes)]
-        self._observe(row, first, log_probs, tokens, self._model.awake, log_targets)
-
-    def _observe(
-        self,
-        row: int,
-        first: int,
-        log_probs: Tensor,
-        tokens: Sequence[int],
-        asked: Sequence[int],
-        log_targets: Tensor | None = None,
-    ) -> int:
-        """Weigh the views by some tokens.
-
-        Args:
-            row: of the batch.
-            first: index of the first of the P tokens in its answer.
-            log_probs: log q_v of the views that were asked in front of each token, ``[a, P, V]``.
-            tokens: P tokens.
-            asked: these views.
-            log_targets: log p there, ``[P, V]``, if the weighting needs it and it is known.
-
-        Returns:
-            How many of the tokens the view with the largest weight would have guessed.
-        """
         history = self._histories[row]
-        index = torch.tensor(tokens, device=log_probs.device)
-        likelihoods = log_probs.gather(-1, index.expand(len(asked), -1)[..., None])[..., 0].tolist()
-        noise = _noise(history, first, log_probs)
-        ranking = log_probs if noise is None else log_probs + noise
-        is_right = (ranking.argmax(-1) == index).tolist()
+        tokens = verdict.tokens[row][: len(nodes)]
+        views = self._asked(row, self._model.awake)
+        self._tallies.observe(row, history, history.length, log_probs, tokens, views, log_targets)
+
+    def _asked(self, row: int, asked: Sequence[int]) -> Asked:
+        """Views that were asked, by their indices among all views; None for one that a row does not
+        have."""
         has_view = self._model.present[row]
-        state = self._rows[row]
-        right = 0
-        views = [(slot, self._chosen[view]) for slot, view in enumerate(asked) if has_view[view]]
-        for place, token in enumerate(tokens):
-            values = [nan] * len(self.names)
-            hits: list[bool | None] = [None] * len(self.names)
-            for slot, view in views:
-                values[view] = likelihoods[slot][place]
-                hits[view] = is_right[slot][place]
-            log_weights = state.tally.log_weights
-            right += self._count(row, first + place, token, log_weights, hits)
-            state.mixed[first + place] = _mixed(log_weights, values)
-            if log_targets is None and self.needs_target_scores:
-                continue
-            seen = Seen(token, values, rejects=history.sampling.rejects)
-            if log_targets is not None:
-                seen = replace(
-                    seen,
-                    log_probs=self._by_view(log_probs[:, place], views),
-                    log_target=log_targets[place],
-                    noise=None if noise is None else noise[place],
-                )
-            state.tally.observe(seen)
-        return right
-
-    def _by_view(self, log_probs: Tensor, views: Sequence[tuple[int, int]]) -> Tensor:
-        """log q_v of all views, ``[m, V]``, with NaN where a view was not asked.
-
-        Args:
-            log_probs: of the views that were asked, ``[a, V]``.
-            views: pairs of a row of these and the view that it belongs to.
-        """
-        table = log_probs.new_full((len(self.names), log_probs.shape[-1]), nan)
-        for slot, view in views:
-            table[view] = log_probs[slot]
-        return table
-
-    def _count(
-        self,
-        row: int,
-        index: int,
-        token: int,
-        log_weights: Sequence[float],
-        hits: Sequence[bool | None],
-    ) -> bool:
-        """Count a token for the statistics; whether the asked view with the largest weight is
-        right."""
-        asked = [view for view, hit in enumerate(hits) if hit is not None]
-        total = log_sum([log_weights[view] for view in asked])
-        weights = [0.0] * len(hits)
-        for view in asked:
-            weights[view] = exp(log_weights[view] - total) if total > -inf else 1 / len(asked)
-        self._report(Weighed(row, index, token, self.names, tuple(weights), tuple(hits)))
-        best = max(asked, key=weights.__getitem__)
-        return bool(hits[best])
+        return [self._chosen[view] if has_view[view] else None for view in asked]
 
     def _largest_weight(self, view: int) -> float:
         """The largest weight of a view in a row that has it and goes on; 0 if there is none."""
-        triples = zip(self._rows, self._histories, self._model.present, strict=True)
+        triples = zip(self._tallies.rows, self._histories, self._model.present, strict=True)
         weights = [
             exp(row.tally.log_weights[self._chosen[view]])
             for row, history, has_view in triples
@@ -614,25 +513,6 @@ class Ensemble:
         others = [other for other in self._model.awake if other != view]
         return all(any(has_view[other] for other in others) for has_view in self._model.present)
 
-    def _remember(self, rows: Sequence[int]) -> None:
-        """Record what answers that have ended have shown."""
-        if self.memory is None:
-            return
-        for row in rows:
-            state = self._rows[row]
-            self.memory.record(repr(self.weighting), state.kind, state.tally.state())
-
-
-def _are_equal(prompt: Prompt, other: Prompt, row: int) -> bool:
-    """Whether two prompts are the same in a row."""
-    length = prompt.lengths[row]
-    if length != other.lengths[row]:
-        return False
-    positions = prompt.position_ids[..., row, :length]
-    if not torch.equal(positions, other.position_ids[..., row, :length]):
-        return False
-    return torch.equal(prompt.embeds[row, :length], other.embeds[row, :length])
-
 
 def _processed(logits: Tensor, nodes: Nodes) -> Tensor:
     """Scores of each view after the logits processors, ``[B, a, M, V]``: they are applied to each
@@ -640,42 +520,3 @@ def _processed(logits: Tensor, nodes: Nodes) -> Tensor:
     if not any(rule.processors for rule in nodes.batch.rules):
         return logits
     return torch.stack([nodes.process(view) for view in logits.unbind(1)], 1)
-
-
-def _behind(history: History, first: int, logits: Tensor) -> Tensor:
-    """Log probabilities of tokens of an answer, after the logits processors of its row.
-
-    Args:
-        history: holds at least the tokens in front of each of them.
-        first: index of the first of the P tokens.
-        logits: in front of each of them, of some views, ``[a, P, V]``.
-
-    Returns:
-        ``[a, P, V]``.
-    """
-    if history.sampling.processors:
-        places = range(first, first + logits.shape[1])
-        earlier = Batch(tuple(replace(history, length=place) for place in places))
-        nodes = Nodes(earlier, EMPTY, torch.empty(len(places), 0, dtype=torch.long), [ROOT])
-        views = [nodes.process(view[:, None])[:, 0] for view in logits]
-        logits = torch.stack(views)
-    return logits.float().log_softmax(-1)
-
-
-def _noise(history: History, first: int, log_probs: Tensor) -> Tensor | None:
-    """What the draft adds to log probabilities ``[a, P, V]`` to choose its guesses, ``[P, V]``;
-    None where it takes the likeliest, or draws with noise of its own."""
-    if not history.sampling.do_sample or history.sampling.rejects:
-        return None
-    num_tokens, vocab_size = log_probs.shape[1:]
-    steps = torch.arange(first, first + num_tokens)
-    noise = gumbel(torch.tensor([history.seed]), steps, vocab_size)
-    return noise.to(log_probs.device)
-
-
-def _mixed(log_weights: Sequence[float], log_likelihoods: Sequence[float]) -> float:
-    """log q_w of a token, from log q_v of the views that were asked."""
-    pairs = zip(log_weights, log_likelihoods, strict=True)
-    asked = [(weight, value) for weight, value in pairs if not isnan(value)]
-    total = log_sum([weight for weight, _ in asked])
-    return log_sum([weight + value for weight, value in asked]) - total if total > -inf else LEAST

@@ -13,8 +13,10 @@ from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.readings import NO_READINGS
 from draftlens.draft.base import TargetContext
 from draftlens.draft.cached_model import replace_by_last
-from draftlens.draft.match_rates import GuessBudget, MatchRates, likeliest
-from draftlens.draft.matching import Candidate, Matcher, Reference, TokenIndex, Vocabulary
+from draftlens.draft.match_rates import GuessBudget, MatchRates, Trust, likeliest
+from draftlens.draft.matcher import Candidate, Matcher
+from draftlens.draft.matching import Reference, Source, TokenIndex, Vocabulary
+from draftlens.draft.texts import all_ids
 from draftlens.ops.prefix_tree import NO_GUESSES, PrefixTree
 from draftlens.sequences import Batch, History
 
@@ -27,18 +29,18 @@ class _Row:
         matcher: finds its guesses.
         known: tokens of the answer that the matcher has.
         guesses: of this round, before the least likely ones were dropped.
-        agreements: of the candidates that they come from.
+        trusts: of the candidates that they come from.
     """
 
     matcher: Matcher
     known: int = 0
     guesses: PrefixTree = NO_GUESSES
-    agreements: list[int] = field(default_factory=list)
+    trusts: list[Trust] = field(default_factory=list)
 
 
 class LookupDrafter:
-    """Looks up the last tokens of each row in its prompt and its answer, and guesses what followed
-    there.
+    """Looks up the last tokens of each row in its prompt, its answer and its references, and
+    guesses what followed there. An answer is expected to follow each reference from its beginning.
 
     Args:
         vocabulary: what may be guessed.
@@ -48,8 +50,6 @@ class LookupDrafter:
         window: tokens of the longest window that is looked up.
         budget: decides how many of the guesses are checked; None for all of them.
         share_answers: whether the answers of other rows of the session are looked up, too.
-        references: further texts as token ids, for each row in the order in which they join. An
-            answer is expected to follow each of them from its beginning.
     """
 
     readings = NO_READINGS
@@ -66,7 +66,6 @@ class LookupDrafter:
         window: int = 3,
         budget: GuessBudget | None = None,
         share_answers: bool = False,
-        references: Sequence[Sequence[Sequence[int]]] = (),
     ) -> None:
         self.vocabulary = vocabulary
         self.length = length
@@ -76,7 +75,6 @@ class LookupDrafter:
         self.budget = budget
         self.share_answers = share_answers
         self.rates = MatchRates()
-        self._references = list(references)
         self._rows: list[_Row] = []
         self._answers: list[TokenIndex] = []
         self._width = 0
@@ -87,31 +85,39 @@ class LookupDrafter:
         """There is no draft that reads inputs."""
 
     def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None:
-        """Index the text of the prompts."""
-        for history, length in zip(batch.histories, context.prompt.lengths, strict=True):
-            row = self._new_row(history, length)
+        """Index the text of the prompts and of the references."""
+        for number, history in enumerate(batch.histories):
+            ids: list[int] = history.prompt_ids.tolist()
+            length = context.prompt.lengths[number]
+            prompt = self.vocabulary.guessable(ids[len(ids) - length :])
+            row = _Row(self._matcher(prompt, context, number))
             self._follow(row, history)
             self._rows.append(row)
 
-    def _new_row(self, history: History, prompt_length: int) -> _Row:
-        ids: list[int] = history.prompt_ids.tolist()
-        prompt = self.vocabulary.guessable(ids[len(ids) - prompt_length :])
-        references = [Reference(TokenIndex(self.window, prompt))]
-        for text in self._references.pop(0) if self._references else ():
+    def _matcher(self, prompt: Sequence[int], context: TargetContext, row: int) -> Matcher:
+        """What finds the guesses of a row that joins.
+
+        Args:
+            prompt: its tokens, with `BREAK` for those that must not be guessed.
+            context: the target's side of the rows that join.
+            row: among these rows.
+        """
+        references: list[Source] = [Reference(TokenIndex(self.window, prompt))]
+        for text in all_ids(context.references, row):
             index = TokenIndex(self.window, self.vocabulary.guessable(text))
             references.append(Reference(index, cursor=0))
         if self.share_answers:
             references += [Reference(answer) for answer in self._answers]
         matcher = Matcher(references, self.window, context=prompt)
         if self.share_answers:
-            for row in self._rows:
-                row.matcher.references.append(Reference(matcher.answer))
+            for other in self._rows:
+                other.matcher.references.append(Reference(matcher.answer))
             self._answers.append(matcher.answer)
-        return _Row(matcher)
+        return matcher
 
     def propose(self, batch: Batch, budget: int) -> DraftTree:
         """The tree of each row's candidates; the empty one where nothing matches."""
-        length = min(self.length, budget)
+        length = min(self._longest(), budget)
         for row, history in zip(self._rows, batch.histories, strict=True):
             self._guess(row, 0 if history.finished else length)
         trees = self._worth_checking(batch)
@@ -119,21 +125,28 @@ class LookupDrafter:
         self._proposed_at = time.perf_counter()
         return _padded(trees, batch)
 
+    def _longest(self) -> int:
+        """Most tokens of a candidate in this round."""
+        return self.length
+
+    def _reached(self, tokens: int) -> None:
+        """Learn how many tokens in a row were guessed in the row where most were."""
+
     def _guess(self, row: _Row, length: int) -> None:
         row.guesses = NO_GUESSES
-        row.agreements = []
+        row.trusts = []
         if length < 1:
             return
         candidates: list[Candidate]
         row.guesses, candidates = row.matcher.tree(self.branches, length, self.max_nodes)
-        row.agreements = [candidate.agreement for candidate in candidates]
+        row.trusts = [candidate.trust for candidate in candidates]
 
     def _worth_checking(self, batch: Batch) -> list[PrefixTree]:
         """The guesses of each row that are expected to save time."""
         if self.budget is None:
             return [row.guesses for row in self._rows]
         self._context = max(len(h.prompt_ids) + h.length for h in batch.histories)
-        chances = [self.rates.node_chances(row.guesses, row.agreements) for row in self._rows]
+        chances = [self.rates.node_chances(row.guesses, row.trusts) for row in self._rows]
         running = [
             values
             for values, history in zip(chances, batch.histories, strict=True)
@@ -150,10 +163,12 @@ class LookupDrafter:
         if self.budget is not None:
             seconds = time.perf_counter() - self._proposed_at
             self.budget.record(self._width, len(batch), self._context, seconds)
+        reached = 0
         for row, history in zip(self._rows, batch.histories, strict=True):
             emitted = history.answer[row.known : history.length]
-            self.rates.count(row.guesses, row.agreements, emitted)
+            reached = max(reached, self.rates.count(row.guesses, row.trusts, emitted))
             self._follow(row, history)
+        self._reached(reached)
 
     def _follow(self, row: _Row, history: History) -> None:
         emitted = history.answer[row.known : history.length]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import Enum
 from itertools import accumulate
 from typing import Any
 
@@ -25,6 +27,38 @@ OTHER_CHOICE = 0.3
 """Chance, before any was judged, that the second choice is right where the first is wrong."""
 
 
+class Kind(Enum):
+    """Why a candidate is proposed."""
+
+    MATCH = "match"
+    """The last tokens of the answer occur in front of it."""
+    RECOVERY = "recovery"
+    """A text that the answer has just left may go on with it."""
+    HEAD = "head"
+    """A text begins with it, or the answer ends."""
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What the chances of a candidate's tokens depend on.
+
+    Args:
+        agreement: tokens of the match in front of it.
+        kind: why it is proposed.
+        border: tokens behind which it goes on with the head of another text; None for never.
+    """
+
+    agreement: int
+    kind: Kind = Kind.MATCH
+    border: int | None = None
+
+    def at(self, depth: int) -> tuple[Kind, int]:
+        """Kind and agreement of the token behind `depth` right ones."""
+        if self.border is not None and depth >= self.border:
+            return Kind.HEAD, depth - self.border
+        return self.kind, self.agreement + depth
+
+
 class MatchRates:
     """How often a token behind a match of m tokens was the right one.
 
@@ -35,28 +69,30 @@ class MatchRates:
     """
 
     def __init__(self) -> None:
-        self._chances = [_prior(length) for length in range(MAX_AGREEMENT + 1)]
-        self._weights = [PRIOR_WEIGHT] * (MAX_AGREEMENT + 1)
+        lengths = range(MAX_AGREEMENT + 1)
+        self._chances = {kind: [_prior(kind, length) for length in lengths] for kind in Kind}
+        self._weights = {kind: [PRIOR_WEIGHT for _ in lengths] for kind in Kind}
         self._other = OTHER_CHOICE
         self._other_weight = PRIOR_WEIGHT
 
-    def chance(self, agreement: int) -> float:
+    def chance(self, agreement: int, kind: Kind = Kind.MATCH) -> float:
         """That the token behind a match of so many tokens is right."""
-        return self._chances[min(agreement, MAX_AGREEMENT)]
+        return self._chances[kind][min(agreement, MAX_AGREEMENT)]
 
-    def node_chances(self, tree: PrefixTree, agreements: Sequence[int]) -> list[float]:
+    def node_chances(self, tree: PrefixTree, trusts: Sequence[Trust]) -> list[float]:
         """Of each node, the chance that it is accepted.
 
         Args:
             tree: candidates, merged.
-            agreements: of each candidate.
+            trusts: of each candidate.
         """
         topology = tree.topology
         chances = [0.0] * len(tree)
         for parent, children in topology.children.items():
             reached = 1.0 if parent == ROOT else chances[parent]
             depth = 0 if parent == ROOT else topology.depths[parent]
-            first = self.chance(agreements[tree.origins[children[0]]] + depth)
+            kind, agreement = trusts[tree.origins[children[0]]].at(depth)
+            first = self.chance(agreement, kind)
             chances[children[0]] = reached * first
             left = reached * (1 - first)
             for child in children[1:]:
@@ -64,41 +100,51 @@ class MatchRates:
                 left *= 1 - self._other
         return chances
 
-    def count(self, tree: PrefixTree, agreements: Sequence[int], emitted: Sequence[int]) -> None:
+    def count(self, tree: PrefixTree, trusts: Sequence[Trust], emitted: Sequence[int]) -> int:
         """Learn from the tokens that came where a tree was guessed, whether it was checked or not.
 
         Args:
-            tree, agreements: as for `node_chances`.
+            tree, trusts: as for `node_chances`.
             emitted: the tokens of the row in this round.
+
+        Returns:
+            How many of these tokens were guessed.
         """
         node = ROOT
         for depth, token in enumerate(emitted):
             children = tree.topology.children.get(node)
             if children is None:
-                return
+                return depth
             guesses = [tree.tokens[child] for child in children]
-            agreement = agreements[tree.origins[children[0]]] + depth
-            self._count_first(agreement, is_right=guesses[0] == token)
+            kind, agreement = trusts[tree.origins[children[0]]].at(depth)
+            self._count_first(kind, agreement, is_right=guesses[0] == token)
             if guesses[0] != token and len(guesses) > 1:
                 self._count_other(is_right=token in guesses[1:])
             if token not in guesses:
-                return
+                return depth
             node = children[guesses.index(token)]
+        return len(emitted)
 
-    def _count_first(self, agreement: int, is_right: bool) -> None:
+    def _count_first(self, kind: Kind, agreement: int, is_right: bool) -> None:
         place = min(agreement, MAX_AGREEMENT)
-        weight = self._weights[place]
-        self._chances[place] += (is_right - self._chances[place]) / (weight + 1)
-        self._weights[place] = FORGETTING * (weight + 1)
+        chances = self._chances[kind]
+        weight = self._weights[kind][place]
+        chances[place] += (is_right - chances[place]) / (weight + 1)
+        self._weights[kind][place] = FORGETTING * (weight + 1)
 
     def _count_other(self, is_right: bool) -> None:
         self._other += (is_right - self._other) / (self._other_weight + 1)
         self._other_weight = FORGETTING * (self._other_weight + 1)
 
 
-def _prior(agreement: int) -> float:
-    """0.2 behind one token, 0.67 behind three, 0.91 behind sixteen."""
+def _prior(kind: Kind, agreement: int) -> float:
+    """0.2 behind a match of one token, 0.67 behind three, 0.91 behind sixteen. A place that is
+    found by its surroundings is as good as a match of `PRIOR_AGREEMENTS` tokens."""
+    agreement += PRIOR_AGREEMENTS[kind]
     return 1 - 0.8 / math.pow(max(agreement, 1), 0.8)
+
+
+PRIOR_AGREEMENTS = {Kind.MATCH: 0, Kind.RECOVERY: 2, Kind.HEAD: 1}
 
 
 class GuessBudget:

@@ -1,22 +1,14 @@
-"""Windowed alignment: where the last tokens of an answer occur in other texts, and what follows
-there (HSD, equations 4 and 5)."""
+"""Texts in which the last tokens of an answer are looked up (HSD, equation 4)."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
+from typing import Protocol
 
-from draftlens.ops.prefix_tree import PrefixTree, merge
-
-BREAK = -1
-"""Stands where a text has a token that must not be guessed. No window and no candidate goes over
-it."""
-
-LONGEST_WINDOW = 16
-"""Tokens up to which a window grows to tell several matches apart, by default."""
+from draftlens.draft.tail import BREAK, Tail
 
 MOST_MATCHES = 32
 """Most occurrences of a window in one text that are looked at."""
@@ -37,6 +29,10 @@ class Vocabulary:
     def guessable(self, tokens: Iterable[int]) -> list[int]:
         """The same tokens with a `BREAK` in the place of each that must not be guessed."""
         return [token if self._has(token) else BREAK for token in tokens]
+
+    def without(self, ids: Iterable[int]) -> Vocabulary:
+        """The same without further ids."""
+        return Vocabulary(self.size, self.excluded.union(ids))
 
     def _has(self, token: int) -> bool:
         return 0 <= token < self.size and token not in self.excluded
@@ -105,161 +101,157 @@ class TokenIndex:
         return suffix
 
 
+@dataclass(frozen=True)
+class Guess:
+    """What follows a place of a text.
+
+    Args:
+        tokens: may be none.
+        is_rest: whether they are all that the text has left.
+    """
+
+    tokens: tuple[int, ...]
+    is_rest: bool = False
+
+
+class Source(Protocol):
+    """A text that an answer may repeat. Its places are indices of tokens or of characters."""
+
+    cursor: int | None
+    """Where the answer is expected to go on: of several matches the first one from there on is
+    preferred, then the following ones, then those before it, the latest first. None if nothing is
+    expected: then the latest match is preferred."""
+
+    def matches(self, tail: Tail, length: int) -> list[tuple[int, int]]:
+        """Where the last `length` tokens of an answer occur: pairs of an agreement (how many tokens
+        in front of the place are the last ones of the answer) and a place, the preferred one
+        first."""
+        ...
+
+    def guess(self, place: int, length: int, tail: Tail) -> Guess:
+        """At most `length` tokens that follow a place, up to one that must not be guessed."""
+        ...
+
+    def head(self, separator: str, length: int, tail: Tail) -> Guess:
+        """At most `length` tokens of a separator and the beginning of the text behind it; none if
+        the separator has no tokens of its own here."""
+        ...
+
+    def expect(self, place: int | None) -> None:
+        """Set the cursor, if the text has one."""
+        ...
+
+    def advanced(self, place: int, tokens: Sequence[int], text: str) -> int:
+        """The place behind tokens of an answer, and their text, that followed a place."""
+        ...
+
+    def beginning(self, tail: Tail, said: int) -> int:
+        """The place behind the longest beginning of this text with which the last `said` tokens
+        end; 0 for none."""
+        ...
+
+    @property
+    def symbols(self) -> Sequence[Hashable]:
+        """What the places count: token ids or characters."""
+        ...
+
+    def said(self, tokens: Sequence[int], text: str) -> Sequence[Hashable]:
+        """Tokens of an answer, and their text, in the symbols of this text."""
+        ...
+
+    def is_border(self, place: int) -> bool:
+        """Whether a token of the text begins at a place."""
+        ...
+
+    def is_done(self, place: int) -> bool:
+        """Whether nothing but spaces and punctuation follows a place."""
+        ...
+
+
 @dataclass(eq=False)
 class Reference:
-    """A text that an answer may repeat.
+    """A text of token ids; its places are indices of tokens.
 
     Args:
         index: of the text. Several rows may share it.
-        cursor: where the answer is expected to go on: of several matches the first one from there
-            on is preferred, then the following ones, then those before it, the latest first. None
-            if nothing is expected: then the latest match is preferred.
+        cursor: see `Source.cursor`.
+        repeats: whether it is the answer itself, which is expected to go on with a repetition and
+            never to be followed from a cursor.
+        is_whole: whether an answer is expected to end, or to go on with another text, where this
+            text ends.
     """
 
     index: TokenIndex
     cursor: int | None = None
+    repeats: bool = False
+    is_whole: bool = False
 
-    def matches(self, window: tuple[int, ...]) -> list[int]:
+    def matches(self, tail: Tail, length: int) -> list[tuple[int, int]]:
+        """See `Source.matches`."""
+        tokens = tail.tokens
+        places = self.places(tuple(tokens[-length:]))
+        return [(self.index.agreement(place, tokens), place) for place in places]
+
+    def places(self, window: tuple[int, ...]) -> list[int]:
         """The ends of a window that have a token behind them, the preferred one first."""
-        return list(islice(self._in_order(self.index.ends(window)), MOST_MATCHES))
-
-    def _in_order(self, ends: Sequence[int]) -> Iterator[int]:
-        first = len(ends) if self.cursor is None else bisect_left(ends, self.cursor)
+        ends = self.index.ends(window)
         last = bisect_left(ends, len(self.index.tokens))
-        yield from islice(ends, first, last)
-        for place in range(min(first, last) - 1, -1, -1):
-            yield ends[place]
+        return list(islice(in_order(ends[:last], self.cursor), MOST_MATCHES))
+
+    def guess(self, place: int, length: int, tail: Tail) -> Guess:
+        """See `Source.guess`."""
+        if self.repeats:
+            return Guess(tuple(self.index.repetition(place, length)))
+        tokens = self.index.suffix(place, length)
+        is_rest = self.is_whole and place + len(tokens) == len(self.index.tokens)
+        return Guess(tuple(tokens), is_rest)
+
+    def head(self, separator: str, length: int, tail: Tail) -> Guess:
+        """See `Source.head`. Token ids have no separator but none."""
+        return Guess(()) if separator else self.guess(0, length, tail)
+
+    def expect(self, place: int | None) -> None:
+        """See `Source.expect`. What an answer repeats of itself is what it said last."""
+        if not self.repeats:
+            self.cursor = place
+
+    def advanced(self, place: int, tokens: Sequence[int], text: str) -> int:
+        """See `Source.advanced`."""
+        return place + len(tokens)
+
+    def beginning(self, tail: Tail, said: int) -> int:
+        """See `Source.beginning`."""
+        tokens = tail.tokens[-said:] if said else []
+        for length in range(min(len(tokens), len(self.index.tokens)), 0, -1):
+            if self.index.tokens[:length] == tokens[-length:]:
+                return length
+        return 0
+
+    @property
+    def symbols(self) -> Sequence[Hashable]:
+        """See `Source.symbols`."""
+        return self.index.tokens
+
+    def said(self, tokens: Sequence[int], text: str) -> Sequence[Hashable]:
+        """See `Source.said`."""
+        return tokens
+
+    def is_border(self, place: int) -> bool:
+        """See `Source.is_border`."""
+        return True
+
+    def is_done(self, place: int) -> bool:
+        """See `Source.is_done`."""
+        return place >= len(self.index.tokens)
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A suffix behind a match.
+def in_order(places: Sequence[int], cursor: int | None) -> Iterator[int]:
+    """Places in the order of preference (see `Source.cursor`).
 
     Args:
-        tokens: at least one.
-        agreement: how many tokens in front of it are the last ones of the answer, as far as they
-            were compared.
-        reference: the text that it comes from.
-        end: where it begins there.
+        places: in rising order.
+        cursor: of the source.
     """
-
-    tokens: tuple[int, ...]
-    agreement: int
-    reference: Reference = field(repr=False)
-    end: int
-
-
-class Matcher:
-    """Looks up the last tokens of one growing answer in texts and in the answer itself.
-
-    Windows of `window` tokens are looked up; where none matches, shorter ones down to a single
-    token. Of several matches those are preferred that agree with the answer over more tokens, which
-    is a window that grows while matches are ambiguous; then the one that continues where the last
-    guess was right; then by the order of the references and their cursors.
-
-    Args:
-        references: texts besides the answer, the preferred ones first.
-        window: n, tokens of the longest window that is looked up.
-        context: tokens in front of the answer, such as the prompt: a window at the beginning of the
-            answer reaches into them.
-        longest_window: tokens up to which a window grows; `window` for never.
-
-    Attributes:
-        answer: the index of the answer.
-        references: as given, behind the answer itself.
-    """
-
-    def __init__(
-        self,
-        references: Iterable[Reference] = (),
-        window: int = 3,
-        context: Sequence[int] = (),
-        longest_window: int = LONGEST_WINDOW,
-    ) -> None:
-        self.window = window
-        self.answer = TokenIndex(window)
-        self.references = [Reference(self.answer), *references]
-        self._tail = deque(context, maxlen=max(longest_window, window))
-        self._candidates: list[Candidate] = []
-
-    def extend(self, tokens: Iterable[int]) -> None:
-        """Append emitted tokens to the answer, with `BREAK` for those that must not be guessed."""
-        tokens = list(tokens)
-        self._move_cursor(tokens)
-        self.answer.extend(tokens)
-        self._tail.extend(tokens)
-
-    def candidates(self, most: int, length: int) -> list[Candidate]:
-        """What may come next, the preferred candidate first; none of them is the beginning of one
-        before it.
-
-        Args:
-            most: candidates.
-            length: tokens of each.
-        """
-        self._candidates = []
-        for match in self._matches():
-            if len(self._candidates) >= most:
-                break
-            candidate = self._candidate(*match, length)
-            if candidate is not None and not self._is_known(candidate):
-                self._candidates.append(candidate)
-        return list(self._candidates)
-
-    def tree(self, most: int, length: int, max_nodes: int) -> tuple[PrefixTree, list[Candidate]]:
-        """The candidates merged into one tree of at most `max_nodes` nodes, and the candidates that
-        its `origins` count."""
-        candidates = self.candidates(most, length)
-        return merge([candidate.tokens for candidate in candidates], max_nodes), candidates
-
-    def _matches(self) -> list[tuple[int, Reference, int]]:
-        """Agreement, text and place of each match, the preferred one first."""
-        tail = list(self._tail)
-        for length in range(min(self.window, len(tail)), 0, -1):
-            window = tuple(tail[-length:])
-            found = [
-                (reference.index.agreement(end, tail), reference, end)
-                for reference in self.references
-                for end in reference.matches(window)
-            ]
-            if found:
-                return sorted(found, key=_preference)  # stable
-        return []
-
-    def _candidate(
-        self, agreement: int, reference: Reference, end: int, length: int
-    ) -> Candidate | None:
-        if reference.index is self.answer:
-            tokens = reference.index.repetition(end, length)
-        else:
-            tokens = reference.index.suffix(end, length)
-        return Candidate(tuple(tokens), agreement, reference, end) if tokens else None
-
-    def _is_known(self, candidate: Candidate) -> bool:
-        count = len(candidate.tokens)
-        return any(known.tokens[:count] == candidate.tokens for known in self._candidates)
-
-    def _move_cursor(self, tokens: Sequence[int]) -> None:
-        """Expect the answer to go on behind the candidate that was right for longest."""
-        lengths = [_common(candidate.tokens, tokens) for candidate in self._candidates]
-        longest = max(lengths, default=0)
-        if longest:
-            best = self._candidates[lengths.index(longest)]
-            if best.reference.index is not self.answer:
-                best.reference.cursor = best.end + longest
-        self._candidates = []
-
-
-def _preference(match: tuple[int, Reference, int]) -> tuple[int, bool]:
-    agreement, reference, end = match
-    return -agreement, end != reference.cursor
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Tokens of the common beginning."""
-    count = 0
-    for mine, theirs in zip(one, other, strict=False):
-        if mine != theirs:
-            break
-        count += 1
-    return count
+    first = len(places) if cursor is None else bisect_left(places, cursor)
+    yield from places[first:]
+    yield from reversed(places[:first])

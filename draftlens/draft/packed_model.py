@@ -200,8 +200,10 @@ class PackedModel:
             if not is_first:
                 positions = torch.cat([self._next_positions[view], positions], dim=-2)
             self._next_positions[view] = positions
-        self.awake = tuple(range(self.num_views))
         self.present += present
+        self.awake = tuple(
+            view for view in range(self.num_views) if any(row[view] for row in self.present)
+        )
         self._grow_owners(max(self.cache.lengths))
         for row, views in enumerate(present, num_before):
             slot = 0
@@ -365,6 +367,34 @@ class PackedModel:
         append_slots(self.cache, cache, [slots] * num_layers)
         return cache
 
+    def read_late(
+        self,
+        view: int,
+        draft: DraftPrompt,
+        has_view: Sequence[bool],
+        answers: Sequence[Sequence[int]],
+    ) -> None:
+        """Read the prompts of a view that no row has had, between two rounds. It rests: `look` lets
+        it read the answers, and `wake` lets it be asked.
+
+        Args:
+            view: the view.
+            draft: its prompts of all rows.
+            has_view: which rows have it, at least one.
+            answers: emitted tokens of each row, of one that has ended the last one only.
+        """
+        assert self.cache is not None
+        num_layers = len(self.cache.layers)
+        lengths = draft.prompt.lengths
+        cache = KVCache(num_layers, len(has_view), self._capacity(lengths, 1), grows=True)
+        self._read_behind(draft, has_view, cache)
+        self._next_positions[view] = draft.prompt.next_position
+        self.present = [
+            (*row[:view], has, *row[view + 1 :])
+            for row, has in zip(self.present, has_view, strict=True)
+        ]
+        self.resting[view] = RestingView(cache, [list(tokens) for tokens in answers])
+
     def look(self, view: int) -> Look | None:
         """Let a resting view read what it lacks, up to the tokens that are pending in all others.
 
@@ -436,14 +466,18 @@ class PackedModel:
         assert self.cache is not None
         num_views = len(self.awake)
         num_rows, num_tokens = tokens.shape
-        positions = torch.stack([self._next_positions[v] + indices for v in self.awake], -1)
         mask = None if window is None else self._mask(prefix, window)
-        packed = tokens.repeat_interleave(num_views, 1)
+        by_view = [self._next_positions[view] + indices for view in self.awake]
+        positions = by_view[0]
+        packed = tokens
+        if num_views > 1:
+            positions = torch.stack(by_view, -1).flatten(-2)
+            packed = tokens.repeat_interleave(num_views, 1)
         self.forwards += 1
         self.widths.append(packed.numel())
-        logits = score_tokens(
-            self.backbone, self.vocab_size, packed, positions.flatten(-2), self.cache, mask
-        )
+        logits = score_tokens(self.backbone, self.vocab_size, packed, positions, self.cache, mask)
+        if num_views == 1:
+            return logits[:, None]
         return logits.view(num_rows, num_tokens, num_views, -1).transpose(1, 2)
 
     def _mask(self, prefix: list[int], window: Tensor) -> Tensor | None:

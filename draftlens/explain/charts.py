@@ -16,6 +16,10 @@ HEIGHT = 132
 MAX_PITCH = 130.0
 """Distance between the left edges of two bars, at most."""
 PHASE_COLOURS = {
+    "render": "#8fa8b8",
+    "layout": "#d9a441",
+    "read": "#c98b2b",
+    "regions": "#e0b860",
     "frames": "#9aa5b8",
     "vision": "#5b7fb5",
     "target_prefill": "#34518c",

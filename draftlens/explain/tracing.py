@@ -10,7 +10,6 @@ import numpy as np
 import torch
 import transformers
 
-from draftlens import __version__
 from draftlens.api import Engine, Inputs, Stream
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.readings import ATTENTION, NO_READINGS, ReadingSpec
@@ -18,6 +17,7 @@ from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.text import TextDecoder
 from draftlens.core.timeline import Timeline
+from draftlens.core.version import __version__
 from draftlens.draft import Pruning
 from draftlens.explain.pictures import locate_pictures
 from draftlens.explain.views import (

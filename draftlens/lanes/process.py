@@ -7,16 +7,12 @@ import itertools
 import logging
 import os
 import pickle
-import signal
 import subprocess
-import sys
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import psutil
@@ -26,6 +22,7 @@ from draftlens.lanes.link import LaneLostError
 from draftlens.lanes.messages import FromDraft, ToDraft
 from draftlens.lanes.parcels import pack
 from draftlens.lanes.shared_model import share
+from draftlens.lanes.spawn import no_interrupts, start_child
 
 logger = logging.getLogger("draftlens")
 
@@ -34,22 +31,6 @@ THREADS = 1
 
 CHECK_SECONDS = 0.2
 """Time between two looks at a process that is silent."""
-
-_START = """
-import os, select, sys, threading
-
-def end_with_the_parent():
-    poll = select.poll()
-    poll.register({descriptor}, 0)  # reports only that the other side has gone
-    poll.poll()
-    os._exit(0)
-
-# Libraries take seconds to load, and so may a pass: the end of the parent interrupts both.
-threading.Thread(target=end_with_the_parent, daemon=True).start()
-sys.path[:] = {path!r}
-from draftlens.lanes.child import main
-main({descriptor}, {threads})
-"""
 
 
 class DraftProcess:
@@ -239,7 +220,7 @@ def _connected() -> tuple[Channel, subprocess.Popen[bytes]]:
     """A new process and the channel to it."""
     channel, theirs = Channel.pair()
     try:
-        with _no_interrupts():
+        with no_interrupts():
             return channel, _start(theirs.fileno())
     except OSError:
         channel.close()
@@ -248,28 +229,8 @@ def _connected() -> tuple[Channel, subprocess.Popen[bytes]]:
         theirs.close()
 
 
-@contextmanager
-def _no_interrupts() -> Iterator[None]:
-    """Ctrl-C reaches every process of the terminal. A child inherits that its signal is blocked;
-    the parent decides when the lane ends."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _start(descriptor: int) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "OMP_NUM_THREADS": str(THREADS), "MKL_NUM_THREADS": str(THREADS)}
-    path = [str(Path(entry).absolute()) for entry in sys.path]
-    code = _START.format(path=path, descriptor=descriptor, threads=THREADS)
-    return subprocess.Popen(
-        [sys.executable, "-c", code],
-        pass_fds=[descriptor],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-    )
+    return start_child(descriptor, "draftlens.lanes.child", THREADS)
 
 
 def _end(channel: Channel, process: subprocess.Popen[bytes], owner: int) -> None:

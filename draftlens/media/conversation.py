@@ -9,6 +9,7 @@ from typing import Any
 
 from draftlens.core.errors import InputError
 from draftlens.media import Limits, Video, load_image, load_video
+from draftlens.media.given import is_given, video_of
 
 Message = Mapping[str, Any]
 
@@ -36,8 +37,9 @@ def ask(prompt: str, video: Any = None, images: Any = None) -> list[dict[str, An
 
     Args:
         prompt: the question or instruction.
-        video: path of a clip.
-        images: one image or a list of images: paths, PIL images or arrays.
+        video: path or address of a clip, or its frames: an array or a tensor, a list of PIL images,
+            or a `Video` (`media.given.video_of`).
+        images: one image or a list of images: paths, addresses, PIL images, arrays or tensors.
     """
     content: list[dict[str, Any]] = []
     if video is not None:
@@ -61,8 +63,9 @@ def read(
     Args:
         messages: dicts with `role` and `content`. The content is a string or a list of items
             ``{"type": "text" | "image" | "video", ...}``. The value of a media item is under
-            `image`, `video`, `path` or `url` (a local path).
-        num_frames: frames to sample from each clip.
+            `image`, `video`, `path` or `url`: a path or an address, and what else `ask` takes. A
+            clip that is given as frames may have its rate under `fps`.
+        num_frames: frames to sample from each clip that is a file.
         limits: bounds on the size of media.
         on_frame: called with (frames read, frames to read) while a clip is read.
 
@@ -81,15 +84,26 @@ def read(
                 continue
             source = _media_source(item, kind)
             if kind == "video":
-                video = load_video(
-                    source, num_frames=num_frames, limits=limits, on_progress=on_frame
-                )
-                conversation.videos.append(video)
+                fps = item.get("fps")
+                conversation.videos.append(_video(source, fps, num_frames, limits, on_frame))
             else:
                 conversation.images.append(load_image(source, limits=limits))
             content.append({"type": kind})
         conversation.messages.append({"role": message["role"], "content": content})
     return conversation
+
+
+def _video(
+    source: Any,
+    fps: float | None,
+    num_frames: int,
+    limits: Limits,
+    on_frame: Callable[[int, int], None] | None,
+) -> Video:
+    """The clip of a media item: its frames, or frames sampled from its file."""
+    if is_given(source):
+        return video_of(source, fps, limits)
+    return load_video(source, num_frames=num_frames, limits=limits, on_progress=on_frame)
 
 
 def _items(message: Message) -> Sequence[Message]:
@@ -134,8 +148,10 @@ def _media_source(item: Message, kind: str) -> Any:
             break
     else:
         raise InputError(f"an item of type {kind} needs {kind!r} or 'path'")
-    if kind == "video" and not isinstance(source, (str, PathLike)):
-        raise InputError(f"a video is the path of a file, not {type(source).__name__}")
+    if kind == "video" and not isinstance(source, (str, PathLike)) and not is_given(source):
+        raise InputError(
+            f"a video is the path of a file or its frames, not {type(source).__name__}"
+        )
     return source
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from pathlib import Path
 from typing import BinaryIO
 
 from draftlens.media.limits import Limits, format_bytes, over_limit, refusal
@@ -27,7 +26,7 @@ _FIRST_BOXES = frozenset({b"ftyp", b"mdat", b"wide", b"free", b"skip", b"moov"})
 _HEAD_BYTES = 4096
 
 
-def check_file(source: str | Path, limits: Limits) -> str:
+def check_file(source: str | os.PathLike[str], limits: Limits) -> str:
     """Check that a path names a readable file of an acceptable size.
 
     Returns:
@@ -45,7 +44,9 @@ def check_file(source: str | Path, limits: Limits) -> str:
         with open(path, "rb"):
             pass
     except FileNotFoundError:
-        hint = "; it looks like an address: download it first" if "://" in path else ""
+        hint = ""
+        if "://" in path:
+            hint = "; it looks like an address, of which only http and https are read"
         raise refusal(path, f"there is no such file{hint}") from None
     except PermissionError:
         raise refusal(path, "permission was denied") from None

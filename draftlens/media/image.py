@@ -7,15 +7,18 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from draftlens.core.errors import MediaError
+from draftlens.media.arrays import as_picture, is_array
 from draftlens.media.files import check_file, guess_content
 from draftlens.media.limits import Limits, check_pixels, over_limit, refusal
+from draftlens.media.remote import local_copy
 
 # Only formats of still images. Pillow also accepts PostScript, for which it starts another program,
 # and the first bytes of MPEG films.
@@ -38,53 +41,89 @@ _FORMATS = (
     "TIFF",
     "WEBP",
 )
+_PAGED_FORMATS = ("TIFF",)
 # `has_transparency_data` of Pillow 11 omits PA.
 _ALPHA_MODES = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
-# The transposition that makes an image of this EXIF orientation upright.
-_TRANSPOSITIONS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 # Pillow's limits and Python's warning filters are global, so one image is decoded at a time.
 _PILLOW_LOCK = threading.Lock()
 
 
 def load_image(
-    source: str | Path | Image.Image | np.ndarray[Any, Any],
+    source: Any,
     *,
     limits: Limits = Limits(),  # noqa: B008 - frozen
+    frame: int = 0,
 ) -> Image.Image:
     """Read an image as a new, upright RGB image; the source is not modified.
 
     The EXIF orientation is applied, transparency is blended with white, and 16-bit grey is scaled
-    to 8 bits. Of an animated file the first frame is read; of an open image, its current frame.
+    to 8 bits. Of an animated file one frame is read; of an open image, its current frame.
 
     Args:
-        source: a file, a Pillow image, or an array of uint8 or uint16 [H, W], [H, W, 1] (grey), [H,
-            W, 3] (RGB) or [H, W, 4] (RGBA).
+        source: a file or an address, a Pillow image, or an array of uint8 or uint16 [H, W], [H, W,
+            1] (grey), [H, W, 3] (RGB) or [H, W, 4] (RGBA). A tensor of torch may also be [C, H, W].
         limits: bounds on the size, checked before any pixel is decoded.
+        frame: of a file, from 0.
 
     Raises:
         MediaError: the file is missing, unreadable, empty, truncated, damaged, not an image, or
             over one of `limits`, or the image or array has a mode, dtype, shape or values that do
             not define a picture.
     """
-    if isinstance(source, np.ndarray):
-        return _from_array(source, limits)
+    if is_array(source):
+        return _from_array(as_picture(source), limits)
     if isinstance(source, Image.Image):
         name = str(getattr(source, "filename", "") or "the image")
         with _decoding(name, limits):
             check_pixels(name, *source.size, limits)
             return _to_rgb(source, name)
+    with local_copy(source, limits) as copy:
+        return _load_file(check_file(copy, limits), limits, frame)
+
+
+def _load_file(path: str, limits: Limits, frame: int) -> Image.Image:
+    with _decoding(path, limits), Image.open(path, formats=_available_formats()) as image:
+        check_pixels(path, *image.size, limits)
+        if frame:
+            image.seek(frame)
+            check_pixels(path, *image.size, limits)
+        return _to_rgb(image, path)
+
+
+@dataclass(frozen=True)
+class ImageFacts:
+    """What the header of an image file says.
+
+    Args:
+        num_pages: frames of a format whose frames are pages; 1 for others, whose frames are moments
+            of an animation.
+        dpi: horizontal pixels an inch; None if they are not stated.
+    """
+
+    num_pages: int
+    dpi: float | None
+
+
+def read_facts(source: str | Path, limits: Limits = Limits()) -> ImageFacts:  # noqa: B008 - frozen
+    """Read the header of an image file.
+
+    Raises:
+        MediaError: as `load_image`, as far as the header shows it.
+    """
     path = check_file(source, limits)
     with _decoding(path, limits), Image.open(path, formats=_available_formats()) as image:
         check_pixels(path, *image.size, limits)
-        return _to_rgb(image, path)
+        num_pages = 1
+        if image.format in _PAGED_FORMATS:
+            num_pages = int(getattr(image, "n_frames", 1))
+        return ImageFacts(num_pages, _stated_dpi(image.info.get("dpi")))
+
+
+def _stated_dpi(stated: Any) -> float | None:
+    try:
+        return float(stated[0])
+    except (TypeError, ValueError, IndexError, ZeroDivisionError):
+        return None
 
 
 def _available_formats() -> list[str]:
@@ -142,16 +181,13 @@ def _explain(name: str, error: Exception, limits: Limits) -> MediaError:
 def _to_rgb(image: Image.Image, name: str) -> Image.Image:
     """A new image: RGB, upright, with transparency on white."""
     image.load()
-    transposition = _TRANSPOSITIONS.get(_orientation(image))
-    picture = _to_eight_bits(image, name)
+    picture = _to_eight_bits(_upright(image), name)
     try:
         if picture.mode in _ALPHA_MODES or "transparency" in picture.info:
             picture = _on_white(picture)
         picture = picture.convert("RGB")
     except ValueError as error:
         raise refusal(name, f"its mode {picture.mode} cannot be shown as RGB") from error
-    if transposition is not None:
-        picture = picture.transpose(transposition)
     # With the EXIF block in it, the image would be turned again when it is read again.
     picture.info.clear()
     return picture
@@ -164,14 +200,14 @@ def _on_white(picture: Image.Image) -> Image.Image:
     return Image.alpha_composite(white, picture.convert("RGBA"))
 
 
-def _orientation(image: Image.Image) -> int:
-    """The EXIF orientation, 1 to 8; 1 (upright) if there is none or the EXIF block is damaged."""
+def _upright(image: Image.Image) -> Image.Image:
+    """The image as its EXIF orientation says; as it is if the EXIF block is damaged."""
     try:
-        return int(image.getexif().get(ExifTags.Base.Orientation, 1))
+        return ImageOps.exif_transpose(image)
     except MemoryError:
         raise
     except Exception:
-        return 1
+        return image
 
 
 def _to_eight_bits(image: Image.Image, name: str) -> Image.Image:

@@ -22,6 +22,9 @@ class Limits:
             estimated otherwise.
         max_output_bytes: memory for the RGB frames of one call, in bytes (frames x height x width x
             3).
+        max_download_bytes: size of a clip or image at an address; 0 refuses addresses, as a server
+            should, which would otherwise fetch what strangers name from inside of its network.
+        max_download_s: time for a download, in seconds.
 
     Raises:
         ConfigError: a limit is not a positive number.
@@ -32,11 +35,14 @@ class Limits:
     max_duration_s: float = 24 * 3600.0
     max_frames: int = 10_000_000
     max_output_bytes: int = 8 * 2**30
+    max_download_bytes: int = 2 * 2**30
+    max_download_s: float = 120.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not value > 0:  # also catches nan
+            switches_off = field.name == "max_download_bytes" and value == 0
+            if not value > 0 and not switches_off:  # also catches nan
                 raise ConfigError(
                     f"Limits.{field.name} is {value}, but it must be a positive number"
                 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from draftlens.media.files import check_file
 from draftlens.media.header import Header
 from draftlens.media.limits import Limits, format_bytes, over_limit
 from draftlens.media.pixels import Canvas, Pixels
+from draftlens.media.remote import local_copy
 from draftlens.media.sampling import (
     frames_by_decoding,
     frames_by_seeking,
@@ -151,7 +152,7 @@ def load_video(
     their length. This gives the same frames, but takes longer.
 
     Args:
-        path: the file.
+        path: the file, or its address.
         num_frames: how many frames to read, 1 or more.
         limits: bounds on the size of the clip.
         on_progress: called with (frames read so far, frames to read), first with 0 frames read.
@@ -165,12 +166,14 @@ def load_video(
     """
     if num_frames < 1:
         raise ConfigError(f"num_frames is {num_frames}, but at least 1 frame must be read")
-    name = check_file(path, limits)
     report = on_progress or _ignore_progress
-    try:
-        return _load_by_seeking(name, num_frames, limits, report)
-    except Unseekable:
-        return _load_by_decoding(name, num_frames, limits, report)
+    with local_copy(path, limits) as copy:
+        name = check_file(copy, limits)
+        try:
+            video = _load_by_seeking(name, num_frames, limits, report)
+        except Unseekable:
+            video = _load_by_decoding(name, num_frames, limits, report)
+    return replace(video, path=str(path))
 
 
 def _ignore_progress(done: int, total: int) -> None:

@@ -5,13 +5,16 @@ from draftlens.methods.base import (
     Method,
     MethodLike,
     Models,
+    draft_use,
     from_dict,
     has_option,
     name_of,
     resolve,
     to_dict,
     with_option,
+    with_prefill,
 )
+from draftlens.methods.hsd import HSD
 from draftlens.methods.lookup import Lookup
 from draftlens.methods.parallelvlm import ParallelVLM
 from draftlens.methods.plain import PlainDecoding
@@ -20,6 +23,7 @@ from draftlens.methods.specvlm import SpecVLM
 from draftlens.methods.tabed import TABED
 
 __all__ = [
+    "HSD",
     "METHODS",
     "TABED",
     "Lookup",
@@ -30,10 +34,12 @@ __all__ = [
     "PlainDecoding",
     "SpecVLM",
     "SpeculativeDecoding",
+    "draft_use",
     "from_dict",
     "has_option",
     "name_of",
     "resolve",
     "to_dict",
     "with_option",
+    "with_prefill",
 ]

@@ -14,7 +14,7 @@ from draftlens.decode.plan import Plan
 from draftlens.draft.views import VIEWS
 from draftlens.draft.weights import WEIGHTS
 from draftlens.models.backbone import Backbone
-from draftlens.prefill import PREFILLS
+from draftlens.prefill import PREFILLS, make_prefill
 from draftlens.prune import PRUNERS
 
 METHODS = Registry(
@@ -26,6 +26,7 @@ METHODS = Registry(
         "parallelvlm": "draftlens.methods.parallelvlm:ParallelVLM",
         "tabed": "draftlens.methods.tabed:TABED",
         "lookup": "draftlens.methods.lookup:Lookup",
+        "hsd": "draftlens.methods.hsd:HSD",
     },
     group="draftlens.methods",
 )
@@ -65,6 +66,16 @@ class Method(Protocol):
 
 MethodLike = Method | str | Mapping[str, Any] | None
 """A method, its name, a mapping of its options, or None for the default."""
+
+
+DRAFT_USES = ("needed", "optional", "unused")
+"""What a method may do with a draft model."""
+
+
+def draft_use(method: Method) -> str:
+    """What a method does with a draft model, one of `DRAFT_USES`: the attribute `draft_use` of the
+    method; `optional` for methods of other packages that have none."""
+    return str(getattr(method, "draft_use", "optional"))
 
 
 def from_dict(options: Mapping[str, Any]) -> Method:
@@ -135,6 +146,20 @@ def with_option(method: Method, path: str, value: Any) -> Method:
     if nested:
         value = dataclasses.replace(getattr(method, name), **{nested: value})
     return dataclasses.replace(method, **{name: value})  # type: ignore[type-var]
+
+
+def with_prefill(method: Method, prefill: Any) -> Method:
+    """The same method with another prefill.
+
+    Args:
+        method: any.
+        prefill: a prefill, its name, or a mapping of its name and options; None for the method's
+            own.
+
+    Raises:
+        ConfigError: the name or an option is unknown, or the method has no prefill.
+    """
+    return method if prefill is None else with_option(method, "prefill", make_prefill(prefill))
 
 
 def has_option(method: Method, path: str) -> bool:

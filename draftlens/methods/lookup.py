@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from draftlens.core.errors import ConfigError
 from draftlens.decode.plan import Plan, make_schedule
@@ -12,7 +12,14 @@ from draftlens.draft.match_rates import GuessBudget
 from draftlens.draft.matching import Vocabulary
 from draftlens.draft.records import costs_of
 from draftlens.methods.base import Models
-from draftlens.methods.parts import DEFAULT_LENGTH, SAMPLING_RULES, check_choice, resolve_parts
+from draftlens.methods.parts import (
+    DEFAULT_LENGTH,
+    SAMPLING_RULES,
+    check_choice,
+    check_number,
+    check_switch,
+    resolve_parts,
+)
 from draftlens.models.backbone import Backbone
 
 LONGEST_CANDIDATE = 40
@@ -25,9 +32,9 @@ MAX_WINDOW = 16
 
 @dataclass(frozen=True)
 class Lookup:
-    """The last tokens of the answer are looked up in the prompt and in the answer itself, and what
-    followed there is guessed. There is no draft model, and tokens that stand for pixels are never
-    guessed.
+    """The last tokens of the answer are looked up in the prompt, in the answer itself and in the
+    references of the call, and what followed there is guessed. There is no draft model, and tokens
+    that stand for pixels are never guessed.
 
     Args:
         num_speculative_tokens: tokens of a candidate, all of which are checked. None checks as many
@@ -56,6 +63,8 @@ class Lookup:
         4
     """
 
+    draft_use: ClassVar[str] = "unused"
+
     num_speculative_tokens: int | None = None
     window: int = 3
     max_branches: int = 4
@@ -67,13 +76,12 @@ class Lookup:
     def __post_init__(self) -> None:
         check_choice("sampling_rule", self.sampling_rule, SAMPLING_RULES)
         if self.num_speculative_tokens is not None:
-            _check_number("num_speculative_tokens", self.num_speculative_tokens, None)
+            check_number("num_speculative_tokens", self.num_speculative_tokens)
         elif self.sampling_rule == "rejection":
             object.__setattr__(self, "num_speculative_tokens", DEFAULT_LENGTH)
-        _check_number("window", self.window, MAX_WINDOW)
-        _check_number("max_branches", self.max_branches, None)
-        if not isinstance(self.share_answers, bool):
-            raise ConfigError(f"share_answers must be true or false, not {self.share_answers!r}")
+        check_number("window", self.window, MAX_WINDOW)
+        check_number("max_branches", self.max_branches)
+        check_switch("share_answers", self.share_answers)
         resolve_parts(self)
         if self.schedule != "serial":
             raise ConfigError(
@@ -91,6 +99,7 @@ class Lookup:
             acceptance=self.sampling_rule,
             approximate=self.prefill.approximate,
             timed=(models.target,) if is_automatic else (),
+            uses_references=True,
         )
 
     def _drafter(self, target: Backbone) -> LookupDrafter:
@@ -111,10 +120,3 @@ class Lookup:
             budget,
             self.share_answers,
         )
-
-
-def _check_number(option: str, value: Any, most: int | None) -> None:
-    """Refuse what is no whole number from 1 on."""
-    if type(value) is not int or value < 1 or (most is not None and value > most):
-        limit = "of at least 1" if most is None else f"from 1 to {most}"
-        raise ConfigError(f"{option} must be a whole number {limit}, not {value!r}")

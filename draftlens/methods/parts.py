@@ -61,6 +61,32 @@ def check_choice(option: str, value: Any, choices: Sequence[str]) -> None:
         raise ConfigError(f"unknown {option} {value!r}; known: {', '.join(choices)}")
 
 
+def check_number(option: str, value: Any, most: int | None = None) -> None:
+    """Refuse what is no whole number from 1 on.
+
+    Args:
+        option: its name.
+        value: of the option.
+        most: the largest number that is allowed; None for no limit.
+
+    Raises:
+        ConfigError: names the limits.
+    """
+    if type(value) is not int or value < 1 or (most is not None and value > most):
+        limit = "of at least 1" if most is None else f"from 1 to {most}"
+        raise ConfigError(f"{option} must be a whole number {limit}, not {value!r}")
+
+
+def check_switch(option: str, value: Any) -> None:
+    """Refuse what is neither true nor false.
+
+    Raises:
+        ConfigError: names the option.
+    """
+    if not isinstance(value, bool):
+        raise ConfigError(f"{option} must be true or false, not {value!r}")
+
+
 def resolve_drafting(method: Any) -> None:
     """Check the fields that all drafting methods share, and fill in those that are left out.
 
@@ -300,6 +326,11 @@ def drafting_plan(
 def settings_of(pruning: Pruning) -> tuple[Any, ...]:
     """What distinguishes prunings, as names: a pruner of another package may not be hashable."""
     return (repr(pruning.pruner), pruning.ratio, pruning.positions)
+
+
+def draft_use_of(draft: str) -> str:
+    """What a method does with a draft model whose option `draft` is `model`, `self` or `auto`."""
+    return {"model": "needed", "self": "unused"}.get(draft, "optional")
 
 
 def draft_of(models: Models, described: str, needs_eyes: bool = True) -> Backbone:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from draftlens.decode.plan import Plan, make_schedule
 from draftlens.draft import NoDraft
@@ -28,6 +28,8 @@ class PlainDecoding:
         >>> draftlens.PlainDecoding().schedule
         'serial'
     """
+
+    draft_use: ClassVar[str] = "unused"
 
     schedule: str = "serial"
     prefill: Any = "full"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from draftlens.core.tree import Topology
 from draftlens.decode.plan import Plan
@@ -55,6 +55,8 @@ class SpeculativeDecoding:
         >>> len(draftlens.SpeculativeDecoding(num_speculative_tokens=3).topology)
         3
     """
+
+    draft_use: ClassVar[str] = "needed"
 
     num_speculative_tokens: int | None = None
     tree: Tree = None

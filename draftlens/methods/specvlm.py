@@ -16,6 +16,7 @@ from draftlens.methods.parts import (
     Tree,
     check_choice,
     draft_of,
+    draft_use_of,
     drafting_plan,
     resolve_drafting,
     resolve_parts,
@@ -79,6 +80,11 @@ class SpecVLM:
                 f"lane of its own does not wait for: use 'prefill' with schedule {self.schedule!r}"
             )
         resolve_parts(self, pruner=True)
+
+    @property
+    def draft_use(self) -> str:
+        """Whether a draft model is needed (`methods.base.draft_use`)."""
+        return draft_use_of(self.draft)
 
     @property
     def topology(self) -> Topology:

@@ -26,6 +26,7 @@ from draftlens.methods.parts import (
     Tree,
     check_choice,
     draft_of,
+    draft_use_of,
     resolve_drafting,
     resolve_parts,
     timed_models,
@@ -55,6 +56,8 @@ class TABED:
         memory: what earlier answers have shown about the views; the answers of this method add to
             it. None begins every answer afresh.
         rest: whether a view whose weight stays negligible is left out until it is worth asking.
+        late: whether only one view is read at first, and the others when it has often been wrong.
+            This needs `rest` and the weights `"bayes"`; with others all views are read at once.
         num_speculative_tokens, tree: as for `SpeculativeDecoding`, but without both a chain of 5,
             as in the paper.
         sampling_rule: as for `SpeculativeDecoding`. With `"rejection"` and a memory, the tokens
@@ -77,6 +80,7 @@ class TABED:
     views: Any = ("multimodal", "text")
     weights: Any = "bayes"
     rest: bool = True
+    late: bool = True
     num_speculative_tokens: int | None = None
     tree: Tree = None
     sampling_rule: str = "coupled"
@@ -98,8 +102,10 @@ class TABED:
         resolve_drafting(self)
         resolve_parts(self)
         check_choice("draft", self.draft, ("auto", "model", "self"))
-        if not isinstance(self.rest, bool):
-            raise ConfigError(f"rest must be true or false, not {self.rest!r}")
+        for option in ("rest", "late"):
+            value = getattr(self, option)
+            if not isinstance(value, bool):
+                raise ConfigError(f"{option} must be true or false, not {value!r}")
         if self.memory is not None and not isinstance(self.memory, ViewMemory):
             raise ConfigError(f"memory is a ViewMemory or None, not {self.memory!r}")
         object.__setattr__(self, "views", make_views(self.views))
@@ -108,6 +114,11 @@ class TABED:
         for view in self.views:
             if view.rewriting == "caption":
                 _captioning(view)
+
+    @property
+    def draft_use(self) -> str:
+        """Whether a draft model is needed (`methods.base.draft_use`)."""
+        return draft_use_of(self.draft)
 
     @property
     def topology(self) -> Topology:
@@ -127,6 +138,7 @@ class TABED:
             self.memory,
             drafts_for_itself,
             self.rest,
+            self.late,
             _config_of_inputs(models, backbone),
         )
         labels = tuple(view.label for view in views)

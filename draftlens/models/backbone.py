@@ -23,6 +23,7 @@ from draftlens.attention import AttentionPass, dispatching
 from draftlens.attention.dispatch import ARGUMENT
 from draftlens.core import tree as trees
 from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
+from draftlens.core.hosts import ALONE, Hosts
 from draftlens.core.tree import ROOT, Topology
 from draftlens.models.cache import BLOCK, KVCache, check_rollback
 from draftlens.models.cells import read_layout
@@ -62,6 +63,10 @@ class Backbone:
         model: any `PreTrainedModel` that generates text, on one device or spread by accelerate,
             quantized or not.
 
+    Attributes:
+        hosts: processes with copies of the model that read prompts together with this one; none
+            unless `distributed` sets it.
+
     Raises:
         UnsupportedModelError: the model does not fit; the message says what is missing.
     """
@@ -70,12 +75,15 @@ class Backbone:
         _check_is_model(model)
         self.model = model
         self.name = type(model).__name__
+        self.hosts: Hosts = ALONE
         self._lock = lock_of(model)
         modules = _Modules.of(model, self.name)
         self.decoder = modules.decoder
         self.head = modules.head
         self.embed = modules.embed
         self.text_config = model.config.get_text_config(decoder=True)
+        # Granite's models divide the logits behind their head.
+        self._divisor = float(getattr(self.text_config, "logits_scaling", None) or 1.0)
         check_rollback(self.name, self.text_config)
         with self._lock.exclusive():
             self.attention = self.decoder.config._attn_implementation
@@ -372,6 +380,8 @@ class Backbone:
 
     def _logits(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self.head(hidden)
+        if self._divisor != 1:
+            logits = logits / self._divisor
         return logits.to(self.device)
 
     def _attention_mask(self, mask: Tensor | None) -> Tensor | None:
@@ -432,7 +442,16 @@ class _Modules:
             raise UnsupportedModelError(
                 f"{name} does not show its language model, embeddings and output head"
             )
+        if getattr(decoder, "get_output_embeddings", _nothing)() is not None:
+            raise UnsupportedModelError(
+                f"{name} shows no language model without an output head, so its hidden states "
+                "cannot be read"
+            )
         return cls(decoder, head, embed)
+
+
+def _nothing() -> None:
+    """What a decoder that is no transformers model shows as its output head."""
 
 
 def _check_is_model(model: Any) -> None:

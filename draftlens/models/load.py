@@ -24,11 +24,14 @@ from transformers.models.auto.modeling_auto import (
 
 from draftlens.core.errors import ConfigError, UnsupportedModelError
 from draftlens.models.backbone import Backbone
-from draftlens.models.pair import check_tokenizers, check_vocabularies
+from draftlens.models.hub import check_hub, is_cached, is_folder, is_local
+from draftlens.models.loading import LoadOptions, PairOptions
+from draftlens.models.pair import check_tokenizers, check_vocabularies, unseen
 from draftlens.models.text_processor import TextProcessor
-from draftlens.models.zoo import EMBEDDED, draft_for, path_of
+from draftlens.models.zoo import AUTO, draft_for, draft_for_config, path_of, remedy
 
-DTYPES = ("auto", "float32", "bfloat16", "float16")
+PLAIN = LoadOptions()
+PLAIN_PAIR = PairOptions()
 
 
 @dataclass(frozen=True)
@@ -49,68 +52,98 @@ class Loaded:
 def load_model(
     name: str,
     role: str,
-    device: str | None = None,
-    dtype: str | None = None,
+    options: LoadOptions = PLAIN,
     template: Any = None,
 ) -> Loaded:
     """Load a checkpoint and its processor.
 
-    A draft may be a model of text only.
+    A draft may be a model of text only. A checkpoint on the Hub that is in the local cache is read
+    from there.
 
     Args:
         name: a folder, a Hub id, or `embedded`.
         role: `target` or `draft`.
-        device: a device such as `cpu` or `cuda:0`, or `auto` to spread the model with accelerate;
-            by default a GPU if there is one, else the CPU.
-        dtype: one of `DTYPES`; by default float32 on the CPU and the checkpoint's dtype elsewhere.
+        options: device, dtype, revision and the like.
         template: a processor whose chat template a draft of text only uses if it has none.
 
     Raises:
-        ConfigError: nothing can be loaded from `name`, or the device or dtype is unknown.
+        ConfigError: nothing can be loaded from `name`, or the device cannot be used.
         UnsupportedModelError: the model lacks something that draftlens needs.
     """
-    if not device:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if not dtype:
-        dtype = "float32" if device == "cpu" else "auto"
-    if dtype not in DTYPES:
-        raise ConfigError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
-    _check_device(device)
+    _check_device(options.placed_on)
     path = path_of(name, role)
-    if _is_folder(path) and not Path(path).exists():
-        raise ConfigError(f"cannot load the {role} {name!r}: there is no such folder")
-    kind = _text_only(path)
-    if kind and role == "target":
-        raise UnsupportedModelError(
-            f"the target {name!r} is a model of text only ({kind}), which cannot see pictures and "
-            "clips: name a vision-language model"
-        )
-    try:
-        if kind:
-            model, tokenizer = _read_language_model(path, device, dtype)
-            processor = TextProcessor(tokenizer, template, name)
-        else:
-            model, processor = _read_checkpoint(path, device, dtype)
-    except (OSError, ValueError, SafetensorError) as error:
-        raise ConfigError(f"cannot load the {role} {name!r}: {_first_line(error)}") from error
-    if not hasattr(processor, "apply_chat_template"):
-        raise UnsupportedModelError(f"{name} has no processor with a chat template")
-    if device != "auto":
-        model = model.to(device)
-    return Loaded(name, Backbone.of(model), processor)
+    if not is_local(path) and is_cached(path, options):
+        try:
+            return _read(_Source(name, role, path, options, offline=True), template)
+        except ConfigError:
+            pass  # a file is missing in the cache
+    _check_source(name, role, options)
+    return _read(_Source(name, role, path, options), template)
+
+
+def wrap(model: Any, processor: Any, role: str, template: Any = None) -> Loaded:
+    """A model that is loaded already, with its processor.
+
+    Args:
+        model: a transformers model.
+        processor: of the model; a tokenizer for a draft of text only.
+        role: `target` or `draft`.
+        template: as for `load_model`.
+
+    Raises:
+        ConfigError: there is no processor.
+        UnsupportedModelError: the model lacks something that draftlens needs.
+    """
+    if processor is None:
+        raise ConfigError(f"a {role} that is loaded already needs its processor: give both")
+    backbone = Backbone.of(model)
+    name = str(getattr(model.config, "_name_or_path", "")) or backbone.name
+    if not hasattr(processor, "tokenizer"):
+        if role == "target":
+            raise UnsupportedModelError(
+                f"the processor of the target {name!r} is a tokenizer, which takes no pictures and "
+                "clips: give the processor of a vision-language model"
+            )
+        processor = TextProcessor(processor, template, name)
+    return Loaded(name, backbone, processor)
+
+
+def as_pair(
+    target: Any, draft: Any, processor: Any, draft_processor: Any
+) -> tuple[Loaded, Loaded | None]:
+    """A target and a draft, each `Loaded` or a transformers model with its processor.
+
+    A draft without a processor uses that of the target; if it does not see what the target sees,
+    only the tokenizer.
+
+    Raises:
+        ConfigError: the target has no processor.
+        UnsupportedModelError: as for `wrap`.
+        IncompatiblePairError: the two cannot work together.
+    """
+    if not isinstance(target, Loaded):
+        target = wrap(target, processor, "target")
+    if draft is None or isinstance(draft, Loaded):
+        return target, draft
+    if draft_processor is None:
+        draft_processor = target.processor
+        if unseen(target.backbone, Backbone.of(draft)):
+            draft_processor = target.processor.tokenizer
+    wrapped = wrap(draft, draft_processor, "draft", target.processor)
+    check_pair(target, wrapped)
+    return target, wrapped
 
 
 def load_pair(
-    target: str, draft: str | None, device: str | None = None, dtype: str | None = None
+    target: str, draft: str | None, options: PairOptions = PLAIN_PAIR
 ) -> tuple[Loaded, Loaded | None]:
     """Load a target and its draft, and check that they can work together.
 
     Args:
         target: name of the target, as for `load_model`.
         draft: name of the draft, as for `load_model`; `auto` for the draft that is known for the
-            target. None means no draft, except for `embedded`, which names a pair.
-        device: as for `load_model`.
-        dtype: as for `load_model`.
+            target. None means no draft.
+        options: how to load both.
 
     Returns:
         The target and the draft; None instead of the draft if there is none.
@@ -120,54 +153,133 @@ def load_pair(
         UnsupportedModelError: as for `load_model`.
         IncompatiblePairError: the two cannot work together.
     """
-    if draft == "auto" or (draft is None and target == EMBEDDED):
-        draft = draft_for(target)
+    if draft == AUTO:
+        draft = known_draft(target, options.target)
         if draft is None:
-            raise ConfigError(f"no draft is known for {target!r}: name one")
-    target_model = load_model(target, "target", device, dtype)
+            raise ConfigError(f"no draft is known for {target!r}: {remedy()}")
+    target_model = load_model(target, "target", options.target)
     if draft is None:
         return target_model, None
-    draft_model = load_model(draft, "draft", device, dtype, target_model.processor)
-    target_tokenizer = target_model.processor.tokenizer
-    draft_tokenizer = draft_model.processor.tokenizer
-    check_tokenizers(target_tokenizer, draft_tokenizer, target, draft)
-    check_vocabularies(target_model.backbone, draft_model.backbone)
+    draft_model = load_model(draft, "draft", options.draft, target_model.processor)
+    check_pair(target_model, draft_model)
     return target_model, draft_model
 
 
-def _text_only(path: str) -> str:
-    """The architecture of a model of text only; empty for other models.
+def check_pair(target: Loaded, draft: Loaded) -> None:
+    """Raise unless two models can work together.
 
-    Faults of a checkpoint are left to the loading.
+    Raises:
+        IncompatiblePairError: their tokenizers or vocabularies differ.
     """
+    tokenizer = target.processor.tokenizer
+    check_tokenizers(tokenizer, draft.processor.tokenizer, target.name, draft.name)
+    check_vocabularies(target.backbone, draft.backbone)
+
+
+def known_draft(target: str, options: LoadOptions) -> str | None:
+    """The draft that is known for a target: by its name, else by its configuration, so that local
+    copies and quantized variants are recognized; None if there is none."""
+    by_name = draft_for(target)
+    if by_name is not None:
+        return by_name
+    path = path_of(target, "target")
+    offline = not is_local(path) and is_cached(path, options)
+    if not offline:
+        _check_source(target, "target", options)
+    config = _read_config(path, options, offline)
+    return None if config is None else draft_for_config(config)
+
+
+def _check_source(name: str, role: str, options: LoadOptions) -> None:
+    """Raise `ConfigError` if there is no such folder, or the Hub does not have such a model."""
+    path = path_of(name, role)
+    if is_folder(path) and not Path(path).exists():
+        raise ConfigError(f"cannot load the {role} {name!r}: there is no such folder")
+    if not is_local(path):
+        check_hub(path, role, options)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A checkpoint to be read.
+
+    Args:
+        name: the name that the caller gave.
+        role: `target` or `draft`.
+        path: folder or Hub id.
+        options: how to load it.
+        offline: whether only the local cache is read.
+    """
+
+    name: str
+    role: str
+    path: str
+    options: LoadOptions
+    offline: bool = False
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of every `from_pretrained`."""
+        arguments = self.options.source_arguments()
+        if self.offline:
+            arguments["local_files_only"] = True
+        return arguments
+
+
+def _read(source: _Source, template: Any) -> Loaded:
+    """The model and processor of a checkpoint."""
+    kind = _text_only(source)
+    if kind and source.role == "target":
+        raise UnsupportedModelError(
+            f"the target {source.name!r} is a model of text only ({kind}), which cannot see "
+            "pictures and clips: name a vision-language model"
+        )
+    model_arguments = source.options.model_arguments()
     try:
-        config = AutoConfig.from_pretrained(path)
-    except (OSError, ValueError):
-        return ""
+        if kind:
+            model, tokenizer = _read_language_model(source, model_arguments)
+            processor = TextProcessor(tokenizer, template, source.name)
+        else:
+            model, processor = _read_checkpoint(source, model_arguments)
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
+        raise ConfigError(
+            f"cannot load the {source.role} {source.name!r}: {_first_line(error)}"
+        ) from error
+    if not hasattr(processor, "apply_chat_template"):
+        raise UnsupportedModelError(f"{source.name} has no processor with a chat template")
+    return Loaded(source.name, Backbone.of(model), processor)
+
+
+def _text_only(source: _Source) -> str:
+    """The architecture of a model of text only; empty for other models."""
+    config = _read_config(source.path, source.options, source.offline)
     kind: str = getattr(config, "model_type", "")
     return kind if kind in TEXT_MODELS and kind not in VISION_MODELS else ""
 
 
-def _read_checkpoint(path: str, device: str, dtype: str) -> tuple[Any, Any]:
+def _read_config(path: str, options: LoadOptions, offline: bool = False) -> Any:
+    """The configuration of a checkpoint; None if it has faults, which are left to the loading."""
+    arguments = options.source_arguments()
+    try:
+        return AutoConfig.from_pretrained(path, local_files_only=offline, **arguments)
+    except (OSError, ValueError):
+        return None
+
+
+def _read_checkpoint(source: _Source, model_arguments: dict[str, Any]) -> tuple[Any, Any]:
     """The model and the processor of a checkpoint."""
-    processor = AutoProcessor.from_pretrained(path)
-    model = AutoModelForImageTextToText.from_pretrained(path, **_model_options(device, dtype))
+    processor = AutoProcessor.from_pretrained(source.path, **source.arguments)
+    model = AutoModelForImageTextToText.from_pretrained(
+        source.path, **source.arguments, **model_arguments
+    )
     return model.eval(), processor
 
 
-def _read_language_model(path: str, device: str, dtype: str) -> tuple[Any, Any]:
+def _read_language_model(source: _Source, model_arguments: dict[str, Any]) -> tuple[Any, Any]:
     """The model and the tokenizer of a checkpoint of text only."""
-    tokenizer = AutoTokenizer.from_pretrained(path)
-    model = AutoModelForCausalLM.from_pretrained(path, **_model_options(device, dtype))
+    tokenizer = AutoTokenizer.from_pretrained(source.path, **source.arguments)
+    model = AutoModelForCausalLM.from_pretrained(source.path, **source.arguments, **model_arguments)
     return model.eval(), tokenizer
-
-
-def _model_options(device: str, dtype: str) -> dict[str, Any]:
-    return {
-        "dtype": dtype,
-        "attn_implementation": "sdpa",
-        "device_map": "auto" if device == "auto" else None,
-    }
 
 
 def _check_device(device: str) -> None:
@@ -178,11 +290,6 @@ def _check_device(device: str) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"device {device!r} cannot be used: {_first_line(error)}") from error
-
-
-def _is_folder(path: str) -> bool:
-    """Whether a path can only be a folder and not a Hub id, which has one slash at most."""
-    return Path(path).is_absolute() or path.startswith(".") or path.count("/") > 1
 
 
 def _first_line(error: Exception) -> str:

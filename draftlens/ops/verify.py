@@ -13,11 +13,13 @@ every node, ``[B, N+1, V]``, root first.
   al. 2023), for several guesses at one node recursively and without replacement (Jeon et al. 2024).
   The distribution is the same, the tokens are not. Where the draft runs ahead of the target, its
   next guess (`NextGuess`) is judged in the same way and takes the place of the bonus token.
+- `tolerant` also accepts a guess that the target finds nearly as likely as its own choice (HSD,
+  equations 8 to 11). The tokens are not those of plain decoding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,11 +35,16 @@ class RowVerdict:
 
     path: tuple[int, ...]
     tokens: tuple[int, ...]
+    tolerated: tuple[bool, ...] = ()
 
 
 def combine(rows: Sequence[RowVerdict]) -> Verdict:
     """The verdict of a batch from those of its rows."""
-    return Verdict(tuple(row.path for row in rows), tuple(row.tokens for row in rows))
+    return Verdict(
+        paths=tuple(row.path for row in rows),
+        tokens=tuple(row.tokens for row in rows),
+        tolerated=tuple(row.tolerated for row in rows),
+    )
 
 
 def match(tree: DraftTree, ranking: Tensor) -> Verdict:
@@ -71,6 +78,101 @@ def _walk(topology: Topology, choices: list[int], tokens: list[int]) -> RowVerdi
         if node is not None:
             path.append(node)
     return RowVerdict(tuple(path), tuple(emitted))
+
+
+def tolerant(
+    tree: DraftTree, scores: Tensor, tolerance: float, eos: Sequence[Collection[int]]
+) -> Verdict:
+    """`tolerant`: walk down while the likeliest child is nearly as likely as the target's choice.
+
+    Of a node's children the likeliest, u*, is accepted if log p(û) / log p(u*) >= τ, where û is the
+    target's own choice: the likeliest token of all. In other words p(u*) >= p(û)^(1/τ). Where the
+    walk stops, û follows (HSD, equations 8 to 11). If u* is û, it is accepted whatever the ratio,
+    which is 0/0 where p(û) is 1. An end-of-sequence token is neither passed over nor put in place
+    of another token.
+
+    Args:
+        tree: the guesses.
+        scores: the target's processed logits ``[B, N+1, V]``; their softmax, in float32, is p.
+        tolerance: τ in (0, 1]; 1 accepts no token but û, or one that is exactly as likely.
+        eos: of each row, the ids that end its answer.
+    """
+    log_p = torch.log_softmax(scores.float(), -1)
+    choices = scores.argmax(-1)
+    best = log_p.gather(-1, choices[..., None]).squeeze(-1)
+    guessed = _log_p_of_guesses(tree, log_p)
+    rows = []
+    for row, topology in enumerate(tree.topologies):
+        walk = _TolerantWalk(
+            tokens=tree.tokens[row].tolist(),
+            choices=choices[row].tolist(),
+            best=best[row].tolist(),
+            guessed=guessed[row].tolist(),
+            tolerance=tolerance,
+            eos=eos[row],
+        )
+        rows.append(walk.verdict(topology))
+    return combine(rows)
+
+
+def _log_p_of_guesses(tree: DraftTree, log_p: Tensor) -> Tensor:
+    """The logarithm of the target's probability of each guess, float32 ``[B, N]``; anything for
+    fillers."""
+    parents = torch.zeros_like(tree.tokens)
+    for row, topology in enumerate(tree.topologies):
+        parents[row, : len(topology)] = torch.tensor(topology.parents, dtype=torch.long) + 1
+    rows = torch.arange(len(parents), device=parents.device)[:, None]
+    return log_p[rows, parents, tree.tokens]
+
+
+@dataclass(frozen=True)
+class _TolerantWalk:
+    """What `tolerant` knows about one row.
+
+    Args:
+        tokens: the guess of each node.
+        choices: û at the root and at each node.
+        best: log p(û) there.
+        guessed: log p of the guess of each node, given the path to it.
+        tolerance: τ.
+        eos: ids that end the answer.
+    """
+
+    tokens: list[int]
+    choices: list[int]
+    best: list[float]
+    guessed: list[float]
+    tolerance: float
+    eos: Collection[int]
+
+    def verdict(self, topology: Topology) -> RowVerdict:
+        """Walk down the row's tree."""
+        path: list[int] = []
+        tolerated: list[bool] = []
+        node = ROOT
+        while True:
+            child = self._accepted(node, topology.children.get(node, ()))
+            if child is None:
+                break
+            path.append(child)
+            tolerated.append(self.tokens[child] != self.choices[node + 1])
+            node = child
+        emitted = [*(self.tokens[child] for child in path), self.choices[node + 1]]
+        return RowVerdict(tuple(path), tuple(emitted), tuple(tolerated))
+
+    def _accepted(self, node: int, children: Sequence[int]) -> int | None:
+        choice = self.choices[node + 1]
+        for child in children:
+            if self.tokens[child] == choice:
+                return child
+        if not children or self.tolerance >= 1 or choice in self.eos:
+            return None
+        likeliest = max(children, key=lambda child: self.guessed[child])
+        if self.tokens[likeliest] in self.eos:
+            return None
+        # Logarithms are negative: the ratio is at least τ if the numerator is at most this.
+        is_near = self.best[node + 1] <= self.tolerance * self.guessed[likeliest]
+        return likeliest if is_near else None
 
 
 def reject(
@@ -132,7 +234,7 @@ def _draw_row(
     node: int | None = ROOT
     while node is not None:
         p = torch.softmax(scores[node + 1].double(), -1).cpu()
-        drawn = int(torch.multinomial(p, 1, generator=generator))
+        drawn = _draw(p, generator)
         emitted.append(drawn)
         children = topology.children.get(node, ())
         node = next((child for child in children if tokens[child] == drawn), None)
@@ -174,6 +276,17 @@ def _bonus(p: Tensor, guess: NextGuess | None, generator: torch.Generator) -> in
         accepted, p = _try_children(p, guess.probs.double(), [(0, guess.token)], generator)
         if accepted is not None:
             return guess.token
+    return _draw(p, generator)
+
+
+def _draw(p: Tensor, generator: torch.Generator) -> int:
+    """A token of p ``[V]``.
+
+    Where the processors ban every token, as they may behind the end of an answer, p is nan. Then it
+    is the first token, as with the other rules.
+    """
+    if p.isnan().any():
+        return 0
     return int(torch.multinomial(p, 1, generator=generator))
 
 

@@ -2,5 +2,17 @@
 
 from draftlens.prefill.base import PREFILLS, Prefill, PrefillOutput, make_prefill
 from draftlens.prefill.full import FullPrefill
+from draftlens.prefill.ring import RingPrefill
+from draftlens.prefill.spava import SpavaPrefill
+from draftlens.prefill.star import StarPrefill
 
-__all__ = ["PREFILLS", "FullPrefill", "Prefill", "PrefillOutput", "make_prefill"]
+__all__ = [
+    "PREFILLS",
+    "FullPrefill",
+    "Prefill",
+    "PrefillOutput",
+    "RingPrefill",
+    "SpavaPrefill",
+    "StarPrefill",
+    "make_prefill",
+]

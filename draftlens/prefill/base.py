@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -23,10 +23,15 @@ class PrefillOutput:
     Args:
         logits: behind each row's last tokens, ``[B, K, V]``.
         readings: the readings that were requested.
+        approximate: what differed from the model's own prefill for these rows, in words for the
+            user: all or nothing of `Prefill.approximate`.
+        notes: what the user should know about a row, by row.
     """
 
     logits: Tensor
     readings: Readings
+    approximate: tuple[str, ...] = ()
+    notes: Mapping[int, str] = field(default_factory=dict)
 
 
 class Prefill(Protocol):
@@ -41,6 +46,14 @@ class Prefill(Protocol):
     def checks_guesses(self) -> bool:
         """Whether a prompt may end with guesses, so that `num_logits` is more than 1. If not, first
         tokens are not guessed (`draft.first_guesses`)."""
+        ...
+
+    def check(self, backbone: Backbone) -> None:
+        """Refuse a model whose prompts cannot be read in this way.
+
+        Raises:
+            UnsupportedModelError: the message says why.
+        """
         ...
 
     def run(
@@ -69,7 +82,15 @@ class Prefill(Protocol):
         ...
 
 
-PREFILLS = Registry("prefill", {"full": "draftlens.prefill.full:FullPrefill"})
+PREFILLS = Registry(
+    "prefill",
+    {
+        "full": "draftlens.prefill.full:FullPrefill",
+        "ring": "draftlens.prefill.ring:RingPrefill",
+        "spava": "draftlens.prefill.spava:SpavaPrefill",
+        "star": "draftlens.prefill.star:StarPrefill",
+    },
+)
 
 
 def make_prefill(choice: Any) -> Prefill:

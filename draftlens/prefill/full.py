@@ -29,6 +29,9 @@ class FullPrefill:
         """Guesses are further tokens of the causal pass."""
         return True
 
+    def check(self, backbone: Backbone) -> None:
+        """Every model reads its own prompts."""
+
     def run(
         self,
         backbone: Backbone,

@@ -16,8 +16,9 @@ from transformers.generation.stopping_criteria import (
 )
 
 from draftlens.sequences.history import History
+from draftlens.sequences.loops import LoopCriterion
 
-ROW_WISE = (StopStringCriteria, MaxTimeCriteria)
+ROW_WISE = (StopStringCriteria, MaxTimeCriteria, LoopCriterion)
 """Criteria whose decision about a row does not depend on the other rows."""
 
 

@@ -11,6 +11,7 @@ from accelerate.utils import send_to_device
 
 from draftlens.core.errors import TrainingDataError
 from draftlens.models.load import load_model
+from draftlens.models.loading import LoadOptions
 from draftlens.train.collate import Collator
 from draftlens.train.data import Entry, TrainingData
 from draftlens.train.distil import answer_labels, answer_logits
@@ -116,7 +117,9 @@ def load_distillation(stage: Stage, options: DraftTraining, plan: Plan) -> Disti
     """
     if stage.distil is None:
         return None
-    target = load_model(stage.distil, "target", plan.device, plan.precision)
+    target = load_model(
+        stage.distil, "target", LoadOptions(device=plan.device, dtype=plan.precision)
+    )
     return Distillation(
         target.backbone.model.requires_grad_(False),
         options.distil_weight,

@@ -13,7 +13,7 @@ from typing import Any
 from draftlens.core.errors import ConfigError
 from draftlens.world.captions import marked_part
 from draftlens.world.fact_reader import Facts, facts, read_facts, still_facts
-from draftlens.world.files import Frames, write_clip
+from draftlens.world.files import MARK, Frames, write_clip
 from draftlens.world.focus import FocusTurn
 from draftlens.world.regions import evidence
 from draftlens.world.renderer import render, render_still
@@ -170,7 +170,7 @@ def _entry(folder: Path, kind: str, seed: int, media_format: MediaFormat) -> Ent
     video = f"videos/{kind}-{seed}.mp4"
     (folder / "videos").mkdir(exist_ok=True)
     frames = render(sample.scenes[0], media_format.frames, media_format.side)
-    write_clip(folder / video, frames, media_format.rate)
+    write_clip(folder / video, frames, media_format.rate, comment=MARK)
     return Entry(seed, sample, video, ())
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from draftlens.core.errors import ConfigError
 from draftlens.world.entries import SPLITS, Entry, MediaFormat, Progress, Seeds, entries, seeds_of
-from draftlens.world.files import RATE, atomic_folder, png
+from draftlens.world.files import MARK, RATE, atomic_folder, png
 
 __all__ = ["export_datasets", "export_llava", "seeds_of"]
 
@@ -138,7 +138,7 @@ def _write_pictures(folder: Path, entry: Entry) -> list[str]:
     for suffix, picture in zip(suffixes, entry.pictures, strict=False):
         (folder / "images").mkdir(exist_ok=True)
         path = f"images/{entry.name}{suffix}.png"
-        (folder / path).write_bytes(png(picture))
+        (folder / path).write_bytes(png(picture, MARK))
         paths.append(path)
     return paths
 
@@ -153,7 +153,7 @@ def _row(entry: Entry) -> dict[str, Any]:
     evidence = record.pop("evidence", [])
     return {
         "id": entry.name,
-        "images": [{"bytes": png(picture), "path": None} for picture in entry.pictures],
+        "images": [{"bytes": png(picture, MARK), "path": None} for picture in entry.pictures],
         "video": entry.video,
         "conversations": entry.conversations,
         **record,

@@ -121,8 +121,8 @@ def test_a_whole_run_and_its_resumption(bench: Run, films: Path) -> None:
 
     text = (folder / "measurements.jsonl").read_text().splitlines(keepends=True)
     (folder / "measurements.jsonl").write_text("".join(text[:33]) + text[33][:50])
-    status, out, _ = bench(*words, "--resume")
-    assert status == 0
+    status, out, err = bench(*words, "--resume")
+    assert status == 0, err
     assert "where the time goes" in out
     after = lines_of(films)
     assert after[:33] == before[:33]

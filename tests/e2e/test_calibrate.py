@@ -59,10 +59,14 @@ def test_the_table_shows_the_curve_and_marks_the_best(run: Any) -> None:
     longest = max(float(length) for _, length, *_ in rows)
     best = [mass for mass, _, _, mark in rows if mark]
     assert len(best) == 1
-    assert out.rstrip().endswith(f"attention_mass {best[0]}")
+    last = out.rstrip().splitlines()[-1]
+    assert last.startswith(f"attention_mass {best[0]}: --speculative-config '")
+    assert last.endswith("; the clips do not show that it is better than the others")
+    used = json.loads(re.findall(r"'(.*)'", last)[0])
+    assert used["pruner"]["attention_mass"] == float(best[0])
     for mass, length, bar, _ in rows:
         assert (mass not in best) or float(length) == longest
-        assert len(bar) == pytest.approx(30 * float(length) / longest, abs=0.6)
+        assert len(bar) == pytest.approx(20 * float(length) / longest, abs=0.6)
 
 
 def test_the_layer_of_uv_is_calibrated_and_layers_that_are_the_same_are_tried_once(
@@ -139,7 +143,7 @@ def test_masses_that_do_equally_well_have_no_best(run: Any) -> None:
     """On this clip EAGLE's tree guesses six tokens with any mass."""
     status, out, _ = run(CLIP, *SHORT)
     assert status == 0
-    assert out.count("│ " + "#" * 30 + " │") == len(MASSES)
+    assert out.count("│ " + "#" * 20 + " │") == len(MASSES)
     assert out.splitlines()[-1] == "no attention_mass is best: all did equally well"
     report = json.loads(run(CLIP, *SHORT, "--json")[1])
     assert report["attention_mass"] is None

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,7 +59,7 @@ def test_a_name_with_brackets_is_shown_as_it_is(run, tmp_path: Path) -> None:
     )
     assert status == 0, err
     assert f"{clip.name}, stock generate of embedded:" in out
-    assert f"{clip.name}, draftlens (green: supplied by the draft):" in out
+    assert f"{clip.name}, draftlens:" in out
 
 
 def test_without_a_draft_nothing_is_drafted(run) -> None:
@@ -174,12 +175,12 @@ def test_verify_prints_several_clips_as_one_json(run) -> None:
 
 
 def test_verify_asks_about_an_image_what_ask_does(run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from draftlens.cli import app
+    from draftlens.cli import verify
 
     prompts = []
-    read = app.read_media
+    read = verify.read_media
     monkeypatch.setattr(
-        app, "read_media", lambda *args, **media: prompts.append(args[2]) or read(*args, **media)
+        verify, "read_media", lambda *args, **media: prompts.append(args[2]) or read(*args, **media)
     )
     for words in ([PICTURE, "--images"], [CLIP], [CLIP, "--prompt", "What?"]):
         run("verify", *words, "--max-new-tokens", "2", "--device", "cpu")
@@ -236,12 +237,12 @@ def test_doctor_shows_the_machine_and_a_pair(run) -> None:
     ("words", "sentence"),
     [
         (["caption", "nowhere.mp4"], "there is no such file"),
-        (["caption", "."], "it is a folder"),
+        (["caption", "."], "a folder needs a file for its answers"),
         (["ask", CLIP, "--prompt", "Hello?"], "error: cannot read"),
         (["caption", CLIP, "--target", "/no/such/model"], "there is no such folder"),
         (
             ["caption", CLIP, "--method", "telepathy"],
-            "unknown method 'telepathy'; known: lookup, parallelvlm, plain, ",
+            "unknown method 'telepathy'; known: hsd, lookup, parallelvlm, plain, ",
         ),
         (
             ["caption", CLIP, "--speculative-config", '{"gamma": 4}'],
@@ -265,7 +266,7 @@ def test_doctor_shows_the_machine_and_a_pair(run) -> None:
         ),
         (
             ["caption", CLIP, "--limits", '{"max_bytes": 100}'],
-            "over the limit of 100 bytes; pass Limits(max_bytes=...)",
+            "over the limit of 100 bytes; pass --limits '{\"max_bytes\": ...}'",
         ),
         (
             ["caption", CLIP, "--limits", '{"max_byte": 100}'],
@@ -276,6 +277,16 @@ def test_doctor_shows_the_machine_and_a_pair(run) -> None:
             "--limits is not valid: it must be an object of numbers",
         ),
         (["caption", CLIP, "--dtype", "int3"], "unknown dtype 'int3'"),
+        (
+            ["caption", "http://127.0.0.1:9/a.mp4"],
+            "read http://127.0.0.1:9/a.mp4: it cannot",
+        ),
+        (["world", "/proc/nowhere"], "cannot use /proc/"),
+        (
+            ["caption", CLIP, "--draft", "none", "--method", "speculative", "-t", "/no/such/model"],
+            "the method needs a draft model: name one",
+        ),
+        (["caption", CLIP, CLIP], "several clips need a file for their answers"),
         (["caption", CLIP, "--device", "nowhere"], "device 'nowhere' cannot be used"),
     ],
 )
@@ -285,6 +296,59 @@ def test_errors_are_one_sentence_and_exit_status_2(run, words: list[str], senten
     assert sentence in " ".join(err.split())
     assert "Traceback" not in err + out
     assert out == ""
+
+
+def test_one_answer_as_json_is_short_and_its_first_token_waits_for_the_frames(run) -> None:
+    """And nothing else is printed: no bars of transformers without a terminal."""
+    status, out, err = run("caption", CLIP, "--json", "--device", "cpu", "--max-new-tokens", "60")
+    assert status == 0
+    assert len(out.splitlines()) < 60
+    assert err == ""
+    stats = json.loads(out)["stats"]
+    assert stats["phases"]["frames"] > 0
+    assert stats["ttft"] > stats["phases"]["frames"]
+
+
+def test_loading_prints_no_bars_without_a_terminal(run, tmp_path: Path) -> None:
+    copy = shutil.copytree(CLIPS.parent / "target", tmp_path / "copy")
+    words = ["--target", str(copy), "--draft", "none", "--max-new-tokens", "2", "--device", "cpu"]
+    status, _, err = run("caption", CLIP, *words)
+    assert status == 0
+    assert "Loading weights" not in err
+
+
+def test_a_strange_clip_and_a_missing_draft_are_said_in_a_line_each(run, tmp_path: Path) -> None:
+    words = ["--max-new-tokens", "2", "--device", "cpu", "--frames", "1"]
+    status, _, err = run("caption", str(CLIPS / "bunny.mp4"), *words)
+    assert status == 0
+    assert "bunny.mp4 is not of that world: the answer will be wrong" in err
+    stranger = shutil.copytree(CLIPS.parent / "draft", tmp_path / "stranger")
+    status, _, err = run("caption", CLIP, *words, "--target", str(stranger))
+    assert status == 0
+    notice, figures = err.splitlines()
+    assert "method 'lookup' guesses from the text instead" in notice
+    assert figures.endswith(f"no draft is known for '{stranger}'")
+    status, _, err = run("-q", "caption", CLIP, *words, "--target", str(stranger))
+    assert len(err.splitlines()) == 1
+
+
+def test_pairs_are_listed(run) -> None:
+    status, out, _ = run("pairs", "--json")
+    assert status == 0
+    listed = {pair["target"]: pair for pair in json.loads(out)}
+    assert listed["embedded"]["checked"] == "loaded and run"
+    assert listed["Qwen/Qwen2.5-VL-7B-Instruct"]["draft"] == "Qwen/Qwen2.5-VL-3B-Instruct"
+    status, out, _ = run("pairs")
+    assert "llava-hf/llava-onevision-qwen2-0.5b-ov-hf" in out
+
+
+def test_doctor_counts_available_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not free pages: what the system keeps as a cache can be had, too."""
+    from draftlens.cli import doctor
+
+    memory = SimpleNamespace(available=3 * 2**30, total=4 * 2**30, free=2**20)
+    monkeypatch.setattr(doctor.psutil, "virtual_memory", lambda: memory)
+    assert doctor.collect_facts(None, "auto")["memory"] == "3.0 of 4.0 GiB free"
 
 
 def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

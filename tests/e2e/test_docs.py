@@ -25,6 +25,7 @@ from draftlens.core.proposal import DraftTree
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import from_paths
 from draftlens.decode import Session
+from draftlens.documents import StandardPipeline, open_document
 from draftlens.draft import DraftModelReader, ModelDrafter
 from draftlens.draft.views import VIEWS
 from draftlens.draft.weights import WEIGHTS
@@ -131,6 +132,58 @@ def test_the_example_of_lookup(
     monkeypatch.chdir(ROOT)
     exec(blocks("docs/lookup.md")[0], {})
     assert float(capsys.readouterr().out) >= 1
+
+
+def test_the_readers_and_pipelines_of_parse(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    import pdfs  # skips where the tools that make and read PDF files are not installed
+
+    monkeypatch.chdir(tmp_path)
+    pdfs.write(tmp_path / "paper.pdf", [pdfs.columns])
+    (tmp_path / "letters").mkdir()
+    pdfs.write(tmp_path / "letters" / "first.pdf", [pdfs.columns])
+    first, reader, pipeline, use = blocks("docs/parse.md")
+    exec(first, {})
+    assert capsys.readouterr().out.endswith("True\n")
+    names: dict[str, Any] = {"draftlens": draftlens}
+    exec(reader + pipeline, names)
+    document = open_document(tmp_path / "paper.pdf")
+    (region,) = StandardPipeline([names["CapitalReader"]()], "blocks").read(document.page(1))
+    document.close()
+    assert region.texts[0].text == "PAGE"
+    use = use.replace("Letterhead()", "Letterhead(), prompt='Hello', max_new_tokens=5")
+    exec(use, names)
+    (page,) = names["pages"]
+    assert page.error is None
+    assert page.regions[0].region.texts[0].source == "letterhead"
+
+
+def test_the_examples_of_models_and_folders(
+    engine: draftlens.Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Loaded objects make an engine, and clips of a list are answered; the others need the Hub."""
+    assert engine.draft is not None
+    names: dict[str, Any] = {
+        "draftlens": draftlens,
+        "model": engine.target.backbone.model,
+        "processor": engine.target.processor,
+        "draft_model": engine.draft.backbone.model,
+        "paths": [str(CLIP), "nowhere.mp4"],
+    }
+    exec(blocks("docs/models.md")[1], names)
+    exec(blocks("docs/folders.md")[0], names)
+    printed = sorted(capsys.readouterr().out.splitlines())
+    assert printed[0].startswith(f"0 {CLIP} The video has")
+    assert printed[1].endswith("there is no such file")
+
+
+def test_the_example_of_hsd(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    exec(blocks("docs/hsd.md")[0], {})
+    assert float(capsys.readouterr().out) >= 3
 
 
 def test_joining_in_structure(engine: draftlens.Engine) -> None:

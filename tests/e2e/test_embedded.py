@@ -179,7 +179,7 @@ def test_what_is_wrong_is_told_before_any_token(engine: draftlens.Engine) -> Non
     with pytest.raises(draftlens.ConfigError, match="no such folder"):
         draftlens.load("/no/such/model")
     with pytest.raises(draftlens.ConfigError, match="no draft is known"):
-        draftlens.load(str(CLIPS.parent / "target"), draft="auto")
+        draftlens.load(str(CLIPS.parent / "draft"), method="speculative")
 
 
 def test_a_caption_that_is_asked_for_again_is_looked_up(engine: draftlens.Engine) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from families import FAMILIES, PLANS, VOCAB, inputs, tokenizer
+from families import FAMILIES, PLANS, SPECIAL, VOCAB, inputs, tokenizer
 from hypothesis import event
 from hypothesis import strategies as st
 from lanes import ScriptedLink
@@ -23,6 +23,8 @@ from transformers import StoppingCriteria, StopStringCriteria
 
 import draftlens
 from draftlens.core.proposal import DraftTree
+from draftlens.core.references import NO_REFERENCES
+from draftlens.core.references import references_of as with_tokenizer
 from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import EAGLE_PATHS
@@ -203,6 +205,8 @@ class Case:
         entry: `generate`, `stream` or `custom_generate`.
         seeds: of the rows, if tokens are drawn.
         script: seed of who moves when, with a draft in a lane of its own.
+        references: a name of `REFERENCES`, or None for none. Other methods than those that guess
+            from texts get none.
     """
 
     prompts: Prompts
@@ -213,6 +217,7 @@ class Case:
     entry: str = "generate"
     seeds: tuple[int, ...] | None = None
     script: int = 0
+    references: str | None = None
 
     @property
     def method_options(self) -> dict[str, Any] | None:
@@ -235,7 +240,10 @@ class Case:
         draft_inputs = None
         if self.draft_side is not None:
             draft_inputs = replace(self.prompts, side=self.draft_side).inputs
-        call = {"method": self.method_options, "seed": self.seeds}
+        call: dict[str, Any] = {"method": self.method_options, "seed": self.seeds}
+        if self.references is not None and guesses_from_texts(self.method_options):
+            call["references"] = references_of(self.prompts, self.references)
+            call["tokenizer"] = tokenizer()
         if self.entry == "custom_generate":
             custom = draftlens.SpeculativeGenerate(self.draft_model, draft_inputs or given, **call)
             ids = self.prompts.target.generate(**given, **options, custom_generate=custom)
@@ -261,6 +269,46 @@ class Case:
         longest = max(map(len, result.tokens))
         padded = [row + [pad] * (longest - len(row)) for row in result.tokens]
         assert ids[:, self.prompts.length :].tolist() == padded
+
+
+def guesses_from_texts(method: Mapping[str, Any] | None) -> bool:
+    """Whether a method looks answers up in texts."""
+    return method is not None and method.get("method") in ("lookup", "hsd")
+
+
+def references_of(prompts: Prompts, kind: str) -> list[list[Any]]:
+    """The references of each row, made of the answers that stock `generate` gives without
+    options."""
+    answers_of_plan = reference(BY_NAME[prompts.family], prompts.kind)
+    return [REFERENCES[kind](answers_of_plan, row) for row in prompts.rows]
+
+
+def edited(tokens: list[int], every: int) -> list[int]:
+    """Tokens of which some are wrong, are missing or stand there twice."""
+    text: list[int] = []
+    for place, token in enumerate(tokens, 1):
+        choices = ([(token + place) % 90], [], [token, token])
+        text += [token] if place % every else choices[place // every % 3]
+    return text
+
+
+def in_pieces(tokens: list[int]) -> list[Any]:
+    """Texts and ids in another order."""
+    parts = [tokens[start : start + 7] for start in range(0, len(tokens), 7)]
+    return [tokenizer().decode(part) if len(part) % 2 else part for part in reversed(parts)]
+
+
+REFERENCES: Mapping[str, Any] = {
+    "right": lambda rows, row: [rows[row]],
+    "right text": lambda rows, row: [tokenizer().decode(rows[row])],
+    "edited": lambda rows, row: [edited(rows[row], 5), edited(rows[row], 8)],
+    "edited text": lambda rows, row: [tokenizer().decode(edited(rows[row], 6))],
+    "in pieces": lambda rows, row: in_pieces(rows[row]),
+    "of another row": lambda rows, row: [rows[row - 1]],
+    "of some rows": lambda rows, row: [rows[row]] if row % 2 else [],
+    "nonsense": lambda rows, row: ["", [VOCAB, -1, 10**6], "".join(SPECIAL), rows[row][3:]],
+}
+"""References of a row by their kind."""
 
 
 def scripted_lanes(script: int) -> AbstractContextManager[Any]:
@@ -361,6 +409,8 @@ def check_greedy(case: Case) -> None:
     if result.stats.accepted:
         event("guesses are accepted")
     certain = is_always_right(case) and not is_automatic(case) and not runs_ahead(case)
+    if result.stats.accepted and guesses_from_texts(case.method_options):
+        event("guesses from texts are accepted")
     if certain and bool(stock.gaps[:, :length].min() > NEAR_TIE):
         check_passes(case, result)
 
@@ -406,7 +456,9 @@ def check_counters(case: Case, result: Result) -> None:
     plain_forwards = max(map(len, result.tokens)) - 1
     assert stats.target_forwards <= plain_forwards
     assert stats.kept <= stats.visual
-    if best_depth(case) == 0:
+    if guesses_from_texts(case.method_options):
+        assert stats.draft_forwards == 0
+    elif best_depth(case) == 0:
         assert stats.drafted == stats.draft_forwards == 0
         assert stats.target_forwards == plain_forwards
     elif plain_forwards > 1 and not is_automatic(case) and not runs_ahead(case):
@@ -448,6 +500,8 @@ def best_depth(case: Case) -> int:
 def is_always_right(case: Case) -> bool:
     """Whether the draft's first choice is always the target's: the same weights read the same."""
     method = resolve(case.method_options, case.draft is not None)
+    if guesses_from_texts(case.method_options):
+        return False
     own_weights = case.draft == "self"
     if not hasattr(method, "pruner"):
         return own_weights
@@ -594,7 +648,7 @@ class Visits:
 
     Attributes:
         family: of all requests.
-        draft, method, script: as in `Case`.
+        draft, method, script, references: as in `Case`.
         visits: in order of arrival.
     """
 
@@ -603,6 +657,7 @@ class Visits:
     method: tuple[tuple[str, Any], ...]
     visits: tuple[Visit, ...]
     script: int = 0
+    references: str | None = None
 
 
 def check_visits(case: Visits) -> None:
@@ -695,7 +750,11 @@ def act(
         given = visit.prompts.inputs
         prepared = session.target.prepare(given, **visit.options.of_generate(visit.prompts))
         seeds = [row_seeds(seed, 1)[0] for seed in visit.seeds]
-        sequences.append(session.add(prepared, seeds, given))
+        references = NO_REFERENCES
+        if case.references is not None and guesses_from_texts(thawed(case.method)):
+            texts = references_of(visit.prompts, case.references)
+            references = with_tokenizer(texts, len(seeds), tokenizer())
+        sequences.append(session.add(prepared, seeds, given, references))
 
 
 # --- strategies
@@ -739,6 +798,7 @@ def trees(draw: st.DrawFn) -> tuple[tuple[int, ...], ...]:
 
 
 scripts = st.integers(0, 99)
+kinds_of_references = st.sampled_from((None, *REFERENCES))
 first_guesses = st.sampled_from((True, False, "auto"))
 
 
@@ -791,8 +851,35 @@ def pruned(draw: st.DrawFn, has_draft: bool, ahead: bool) -> tuple[tuple[str, An
 
 
 @st.composite
+def from_texts(draw: st.DrawFn) -> tuple[tuple[str, Any], ...]:
+    """Methods `lookup` and `hsd`."""
+    length = draw(rarely(st.integers(1, 9), draw(st.integers(1, 9))))
+    window = draw(st.integers(1, 4))
+    options: tuple[tuple[str, Any], ...] = (
+        ("num_speculative_tokens", draw(st.sampled_from((length, length, length, None)))),
+        ("window", window),
+        ("max_branches", draw(st.integers(1, 5))),
+    )
+    if draw(st.booleans()):
+        return (("method", "lookup"), *options, ("share_answers", draw(st.booleans())))
+    return (
+        ("method", "hsd"),
+        *options,
+        ("longest_window", draw(st.integers(window, 12))),
+        ("max_nodes", draw(st.sampled_from((1, 5, 40, 256)))),
+        ("max_depth", draw(st.sampled_from((None, 3, 30)))),
+        ("matching", draw(st.sampled_from(("text", "text", "tokens")))),
+        ("variants", draw(st.booleans())),
+        ("recovery", draw(st.booleans())),
+        ("heads", draw(st.booleans())),
+    )
+
+
+@st.composite
 def methods(draw: st.DrawFn, has_draft: bool) -> tuple[tuple[str, Any], ...]:
     """Options of any method."""
+    if draw(st.integers(0, 3)) == 3:
+        return draw(from_texts())
     names = ("speculative", "speculative", "specvlm") if has_draft else ("specvlm",)
     name = draw(st.sampled_from((*names, *names, "plain")))
     if name == "plain":
@@ -874,6 +961,7 @@ def greedy_cases(draw: st.DrawFn) -> Case:
         options=draw(greedy_options()),
         entry=entry,
         script=draw(scripts),
+        references=draw(kinds_of_references),
     )
 
 
@@ -904,7 +992,17 @@ def sampled_cases(draw: st.DrawFn) -> Case:
     seeds = draw(st.lists(any_seed, min_size=len(prompts.rows), max_size=len(prompts.rows)))
     entry = draw(st.sampled_from(("generate", "stream")))
     options = draw(sampled_options())
-    return Case(prompts, draft, None, method, options, entry, tuple(seeds), draw(scripts))
+    return Case(
+        prompts=prompts,
+        draft=draft,
+        draft_side=None,
+        method=method,
+        options=options,
+        entry=entry,
+        seeds=tuple(seeds),
+        script=draw(scripts),
+        references=draw(kinds_of_references),
+    )
 
 
 @st.composite
@@ -928,4 +1026,5 @@ def sessions(draw: st.DrawFn) -> Visits:
     method = draw(methods(draft is not None))
     requests = draw(st.lists(visits(family), min_size=2, max_size=4))
     requests.sort(key=lambda visit: visit.joins)
-    return Visits(family, draft, method, tuple(requests), draw(scripts))
+    references = draw(kinds_of_references)
+    return Visits(family, draft, method, tuple(requests), draw(scripts), references)

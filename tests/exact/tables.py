@@ -13,12 +13,14 @@ from torch import Tensor
 from transformers.generation import logits_process as hf
 from transformers.generation.stopping_criteria import MaxLengthCriteria
 
+from draftlens.core.references import NO_REFERENCES, References
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import Topology
 from draftlens.decode.serial import decode
 from draftlens.decode.session import Session
 from draftlens.draft import DraftModelReader, LookupDrafter, ModelDrafter, NoDraft
 from draftlens.draft.first_guesses import FirstGuesses
+from draftlens.draft.matching import Vocabulary
 from draftlens.models import KVCache, Prepared, Prompt
 from draftlens.ops.sampling import SamplingRule, row_seeds
 from draftlens.prefill import FullPrefill
@@ -139,27 +141,34 @@ def speak(
     seed: int = 0,
     rows: int = ROWS,
     num_first: int = 0,
-    lookup: LookupDrafter | None = None,
+    references: References = NO_REFERENCES,
 ) -> Session:
     """A finished session: LENGTH tokens in each row; of `num_first` it guesses the first. With
-    `lookup` no model drafts."""
+    references no model drafts: they are looked up."""
     reader = DraftModelReader(TableModel(draft))  # type: ignore[arg-type]
     drafter: Any = ModelDrafter(reader, topology, VOCAB) if topology else NoDraft()
-    drafter = lookup or drafter
+    if references:
+        drafter = LookupDrafter(Vocabulary(VOCAB), 3, 3, 9, window=1)
     target: Any = TableModel(TARGET)
     first: Any = FirstGuesses(drafter, num_first) if num_first else None  # type: ignore[arg-type]
     session = Session(
         target, drafter, FullPrefill(), Clock(Stats()), rule.acceptance, first_guesses=first
     )
-    return finished(session, rule, seed, rows)
+    return finished(session, rule, seed, rows, references)
 
 
-def finished(session: Session, rule: SamplingRule, seed: int, rows: int) -> Session:
+def finished(
+    session: Session,
+    rule: SamplingRule,
+    seed: int,
+    rows: int,
+    references: References = NO_REFERENCES,
+) -> Session:
     """The session after `rows` rows have been answered under a rule."""
     criteria = (MaxLengthCriteria(PROMPT.shape[1] + LENGTH),)
     config = SimpleNamespace(do_sample=rule.do_sample)
     prepared = Prepared(PROMPT[:rows], rule.processors, criteria, config, {})
-    session.add(prepared, row_seeds(seed, rows), {"input_ids": PROMPT[:rows]})
+    session.add(prepared, row_seeds(seed, rows), {"input_ids": PROMPT[:rows]}, references)
     for _ in decode(session):
         pass
     return session

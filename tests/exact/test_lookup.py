@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,10 +12,7 @@ from stock import ALL_KINDS, NEW, Divisible, NoEcho, reference, staggered, stock
 
 import draftlens
 from draftlens.core.proposal import DraftTree
-from draftlens.decode.plan import Plan, make_schedule
 from draftlens.draft import LookupDrafter
-from draftlens.draft.matching import Vocabulary
-from draftlens.methods import Models
 from draftlens.models import Backbone
 
 METHODS: dict[str, Any] = {
@@ -28,26 +24,14 @@ Texts = Sequence[Sequence[Sequence[int]]]
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 
 
-@dataclass(frozen=True)
-class Told:
-    """Looks up texts that the test gives, besides prompt and answer."""
-
-    texts: Texts
-    branches: int = 3
-    length: int = 5
-    acceptance: str = "coupled"
-
-    def plan(self, models: Models) -> Plan:
-        """See `Method.plan`."""
-        target = models.target
-        drafter = LookupDrafter(
-            Vocabulary(target.vocab_size, target.pixel_ids),
-            self.length,
-            self.branches,
-            self.length * self.branches,
-            references=self.texts,
-        )
-        return Plan(drafter, make_schedule("serial"), acceptance=self.acceptance)
+def told(branches: int = 3, length: int = 5, rule: str = "coupled") -> dict[str, Any]:
+    """The options of a method that checks all guesses from references."""
+    return {
+        "method": "lookup",
+        "num_speculative_tokens": length,
+        "max_branches": branches,
+        "sampling_rule": rule,
+    }
 
 
 @pytest.fixture
@@ -113,7 +97,8 @@ def test_texts_that_are_right_in_part(family: Family, proposed: list[DraftTree])
     result = draftlens.generate(
         target(family),
         inputs(family, family.richest),
-        method=Told(garbled(rows)),
+        method=told(),
+        references=garbled(rows),
         max_new_tokens=NEW,
     )
     assert result.tokens == rows
@@ -130,16 +115,16 @@ def test_texts_that_are_right_in_part(family: Family, proposed: list[DraftTree])
 def test_endings_inside_an_accepted_run(family: Family) -> None:
     """Rows end at different moments while the texts go on."""
     rows = reference(family, family.richest)
-    method = Told([[row] for row in rows], length=20)
     given = inputs(family, family.richest)
+    call: dict[str, Any] = {"method": told(length=20), "references": [[row] for row in rows]}
     ends = staggered(rows)
     result = draftlens.generate(
-        target(family), given, method=method, max_new_tokens=NEW, eos_token_id=ends
+        target(family), given, **call, max_new_tokens=NEW, eos_token_id=ends
     )
     assert result.tokens == stock(target(family), given, max_new_tokens=NEW, eos_token_id=ends)
     assert result.stats.target_forwards < 8
     for most in (1, 2, 7):
-        result = draftlens.generate(target(family), given, method=method, max_new_tokens=most)
+        result = draftlens.generate(target(family), given, **call, max_new_tokens=most)
         assert result.tokens == [row[:most] for row in rows]
 
 
@@ -155,8 +140,8 @@ def test_processors_and_criteria_with_history(family: Family) -> None:
         "stopping_criteria": [Divisible(length)],
     }
     expected = stock(target(family), given, **options)
-    method = Told(garbled(expected, every=4))
-    result = draftlens.generate(target(family), given, method=method, **options)
+    texts = garbled(expected, every=4)
+    result = draftlens.generate(target(family), given, method=told(), references=texts, **options)
     assert result.tokens == expected
 
 
@@ -171,7 +156,11 @@ def test_texts_of_nothing_but_what_must_not_be_guessed(
     rows = reference(family, family.richest)
     texts = [[[token for right in row for token in (right, *bad)]] for row in rows]
     result = draftlens.generate(
-        model, inputs(family, family.richest), method=Told(texts), max_new_tokens=NEW
+        model,
+        inputs(family, family.richest),
+        method=told(),
+        references=texts,
+        max_new_tokens=NEW,
     )
     assert result.tokens == rows
     assert guesses_of(proposed) <= set(range(backbone.vocab_size)) - backbone.pixel_ids
@@ -189,9 +178,11 @@ def test_draws(family: Family, rule: str) -> None:
         "max_new_tokens": NEW,
     }
     model = target(family)
-    plain = draftlens.generate(model, given, method=Told((), acceptance=rule), **options)
-    told = Told(garbled(plain.tokens), acceptance=rule)
-    result = draftlens.generate(model, given, method=told, **options)
+    method = told(rule=rule)
+    alone = [[] for _ in given["input_ids"]]
+    plain = draftlens.generate(model, given, method=method, references=alone, **options)
+    texts = garbled(plain.tokens)
+    result = draftlens.generate(model, given, method=method, references=texts, **options)
     assert result.tokens == plain.tokens
     assert result.stats.passes < 0.8 * plain.stats.passes
     assert result.stats.mean_acceptance_length > 1.5

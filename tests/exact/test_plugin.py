@@ -130,7 +130,7 @@ def test_names_of_the_library_win() -> None:
 
 
 def test_a_broken_entry_is_named_and_skipped() -> None:
-    names = ["history", "lookup", "parallelvlm", "plain", "speculative", "specvlm", "tabed"]
+    names = ["history", "hsd", "lookup", "parallelvlm", "plain", "speculative", "specvlm", "tabed"]
     with pytest.warns(UserWarning, match="method 'torn' of package acme-drafts cannot be loaded"):
         assert list(NAMES) == names
     with pytest.raises(ConfigError, match="'torn' of package acme-drafts cannot be loaded"):

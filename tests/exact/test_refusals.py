@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 import transformers as hf
-from families import FAMILIES, TEXT, VOCAB, Family, inputs
+from families import FAMILIES, TEXT, VOCAB, Family, inputs, settings
 from stock import draft, target
 
 import draftlens
 from draftlens import ConfigError, IncompatiblePairError, InputError, UnsupportedModelError
+from draftlens.models.backbone import Backbone
 
 FAMILY: Family = next(family for family in FAMILIES if family.name == "llava_onevision")
 QWEN: Family = next(family for family in FAMILIES if family.name == "qwen2_5_vl")
@@ -67,6 +69,40 @@ def test_an_encoder_with_a_decoder() -> None:
         UnsupportedModelError, match="T5ForConditionalGeneration is no decoder-only model"
     ):
         ask(hf.T5ForConditionalGeneration(config))
+
+
+def test_a_decoder_with_a_head_of_its_own() -> None:
+    """Kosmos-2.5 shows its language model with the output head only."""
+    text = settings(
+        vocab_size=VOCAB, embed_dim=32, layers=1, ffn_dim=16, attention_heads=2,
+        max_position_embeddings=64,
+    )  # fmt: skip
+    vision = settings(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1, d_ff=16,
+        d_kv=16, head_dim=16, patch_embed_hidden_size=48,
+    )  # fmt: skip
+    config = hf.Kosmos2_5Config(text_config=text, vision_config=vision)
+    with pytest.raises(UnsupportedModelError, match="no language model without an output head"):
+        Backbone.of(hf.Kosmos2_5ForConditionalGeneration(config).eval())
+
+
+def test_logits_that_are_divided_behind_the_head() -> None:
+    """As GraniteDocling's are: the seam knows it, and compares the logits when it is made."""
+    vision = settings(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
+        image_size=16, patch_size=4, out_hidden_size=64, deepstack_visual_indexes=[0, 1],
+    )  # fmt: skip
+    config = hf.GraniteDoclingConfig(
+        text_config={**TEXT, "logits_scaling": 4.0}, vision_config=vision
+    )
+    torch.manual_seed(0)
+    model = hf.GraniteDoclingForConditionalGeneration(config).eval()
+    given = {"input_ids": torch.arange(20, 40)[None], "attention_mask": torch.ones(1, 20).long()}
+    stock = model.generate(**given, do_sample=False, max_new_tokens=20, pad_token_id=0)
+    result = draftlens.generate(
+        model, given, method="lookup", do_sample=False, max_new_tokens=20, pad_token_id=0
+    )
+    assert result.tokens == stock[:, 20:].tolist()
 
 
 @pytest.mark.parametrize("name", ["flash_attention_2", "flex_attention", "mine"])
@@ -178,7 +214,7 @@ def test_a_seam_that_lies() -> None:
         ({"tree": [[1]]}, "missing"),
         ({"tree": "oak"}, "known: auto, eagle"),
         ({"sampling_rule": "hope"}, "known: coupled, rejection"),
-        ({"method": "magic"}, "known: lookup, parallelvlm, plain, speculative"),
+        ({"method": "magic"}, "known: hsd, lookup, parallelvlm, plain, speculative"),
         ({"method": "tabed", "views": []}, "at least one"),
         ({"method": "tabed", "views": "text"}, "views is a list of views"),
         ({"method": "tabed", "views": ["text", "text"]}, "'text' is named twice"),

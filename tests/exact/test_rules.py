@@ -34,11 +34,10 @@ from tables import (
 from torch import Tensor
 
 from draftlens.core.proposal import DraftTree, NextGuess, Verdict
+from draftlens.core.references import References
 from draftlens.core.tree import EAGLE_PATHS, EMPTY, ROOT, Topology, chain, from_paths
 from draftlens.decode import session as session_module
-from draftlens.draft import LookupDrafter
 from draftlens.draft.base import draw_children
-from draftlens.draft.matching import Vocabulary
 from draftlens.ops import verify
 from draftlens.ops.sampling import SamplingRule, row_seeds
 from draftlens.ops.verify import match, reject
@@ -272,17 +271,16 @@ def test_any_seed_works_and_repeats(rule: str, seed: int) -> None:
     assert twice[0] == twice[1] != other
 
 
-def texts(seed: int, length: int = 40) -> LookupDrafter:
-    """Looks up a random text for each row, none of them the same."""
+def texts(seed: int, length: int = 40) -> References:
+    """A random text for each row, none of them the same."""
     rng = random.Random(seed)
-    references = [[rng.choices(range(VOCAB), k=length)] for _ in range(ROWS)]
-    return LookupDrafter(Vocabulary(VOCAB), 3, 3, 9, window=1, references=references)
+    return References(tuple((tuple(rng.choices(range(VOCAB), k=length)),) for _ in range(ROWS)))
 
 
 def test_rejection_of_guesses_without_probabilities_keeps_the_distribution() -> None:
     """Each emitted token is one draw, so even the tokens are those without any guess."""
     rule = SamplingRule(WARPERS, True, "rejection")
-    session = speak(EMPTY, TARGET, rule, seed=14, lookup=texts(1))
+    session = speak(EMPTY, TARGET, rule, seed=14, references=texts(1))
     assert fit(session) > LIKELY
     assert session.stats.accepted > ROWS / 2
     assert session.stats.target_forwards <= LENGTH - 1
@@ -305,7 +303,7 @@ def test_guesses_without_probabilities_are_right_as_often_as_the_target_says_the
 def test_lookup_needs_fewer_passes_for_the_same_tokens(name: str) -> None:
     rule = SamplingRule((), True, name)
     plain = speak(EMPTY, TARGET, rule, seed=15, rows=50)
-    session = speak(EMPTY, TARGET, rule, seed=15, rows=50, lookup=texts(2))
+    session = speak(EMPTY, TARGET, rule, seed=15, rows=50, references=texts(2))
     assert answers(session) == answers(plain)
     assert session.stats.passes < plain.stats.passes
 
@@ -398,4 +396,4 @@ def test_the_fit_notices_guesses_without_probabilities_that_are_always_accepted(
 
     monkeypatch.setattr(verify, "_draw_row", first_child)
     rule = SamplingRule((), True, "rejection")
-    assert fit(speak(EMPTY, TARGET, rule, seed=14, lookup=texts(1))) < IMPOSSIBLE
+    assert fit(speak(EMPTY, TARGET, rule, seed=14, references=texts(1))) < IMPOSSIBLE

@@ -38,7 +38,7 @@ from draftlens.core.tree import Topology
 from draftlens.core.weighed import Weighed
 from draftlens.decode.serial import decode
 from draftlens.decode.session import Session
-from draftlens.draft import NoDraft, ensemble
+from draftlens.draft import NoDraft, ensemble, view_prompts, view_tallies
 from draftlens.draft.ensemble import Ensemble
 from draftlens.draft.readers import DraftPrompt, prefilled
 from draftlens.draft.tree_drafter import TreeDrafter
@@ -220,17 +220,19 @@ def test_coupled_sampling_draws_the_same_tokens(tree: Any) -> None:
 
 @pytest.mark.parametrize("name", ["llava", "qwen3_vl"])
 @pytest.mark.parametrize("options", [GREEDY, SAMPLED], ids=["greedy", "coupled"])
+@pytest.mark.parametrize("wrong", [0, 1, 100], ids=["early", "late", "when rows join"])
 def test_rows_that_join_while_views_rest_and_wake(
-    name: str, options: Any, monkeypatch: pytest.MonkeyPatch
+    name: str, options: Any, wrong: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Views rest at the least sign of weakness, and wake up soon."""
+    """Views are read late, rest at the least sign of weakness, and wake up soon."""
     for limit, value in (("NEGLIGIBLE", 0.4), ("PATIENCE", 1), ("WELCOME", 0.3)):
         monkeypatch.setattr(ensemble, limit, value)
+    monkeypatch.setattr(view_tallies, "WRONG", wrong)
     monkeypatch.setattr(ensemble, "FIRST_LOOK", 3)
     monkeypatch.setattr(ensemble, "LAST_LOOK", 6)
     family = BY_NAME[name]
     models = Models(Backbone.of(target(family)), Backbone.of(draft(family)))
-    plan = draftlens.TABED(views=["multimodal", "text", "pooled"]).plan(models)
+    plan = draftlens.TABED(views=["multimodal", "text", "pooled"], late=bool(wrong)).plan(models)
     seen: list[Weighed] = []
     session = Session(
         models.target, plan.drafter, plan.prefill, Clock(Stats()), observe_weighed=seen.append
@@ -257,7 +259,7 @@ def test_a_draft_that_is_the_target_is_always_right(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With equal views that are kept apart on purpose, under every processor."""
-    monkeypatch.setattr(ensemble, "_are_equal", lambda *_: False)
+    monkeypatch.setattr(view_prompts, "_are_equal", lambda *_: False)
     family = FAMILIES[NAMES.index(name) % len(FAMILIES)]
     given = inputs(family, family.richest, (0, 1, 2))
     chosen = options(name, reference(family, family.richest))
@@ -475,7 +477,7 @@ def test_rejection_keeps_the_target_distribution(shape: str, weights: Any, score
     assert fit(session) > LIKELY
     assert session.stats.accepted > 0
     follower: Any = session.drafter.follower  # type: ignore[union-attr]
-    found = {tuple(row.tally.log_weights) for row in follower._rows}
+    found = {tuple(row.tally.log_weights) for row in follower._tallies.rows}
     assert len(found) > 2  # the weights of the rows went different ways
 
 

@@ -4,6 +4,7 @@ on a terminal, threads."""
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from rich.text import Text
 
 from draftlens.cli import progress, show
 from draftlens.cli.loading import load_models
-from draftlens.cli.progress import ProgressBar, count_bar, progress_bars, spinner
+from draftlens.cli.progress import ProgressBar, ProgressLines, count_bar, progress_bars, spinner
 from draftlens.cli.show import WordWriter, show_files, show_stats, table
 from draftlens.cli.threads import MAX_SINGLE_THREADED, settle_threads
 from draftlens.core.errors import ConfigError
@@ -56,7 +57,8 @@ def test_elsewhere_nothing_is_broken_and_newlines_are_kept() -> None:
 def narrow(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """What is printed on 80 columns."""
     file = io.StringIO()
-    monkeypatch.setattr(show, "console", Console(file=file, width=80, highlight=False))
+    terminal = Console(file=file, width=80, highlight=False, force_terminal=True, color_system=None)
+    monkeypatch.setattr(show, "console", terminal)
     return file
 
 
@@ -92,6 +94,48 @@ def test_a_table_folds_what_is_too_long(narrow: io.StringIO) -> None:
     assert "…" not in narrow.getvalue()
     assert [row[0] for row in cells_of(narrow.getvalue())] == names
     assert max(map(len, narrow.getvalue().splitlines())) <= 80
+
+
+def test_a_table_is_not_folded_without_a_terminal(
+    narrow: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names in a file are there to be searched for and copied."""
+    monkeypatch.setattr(show, "console", Console(file=narrow, width=80, highlight=False))
+    name = "specvlm,prune_ratio=0.5,attention_mass=0.5" * 4
+    table("", ["method", "figure"], [[name, "1.00"]])
+    assert f" {name} " in narrow.getvalue()
+
+
+def test_readable_json_is_the_same_json_in_few_lines() -> None:
+    value = {
+        "text": "x" * 200,
+        "tokens": [list(range(500))],
+        "empty": [{}, []],
+        "stats": {"a": 1.5, "phases": {"draft": 0.1, "verify": None}, "unicode": "naïve"},
+    }
+    text = show.readable_json(value)
+    assert json.loads(text) == value
+    assert len(text.splitlines()) == 12
+    assert '    "phases": {"draft": 0.1, "verify": null},' in text.splitlines()
+    assert show.readable_json([]) == "[]"
+
+
+def test_without_a_terminal_progress_is_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "error_console", Console(stderr=True, highlight=False))
+    lines = ProgressLines(seconds=60.0)
+    lines.plan(8)
+    for clip in range(4):
+        lines.begin(f"clip {clip}, [specvlm]")
+        lines.done(2)
+    assert capsys.readouterr().err == "0%: clip 0, [specvlm]\n"
+    eager = ProgressLines(seconds=0.0)
+    eager.plan(4)
+    eager.begin("a")
+    eager.done(1)
+    eager.begin("b")
+    assert capsys.readouterr().err.splitlines() == ["0%: a", "25%: b"]
 
 
 def test_titles_are_bold_and_figures_are_aligned_right(
@@ -177,7 +221,7 @@ def test_progress_is_hidden_elsewhere_and_where_it_is_unwanted(
 @pytest.mark.parametrize("drawn", [True], indirect=True)
 def test_the_target_is_named_as_it_is_while_it_loads(drawn: io.StringIO) -> None:
     with pytest.raises(ConfigError, match="there is no such folder"):
-        load_models("/no/such/[bold]/[/old]", None, "cpu", "float32", quiet=False)
+        load_models("/no/such/[bold]/[/old]", "none", {"device": "cpu"})
     assert "loading /no/such/[bold]/[/old]" in drawn.getvalue()
 
 

@@ -89,6 +89,7 @@ MODULES = (
     "core.timeline",
     "explain.gantt",
     "methods.base",
+    "models.loading",
     "prune.base",
 )
 
@@ -104,6 +105,7 @@ def test_examples_of_seams_run(name: str) -> None:
 def test_the_name_of_a_method_is_written_once() -> None:
     """In the registry; classes carry none."""
     from draftlens.methods import (
+        HSD,
         METHODS,
         Lookup,
         PlainDecoding,
@@ -117,6 +119,7 @@ def test_the_name_of_a_method_is_written_once() -> None:
         (SpeculativeDecoding, "speculative"),
         (SpecVLM, "specvlm"),
         (Lookup, "lookup"),
+        (HSD, "hsd"),
     ):
         assert METHODS[name] is kind
         assert name_of(kind()) == name

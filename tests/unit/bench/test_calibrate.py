@@ -169,3 +169,17 @@ def test_the_automatic_tree_which_depends_on_times_is_replaced_by_that_of_eagle(
     assert to_dict(method)["tree"] == "auto"
     calibrate(asked, [clip], method, subject_of(method, 20))
     assert {to_dict(used)["tree"] for _, used, _ in asked.asked} == {"eagle"}
+
+
+def test_a_value_is_clearly_best_only_if_it_is_on_most_clips() -> None:
+    """The intervals are those of a bootstrap over the clips."""
+    clear = Calibration((1, 2), ((2.0, 3.0, 2.5, 2.2), (3.0, 4.0, 3.5, 3.2)))
+    assert clear.best == 2
+    assert clear.is_clear
+    low, high = clear.intervals[1]
+    assert 3.0 <= low < clear.curve[1] < high <= 4.0
+    mixed = Calibration((1, 2), ((2.0, 3.0, 2.5, 2.2), (3.0, 2.0, 2.5, 2.3)))
+    assert not mixed.is_clear
+    alone = Calibration((1, 2), ((2.0,), (3.0,)))
+    assert alone.intervals == []
+    assert not alone.is_clear

@@ -280,7 +280,8 @@ def test_every_picture_is_known_to_be_ours(tmp_path: Path) -> None:
 def test_names_can_be_read_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names of variants begin alike: what tells them apart must not be cut off."""
     file = io.StringIO()
-    monkeypatch.setattr(show, "console", Console(file=file, width=80))
+    terminal = Console(file=file, width=80, force_terminal=True, color_system=None)
+    monkeypatch.setattr(show, "console", terminal)
     summary = measured(sweep=True)
     show.show_tables(tables(summary), "")
     memory = file.getvalue().split("drafts and memory")[1].split("where the time goes")[0]

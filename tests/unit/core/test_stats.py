@@ -240,3 +240,12 @@ def test_lanes_of_two_threads_do_not_disturb_each_other() -> None:
         assert times["inside"] - 1e-6 <= sum(phases.values()) <= times["whole"] + 1e-6
     assert set(clock.stats.lanes) == {"drafting"}
     assert set(clock.stats.lanes["drafting"]) == {"draft", "prune"}
+
+
+def test_time_before_the_clock_counts_in_all_times() -> None:
+    clock = Clock(Stats())
+    clock.begin_earlier("frames", 5.0)
+    clock.mark_first()
+    clock.mark_last()
+    assert clock.stats.phases["frames"] == 5.0
+    assert clock.stats.e2e >= clock.stats.ttft >= 5.0

@@ -12,6 +12,7 @@ from families import FAMILIES
 
 from draftlens.core.errors import ConfigError
 from draftlens.core.proposal import DraftTree, Verdict
+from draftlens.core.references import NO_REFERENCES, References
 from draftlens.core.tree import EMPTY, chain
 from draftlens.draft import LookupDrafter, TargetContext
 from draftlens.draft.matching import Vocabulary
@@ -28,19 +29,22 @@ def drafter(**options: Any) -> LookupDrafter:
     return LookupDrafter(Vocabulary(60, frozenset({50})), **{**defaults, **options})
 
 
-def context(prompt_ids: torch.Tensor) -> TargetContext:
+def context(prompt_ids: torch.Tensor, references: References = NO_REFERENCES) -> TargetContext:
     rows, width = prompt_ids.shape
     lengths = (prompt_ids != PAD).sum(1).tolist()
     empty = torch.zeros(rows, width)
     prompt = Prompt(empty, empty, lengths, empty, empty, {})
-    return TargetContext(prompt, KVCache(1, rows, 1))
+    return TargetContext(prompt, KVCache(1, rows, 1), references=references)
 
 
 def joined(
-    looks: LookupDrafter, prompt_ids: torch.Tensor, answers: Seq[Seq[int]]
+    looks: LookupDrafter,
+    prompt_ids: torch.Tensor,
+    answers: Seq[Seq[int]],
+    references: References = NO_REFERENCES,
 ) -> list[Sequence]:
     rows = sequences(prompt_ids, answers)
-    looks.begin(batch_of(rows), looks.encode({}), context(prompt_ids))
+    looks.begin(batch_of(rows), looks.encode({}), context(prompt_ids, references))
     return rows
 
 
@@ -120,8 +124,9 @@ def test_answers_of_other_rows_are_looked_up_if_asked(share: bool) -> None:
 
 
 def test_references_are_followed_from_their_beginning() -> None:
-    looks = drafter(branches=1, length=1, references=[[[9, 1, 9, 2, 9, 3]], [[9, 50, 4]]])
-    rows = joined(looks, PROMPTS[[0, 2]], [[9], [9]])
+    looks = drafter(branches=1, length=1)
+    references = References((((9, 1, 9, 2, 9, 3),), ((9, 50, 4),)))
+    rows = joined(looks, PROMPTS[[0, 2]], [[9], [9]], references)
     assert guesses(looks.propose(batch_of(rows), 10)) == [[1], []]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from draftlens.core.tree import ROOT
 from draftlens.draft.live_costs import LiveCosts
-from draftlens.draft.match_rates import GuessBudget, MatchRates, likeliest
+from draftlens.draft.match_rates import GuessBudget, Kind, MatchRates, Trust, likeliest
 from draftlens.ops.cost_curve import CostCurve
 from draftlens.ops.prefix_tree import PrefixTree, merge
 
@@ -25,7 +25,7 @@ def budget_of(curve: CostCurve, most: int = 48) -> GuessBudget:
     return GuessBudget(LiveCosts(curve), nullcontext(), most)
 
 
-def slow_chance(rates: MatchRates, tree: PrefixTree, agreements: list[int], node: int) -> float:
+def slow_chance(rates: MatchRates, tree: PrefixTree, trusts: list[Trust], node: int) -> float:
     """The chance of one node: that of its parent, times that of being the right child."""
     if node == ROOT:
         return 1.0
@@ -33,10 +33,11 @@ def slow_chance(rates: MatchRates, tree: PrefixTree, agreements: list[int], node
     depth = tree.topology.depths[node] - 1
     siblings = [other for other, p in enumerate(tree.topology.parents) if p == parent]
     rank = siblings.index(node)
-    chance = rates.chance(agreements[tree.origins[siblings[0]]] + depth)
+    kind, agreement = trusts[tree.origins[siblings[0]]].at(depth)
+    chance = rates.chance(agreement, kind)
     if rank:
         chance = (1 - chance) * rates._other * (1 - rates._other) ** (rank - 1)
-    return slow_chance(rates, tree, agreements, parent) * chance
+    return slow_chance(rates, tree, trusts, parent) * chance
 
 
 @repeatable
@@ -45,12 +46,15 @@ def test_chances_of_nodes_equal_the_slow_twin(sequences: list[list[int]], seed: 
     rng = random.Random(seed)
     rates = MatchRates()
     tree = merge(sequences, max_nodes=100)
-    agreements = [rng.randint(1, 20) for _ in sequences]
+    trusts = [
+        Trust(rng.randint(1, 20), rng.choice(list(Kind)), rng.choice([None, rng.randint(0, 3)]))
+        for _ in sequences
+    ]
     for _ in range(10):
-        rates.count(tree, agreements, rng.choices(range(4), k=4))
-    chances = rates.node_chances(tree, agreements)
+        rates.count(tree, trusts, rng.choices(range(4), k=4))
+    chances = rates.node_chances(tree, trusts)
     for node, chance in enumerate(chances):
-        assert chance == pytest.approx(slow_chance(rates, tree, agreements, node))
+        assert chance == pytest.approx(slow_chance(rates, tree, trusts, node))
         parent = tree.topology.parents[node]
         assert 0 <= chance <= (1 if parent == ROOT else chances[parent])
     for number in range(len(tree) + 1):
@@ -101,30 +105,30 @@ def test_guesses_become_fewer_with_failures_and_more_with_successes() -> None:
     tree = merge([range(1, 21)], max_nodes=20)
 
     def width() -> int:
-        return budget.width([rates.node_chances(tree, [3])], 1, 0)
+        return budget.width([rates.node_chances(tree, [Trust(3)])], 1, 0)
 
     widths = [width()]
     for _ in range(10):
-        rates.count(tree, [3], [99])
+        rates.count(tree, [Trust(3)], [99])
         widths.append(width())
     assert widths == sorted(widths, reverse=True)
     assert widths[0] > 2
     assert widths[-1] == 0
     for _ in range(12):
-        rates.count(tree, [3], [1, 99])  # one token of a round without guesses, and the next
+        rates.count(tree, [Trust(3)], [1, 99])  # one token of a round without guesses, and the next
     assert width() > 0
     for _ in range(6):
-        rates.count(tree, [3], range(1, 21))
+        rates.count(tree, [Trust(3)], range(1, 21))
     assert width() > widths[0]
 
 
 def test_second_choices_have_a_rate_of_their_own() -> None:
     rates = MatchRates()
     tree = merge([[1], [2]], max_nodes=5)
-    before = rates.node_chances(tree, [2, 2])[1]
+    before = rates.node_chances(tree, [Trust(2), Trust(2)])[1]
     for _ in range(5):
-        rates.count(tree, [2, 2], [2])
-    first, second = rates.node_chances(tree, [2, 2])
+        rates.count(tree, [Trust(2), Trust(2)], [2])
+    first, second = rates.node_chances(tree, [Trust(2), Trust(2)])
     assert second > 2 * before
     assert second > first
 

@@ -8,15 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftlens.draft.matching import (
-    BREAK,
-    MOST_MATCHES,
-    Candidate,
-    Matcher,
-    Reference,
-    TokenIndex,
-    Vocabulary,
-)
+from draftlens.draft.matcher import Candidate, Matcher
+from draftlens.draft.matching import MOST_MATCHES, Reference, TokenIndex, Vocabulary
+from draftlens.draft.tail import BREAK
 
 repeatable = settings(derandomize=True, deadline=None, database=None)
 texts = st.lists(st.sampled_from([BREAK, 1, 1, 2, 2, 3]), max_size=25)
@@ -152,9 +146,19 @@ def test_work_for_each_token_does_not_grow(window: int) -> None:
     before = sum(map(len, index._ends.values()))
     index.extend([1])
     assert sum(map(len, index._ends.values())) - before == window
-    assert len(Reference(index).matches((1,))) == MOST_MATCHES
+    assert len(Reference(index).places((1,))) == MOST_MATCHES
 
 
 def test_ids_that_must_not_be_guessed() -> None:
     vocabulary = Vocabulary(10, frozenset({3, 4}))
     assert vocabulary.guessable([0, 3, 9, 10, -5, 4]) == [0, BREAK, 9, BREAK, BREAK, BREAK]
+
+
+def test_what_an_answer_repeats_of_itself_has_no_cursor() -> None:
+    """The latest place is preferred, also where a guess from an earlier one was right."""
+    matcher = Matcher(window=1)
+    matcher.extend([9, 1, 2, 9])
+    assert tokens_of(matcher.candidates(1, 1)) == [(1,)]
+    matcher.extend([1, 9, 3, 9])
+    assert tokens_of(matcher.candidates(4, 1)) == [(3,), (1,)]
+    assert matcher.references[0].cursor is None

@@ -87,8 +87,8 @@ def test_media_are_taken_out_in_order_and_turns_are_kept(tmp_path: Path) -> None
         ([{"role": "user", "content": ["hi"]}], r"a string or a list of items, not \['hi'\]"),
         ([{"role": "user", "content": [{"type": "text"}]}], "an item of type text needs a string"),
         (
-            [{"role": "user", "content": [{"type": "video", "video": [RED, RED]}]}],
-            "the path of a file, not list",
+            [{"role": "user", "content": [{"type": "video", "video": 5}]}],
+            "the path of a file or its frames, not int",
         ),
     ],
 )

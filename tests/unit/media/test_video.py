@@ -495,7 +495,7 @@ def test_a_limit_must_be_positive(field: str) -> None:
 
 def test_nothing_there(tmp_path: Path) -> None:
     refused(tmp_path / "missing.mp4", "no such file")
-    refused("https://example.com/clip.mp4", "no such file", "download it first")
+    refused("ftp://example.com/clip.mp4", "no such file", "only http and https are read")
     refused(tmp_path, "folder")
     refused(str(tmp_path / "a\0b.mp4"), "cannot open")
     refused(tmp_path / ("long" * 100), "cannot open")

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from draftlens import TABED, Lookup, ParallelVLM, PlainDecoding, SpeculativeDecoding, SpecVLM
+from draftlens import (
+    HSD,
+    TABED,
+    Lookup,
+    ParallelVLM,
+    PlainDecoding,
+    SpeculativeDecoding,
+    SpecVLM,
+)
 from draftlens.core.errors import ConfigError, IncompatiblePairError
 from draftlens.core.tree import chain, from_paths
 from draftlens.draft import DraftModelReader, ModelDrafter, NoDraft, SelfReader
@@ -27,6 +35,21 @@ KEYS = {
         "window": 3,
         "max_branches": 4,
         "share_answers": False,
+        "sampling_rule": "coupled",
+        **RUNTIME,
+    },
+    "hsd": {
+        "num_speculative_tokens": None,
+        "window": 3,
+        "longest_window": 10,
+        "max_branches": 4,
+        "max_nodes": 256,
+        "max_depth": None,
+        "tolerance": 1.0,
+        "matching": "text",
+        "variants": True,
+        "recovery": True,
+        "heads": True,
         "sampling_rule": "coupled",
         **RUNTIME,
     },
@@ -74,6 +97,7 @@ KEYS = {
         "views": [{"name": "multimodal"}, {"name": "text", "instead": "\n"}],
         "weights": {"name": "bayes", "rate": 1.0, "forget": 0.02, "floor": 1e-4},
         "rest": True,
+        "late": True,
         "num_speculative_tokens": 5,
         "tree": None,
         "sampling_rule": "coupled",
@@ -113,6 +137,8 @@ def test_the_flag_set_is_frozen() -> None:
         TABED(views=["text", {"name": "caption", "captioner": ["a cat", "a dog"]}]),
         Lookup(),
         Lookup(num_speculative_tokens=10, window=2, max_branches=1, share_answers=True),
+        HSD(),
+        HSD(tolerance=0.75, matching="tokens", recovery=False, max_nodes=64, max_depth=16),
     ],
 )
 def test_json_round_trip(method: Method) -> None:
@@ -168,7 +194,7 @@ def test_topologies() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "magic"}, "unknown method 'magic'; known: lookup, parallelvlm, plain, "),
+        ({"method": "magic"}, "unknown method 'magic'; known: hsd, lookup, parallelvlm, plain, "),
         (
             {"method": "speculative", "gamma": 3, "alpha": 1},
             "method 'speculative' has no option 'alpha', 'gamma'; known: "

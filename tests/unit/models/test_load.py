@@ -9,8 +9,11 @@ import pytest
 
 from draftlens.core.errors import ConfigError, IncompatiblePairError
 from draftlens.models.load import load_model, load_pair
+from draftlens.models.loading import LoadOptions, PairOptions
 from draftlens.models.pair import check_tokenizers
-from draftlens.models.zoo import DRAFTS, EMBEDDED, draft_for, path_of
+from draftlens.models.zoo import EMBEDDED, PAIRS, draft_for, path_of
+
+CPU = LoadOptions(device="cpu")
 
 
 class Words:
@@ -32,9 +35,11 @@ def test_embedded_names_a_folder_for_each_role_and_other_names_stay() -> None:
 def test_known_drafts_are_smaller_models_of_the_same_series() -> None:
     assert draft_for(EMBEDDED) == EMBEDDED
     assert draft_for("nobody/knows") is None
-    for target, draft in DRAFTS.items():
-        assert target != draft
-        assert target.split("-")[0] == draft.split("-")[0]
+    for pair in PAIRS:
+        if pair.target == EMBEDDED:
+            continue
+        assert draft_for(pair.target) == pair.draft != pair.target
+        assert pair.target.split("-")[0] == pair.draft.split("-")[0]
 
 
 def test_tokenizers_may_differ_in_padding_only() -> None:
@@ -52,18 +57,25 @@ def test_bad_names_devices_and_dtypes_are_refused_in_one_sentence(tmp_path: Path
     with pytest.raises(
         ConfigError, match="cannot load the target '/no/such': there is no such folder"
     ):
-        load_model("/no/such", "target", "cpu")
+        load_model("/no/such", "target", CPU)
     with pytest.raises(ConfigError, match="cannot load the draft"):
-        load_model(str(tmp_path), "draft", "cpu")
+        load_model(str(tmp_path), "draft", CPU)
     damaged = shutil.copytree(path_of(EMBEDDED, "draft"), tmp_path / "damaged")
     (damaged / "model.safetensors").write_bytes((damaged / "model.safetensors").read_bytes()[:5000])
     with pytest.raises(ConfigError, match=r"cannot load the draft .*damaged"):
-        load_model(str(damaged), "draft", "cpu")
+        load_model(str(damaged), "draft", CPU)
     with pytest.raises(
         ConfigError, match="unknown dtype 'int3'; known: auto, float32, bfloat16, float16"
     ):
-        load_model(EMBEDDED, "target", "cpu", "int3")
+        LoadOptions(device="cpu", dtype="int3")
     with pytest.raises(ConfigError, match="device 'nowhere' cannot be used"):
-        load_model(EMBEDDED, "target", "nowhere")
-    with pytest.raises(ConfigError, match="no draft is known for"):
-        load_pair(path_of(EMBEDDED, "target"), "auto", "cpu")
+        load_model(EMBEDDED, "target", LoadOptions(device="nowhere"))
+    with pytest.raises(ConfigError, match=r"no draft is known for .* known for embedded, llava-hf"):
+        load_pair(path_of(EMBEDDED, "draft"), "auto", PairOptions(CPU, CPU))
+
+
+def test_a_local_copy_has_the_draft_of_its_original() -> None:
+    target, draft = load_pair(path_of(EMBEDDED, "target"), "auto", PairOptions(CPU, CPU))
+    assert draft is not None
+    assert draft.name == EMBEDDED
+    assert target.backbone.text_config.num_hidden_layers == 20

@@ -27,9 +27,12 @@ from draftlens.media.conversation import Conversation
 from draftlens.methods import Models, SpeculativeDecoding
 from draftlens.methods.parts import draft_of
 from draftlens.models.load import load_model, load_pair
+from draftlens.models.loading import LoadOptions, PairOptions
 from draftlens.models.text_processor import TextProcessor
 from draftlens.models.zoo import EMBEDDED
 
+CPU = LoadOptions(device="cpu")
+ON_CPU = PairOptions(CPU, CPU)
 RED = Image.new("RGB", (32, 32), (255, 0, 0))
 
 
@@ -48,7 +51,7 @@ class Blindly:
 def test_a_target_of_text_only_is_refused(tmp_path: Path) -> None:
     Qwen2Config().save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModelError) as error:
-        load_model(str(tmp_path), "target", "cpu")
+        load_model(str(tmp_path), "target", CPU)
     assert f"the target '{tmp_path}' is a model of text only (qwen2)" in str(error.value)
     assert "name a vision-language model" in str(error.value)
     assert "Unrecognized" not in str(error.value)
@@ -57,15 +60,15 @@ def test_a_target_of_text_only_is_refused(tmp_path: Path) -> None:
 def test_other_faults_keep_their_own_messages(tmp_path: Path) -> None:
     Qwen2VLConfig().save_pretrained(tmp_path)
     with pytest.raises(ConfigError) as error:
-        load_model(str(tmp_path), "draft", "cpu")
+        load_model(str(tmp_path), "draft", CPU)
     assert "text only" not in str(error.value)
     with pytest.raises(ConfigError, match="there is no such folder"):
-        load_model(str(tmp_path / "nowhere" / "model"), "draft", "cpu")
+        load_model(str(tmp_path / "nowhere" / "model"), "draft", CPU)
 
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_a_draft_of_text_only_drafts_for_a_target_that_sees(kind: str, tmp_path: Path) -> None:
-    engine = draftlens.Engine(*load_pair(EMBEDDED, save_language_model(tmp_path, kind), "cpu"))
+    engine = draftlens.Engine(*load_pair(EMBEDDED, save_language_model(tmp_path, kind), ON_CPU))
     assert engine.draft is not None
     assert engine.draft.backbone.modalities == {"text"}
     inputs = engine.read("What is this?", images=RED)
@@ -77,7 +80,7 @@ def test_a_draft_of_text_only_drafts_for_a_target_that_sees(kind: str, tmp_path:
 
 def test_its_own_inputs_have_line_breaks_in_place_of_media(tmp_path: Path) -> None:
     """In the template of the target, whose tokenizer is the same."""
-    engine = draftlens.Engine(*load_pair(EMBEDDED, save_language_model(tmp_path), "cpu"))
+    engine = draftlens.Engine(*load_pair(EMBEDDED, save_language_model(tmp_path), ON_CPU))
     inputs = engine.read("What is this?", images=[RED, RED])
     wanted = engine.read("\n\nWhat is this?").target
     assert inputs.draft is not None
@@ -89,7 +92,7 @@ def test_its_own_inputs_have_line_breaks_in_place_of_media(tmp_path: Path) -> No
 
 def test_a_ragged_batch_of_a_draft_without_padding_token(tmp_path: Path) -> None:
     folder = save_language_model(tmp_path, template=OWN_TEMPLATE, padding=False)
-    engine = draftlens.Engine(*load_pair(EMBEDDED, folder, "cpu"))
+    engine = draftlens.Engine(*load_pair(EMBEDDED, folder, ON_CPU))
     chats = [
         [{"role": "user", "content": [{"type": "image", "image": RED}]}],
         [{"role": "user", "content": "Where is the red ball?"}],
@@ -118,12 +121,12 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
     tokenizer.add_tokens([f"word{index}" for index in range(2000)])
     tokenizer.save_pretrained(folder)
     with pytest.raises(IncompatiblePairError, match="the tokenizers of embedded and"):
-        load_pair(EMBEDDED, folder, "cpu")
+        load_pair(EMBEDDED, folder, ON_CPU)
 
 
 def test_without_any_template_it_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModelError, match="has no tokenizer with a chat template"):
-        load_model(save_language_model(tmp_path), "draft", "cpu")
+        load_model(save_language_model(tmp_path), "draft", CPU)
 
 
 def chat(*items: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -179,7 +182,7 @@ def test_a_start_token_in_the_text_is_not_doubled() -> None:
 
 
 def test_pictures_are_refused_in_words(tmp_path: Path) -> None:
-    loaded = load_model(save_language_model(tmp_path, template=OWN_TEMPLATE), "draft", "cpu")
+    loaded = load_model(save_language_model(tmp_path, template=OWN_TEMPLATE), "draft", CPU)
     engine = draftlens.Engine(loaded, None)
     with pytest.raises(InputError, match="TextProcessor takes no image"):
         engine.process([Conversation(chat({"type": "image"}), [RED])])

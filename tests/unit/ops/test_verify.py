@@ -10,7 +10,7 @@ from torch import Tensor
 
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.tree import EMPTY, ROOT, Topology, chain, from_paths
-from draftlens.ops.verify import _try_children, match, reject
+from draftlens.ops.verify import _try_children, match, reject, tolerant
 
 VOCAB = 3
 TREE = from_paths([[0], [1], [0, 0], [0, 1], [1, 0], [0, 1, 0]])
@@ -121,6 +121,19 @@ def test_a_row_without_a_generator_is_not_judged() -> None:
     assert (verdict.paths, verdict.tokens) == (((), ()), ((), (2,)))
 
 
+@pytest.mark.parametrize("has_probs", [True, False])
+def test_behind_the_end_of_an_answer_every_token_may_be_banned(has_probs: bool) -> None:
+    """The guesses below are neither accepted nor an error: the end was accepted before them."""
+    tokens = torch.tensor([[2, 1]])
+    probs = torch.full((1, 2, VOCAB), 1 / VOCAB) if has_probs else None
+    scores = torch.full((1, 3, VOCAB), -torch.inf)
+    scores[0, 0, 2] = 0
+    tree = DraftTree((chain(2),), tokens, probs)
+    verdict = reject(tree, scores, [torch.Generator().manual_seed(0)])
+    assert (verdict.paths, verdict.tokens) == (((0,),), ((2, 0),))
+    assert verdict == match(tree, scores)
+
+
 REJECTED = [
     # p, q, the siblings that are rejected, and the distribution that is left.
     ([0.0, 0.5, 0.5], [1.0, 0.0, 0.0], [0], [0.0, 0.5, 0.5]),
@@ -161,3 +174,99 @@ def test_a_guess_that_the_draft_likes_better_is_accepted_by_chance() -> None:
     generator = torch.Generator().manual_seed(0)
     accepted = sum(_try_children(p, q, [(0, 0)], generator)[0] == 0 for _ in range(2000))
     assert 400 < accepted < 600
+
+
+# --- tolerance -----------------------------------------------------------------------------------
+
+
+def likely(*probabilities: float) -> Tensor:
+    """Scores whose softmax are these probabilities, ``[V]``."""
+    return torch.tensor(probabilities).log()
+
+
+def walked(
+    scores: list[Tensor], topology: Topology, tokens: list[int], tolerance: float, eos: int = -1
+) -> tuple[list[int], list[int], list[bool]]:
+    """Path, emitted tokens and what was tolerated in one row."""
+    tree = DraftTree.uniform(topology, torch.tensor([tokens]))
+    verdict = tolerant(tree, torch.stack(scores)[None], tolerance, [{eos}])
+    return list(verdict.paths[0]), list(verdict.tokens[0]), list(verdict.tolerated[0])
+
+
+def test_a_guess_that_is_nearly_as_likely_passes() -> None:
+    """0.25 against 0.5: log 0.5 / log 0.25 = 0.5."""
+    scores = [likely(0.5, 0.25, 0.25), likely(0.1, 0.8, 0.1)]
+    assert walked(scores, chain(1), [1], 0.5) == ([0], [1, 1], [True])
+    assert walked(scores, chain(1), [1], 0.51) == ([], [0], [])
+    assert walked(scores, chain(1), [0], 0.51) == ([0], [0, 1], [False])
+
+
+def test_of_the_children_only_the_likeliest_is_asked() -> None:
+    scores = [likely(0.4, 0.35, 0.25)] + [likely(0.1, 0.1, 0.8)] * 2
+    siblings = Topology((ROOT, ROOT))
+    assert walked(scores, siblings, [2, 1], 0.75) == ([1], [1, 2], [True])
+    assert walked(scores, siblings, [2, 2], 0.75) == ([], [0], [])  # 0.66 < 0.75
+    assert walked(scores, siblings, [1, 0], 0.75) == ([1], [0, 2], [False])  # its own comes first
+
+
+def test_a_target_that_is_certain_accepts_its_own_token_alone() -> None:
+    """The ratio is 0/0 there."""
+    certain = torch.tensor([0.0, -torch.inf, -torch.inf])
+    assert walked([certain, certain], chain(1), [0], 0.75) == ([0], [0, 0], [False])
+    assert walked([certain, certain], chain(1), [1], 0.01) == ([], [0], [])
+    nearly = torch.tensor([100.0, 0.0, 0.0])
+    assert walked([nearly, nearly], chain(1), [0], 0.75) == ([0], [0, 0], [False])
+
+
+def test_an_end_is_neither_passed_over_nor_put_in() -> None:
+    scores = [likely(0.4, 0.35, 0.25)] * 2
+    assert walked(scores, chain(1), [1], 0.75) == ([0], [1, 0], [True])
+    assert walked(scores, chain(1), [1], 0.75, eos=0) == ([], [0], [])
+    assert walked(scores, chain(1), [1], 0.75, eos=1) == ([], [0], [])
+    assert walked(scores, chain(1), [0], 0.75, eos=0) == ([0], [0, 0], [False])
+
+
+def slow_tolerant(
+    topology: Topology, tokens: list[int], scores: Tensor, tolerance: float, eos: set[int]
+) -> tuple[list[int], list[int]]:
+    """Equations 8 to 11, ratio by ratio in float64."""
+    path: list[int] = []
+    emitted: list[int] = []
+    node = ROOT
+    while True:
+        log_p = torch.log_softmax(scores[node + 1].double(), -1)
+        best = int(scores[node + 1].argmax())
+        children = topology.children.get(node, ())
+        chosen = None
+        if children:
+            chosen = max(children, key=lambda child: (float(log_p[tokens[child]]), -child))
+            same = tokens[chosen] == best
+            ends = best in eos or tokens[chosen] in eos
+            ratio = float(log_p[best] / log_p[tokens[chosen]])
+            if not same and (ends or tolerance == 1 or ratio < tolerance):
+                chosen = None
+        if chosen is None:
+            return path, [*emitted, best]
+        path.append(chosen)
+        emitted.append(tokens[chosen])
+        node = chosen
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_tolerance_equals_the_slow_twin(seed: int) -> None:
+    """Ragged rows; with a tolerance of 1 the rule is that of greedy decoding."""
+    tree, scores = ragged(seed)
+    eos = [{seed % 5} for _ in tree.topologies]
+    for tolerance in (0.3, 0.6, 0.9):
+        verdict = tolerant(tree, scores, tolerance, eos)
+        for row, topology in enumerate(tree.topologies):
+            tokens = tree.tokens[row].tolist()
+            path, emitted = slow_tolerant(topology, tokens, scores[row], tolerance, eos[row])
+            assert list(verdict.paths[row]) == path
+            assert list(verdict.tokens[row]) == emitted
+            choices = [int(scores[row, node + 1].argmax()) for node in (ROOT, *path)]
+            differs = [own != said for own, said in zip(choices, emitted[:-1], strict=False)]
+            assert list(verdict.tolerated[row]) == differs
+    exact = tolerant(tree, scores, 1.0, eos)
+    greedy = match(tree, scores)
+    assert (exact.paths, exact.tokens) == (greedy.paths, greedy.tokens)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from families import FAMILIES
 from PIL import Image
+from transformers import TrainerCallback
 
 from draftlens.core.errors import ConfigError, TrainingDataError
 from draftlens.train import train_draft
 from draftlens.train.data import read_data
 from draftlens.train.media import END_BYTES, media_digest
+from draftlens.train.termination import SaveAtTermination
 from tests.unit.train.drafts import Interrupt, talk, training, write_data
 
 LLAVA = next(family for family in FAMILIES if family.name == "llava")
@@ -109,3 +114,36 @@ def test_the_digest_of_media_knows_names_sizes_and_both_ends(tmp_path: Path) -> 
     file.unlink()
     with pytest.raises(TrainingDataError, match=r"^cannot read .*a\.png: No such file"):
         media_digest(two)
+
+
+class Terminate(TrainerCallback):
+    """Sends SIGTERM to this process in the middle of a step."""
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """In the third step."""
+        if state.global_step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_sigterm_saves_the_step_that_is_running(llava: str, data: Path, tmp_path: Path) -> None:
+    """And the run that goes on there tells the losses of one that was never ended."""
+    steps = {"stages": "instruct", "max_steps": 5, "save_steps": 9}
+    whole = train_draft(training(data, tmp_path / "whole", llava, **steps)).losses["instruct"]
+    options = training(data, tmp_path / "ended", llava, **steps)
+    ended: list[int] = []
+
+    def end(number: int, frame: Any) -> None:
+        ended.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with pytest.raises(KeyboardInterrupt, match="resumes from step 3 of the instruct stage"):
+            train_draft(options, callbacks=[SaveAtTermination(), Terminate()])
+        assert signal.getsignal(signal.SIGTERM) is end
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended == [signal.SIGTERM]
+    trained = train_draft(options)
+    assert trained.resumed["instruct"] == 3
+    assert trained.losses["instruct"] == whole

@@ -1,0 +1,21 @@
+"""Answers that repeat a document, guessed from what cheap readers find on the page (HSD).
+
+    python benchmarks/documents.py alignment --pages 12
+    python benchmarks/documents.py alignment --tesseract --pdf paper.pdf
+
+Every part is a module of `documents_parts` with a `main()` that reads the options behind its name
+and writes its own report, `benchmarks/results/documents_PART.json` and `.md`.
+"""
+
+from __future__ import annotations
+
+from shared import run_part
+
+PARTS = {
+    "alignment": "documents_parts.alignment",
+    "speed": "documents_parts.speed",
+}
+"""Modules by name."""
+
+if __name__ == "__main__":
+    run_part(__doc__, PARTS)

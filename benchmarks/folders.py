@@ -1,0 +1,274 @@
+"""`draftlens caption FOLDER` on procedural clips, some of which are broken, huge or keep a decoder
+busy for ever.
+
+Measured: clips a minute with batches of one and of several, and the memory of the run and its
+readers over time. Checked: after the run was killed twice and resumed, every file has exactly one
+line, every whole clip is answered, and the answers are those of the run that was not killed.
+
+A huge clip is over a limit on pixels. The clip that hangs repeats one group of pictures so often
+that decoding it takes much longer than the time for a clip.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import av
+import numpy as np
+import psutil
+from shared import argument_parser, configure, environment, environment_line, save
+
+from draftlens.measure.tables import markdown_table
+from draftlens.world import HELD_OUT, render, sample_scene
+from draftlens.world.files import MARK, write_clip
+
+SIDE = 64
+HUGE_SIDE = 1024
+MAX_PIXELS = 500_000
+LIMITS = json.dumps({"max_pixels": MAX_PIXELS})
+REPEATED = 4000
+"""Groups of 250 pictures in the clip that hangs: a million pictures."""
+MEMORY_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class Album:
+    """A folder of clips.
+
+    Args:
+        folder: with all files.
+        whole: names of the clips that can be answered.
+        others: names of those that cannot.
+    """
+
+    folder: Path
+    whole: frozenset[str]
+    others: frozenset[str]
+
+
+@dataclass
+class Outcome:
+    """A run of the command.
+
+    Args:
+        seconds: wall time.
+        status: exit status.
+        memory: bytes of the process and its readers, every `MEMORY_SECONDS` from the first answer
+            on.
+        lines: of the file of answers.
+    """
+
+    seconds: float
+    status: int
+    memory: list[int] = field(default_factory=list)
+    lines: list[dict[str, Any]] = field(default_factory=list)
+
+
+def make_album(folder: Path, count: int, broken: int, huge: int, hanging: int) -> Album:
+    """Clips of the procedural world, of three lengths, and files that cannot be answered."""
+    folder.mkdir(parents=True)
+    names = []
+    for number in range(count - broken - huge - hanging):
+        name = f"clip-{number:04}.mp4"
+        frames = render(sample_scene(HELD_OUT + number), 16 * (1 + number % 3), SIDE)
+        write_clip(folder / name, frames, comment=MARK)
+        names.append(name)
+    content = (folder / names[0]).read_bytes()
+    damages = (b"", b"no clip", content[: len(content) // 2], content[len(content) // 2 :])
+    others = []
+    for number in range(broken):
+        others.append(f"broken-{number:04}.mp4")
+        (folder / others[-1]).write_bytes(damages[number % len(damages)])
+    for number in range(huge):
+        others.append(f"huge-{number:04}.mp4")
+        write_clip(folder / others[-1], np.zeros((8, HUGE_SIDE, HUGE_SIDE, 3), np.uint8))
+    for number in range(hanging):
+        others.append(f"hanging-{number:04}.mp4")
+        write_endless(folder / others[-1])
+    return Album(folder, frozenset(names), frozenset(others))
+
+
+def write_endless(path: Path) -> None:
+    """A clip that keeps a decoder busy: one group of pictures, again and again."""
+    with TemporaryDirectory() as folder:
+        group = Path(folder) / "group.h264"
+        with av.open(str(group), "w", format="h264") as file:
+            stream: Any = file.add_stream("libx264", rate=25)
+            stream.width = stream.height = 16
+            stream.pix_fmt = "yuv420p"
+            for _ in range(250):
+                picture = np.zeros((16, 16, 3), np.uint8)
+                file.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+            file.mux(stream.encode())
+        content = group.read_bytes()
+    with path.open("wb") as output:
+        for _ in range(REPEATED):
+            output.write(content)
+
+
+def command_of(album: Album, out: Path, batch: int, args: argparse.Namespace) -> list[str]:
+    """The command line of a run."""
+    return [
+        *(sys.executable, "-m", "draftlens", "caption", str(album.folder), "--out", str(out)),
+        *("--batch", str(batch), "--clip-seconds", str(args.clip_seconds), "--limits", LIMITS),
+        *("--max-new-tokens", str(args.max_new_tokens), "--device", "cpu", "--no-calibrate"),
+        *("--speculative-config", json.dumps({"num_speculative_tokens": 5})),
+    ]
+
+
+def run(command: Sequence[str], out: Path, kill_at: int | None = None) -> Outcome:
+    """Run a command and watch its memory; with `kill_at`, kill it once the file has so many lines
+    more."""
+    before = count_lines(out)
+    began = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    outcome = Outcome(0.0, 0)
+    watched = psutil.Process(process.pid)
+    while process.poll() is None:
+        # Loading is not of interest: only what answering adds.
+        if count_lines(out) > before:
+            outcome.memory.append(memory_of(watched))
+        if kill_at is not None and count_lines(out) - before >= kill_at:
+            process.kill()
+        time.sleep(MEMORY_SECONDS)
+    outcome.seconds = time.perf_counter() - began
+    outcome.status = process.returncode
+    content = out.read_bytes() if out.exists() else b""
+    outcome.lines = [json.loads(line) for line in content.split(b"\n")[:-1]]
+    return outcome
+
+
+def count_lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def memory_of(process: psutil.Process) -> int:
+    """Bytes of a process and its children that no other process has."""
+    total = 0
+    try:
+        for one in (process, *process.children(recursive=True)):
+            total += one.memory_full_info().uss
+    except psutil.Error:  # it has just ended
+        pass
+    return total
+
+
+def texts_of(outcome: Outcome) -> dict[str, str | None]:
+    """The answer about each file; None where there is an error."""
+    return {Path(line["file"]).name: line.get("text") for line in outcome.lines}
+
+
+def check(album: Album, outcome: Outcome) -> None:
+    """Every file has one line, and exactly the whole clips are answered."""
+    texts = texts_of(outcome)
+    assert len(texts) == len(outcome.lines) == len(album.whole | album.others)
+    assert {name for name, text in texts.items() if text is not None} == album.whole
+
+
+def growth_of(memory: Sequence[int]) -> float:
+    """Memory in the last quarter of the answering by that in the first, each a median."""
+    quarter = max(1, len(memory) // 4)
+    return median(memory[-quarter:]) / max(1, median(memory[:quarter]))
+
+
+def measure(album: Album, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """All runs, checked."""
+    runs: dict[str, Outcome] = {}
+    for batch in (1, args.batch):
+        out = folder / f"batch-{batch}.jsonl"
+        runs[f"batch of {batch}"] = run(command_of(album, out, batch, args), out)
+        check(album, runs[f"batch of {batch}"])
+    out = folder / "killed.jsonl"
+    command = command_of(album, out, args.batch, args)
+    kills = []
+    for kill in range(args.kills):
+        words = [*command, "--resume"] if kill else command
+        kills.append(run(words, out, kill_at=max(1, args.clips // (2 * args.kills + 1))))
+        assert kills[-1].status == -9
+    resumed = run([*command, "--resume"], out)
+    check(album, resumed)
+    whole = texts_of(runs[f"batch of {args.batch}"])
+    assert texts_of(resumed) == whole == texts_of(runs["batch of 1"])
+    figures = {name: figures_of(outcome, len(album.whole)) for name, outcome in runs.items()}
+    return {
+        "runs": figures,
+        "gain": figures[f"batch of {args.batch}"]["speed"] / figures["batch of 1"]["speed"],
+        "lines at the kills": [len(outcome.lines) for outcome in kills],
+        "lines": len(resumed.lines),
+    }
+
+
+def figures_of(outcome: Outcome, whole: int) -> dict[str, float]:
+    return {
+        "seconds": outcome.seconds,
+        "speed": 60 * whole / outcome.seconds,
+        "largest memory": max(outcome.memory),
+        "growth": growth_of(outcome.memory),
+    }
+
+
+def page_of(report: dict[str, Any], args: argparse.Namespace) -> str:
+    """The report as Markdown."""
+    rows = [
+        [
+            name,
+            f"{figures['seconds']:.1f}",
+            f"{figures['speed']:.1f}",
+            f"{figures['largest memory'] / 2**20:.0f}",
+            f"{figures['growth']:.2f}",
+        ]
+        for name, figures in report["runs"].items()
+    ]
+    columns = ["run", "seconds", "clips a minute", "largest MiB", "MiB late / early"]
+    return "\n\n".join(
+        [
+            "# Folders",
+            f"{args.clips} files, of which {args.broken} are broken, {args.huge} huge and "
+            f"{args.hanging} hang the decoder ({args.clip_seconds:g} s a clip); "
+            f"{args.max_new_tokens} tokens an answer, start of the process included.",
+            "\n".join(markdown_table(columns, rows)),
+            f"Batches give {report['gain']:.2f} times the clips a minute. Killed by SIGKILL at "
+            f"{report['lines at the kills']} lines and resumed: {report['lines']} lines, one for "
+            "each file, with the answers of the run that was not killed.",
+            environment_line(report["environment"]),
+        ]
+    )
+
+
+def main() -> None:
+    """Make the clips, run the command, print and save the report."""
+    parser = argument_parser(__doc__, "benchmarks/results/folders", 1)
+    parser.add_argument("--clips", type=int, default=200)
+    parser.add_argument("--broken", type=int, default=20)
+    parser.add_argument("--huge", type=int, default=5)
+    parser.add_argument("--hanging", type=int, default=1)
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--kills", type=int, default=2)
+    parser.add_argument("--clip-seconds", type=float, default=5.0)
+    args = parser.parse_args()
+    configure(args.threads)
+    folder = args.out.parent / "folders-clips"
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        album = make_album(folder / "album", args.clips, args.broken, args.huge, args.hanging)
+        report = {**measure(album, folder, args), "environment": environment(args)}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    page = page_of(report, args)
+    save(args.out, report, page)
+    print(page)
+
+
+if __name__ == "__main__":
+    main()

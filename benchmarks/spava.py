@@ -1,0 +1,25 @@
+"""Long videos read in blocks, by one process or several (SPAVA): what it saves, and what it costs.
+
+    python benchmarks/spava.py fidelity --prompts 100
+    python benchmarks/spava.py counts
+    python benchmarks/spava.py firsttoken --repeats 5
+    python benchmarks/spava.py model
+
+Every part is a module of `spava_parts` with a `main()` that reads the options behind its name and
+writes its own report, `benchmarks/results/spava_PART.json` and `.md`.
+"""
+
+from __future__ import annotations
+
+from shared import run_part
+
+PARTS = {
+    "fidelity": "spava_parts.fidelity",
+    "counts": "spava_parts.counts",
+    "firsttoken": "spava_parts.first_token",
+    "model": "spava_parts.cost_model",
+}
+"""Modules by name."""
+
+if __name__ == "__main__":
+    run_part(__doc__, PARTS)

@@ -1,0 +1,181 @@
+"""How a row of tokens is divided for attention in blocks (SPAVA, section 3.2 and appendix B.2).
+
+A row is its anchor, blocks of about equal length, and the query behind the last visual token::
+
+    | anchor |  block 0  |  block 1  | ... | block N-1 |  query  |
+    0       l_a                                        n        length
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Where the parts of one row lie, in tokens from its beginning.
+
+    Args:
+        length: tokens of the row, guesses behind the prompt included.
+        context: n, the end of the last block; the query lies behind it.
+        asked: end of that part of the query which chooses passing keys. Guesses lie behind it, so
+            that they change nothing about the tokens before them.
+        edges: beginning of each block, and the end of the last one; the anchor lies before the
+            first.
+        passing: l_p, keys that each block passes on to later ones, at most.
+    """
+
+    length: int
+    context: int
+    asked: int
+    edges: tuple[int, ...]
+    passing: int
+
+    @property
+    def anchor(self) -> int:
+        """l_a, tokens of the anchor."""
+        return self.edges[0]
+
+    @property
+    def count(self) -> int:
+        """Number of blocks."""
+        return len(self.edges) - 1
+
+    def span(self, block: int) -> slice:
+        """The tokens of a block."""
+        return slice(self.edges[block], self.edges[block + 1])
+
+    def size(self, block: int) -> int:
+        """Tokens of a block."""
+        return self.edges[block + 1] - self.edges[block]
+
+    def passed(self, block: int) -> int:
+        """Keys that a block passes on; the last block has nobody to pass them to."""
+        if block == self.count - 1:
+            return 0
+        return min(self.passing, self.size(block))
+
+
+def parts_of(total: int, count: int) -> list[int]:
+    """Sizes of `count` parts of a whole that differ by one at most, larger ones first (eq. 6).
+
+    Example:
+
+        >>> parts_of(11, 4)
+        [3, 3, 3, 2]
+    """
+    share, rest = divmod(total, count)
+    return [share + (part < rest) for part in range(count)]
+
+
+def divide(length: int, context: int, asked: int, anchor: int, passing: int, count: int) -> Blocks:
+    """A row with `count` blocks that differ by one token at most.
+
+    Args:
+        length, context, asked, passing: as for `Blocks`.
+        anchor: l_a.
+        count: number of blocks; at most ``context - anchor``.
+    """
+    edges = [anchor]
+    for size in parts_of(context - anchor, count):
+        edges.append(edges[-1] + size)
+    return Blocks(length, context, asked, tuple(edges), passing)
+
+
+def dealt(count: int, size: int, zigzag: bool = True) -> list[list[int]]:
+    """The blocks of each rank, rising.
+
+    In zigzag, ranks take one block each from the front and then one each from the back of every
+    2 x `size` blocks. With as many pairs as ranks, rank h has the blocks h and 2H-1-h of the paper.
+
+    Args:
+        count: number of blocks.
+        size: number of ranks.
+        zigzag: False for neighbouring blocks on each rank.
+
+    Example:
+
+        >>> dealt(8, 2)
+        [[0, 3, 4, 7], [1, 2, 5, 6]]
+    """
+    hands: list[list[int]] = [[] for _ in range(size)]
+    if not zigzag:
+        first = 0
+        for rank, share in enumerate(parts_of(count, size)):
+            hands[rank] = list(range(first, first + share))
+            first += share
+        return hands
+    for block in range(count):
+        place = block % (2 * size)
+        rank = place if place < size else 2 * size - 1 - place
+        hands[rank].append(block)
+    return hands
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one of several ranks holds of a row: the anchor, its blocks, and the query, in this
+    order. Anchor and query are on every rank.
+
+    Args:
+        blocks: of the row.
+        rank, size: which rank, of how many.
+        zigzag: see `dealt`.
+    """
+
+    blocks: Blocks
+    rank: int
+    size: int
+    zigzag: bool = True
+
+    @property
+    def mine(self) -> Sequence[int]:
+        """The blocks of this rank, rising."""
+        return self.of(self.rank)
+
+    def of(self, rank: int) -> Sequence[int]:
+        """The blocks of any rank, rising."""
+        return dealt(self.blocks.count, self.size, self.zigzag)[rank]
+
+    @property
+    def anchor_slice(self) -> slice:
+        """The part of the anchor that the query attends to on this rank."""
+        sizes = parts_of(self.blocks.anchor, self.size)
+        first = sum(sizes[: self.rank])
+        return slice(first, first + sizes[self.rank])
+
+    @property
+    def num_local(self) -> int:
+        """Tokens that the rank holds, copies included."""
+        held = sum(self.blocks.size(block) for block in self.mine)
+        return self.blocks.anchor + held + self.blocks.length - self.blocks.context
+
+    def local_spans(self) -> list[slice]:
+        """Where the blocks of `mine` lie among the tokens that the rank holds."""
+        spans = []
+        first = self.blocks.anchor
+        for block in self.mine:
+            spans.append(slice(first, first + self.blocks.size(block)))
+            first += self.blocks.size(block)
+        return spans
+
+    def indices(self) -> Tensor:
+        """Places in the row of the tokens that the rank holds, int64, rising."""
+        pieces = [torch.arange(self.blocks.anchor)]
+        for block in self.mine:
+            span = self.blocks.span(block)
+            pieces.append(torch.arange(span.start, span.stop))
+        pieces.append(torch.arange(self.blocks.context, self.blocks.length))
+        return torch.cat(pieces)
+
+    def owned(self) -> Tensor:
+        """Which of these tokens the rank answers for, bool: its blocks, and on rank 0 the anchor
+        and the query too. Every token of the row belongs to one rank."""
+        is_owned = torch.full((self.num_local,), self.rank == 0)
+        for span in self.local_spans():
+            is_owned[span] = True
+        return is_owned

@@ -1,0 +1,100 @@
+"""The entry point of the command line: errors, Ctrl-C and exit statuses.
+
+Importing this module is quick, and everything else is imported inside of `main`, so that Ctrl-C
+ends a start as quietly as it ends the work.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+USAGE_STATUS = 2
+INTERRUPTED = 130
+TERMINATED = 143
+
+
+def main() -> None:
+    """Run the command line.
+
+    An error is printed as one sentence, with exit status 2. Ctrl-C leads to exit status 130, and
+    SIGTERM to 143; in both cases what is finished is kept.
+    """
+    debug = "--debug" in sys.argv
+    # --debug is accepted anywhere on the command line, not only before the command.
+    sys.argv = [argument for argument in sys.argv if argument != "--debug"]
+    terminations: list[int] = []
+
+    def terminate(number: int, frame: FrameType | None) -> NoReturn:
+        # Whatever is saved on Ctrl-C is saved on SIGTERM, too.
+        terminations.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        _run(debug)
+    except KeyboardInterrupt:
+        _show_cursor()
+        print("\ninterrupted", file=sys.stderr)
+        raise SystemExit(TERMINATED if terminations else INTERRUPTED) from None
+    except SystemExit as ended:
+        if ended.code != INTERRUPTED:
+            raise
+        # typer has caught the interruption.
+        _show_cursor()
+        raise SystemExit(TERMINATED if terminations else INTERRUPTED) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run(debug: bool) -> None:
+    from draftlens.cli.app import app
+    from draftlens.core.errors import DraftlensError
+
+    try:
+        app()
+    except DraftlensError as error:
+        if debug:
+            raise
+        _exit_with_error(_in_flags(str(error)))
+    except OSError as error:
+        if debug:
+            raise
+        _exit_with_error(_about_file(error))
+    except Exception as error:
+        if debug:
+            raise
+        name = type(error).__name__
+        _exit_with_error(f"unexpected {name}: {error} (run with --debug for the traceback)")
+
+
+def _in_flags(sentence: str) -> str:
+    """The sentence with the command line's words for limits."""
+    return re.sub(r"Limits\((\w+)=\.\.\.\)", r"""--limits '{"\1": ...}'""", sentence)
+
+
+def _about_file(error: OSError) -> str:
+    """A failure of the system as a sentence, with the file that it is about."""
+    reason = error.strerror or str(error) or type(error).__name__
+    if error.filename is None:
+        return f"the system refuses: {reason} (run with --debug for the traceback)"
+    return f"cannot use {error.filename}: {reason}"
+
+
+def _show_cursor() -> None:
+    """Leave the terminal as it was, if something was drawn on it."""
+    if "draftlens.cli.show" in sys.modules:
+        from draftlens.cli.show import error_console
+
+        error_console.show_cursor()
+
+
+def _exit_with_error(sentence: str) -> NoReturn:
+    from draftlens.cli.show import error_console
+
+    line = f"error: {' '.join(sentence.split())}"
+    error_console.print(line, style="red", markup=False, soft_wrap=True)
+    raise SystemExit(USAGE_STATUS)

@@ -1,0 +1,263 @@
+"""Answers about many files: one JSON line for each, in a file that a later run goes on with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from json import dumps
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+
+from draftlens.api import Engine
+from draftlens.cli.loading import note_strangers
+from draftlens.cli.progress import is_hidden, progress_bars
+from draftlens.cli.show import error_console
+from draftlens.core.errors import ConfigError, InputError
+from draftlens.core.lines import LineWriter, read_lines
+from draftlens.mapping import ClipAnswer, MapOptions
+from draftlens.media.remote import is_url
+from draftlens.methods import name_of, to_dict
+
+SUFFIXES = {
+    "video": (".avi", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ts", ".webm"),
+    "image": (".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"),
+}
+"""Endings of the files that are taken from folders. A file that is named is always taken."""
+
+FEW = 8
+"""Files that are looked at before the embedded pair answers about all."""
+
+LOG_SECONDS = 30.0
+"""Time between two lines about the progress where there is no terminal."""
+
+
+@dataclass(frozen=True)
+class FolderRun:
+    """What is asked about which files.
+
+    Args:
+        names: files and addresses, each once.
+        prompt: the question.
+        options: how files are read and put together.
+        generation: further options of `Engine.map`.
+        quiet: whether nothing is printed about the progress.
+    """
+
+    names: Sequence[str]
+    prompt: str
+    options: MapOptions
+    generation: Mapping[str, Any]
+    quiet: bool = False
+
+
+def find_media(names: Sequence[str], kind: str, out: Path) -> list[str]:
+    """The files to answer about, each once: those that are named, and those in folders, sorted.
+
+    Args:
+        names: files, folders (searched with all their subfolders) and addresses.
+        kind: `video` or `image`.
+        out: the file of the answers, which is none of them.
+
+    Raises:
+        InputError: there are none.
+    """
+    found: list[str] = []
+    for name in names:
+        folder = Path(name)
+        if is_url(name) or not folder.is_dir():
+            found.append(name)
+            continue
+        for path in sorted(folder.rglob("*")):
+            if path.suffix.lower() in SUFFIXES[kind] and path.is_file():
+                found.append(str(path))
+    found = [name for name in dict.fromkeys(found) if Path(name) != out]
+    if not found:
+        raise InputError(
+            f"there are no files of kind {kind} in {', '.join(names)} ({', '.join(SUFFIXES[kind])})"
+        )
+    return found
+
+
+def run_folder(run: FolderRun, out: Path, resume: bool | None, load: Callable[[], Engine]) -> None:
+    """Answer about every file that has no line yet.
+
+    Args:
+        run: what is asked.
+        out: the file of the answers.
+        resume: whether to go on with the run in the file (True) or to replace it (False); None if
+            the user chose neither.
+        load: loads the engine; called only if there is something left to answer.
+
+    Raises:
+        ConfigError: the file holds answers and `resume` is None, or those of another run; or it
+            cannot be written.
+    """
+    written = _begin(out, resume)
+    done = {line.get("file") for line in written}
+    names = [name for name in run.names if name not in done]
+    failed = sum("error" in line for line in written if line.get("file") in set(run.names))
+    progress = _Progress(len(run.names), len(run.names) - len(names), failed)
+    if names:
+        engine = load()
+        identity = _identity(engine, run)
+        _check_same(out, written, identity)
+        # A few show whether the folder is strange; all would have to be opened, broken ones too.
+        note_strangers(engine.target.name, names[:FEW])
+        _answer_all(engine, run, names, identity, out, progress)
+    if not run.quiet:
+        error_console.print(f"{out}: {progress.summary()}", markup=False, soft_wrap=True)
+
+
+def _begin(out: Path, resume: bool | None) -> list[Any]:
+    """The lines of the run to go on with; an incomplete last line is cut off."""
+    try:
+        exists = out.exists() and out.stat().st_size > 0
+        if exists and resume is None:
+            raise ConfigError(
+                f"{out} holds answers: --resume goes on with them, --restart throws them away"
+            )
+        if not resume:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_bytes(b"")
+            return []
+        return [line for line in read_lines(out) if isinstance(line, dict)]
+    except OSError as error:
+        raise ConfigError(f"cannot write to {out}: {error.strerror or error}") from error
+
+
+def _answer_all(
+    engine: Engine,
+    run: FolderRun,
+    names: Sequence[str],
+    identity: Mapping[str, Any],
+    out: Path,
+    progress: _Progress,
+) -> None:
+    answers = engine.map(names, run.prompt, options=run.options, **run.generation)  # type: ignore[misc]
+    with closing(answers), _shown(progress, run.quiet) as show, LineWriter(out) as lines:
+        for answer in answers:
+            lines.write(line_of(answer, identity))
+            progress.count(answer)
+            show()
+
+
+def line_of(answer: ClipAnswer, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON values of one line."""
+    line: dict[str, Any] = {"file": str(answer.source), **identity}
+    if answer.error is not None:
+        return {**line, "error": answer.error}
+    return {
+        **line,
+        "text": answer.text,
+        "stats": {
+            "tokens": len(answer.tokens),
+            "from_draft": sum(answer.from_draft),
+            "seconds": round(answer.seconds, 4),
+            "batch": answer.rows,
+            "mean_acceptance_length": round(answer.mean_acceptance_length, 3),
+            "lossless": answer.lossless,
+        },
+    }
+
+
+def _identity(engine: Engine, run: FolderRun) -> dict[str, Any]:
+    """What every line of a run says about the run; `run` is a digest of all that answers depend
+    on."""
+    options = asdict(run.options)
+    depends = {
+        "method": to_dict(engine.method),
+        "generation": dict(run.generation),
+        **{name: options[name] for name in ("kind", "num_frames", "limits")},
+    }
+    digest = sha256(dumps(depends, sort_keys=True, default=str).encode()).hexdigest()
+    return {
+        "prompt": run.prompt,
+        "target": engine.target.name,
+        "draft": None if engine.draft is None else engine.draft.name,
+        "method": name_of(engine.method),
+        "seed": run.options.seed,
+        "run": digest[:8],
+    }
+
+
+def _check_same(out: Path, written: Sequence[Mapping[str, Any]], now: Mapping[str, Any]) -> None:
+    """Refuse to add lines of one run to those of another."""
+    for line in written:
+        for name, value in now.items():
+            if line.get(name) == value:
+                continue
+            what = f"{name} {line.get(name)!r}, not {value!r}"
+            if name == "run":
+                what = "other options of the method, of sampling or of reading"
+            raise ConfigError(f"{out} holds answers with {what}: --restart throws them away")
+
+
+class _Progress:
+    """Counts answers, and estimates what is left from the speed of this run."""
+
+    def __init__(self, total: int, done: int, failed: int) -> None:
+        self.total = total
+        self.done = done
+        self.failed = failed
+        self._before = done
+        self._began = time.monotonic()
+
+    def count(self, answer: ClipAnswer) -> None:
+        """Count one answer."""
+        self.done += 1
+        self.failed += answer.error is not None
+
+    def line(self) -> str:
+        """How far the run is, for a log."""
+        minutes = (time.monotonic() - self._began) / 60
+        speed = (self.done - self._before) / minutes if minutes else 0.0
+        line = f"{self.done} of {self.total}, {self.failed} failed, {speed:.1f} a minute"
+        if speed:
+            line += f", about {(self.total - self.done) / speed:.0f} minutes left"
+        return line
+
+    def summary(self) -> str:
+        """The outcome."""
+        return f"{self.done - self.failed} answered, {self.failed} failed"
+
+
+@contextmanager
+def _shown(progress: _Progress, quiet: bool) -> Iterator[Callable[[], None]]:
+    """A bar on a terminal, a line now and then elsewhere; yields what brings it up to date."""
+    if quiet:
+        yield lambda: None
+        return
+    if is_hidden(quiet):
+        yield _Logger(progress).update
+        return
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[failed]} failed, remaining:"),
+        TimeRemainingColumn(),
+    )
+    # Clips take very different times: estimate from many of them.
+    with progress_bars(quiet, *columns, speed_estimate_period=600) as bars:
+        task = bars.add_task(
+            "", total=progress.total, completed=progress.done, failed=progress.failed
+        )
+        yield lambda: bars.update(task, completed=progress.done, failed=progress.failed)
+
+
+class _Logger:
+    """Prints a line about the progress at most every `LOG_SECONDS`."""
+
+    def __init__(self, progress: _Progress) -> None:
+        self._progress = progress
+        self._printed = time.monotonic()
+
+    def update(self) -> None:
+        now = time.monotonic()
+        if now - self._printed >= LOG_SECONDS:
+            self._printed = now
+            error_console.print(self._progress.line(), markup=False, soft_wrap=True)

@@ -1,0 +1,110 @@
+"""The options of how models are loaded, which all commands share that load some."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from functools import wraps
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import typer
+
+Loading = Mapping[str, Any]
+"""The options of `draftlens.load` beside names and method, as they were given."""
+
+PLAIN: Loading = MappingProxyType({})
+
+MODEL_OPTIONS: Mapping[str, tuple[Any, str]] = MappingProxyType(
+    {
+        "device": (
+            str | None,
+            "Device: cpu, cuda, cuda:1, ..., or `auto` to spread a large model over several "
+            "devices. The default is a GPU if there is one.",
+        ),
+        "dtype": (
+            str | None,
+            "Data type: float32, bfloat16 (or bf16), float16, or `auto` for that of the "
+            "checkpoint. The default is float32 on the CPU and `auto` on other devices.",
+        ),
+        "revision": (str | None, "Branch, tag or commit on the Hub."),
+        "trust_remote_code": (bool, "Run code of the checkpoint."),
+        "quantization": (
+            str | None,
+            "Quantization: 4bit or 8bit (bitsandbytes), int8 or int4 (torchao), or JSON as in the "
+            "`quantization_config` of a checkpoint. Quantized checkpoints need none.",
+        ),
+        "attn_implementation": (str | None, "Attention implementation: sdpa or eager."),
+        "device_map": (
+            str | None,
+            "How accelerate spreads the model, instead of --device: auto, balanced, sequential, "
+            "or JSON of modules and devices.",
+        ),
+        "cache_dir": (str | None, "Folder of downloads."),
+    }
+)
+"""Type and help of each option, by its name in `draftlens.models.loading.LoadOptions`."""
+
+
+def takes_models(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with `MODEL_OPTIONS` for the target, and with the prefix `draft-` for the draft, in
+    place of its parameter `loading`."""
+    signature = inspect.signature(command, eval_str=True)
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        if parameter.name == "loading":
+            parameters += _parameters()
+        else:
+            # typer passes everything by name.
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @wraps(command)
+    def with_loading(**values: Any) -> None:
+        loading = {name: _parsed(values.pop(name)) for name in model_option_names()}
+        command(loading=loading, **values)
+
+    with_loading.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return with_loading
+
+
+def model_option_names() -> list[str]:
+    """The names of all options, those of the target first."""
+    return [*MODEL_OPTIONS, *(f"draft_{name}" for name in MODEL_OPTIONS)]
+
+
+def _parameters() -> list[inspect.Parameter]:
+    parameters = []
+    for name, (kind, help_text) in MODEL_OPTIONS.items():
+        parameters.append(_parameter(name, kind, help_text))
+    for name, (kind, _) in MODEL_OPTIONS.items():
+        parameters.append(_parameter(f"draft_{name}", kind, f"The same for the draft: {name}."))
+    return parameters
+
+
+def _parameter(name: str, kind: Any, help_text: str) -> inspect.Parameter:
+    flag = f"--{name.replace('_', '-')}"
+    if kind is bool:
+        # None lets the draft do as the target does.
+        kind = bool | None
+        flag = f"{flag}/--no-{flag.removeprefix('--')}"
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[kind, typer.Option(flag, help=help_text)],
+    )
+
+
+def _parsed(value: Any) -> Any:
+    """A value, read as JSON if it is the text of an object.
+
+    Raises:
+        typer.BadParameter: the JSON is not valid.
+    """
+    if not isinstance(value, str) or not value.lstrip().startswith("{"):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise typer.BadParameter(f"{value!r} is not valid JSON: {error}") from error

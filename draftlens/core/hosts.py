@@ -1,0 +1,112 @@
+"""The processes that read a prompt together, as the layers below `distributed` see them.
+
+Every rank holds the same model. Rank 0 answers: it owns rows, sampling, drafter and output. The
+others follow it: they wait for jobs and take part in exchanges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+from torch import Tensor
+
+
+class Arriving(Protocol):
+    """Tensors on their way."""
+
+    def wait(self) -> list[Tensor]:
+        """The tensors; may be called once.
+
+        Raises:
+            HostError: a host has ended, or has not sent its tensor in time.
+        """
+        ...
+
+
+class Hosts(Protocol):
+    """A group of processes. All exchanges are of flat tensors of one device; every rank knows the
+    sizes of all, and every rank makes the same exchanges in the same order."""
+
+    rank: int
+    size: int
+
+    def all_gather(self, local: Tensor, sizes: Sequence[int]) -> Arriving:
+        """Exchange a tensor of every rank.
+
+        Args:
+            local: of this rank, ``[sizes[rank]]``. It must not change until the result has arrived.
+            sizes: elements of each rank's tensor; 0 is allowed.
+
+        Returns:
+            The tensors of all ranks, in their order.
+        """
+        ...
+
+    def pass_on(self, local: Tensor, size: int) -> Arriving:
+        """Send a tensor to the next rank and receive one of `size` elements from the previous."""
+        ...
+
+    def gather(self, local: Tensor, sizes: Sequence[int] = ()) -> Arriving:
+        """Send a tensor of every rank to rank 0.
+
+        Args:
+            local: of this rank.
+            sizes: elements of each rank's tensor; only rank 0 needs them.
+
+        Returns:
+            On rank 0 the tensors of all ranks, in their order; nothing on others.
+        """
+        ...
+
+    def answering(self) -> AbstractContextManager[None]:
+        """Entered by rank 0 around `give` and the exchanges that belong to it. One thread is inside
+        at a time. If it is left by an exception, the hosts are lost: nobody knows which exchanges
+        the others have made."""
+        ...
+
+    def give(self, jobs: Sequence[Any]) -> None:
+        """Give a job to each rank above 0, in order: rank h runs ``jobs[h - 1].run(backbone,
+        hosts)`` with its own backbone and group. Called by rank 0."""
+        ...
+
+
+class Alone:
+    """The group of a single process, which exchanges nothing."""
+
+    rank = 0
+    size = 1
+
+    def all_gather(self, local: Tensor, sizes: Sequence[int]) -> Arriving:
+        """See `Hosts.all_gather`."""
+        return _Here([local])
+
+    def pass_on(self, local: Tensor, size: int) -> Arriving:
+        """See `Hosts.pass_on`."""
+        return _Here([local])
+
+    def gather(self, local: Tensor, sizes: Sequence[int] = ()) -> Arriving:
+        """See `Hosts.gather`."""
+        return _Here([local])
+
+    def answering(self) -> AbstractContextManager[None]:
+        """See `Hosts.answering`."""
+        return nullcontext()
+
+    def give(self, jobs: Sequence[Any]) -> None:
+        """There is nobody to give them to."""
+
+
+class _Here:
+    """What needs no journey."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self._tensors = tensors
+
+    def wait(self) -> list[Tensor]:
+        """See `Arriving.wait`."""
+        return self._tensors
+
+
+ALONE = Alone()

@@ -1,0 +1,8 @@
+"""Names of models that mean something to draftlens, where nothing heavy is imported."""
+
+EMBEDDED = "embedded"
+"""Name of the pair inside the package. It is trained on a procedural world of moving shapes and
+loads without a network."""
+
+AUTO = "auto"
+"""Name of the draft that is known for a target."""

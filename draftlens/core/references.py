@@ -1,0 +1,119 @@
+"""References: texts that an answer is expected to repeat, which drafters guess from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import index
+from typing import Any
+
+from draftlens.core.errors import InputError
+
+Text = str | tuple[int, ...]
+"""One reference: a text, or token ids."""
+
+GivenText = str | Sequence[int]
+"""One reference as a caller gives it. A one-dimensional tensor or array of ids works, too."""
+
+GivenReferences = Sequence[Sequence[GivenText]] | Sequence[GivenText]
+"""A sequence of references for each row; of a single row, the references themselves."""
+
+FORM = (
+    "references are one list for each row (of a single row the list itself), and each reference in "
+    "it is a text or a list of token ids"
+)
+
+
+@dataclass(frozen=True)
+class References:
+    """The references of the rows of a call.
+
+    Args:
+        rows: of each row, its references in the order in which the answer is expected to repeat
+            them. Empty for none in any row.
+        tokenizer: of the target. References that are texts need it.
+    """
+
+    rows: tuple[tuple[Text, ...], ...] = ()
+    tokenizer: Any = None
+
+    def __bool__(self) -> bool:
+        """Whether any row has references."""
+        return any(self.rows)
+
+    def of_row(self, row: int) -> tuple[Text, ...]:
+        """The references of one row."""
+        return self.rows[row] if self.rows else ()
+
+
+NO_REFERENCES = References()
+
+
+def references_of(given: GivenReferences, num_rows: int, tokenizer: Any = None) -> References:
+    """The references of a call in the form that a caller gives them.
+
+    Args:
+        given: texts or token ids, row by row.
+        num_rows: of the call.
+        tokenizer: of the target, or a processor that holds it; None if it is not known.
+
+    Raises:
+        InputError: they have another form, there are not as many lists as rows, or they are texts
+            and there is no tokenizer.
+
+    Example:
+
+        >>> references_of([[5, 6, 7], [8, 9]], num_rows=1).rows
+        (((5, 6, 7), (8, 9)),)
+        >>> references_of([[[5, 6, 7]], []], num_rows=2).rows
+        (((5, 6, 7),), ())
+    """
+    per_row = _per_row(given, num_rows)
+    if len(per_row) != num_rows:
+        raise InputError(f"{len(per_row)} lists of references are given for {num_rows} rows")
+    rows = tuple(tuple(_text(text) for text in row) for row in per_row)
+    tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
+    has_texts = any(isinstance(text, str) for row in rows for text in row)
+    if has_texts and tokenizer is None:
+        raise InputError(
+            "references that are texts need the target's tokenizer: give tokenizer=, or give the "
+            "references as token ids"
+        )
+    return References(rows, tokenizer)
+
+
+def _per_row(given: GivenReferences, num_rows: int) -> list[Any]:
+    items = _listed(given)
+    if not any(_is_text(item) for item in items):
+        return [_listed(item) for item in items] if items else [[]] * num_rows
+    if num_rows != 1:
+        raise InputError(f"{FORM}; texts without such lists are given for {num_rows} rows")
+    return [items]
+
+
+def _is_text(item: Any) -> bool:
+    """Whether it is a reference by itself, in contrast to a list of them. An empty list is none."""
+    if isinstance(item, str):
+        return True
+    members = _listed(item)
+    return bool(members) and hasattr(members[0], "__index__")
+
+
+def _text(given: Any) -> Text:
+    if isinstance(given, str):
+        return given
+    try:
+        return tuple(index(token) for token in _listed(given))
+    except TypeError:
+        raise InputError(f"{FORM}; not {given!r}") from None
+
+
+def _listed(given: Any) -> list[Any]:
+    """The members of a sequence, array or tensor."""
+    if isinstance(given, (str, bytes)):
+        raise InputError(f"{FORM}; not {given!r}")
+    given = getattr(given, "tolist", lambda: given)()
+    try:
+        return list(given)
+    except TypeError:
+        raise InputError(f"{FORM}; not {given!r}") from None

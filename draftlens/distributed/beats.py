@@ -1,0 +1,127 @@
+"""Signs of life, by which the survivors of a group tell which rank was lost first, and agree."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+BEAT_SECONDS = 0.5
+"""Time between two signs of life of a rank."""
+
+SILENCE_SECONDS = 2.5
+"""A rank that gives no sign for so long is taken for lost."""
+
+ANSWER_SECONDS = 2.0
+"""Longest time that the store needs to answer."""
+
+LOST = "lost"
+"""Key of the sentence that says why the group is lost."""
+
+
+def ignore(why: str) -> None:
+    """Rank 0 finds out by itself, and raises."""
+
+
+class Beats:
+    """Gives signs of life of one rank from a thread of its own, until `stop`.
+
+    A process that is stopped or dead gives none. One that only computes does, since torch's
+    operations leave the interpreter to other threads.
+
+    Args:
+        store: a client of the group's key-value store that nobody else uses.
+        rank, size: which rank, of how many.
+        on_lost: called from that thread with what another rank has told by `tell`.
+    """
+
+    def __init__(
+        self, store: Any, rank: int, size: int, on_lost: Callable[[str], None] = ignore
+    ) -> None:
+        self._store = store
+        self._rank = rank
+        self._size = size
+        self._on_lost = on_lost
+        self._using = threading.Lock()
+        self._stopped = threading.Event()
+        self._beat()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Give no more signs."""
+        self._stopped.set()
+
+    def tell(self, why: str) -> str:
+        """Tell all ranks that the group is lost.
+
+        Args:
+            why: in a sentence.
+
+        Returns:
+            What was told first, perhaps by another rank.
+        """
+        told = [why]
+        watch = threading.Thread(target=self._tell, args=(told,), daemon=True)
+        watch.start()
+        watch.join(ANSWER_SECONDS)
+        return told[-1]
+
+    def _tell(self, told: list[str]) -> None:
+        with suppress(RuntimeError), self._using:  # the store may have gone
+            told.append(self._store.compare_set(LOST, "", told[0]).decode())
+
+    def silent(self) -> list[int]:
+        """The ranks that give no sign of life, those that fell silent first in front.
+
+        It watches for `SILENCE_SECONDS`.
+        """
+        found: list[int] = []
+        watch = threading.Thread(target=self._watch, args=(found,), daemon=True)
+        watch.start()
+        watch.join(SILENCE_SECONDS + ANSWER_SECONDS)
+        if watch.is_alive() and self._rank:
+            return [0]  # the store does not answer, and it is where rank 0 is
+        return list(found)
+
+    def _watch(self, found: list[int]) -> None:
+        try:
+            before = self._signs()
+            time.sleep(SILENCE_SECONDS)
+            after = self._signs()
+        except RuntimeError:  # the store has gone, and with it rank 0
+            found += [0] if self._rank else []
+            return
+        still = [rank for rank, sign in before.items() if after[rank] == sign]
+        found += sorted(still, key=lambda rank: before[rank])
+
+    def _signs(self) -> dict[int, float]:
+        """The time of the last sign of every other rank, by its own clock."""
+        others = [rank for rank in range(self._size) if rank != self._rank]
+        with self._using:
+            return {rank: float(self._store.get(_key(rank))) for rank in others}
+
+    def _run(self) -> None:
+        while not self._stopped.wait(BEAT_SECONDS):
+            try:
+                self._beat()
+                why = self._told()
+            except RuntimeError:  # the store has gone, and with it those who would read this
+                return
+            if why:
+                self._on_lost(why)
+                return
+
+    def _told(self) -> str:
+        with self._using:
+            return self._store.get(LOST).decode() if self._store.check([LOST]) else ""
+
+    def _beat(self) -> None:
+        with self._using:
+            self._store.set(_key(self._rank), str(time.time()))
+
+
+def _key(rank: int) -> str:
+    return f"beat/{rank}"

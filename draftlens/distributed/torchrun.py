@@ -1,0 +1,65 @@
+"""The group of processes that torchrun has started."""
+
+from __future__ import annotations
+
+import atexit
+import os
+
+import torch
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
+
+from draftlens.core.errors import HostError
+from draftlens.core.hosts import Hosts
+from draftlens.distributed.beats import ignore
+from draftlens.distributed.follow import exit_when_lost, follow_and_exit
+from draftlens.distributed.group import PATIENCE_SECONDS, GlooHosts
+from draftlens.models.backbone import Backbone
+
+
+def is_launched() -> bool:
+    """Whether this process is one of several that torchrun has started."""
+    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def own_device(device: str | None) -> str | None:
+    """The device of this rank's model: under torchrun each process of a machine has a GPU of its
+    own, unless another device is named.
+
+    Args:
+        device: as for `draftlens.load`.
+    """
+    if not is_launched() or device not in (None, "cuda") or not torch.cuda.is_available():
+        return device
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+
+
+def join(backbone: Backbone, patience: float = PATIENCE_SECONDS) -> Hosts:
+    """Let the processes of torchrun read prompts together; each calls this with its own copy of the
+    same model.
+
+    On rank 0 it returns, and `backbone.hosts` is the group. On the other ranks it does not: they
+    follow rank 0 until that ends, and then end with status 0. So everything behind this call is
+    done once, by rank 0: what it asks, samples and prints.
+
+    Args:
+        backbone: of this rank.
+        patience: seconds that a rank waits for another one inside an answer.
+
+    Raises:
+        HostError: the others did not come.
+    """
+    try:
+        store, rank, size = next(rendezvous("env://"))
+        own = PrefixStore("draftlens", store)
+        # A program may join with several models, one after the other.
+        number = own.add(f"joined/{rank}", 1)
+        on_lost = exit_when_lost if rank else ignore
+        hosts = GlooHosts(PrefixStore(str(number), own), rank, size, patience, None, on_lost)
+    except RuntimeError as error:
+        raise HostError(f"the hosts that torchrun started did not meet: {error}") from error
+    if rank:
+        follow_and_exit(backbone, hosts)
+    atexit.register(hosts.end)
+    backbone.hosts = hosts
+    return hosts

@@ -1,0 +1,101 @@
+"""Boxes on a page, in points from its top left corner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+POINTS_PER_INCH = 72.0
+"""A point is 1/72 inch, the unit of PDF."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle on a page as it is shown, in points from the top left.
+
+    Args:
+        left, top, right, bottom: its edges; `right` and `bottom` are the larger ones.
+
+    Example:
+
+        >>> Box(10, 20, 30, 25).padded(5).width
+        30
+    """
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    @property
+    def width(self) -> float:
+        """Points from left to right."""
+        return self.right - self.left
+
+    @property
+    def height(self) -> float:
+        """Points from top to bottom."""
+        return self.bottom - self.top
+
+    @property
+    def area(self) -> float:
+        """Square points; 0 for a box without extent."""
+        return max(self.width, 0.0) * max(self.height, 0.0)
+
+    @property
+    def middle(self) -> tuple[float, float]:
+        """The point in its middle."""
+        return (self.left + self.right) / 2, (self.top + self.bottom) / 2
+
+    def holds(self, point: tuple[float, float]) -> bool:
+        """Whether a point lies inside."""
+        across, down = point
+        return self.left <= across <= self.right and self.top <= down <= self.bottom
+
+    def padded(self, margin: float) -> Box:
+        """The box with a margin on each side, in points."""
+        return Box(self.left - margin, self.top - margin, self.right + margin, self.bottom + margin)
+
+    def within(self, other: Box) -> Box:
+        """The part of the box that lies in another one; without extent if there is none."""
+        left = min(max(self.left, other.left), other.right)
+        top = min(max(self.top, other.top), other.bottom)
+        right = max(min(self.right, other.right), left)
+        bottom = max(min(self.bottom, other.bottom), top)
+        return Box(left, top, right, bottom)
+
+    def share_in(self, other: Box) -> float:
+        """The share of the box that lies in another one, from 0 to 1."""
+        if self.area == 0:
+            return 0.0
+        return self.within(other).area / self.area
+
+    def scaled(self, factor: float) -> Box:
+        """The box in another unit."""
+        return Box(self.left * factor, self.top * factor, self.right * factor, self.bottom * factor)
+
+    def to_list(self, digits: int = 2) -> list[float]:
+        """Left, top, right and bottom, rounded."""
+        edges = (self.left, self.top, self.right, self.bottom)
+        return [round(edge, digits) for edge in edges]
+
+
+NOWHERE = Box(0.0, 0.0, 0.0, 0.0)
+"""The box of what is on no page."""
+
+
+def around(boxes: Iterable[Box]) -> Box:
+    """The smallest box that holds all of them.
+
+    Raises:
+        ValueError: there are none.
+    """
+    given = list(boxes)
+    if not given:
+        raise ValueError("there are no boxes")
+    return Box(
+        min(box.left for box in given),
+        min(box.top for box in given),
+        max(box.right for box in given),
+        max(box.bottom for box in given),
+    )

@@ -1,0 +1,34 @@
+"""Libraries that may be absent, and that report what they load."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+
+
+@contextmanager
+def without_reports() -> Iterator[None]:
+    """Let no logger write anything below an error while the block runs."""
+    previous = logging.root.manager.disable
+    logging.disable(max(previous, logging.WARNING))
+    try:
+        yield
+    finally:
+        logging.disable(previous)
+
+
+@cache
+def absent(modules: tuple[str, ...]) -> str | None:
+    """The first of some modules that cannot be imported, with the reason; None if all can.
+
+    A module may be there and lack a system library, as OpenCV does on machines without a display.
+    """
+    for name in modules:
+        try:
+            import_module(name)
+        except (ImportError, OSError) as error:
+            return f"{name} ({error})"
+    return None

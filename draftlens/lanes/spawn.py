@@ -1,0 +1,73 @@
+"""Processes that end with the one that started them, whatever that one dies of."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_START = """
+import os, select, sys, threading
+
+def end_with_the_parent():
+    poll = select.poll()
+    poll.register({descriptor}, 0)  # reports only that the other side has gone
+    poll.poll()
+    if {farewell!r}:
+        os.write(2, {farewell!r})
+    os._exit({status})
+
+# Libraries take seconds to load, and so may a pass: the end of the parent interrupts both.
+threading.Thread(target=end_with_the_parent, daemon=True).start()
+sys.path[:] = {path!r}
+from {module} import main
+main({descriptor}, {threads})
+"""
+
+
+def start_child(
+    descriptor: int, module: str, threads: int, farewell: str = ""
+) -> subprocess.Popen[bytes]:
+    """Start a process that runs ``main(descriptor, threads)`` of a module.
+
+    It is no fork and no spawned copy of the caller's main module, so scripts without a main guard,
+    notebooks and daemonic parents work.
+
+    Args:
+        descriptor: of a socket whose other end this process keeps. The child inherits it, and ends
+            at once when the other end has gone.
+        module: of draftlens.
+        threads: of torch and its libraries.
+        farewell: what the child says then, on standard error. With one its status is 2, else 0.
+    """
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    code = _START.format(
+        path=[str(Path(entry).absolute()) for entry in sys.path],
+        descriptor=descriptor,
+        module=module,
+        threads=threads,
+        farewell=farewell.encode(),
+        status=2 if farewell else 0,
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        pass_fds=[descriptor],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+@contextmanager
+def no_interrupts() -> Iterator[None]:
+    """Ctrl-C reaches every process of the terminal. A child inherits that its signal is blocked;
+    the parent decides when the child ends."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

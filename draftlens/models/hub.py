@@ -1,0 +1,109 @@
+"""Names of models on the Hugging Face Hub: what is in the local cache, and a quick refusal where a
+name cannot be loaded.
+
+transformers asks the network for each file of a checkpoint, several times if nobody answers. Here
+the cache comes first, and the network is asked once, with a time limit.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HFValidationError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from draftlens.core.errors import ConfigError
+from draftlens.models.loading import LoadOptions
+
+HUB_SECONDS = 6.0
+"""Time for the answer of the Hub to the question whether a model exists."""
+
+CONFIG = "config.json"
+
+
+def is_folder(path: str) -> bool:
+    """Whether a path can only be a folder and not a Hub id, which has one slash at most."""
+    return Path(path).is_absolute() or path.startswith(".") or path.count("/") > 1
+
+
+def is_local(path: str) -> bool:
+    """Whether a path is read from the disk, so that the Hub has nothing to do with it."""
+    return is_folder(path) or Path(path).is_dir()
+
+
+def is_cached(name: str, options: LoadOptions) -> bool:
+    """Whether the configuration of a model on the Hub is in the local cache."""
+    try:
+        found = try_to_load_from_cache(
+            name, CONFIG, cache_dir=options.cache_dir, revision=options.revision
+        )
+    except HFValidationError:
+        return False
+    return isinstance(found, str)
+
+
+def check_hub(name: str, role: str, options: LoadOptions) -> None:
+    """Refuse a name that the Hub does not have, or a Hub that does not answer in time.
+
+    Args:
+        name: a Hub id.
+        role: `target` or `draft`, for the message.
+        options: with the revision.
+
+    Raises:
+        ConfigError: one sentence, after `HUB_SECONDS` at most.
+    """
+    question = _Question(name, options.revision)
+    question.start()
+    question.join(HUB_SECONDS)
+    if question.is_alive():
+        cause = f"the Hub did not answer within {HUB_SECONDS:.0f} seconds"
+    elif question.error is None:
+        return
+    else:
+        cause = _cause(question.error, options)
+    raise ConfigError(f"cannot load the {role} {name!r}: {cause}") from question.error
+
+
+class _Question(Thread):
+    """Asks the Hub whether a model exists; a thread, since looking up the Hub's own address has no
+    time limit."""
+
+    def __init__(self, name: str, revision: str | None) -> None:
+        super().__init__(daemon=True)
+        self.model = name
+        self.revision = revision
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            HfApi().model_info(self.model, revision=self.revision, timeout=HUB_SECONDS)
+        except Exception as error:  # the network library raises exceptions of its own
+            self.error = error
+
+
+def _cause(error: Exception, options: LoadOptions) -> str:
+    """Why a model cannot be had, as the end of a sentence."""
+    if isinstance(error, GatedRepoError):
+        return "access to it is granted on its page of the Hub: ask there, then `hf auth login`"
+    if isinstance(error, RevisionNotFoundError):
+        return f"it has no revision {options.revision!r}"
+    if isinstance(error, (RepositoryNotFoundError, HFValidationError)):
+        return "there is no such folder, and no such model on the Hub (or it is private)"
+    nowhere = "there is no such folder, no copy in the local cache"
+    if isinstance(error, OfflineModeIsEnabled):
+        return f"{nowhere}, and HF_HUB_OFFLINE keeps it from being downloaded"
+    return f"{nowhere}, and the Hub cannot be reached ({_first_line(error)})"
+
+
+def _first_line(error: Any) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

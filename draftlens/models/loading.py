@@ -1,0 +1,305 @@
+"""How a model is loaded: the words of a caller, and the arguments of transformers for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypedDict
+
+import torch
+from transformers import BitsAndBytesConfig
+from transformers.quantizers.auto import AutoQuantizationConfig
+
+from draftlens.core.errors import ConfigError
+from draftlens.models.backbone import ATTENTION
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+DTYPE_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "fp32": "float32",
+        "float": "float32",
+        "bf16": "bfloat16",
+        "fp16": "float16",
+        "half": "float16",
+    }
+)
+"""Further words for dtypes, and the names that they stand for."""
+
+QUANTIZATIONS = ("4bit", "8bit", "int8", "int4")
+"""Words for quantization: `4bit` (NF4) and `8bit` of bitsandbytes, `int8` and `int4` of torchao
+(weights only)."""
+
+DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
+"""Words with which accelerate spreads a model over devices."""
+
+DRAFT_PREFIX = "draft_"
+
+_INHERITED = ("device", "dtype", "trust_remote_code", "attn_implementation", "cache_dir")
+"""Options that a draft takes over from its target unless it has its own."""
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How to load a model.
+
+    Args:
+        device: such as `cpu` or `cuda:0`, or `auto` to spread the model with accelerate; by default
+            a GPU if there is one, else the CPU.
+        dtype: one of `DTYPES`, another word for it such as `bf16`, or a torch dtype; by default
+            float32 on the CPU and the checkpoint's dtype elsewhere.
+        revision: branch, tag or commit on the Hub.
+        trust_remote_code: whether code of the checkpoint may be run.
+        quantization: one of `QUANTIZATIONS`, a mapping as in the `quantization_config` of a
+            checkpoint, or a configuration of transformers. A checkpoint that is quantized already
+            needs none.
+        attn_implementation: `sdpa` or `eager`.
+        device_map: one of `DEVICE_MAPS`, or a mapping of modules to devices, instead of `device`.
+        cache_dir: folder of downloads, instead of that of huggingface_hub.
+
+    Raises:
+        ConfigError: a value is unknown, or two contradict each other.
+
+    Example:
+
+        >>> LoadOptions(dtype="bf16") == LoadOptions(dtype=torch.bfloat16)
+        True
+    """
+
+    device: str | None = None
+    dtype: Any = None
+    revision: str | None = None
+    trust_remote_code: bool = False
+    quantization: Any = None
+    attn_implementation: str = "sdpa"
+    device_map: Any = None
+    cache_dir: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.device is not None:
+            object.__setattr__(self, "device", str(self.device) or None)
+        object.__setattr__(self, "dtype", _dtype_name(self.dtype))
+        if self.attn_implementation not in ATTENTION:
+            raise ConfigError(
+                f"attention implementation {self.attn_implementation!r} takes no tree mask; "
+                f"known: {', '.join(ATTENTION)}"
+            )
+        if not isinstance(self.trust_remote_code, bool):
+            raise ConfigError(
+                f"trust_remote_code must be true or false, not {self.trust_remote_code!r}"
+            )
+        if self.device_map is not None:
+            self._check_device_map()
+        _check_quantization(self.quantization)
+
+    def _check_device_map(self) -> None:
+        if self.device is not None:
+            raise ConfigError(
+                f"device {self.device!r} and a device_map contradict each other: name one of them"
+            )
+        if isinstance(self.device_map, Mapping) or self.device_map in DEVICE_MAPS:
+            return
+        raise ConfigError(
+            f"unknown device_map {self.device_map!r}; known: {', '.join(DEVICE_MAPS)}, or a "
+            "mapping of modules to devices"
+        )
+
+    @property
+    def placed_on(self) -> str:
+        """The device, or `auto` if accelerate chooses devices."""
+        if self.device_map is not None:
+            return "auto"
+        if self.device:
+            return self.device
+        return "cuda" if torch.cuda.is_available() else "cpu"
+
+    def source_arguments(self) -> dict[str, Any]:
+        """The arguments of every `from_pretrained`: where to read from, and what may be run."""
+        arguments: dict[str, Any] = {"trust_remote_code": self.trust_remote_code}
+        if self.revision is not None:
+            arguments["revision"] = self.revision
+        if self.cache_dir is not None:
+            arguments["cache_dir"] = str(self.cache_dir)
+        return arguments
+
+    def model_arguments(self) -> dict[str, Any]:
+        """The further arguments of a model's `from_pretrained`.
+
+        On a device other than the CPU, weights are read straight onto it, so that main memory need
+        not hold the model.
+
+        Raises:
+            ConfigError: the package that quantizes is not installed, or refuses the values.
+        """
+        device = self.placed_on
+        arguments: dict[str, Any] = {
+            "dtype": self.dtype or ("float32" if device == "cpu" else "auto"),
+            "attn_implementation": self.attn_implementation,
+            "device_map": self._device_map(device),
+        }
+        if self.quantization is not None:
+            arguments["quantization_config"] = _quantization_config(self.quantization)
+        return arguments
+
+    def _device_map(self, device: str) -> Any:
+        if self.device_map is not None:
+            return self.device_map
+        if device == "auto":
+            return "auto"
+        return None if device == "cpu" else {"": device}
+
+
+class LoadWords(TypedDict, total=False):
+    """Options of `load` beside `device` and `dtype`: those of `LoadOptions` for the target and,
+    with the prefix `draft_`, for the draft."""
+
+    torch_dtype: Any
+    revision: str | None
+    trust_remote_code: bool
+    quantization: Any
+    attn_implementation: str
+    device_map: Any
+    cache_dir: str | Path | None
+    draft_device: str | None
+    draft_dtype: Any
+    draft_torch_dtype: Any
+    draft_revision: str | None
+    draft_trust_remote_code: bool
+    draft_quantization: Any
+    draft_attn_implementation: str
+    draft_device_map: Any
+    draft_cache_dir: str | Path | None
+
+
+@dataclass(frozen=True)
+class PairOptions:
+    """How to load a target and its draft."""
+
+    target: LoadOptions = field(default_factory=LoadOptions)
+    draft: LoadOptions = field(default_factory=LoadOptions)
+
+
+def pair_options(words: Mapping[str, Any]) -> PairOptions:
+    """The options of a target and of its draft from words; None leaves an option out.
+
+    A draft is loaded like its target where it has no option of its own, except for revision,
+    quantization and a mapping of modules to devices, which belong to one checkpoint.
+
+    Args:
+        words: names of `LoadOptions`, with the prefix `draft_` for the draft; `torch_dtype` is
+            another name for `dtype`.
+
+    Raises:
+        ConfigError: a name or value is unknown, or two contradict each other.
+
+    Example:
+
+        >>> options = pair_options({"dtype": "bf16", "revision": "v2", "draft_device": "cpu"})
+        >>> options.draft.dtype, options.draft.revision, options.draft.device
+        ('bfloat16', None, 'cpu')
+    """
+    target: dict[str, Any] = {}
+    draft: dict[str, Any] = {}
+    for word, value in words.items():
+        if value is None:
+            continue
+        if word.startswith(DRAFT_PREFIX):
+            _add(draft, word.removeprefix(DRAFT_PREFIX), value, word)
+        else:
+            _add(target, word, value, word)
+    inherited = {name: target[name] for name in _INHERITED if name in target}
+    if isinstance(target.get("device_map"), str):
+        inherited["device_map"] = target["device_map"]
+    if "device" in draft:
+        inherited.pop("device_map", None)
+    if "device_map" in draft:
+        inherited.pop("device", None)
+    return PairOptions(LoadOptions(**target), LoadOptions(**{**inherited, **draft}))
+
+
+def _add(options: dict[str, Any], name: str, value: Any, word: str) -> None:
+    """Add an option under its name.
+
+    Raises:
+        ConfigError: there is no such option, or it is there with another value.
+    """
+    name = "dtype" if name == "torch_dtype" else name
+    known = [item.name for item in fields(LoadOptions)]
+    if name not in known:
+        names = ", ".join(known)
+        raise ConfigError(
+            f"there is no option {word!r}; a model is loaded with {names}, and its draft with the "
+            f"same names behind {DRAFT_PREFIX!r}"
+        )
+    if name in options and options[name] != value:
+        raise ConfigError(f"{name} and torch_dtype contradict each other: name one of them")
+    options[name] = value
+
+
+def _dtype_name(dtype: Any) -> str | None:
+    """The name of a dtype; None for the default.
+
+    Raises:
+        ConfigError: it is unknown.
+    """
+    if dtype is None or dtype == "":
+        return None
+    word = str(dtype).removeprefix("torch.")
+    name = DTYPE_WORDS.get(word, word)
+    if name not in DTYPES:
+        raise ConfigError(f"unknown dtype {word!r}; known: {', '.join(DTYPES)}")
+    return name
+
+
+def _check_quantization(quantization: Any) -> None:
+    """Refuse words that are not known, and values of another kind."""
+    if quantization is None or hasattr(quantization, "quant_method"):
+        return
+    known = ", ".join(QUANTIZATIONS)
+    if isinstance(quantization, str):
+        if quantization not in QUANTIZATIONS:
+            raise ConfigError(f"unknown quantization {quantization!r}; known: {known}")
+        return
+    if not isinstance(quantization, Mapping):
+        raise ConfigError(
+            f"a quantization is one of {known}, a mapping with quant_method or a configuration of "
+            f"transformers, not {quantization!r}"
+        )
+    named = {"quant_method", "load_in_4bit", "load_in_8bit"}
+    if named.isdisjoint(quantization):
+        raise ConfigError(f"a mapping for quantization needs quant_method: {dict(quantization)!r}")
+
+
+def _quantization_config(quantization: Any) -> Any:
+    """The configuration of transformers.
+
+    Raises:
+        ConfigError: the package is not installed, or refuses the values.
+    """
+    try:
+        if quantization == "4bit":
+            return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
+        if quantization == "8bit":
+            return BitsAndBytesConfig(load_in_8bit=True)
+        if isinstance(quantization, str):
+            return _torchao_config(quantization)
+        if isinstance(quantization, Mapping):
+            return AutoQuantizationConfig.from_dict(dict(quantization))
+    except ImportError as error:
+        raise ConfigError(
+            f"quantization {quantization!r} needs a package that is not installed: {error}"
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"quantization {quantization!r} is refused: {error}") from error
+    return quantization
+
+
+def _torchao_config(word: str) -> Any:
+    """Weights of 8 or 4 bits, by torchao."""
+    from torchao import quantization as torchao
+    from transformers import TorchAoConfig
+
+    kinds = {"int8": "Int8WeightOnlyConfig", "int4": "Int4WeightOnlyConfig"}
+    return TorchAoConfig(getattr(torchao, kinds[word])())

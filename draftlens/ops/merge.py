@@ -1,0 +1,77 @@
+"""Attention to parts of the keys, merged into attention to all of them.
+
+Softmax over a union of keys follows from the softmax over each part and its log-sum-exp:
+out = Σ_i w_i out_i with w_i = exp(lse_i - lse), lse = log Σ_i exp(lse_i) (Milakov and Gimelshein
+2018; eq. 5 of SPAVA). Everything is computed relative to the largest log-sum-exp, so nothing
+overflows, and a part that saw no key has the log-sum-exp -inf and the weight 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Part:
+    """Attention of some queries to a part of their keys.
+
+    Args:
+        out: ``[..., T, D]`` in any floating dtype. Where a query saw no key it may hold anything.
+        lse: logarithm of the sum of the exponentials of the scaled products, float32 or float64
+            ``[..., T]``; -inf where a query saw no key.
+    """
+
+    out: Tensor
+    lse: Tensor
+
+
+def merge(parts: Sequence[Part]) -> Part:
+    """All parts at once.
+
+    Args:
+        parts: at least one, of disjoint sets of keys and the same queries.
+
+    Returns:
+        The output in the dtype of the log-sum-exp; zeros where no part saw a key.
+    """
+    return merge_stacked(
+        torch.stack([part.out for part in parts]), torch.stack([part.lse for part in parts])
+    )
+
+
+def merge_stacked(outs: Tensor, lses: Tensor) -> Part:
+    """The same for parts in one tensor.
+
+    Args:
+        outs: ``[P, ..., T, D]``.
+        lses: ``[P, ..., T]``.
+    """
+    largest = lses.amax(0)
+    base = torch.where(largest.isneginf(), 0.0, largest)
+    weights = torch.exp(lses - base)
+    # The largest part contributes 1, so the total is below 1 only where nothing was seen.
+    total = weights.sum(0)
+    shares = weights / total.clamp_min(1.0)
+    out = (shares[..., None] * _where_seen(outs, weights)).sum(0)
+    return Part(out, base + total.log())
+
+
+def merge_running(first: Part, second: Part) -> Part:
+    """Two parts into one, for parts that come one after the other; see `merge`."""
+    lse = torch.logaddexp(first.lse, second.lse)
+    base = torch.where(lse.isneginf(), 0.0, lse)
+    first_share = torch.exp(first.lse - base)
+    second_share = torch.exp(second.lse - base)
+    out = first_share[..., None] * _where_seen(first.out, first_share)
+    out = out + second_share[..., None] * _where_seen(second.out, second_share)
+    return Part(out, lse)
+
+
+def _where_seen(out: Tensor, weights: Tensor) -> Tensor:
+    """The output in the dtype of the weights, with zeros instead of anything that has no weight:
+    0 x NaN is NaN."""
+    return torch.where(weights[..., None] > 0, out.to(weights.dtype), 0.0)

@@ -1,0 +1,40 @@
+"""How a loaded target wants to be asked."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from draftlens.core.errors import ConfigError
+from draftlens.documents.targets import TargetProfile, profile_of
+from draftlens.models.load import Loaded
+
+PROFILE_FILE = "document_profile.json"
+"""File beside the weights of a target that says how it wants to be asked: fields of
+`documents.targets.TargetProfile`."""
+
+
+def profile_for(target: Loaded) -> TargetProfile:
+    """The profile of a target: that of the file `document_profile.json` in its folder, else that
+    of its architecture, else a general one.
+
+    Raises:
+        ConfigError: the file is not valid.
+    """
+    file = Path(target.name) / PROFILE_FILE
+    if file.is_file():
+        return _stored(file)
+    return profile_of(target.backbone.model.config)
+
+
+def _stored(file: Path) -> TargetProfile:
+    try:
+        values: Any = json.loads(file.read_text(encoding="utf-8"))
+        return TargetProfile(**values)
+    except (OSError, ValueError, TypeError) as error:
+        names = ", ".join(field.name for field in dataclasses.fields(TargetProfile))
+        raise ConfigError(
+            f"{file} is not valid ({error}): it holds an object with fields among {names}"
+        ) from error

@@ -1,0 +1,187 @@
+"""Documents to Markdown: `parse`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from draftlens.api import CALIBRATION_SECONDS, Engine, load
+from draftlens.core.errors import ConfigError
+from draftlens.documents.open import find_files
+from draftlens.documents.pipeline import LayoutPipeline, StandardPipeline, parse_readers
+from draftlens.documents.targets import TargetProfile
+from draftlens.media import Limits
+from draftlens.parsing.ahead import one_ahead
+from draftlens.parsing.asking import Asker
+from draftlens.parsing.drafting import DraftedPage, PageDrafter, drafted_pages
+from draftlens.parsing.parser import PageParser
+from draftlens.parsing.profiles import profile_for
+from draftlens.parsing.reader import reader_path
+from draftlens.parsing.results import ParsedPage
+from draftlens.parsing.settings import ParseSettings
+
+
+class DocumentParser:
+    """A loaded target, a pipeline, and how documents are parsed.
+
+    Args:
+        engine: the target; its own draft plays no part.
+        settings: what the user has chosen.
+        pipeline: reads pages cheaply; None for the one that the settings describe.
+        profile: how the target wants to be asked; None for what is known about it.
+        limits: bounds on the size of files and pages.
+
+    Raises:
+        ConfigError: a reader or layout is unknown, or has to be installed first.
+
+    Example:
+
+        >>> import draftlens
+        >>> engine = draftlens.load(device="cpu", method="plain")
+        >>> parser = draftlens.DocumentParser(engine, draftlens.ParseSettings(drafter="none"))
+        >>> page = next(parser.parse("missing.pdf"))
+        >>> page.error
+        'cannot read missing.pdf: there is no such file'
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: ParseSettings | None = None,
+        pipeline: LayoutPipeline | None = None,
+        profile: TargetProfile | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.engine = engine
+        self.settings = settings or ParseSettings()
+        self.limits = limits
+        self.asker = Asker(engine, profile or profile_for(engine.target), self.settings)
+        self.asker.form  # noqa: B018 - an unknown format is refused before pages are read
+        self._standard = None if pipeline is not None else self._standard_pipeline()
+        self.pipeline = self._standard if pipeline is None else pipeline
+        self.notes: list[str] = []
+
+    def _standard_pipeline(self) -> StandardPipeline | None:
+        if self.settings.method != "hsd" and self.settings.stages in ("auto", "page"):
+            return None
+        drafter = self.settings.drafter
+        if isinstance(drafter, str):
+            drafter = parse_readers(drafter)
+        if drafter == "none":
+            return None
+        return StandardPipeline(drafter, self.settings.layout)
+
+    def calibrate(self, seconds: float = CALIBRATION_SECONDS) -> None:
+        """Measure what forwards of the target cost, unless it is known from this machine: how many
+        guesses are checked at once follows from it. Without it, it is learned from the pages.
+
+        Args:
+            seconds: after which the measurement ends with what it has.
+        """
+        Engine(self.engine.target, None, self.asker.page_method).calibrate(seconds)
+
+    def parse(
+        self,
+        inputs: str | Path | Iterable[str | Path],
+        wanted: Callable[[str, int], bool] = lambda source, number: True,
+    ) -> Iterator[ParsedPage]:
+        """The pages of documents as they are answered.
+
+        Args:
+            inputs: files and folders.
+            wanted: of a file and a page's number, whether it has to be parsed.
+
+        Yields:
+            One result for each page, in order. A page or file that cannot be read comes as a result
+            with an `error`, and the others go on.
+
+        Raises:
+            MediaError: a folder holds no document.
+        """
+        given = [inputs] if isinstance(inputs, str | Path) else list(inputs)
+        files = [str(path) for path in find_files(given)]
+        drafter = PageDrafter(self.pipeline, self.asker.profile)
+        settings = self.settings
+        pages = drafted_pages(
+            files, drafter, settings.page_numbers, settings.password, self.limits, wanted
+        )
+        return self._answered(pages)
+
+    def _answered(self, pages: Iterator[DraftedPage]) -> Iterator[ParsedPage]:
+        parser = PageParser(self.asker)
+        source = one_ahead(pages) if self.settings.ahead else pages
+        with closing(pages), closing(source):  # type: ignore[type-var]
+            while batch := list(islice(source, self.settings.batch)):
+                self.notes += [page.note for page in batch if page.note is not None]
+                for page in parser.parse(batch):
+                    self._observe(page)
+                    yield page
+
+    def _observe(self, page: ParsedPage) -> None:
+        """Let the standard pipeline learn whether its drafts were of any use."""
+        if self._standard is None or not page.shares:
+            return
+        used = 1 - page.shares.get("target", 0.0)
+        self._standard.observe(page.source, used, len(page.tokens))
+
+
+def parse(
+    inputs: str | Path | Iterable[str | Path],
+    *,
+    target: str | None = None,
+    engine: Engine | None = None,
+    pipeline: LayoutPipeline | None = None,
+    profile: TargetProfile | None = None,
+    limits: Limits | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    **settings: Any,
+) -> Iterator[ParsedPage]:
+    """Read PDF files, images and folders of them with a document model, page by page.
+
+    What a cheap pipeline reads on a page, such as the text layer of the PDF, is the draft, and the
+    target keeps of it what it would have said itself. The tokens are those of stock `generate`.
+
+    Args:
+        inputs: a file or a folder, or several.
+        target: a folder or Hub id of a vision-language model; None for the reader in the package.
+        engine: a loaded target, instead of `target`.
+        pipeline: reads pages cheaply, instead of the one that `drafter` and `layout` describe.
+        profile: how the target wants to be asked, instead of what is known about it.
+        limits: bounds on the size of files and pages.
+        device, dtype: as for `draftlens.load`.
+        settings: fields of `draftlens.parsing.ParseSettings`: `pages`, `drafter`, `stages`,
+            `tolerance`, `batch`, `dpi`, `password`, `page_timeout`, `on_loop`, `prompt`, `verify`
+            and others.
+
+    Yields:
+        One `ParsedPage` for each page as soon as it is answered. A page or file that cannot be read
+        comes as a result with an `error`, and the others go on.
+
+    Raises:
+        ConfigError, MediaError, UnsupportedModelError: before any page is read.
+
+    Example:
+
+        >>> import draftlens
+        >>> draftlens.parse("paper.pdf", stages="backwards")
+        Traceback (most recent call last):
+            ...
+        draftlens.core.errors.ConfigError: stages must be one of auto, page, regions+page, \
+regions, not 'backwards'
+    """
+    try:
+        chosen = ParseSettings(**settings)
+    except TypeError as error:
+        raise ConfigError(f"parse has no such setting: {error}") from error
+    if engine is not None and target is not None:
+        raise ConfigError("give parse a target or an engine, not both")
+    if engine is None:
+        engine = load(target or reader_path(), method="plain", device=device, dtype=dtype)
+        parser = DocumentParser(engine, chosen, pipeline, profile, limits)
+        parser.calibrate()
+        return parser.parse(inputs)
+    return DocumentParser(engine, chosen, pipeline, profile, limits).parse(inputs)

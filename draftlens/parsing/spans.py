@@ -1,0 +1,113 @@
+"""Where regions are in an answer, and where its tokens came from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+
+from draftlens.documents.values import Region
+from draftlens.documents.variants import variants
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+_LEAST_FOUND = 0.5
+"""Share of a region's words that an answer must hold, in their order, near each other."""
+
+Span = tuple[int, int]
+
+
+def spans_of(regions: Sequence[Region], answer: str) -> list[Span | None]:
+    """First character and the one behind the last of each region in an answer; None where it was
+    not found. Spans do not overlap."""
+    matches = list(_WORD.finditer(answer))
+    words = [match.group().casefold() for match in matches]
+    free = [True] * len(words)
+    spans: list[Span | None] = []
+    for region in regions:
+        place = _place_of(_words_of(region), words, free)
+        if place is None:
+            spans.append(None)
+            continue
+        first, last = place
+        free[first : last + 1] = [False] * (last + 1 - first)
+        spans.append((matches[first].start(), matches[last].end()))
+    return spans
+
+
+def _words_of(region: Region) -> list[str]:
+    if not region.texts:
+        return []
+    written = variants(region.texts[0].lines)
+    return _WORD.findall(written[0].casefold()) if written else []
+
+
+def _place_of(wanted: list[str], words: list[str], free: Sequence[bool]) -> Span | None:
+    """First and last word of the part of an answer that holds a region."""
+    if not wanted:
+        return None
+    # Words that belong to another region match nothing.
+    remaining = [word if is_free else "" for word, is_free in zip(words, free, strict=True)]
+    matcher = SequenceMatcher(None, wanted, remaining, autojunk=False)
+    core = matcher.find_longest_match()
+    if not core.size:
+        return None
+    # The region stands around its longest common part; look no further than its own length.
+    reach = len(wanted)
+    begin = max(core.b - reach, 0)
+    window = remaining[begin : core.b + core.size + reach]
+    blocks = SequenceMatcher(None, wanted, window, autojunk=False).get_matching_blocks()
+    found = [block for block in blocks if block.size]
+    if sum(block.size for block in found) < _LEAST_FOUND * len(wanted):
+        return None
+    first = begin + found[0].b
+    last = begin + found[-1].b + found[-1].size - 1
+    return _within_free(first, last, free)
+
+
+def _within_free(first: int, last: int, free: Sequence[bool]) -> Span | None:
+    """The part behind the last word that belongs to another region."""
+    for place in range(last, first - 1, -1):
+        if not free[place]:
+            first = place + 1
+            break
+    return (first, last) if first <= last else None
+
+
+def shares_of(
+    from_draft: Sequence[bool],
+    ends: Sequence[int],
+    regions: Sequence[Region],
+    spans: Sequence[Span | None],
+    first_stage: bool,
+) -> dict[str, float]:
+    """The share of an answer's tokens by where they came from.
+
+    Args:
+        from_draft: for each token whether it was guessed.
+        ends: for each token the number of characters of the answer up to and with it.
+        regions, spans: as for `spans_of`.
+        first_stage: whether the drafts of regions were the target's answers for their crops.
+
+    Returns:
+        Shares that add up to 1: `target` for tokens that were not guessed; the region's first
+        reader, or `regions` with a first stage, for guessed tokens in a region; `answer` for
+        guessed tokens elsewhere. Empty for an empty answer.
+    """
+    counts: dict[str, int] = {}
+    for guessed, end in zip(from_draft, ends, strict=True):
+        source = "target"
+        if guessed:
+            source = _source_at(end - 1, regions, spans, first_stage)
+        counts[source] = counts.get(source, 0) + 1
+    total = len(from_draft)
+    return {name: count / total for name, count in sorted(counts.items())}
+
+
+def _source_at(
+    place: int, regions: Sequence[Region], spans: Sequence[Span | None], first_stage: bool
+) -> str:
+    for region, span in zip(regions, spans, strict=True):
+        if span is not None and span[0] <= place < span[1]:
+            return "regions" if first_stage else region.texts[0].source
+    return "answer"

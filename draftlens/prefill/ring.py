@@ -1,0 +1,100 @@
+"""An exact prefill by several hosts, whose keys and values travel around a ring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from draftlens.attention.ring import Chunks, RingAttention
+from draftlens.core.hosts import Hosts
+from draftlens.core.readings import Readings, ReadingSpec
+from draftlens.models.backbone import Backbone
+from draftlens.models.cache import KVCache
+from draftlens.models.prompt import Prompt
+from draftlens.prefill.base import PrefillOutput
+from draftlens.prefill.by_hosts import Hand, Held, OnRankZero, read_by_hosts
+from draftlens.prefill.full import FullPrefill
+from draftlens.prefill.in_blocks import check_directed
+from draftlens.prefill.reading import Reading
+
+
+@dataclass(frozen=True)
+class InRing:
+    """Makes the attention of one rank of a ring.
+
+    Args:
+        rows: what the rank holds of each row; None for rows that rank 0 reads alone.
+    """
+
+    rows: tuple[Chunks | None, ...]
+
+    def make(self, lengths: Sequence[int], hosts: Hosts) -> RingAttention:
+        """See `PassMaker.make`."""
+        return RingAttention(self.rows, lengths, hosts)
+
+
+@dataclass(frozen=True)
+class RingPrefill:
+    """Reads prompts exactly, each host its share of the tokens; with one process it is the full
+    prefill.
+
+    A row with fewer tokens than two for each host, or whose last chunk would not hold all guesses,
+    is read by rank 0 alone.
+
+    Example:
+
+        >>> RingPrefill().approximate
+        ()
+    """
+
+    @property
+    def approximate(self) -> tuple[str, ...]:
+        """Nothing differs."""
+        return ()
+
+    @property
+    def checks_guesses(self) -> bool:
+        """Guesses are further tokens of the causal pass."""
+        return True
+
+    def check(self, backbone: Backbone) -> None:
+        """See `Prefill.check`."""
+        check_directed(backbone)
+
+    def run(
+        self,
+        backbone: Backbone,
+        prompt: Prompt,
+        cache: KVCache,
+        spec: ReadingSpec,
+        num_logits: int = 1,
+        early: Callable[[Readings], None] | None = None,
+    ) -> PrefillOutput:
+        """See `Prefill.run`.
+
+        Raises:
+            HostError: a host is lost.
+        """
+        hosts = backbone.hosts
+        least = 2 * hosts.size * num_logits
+        if hosts.size == 1 or max(prompt.lengths) < least:
+            return FullPrefill().run(backbone, prompt, cache, spec, num_logits, early)
+        hands = [_hand(prompt.lengths, rank, hosts.size, least) for rank in range(hosts.size)]
+        return read_by_hosts(
+            backbone, hosts, Reading(prompt, cache, spec, num_logits, early), hands
+        )
+
+
+def _hand(lengths: Sequence[int], rank: int, size: int, least: int) -> Hand:
+    """The share of one rank; rows with fewer than `least` tokens are rank 0's."""
+    rows: list[Chunks | None] = []
+    held: list[Held] = []
+    for length in lengths:
+        if length < least:
+            rows.append(None)
+            held.append(OnRankZero(length, rank))
+        else:
+            chunks = Chunks(length, rank, size)
+            rows.append(chunks)
+            held.append(chunks)
+    return Hand(held, InRing(tuple(rows)))

@@ -1,0 +1,79 @@
+"""Star Attention (Acharya et al. 2025): blocks that see the first one and themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from draftlens.attention.passing import Evenly
+from draftlens.core.errors import ConfigError
+from draftlens.core.readings import Readings, ReadingSpec
+from draftlens.models.backbone import Backbone
+from draftlens.models.cache import KVCache
+from draftlens.models.prompt import Prompt
+from draftlens.prefill.base import PrefillOutput
+from draftlens.prefill.in_blocks import check_directed, read_in_blocks
+from draftlens.prefill.reading import Reading
+from draftlens.prefill.rows import Division, rows_of
+from draftlens.prefill.spava import check_whole
+
+
+@dataclass(frozen=True)
+class StarPrefill:
+    """Reads a video in blocks that attend to the first block and to themselves: a baseline.
+
+    The query attends to everything. In Star Attention it does so in a second pass; here it rides
+    along in the same one, which computes the same, because no block depends on the query.
+
+    Args:
+        blocks: number of blocks, the first of which is the anchor of the others: one for each host
+            in that paper.
+
+    Raises:
+        ConfigError: there are fewer than two blocks.
+
+    Example:
+
+        >>> StarPrefill().approximate
+        ('star prefill: 8 blocks',)
+    """
+
+    blocks: int = 8
+
+    def __post_init__(self) -> None:
+        check_whole("blocks", self.blocks)
+        if self.blocks < 2:
+            raise ConfigError(f"star prefill needs at least 2 blocks, not {self.blocks}")
+
+    @property
+    def approximate(self) -> tuple[str, ...]:
+        """See `Prefill.approximate`."""
+        return (f"star prefill: {self.blocks} blocks",)
+
+    @property
+    def checks_guesses(self) -> bool:
+        """Guesses are further tokens of the query."""
+        return True
+
+    @property
+    def division(self) -> Division:
+        """How rows are divided."""
+        return Division(self.blocks - 1, f"n/{self.blocks}", 0)
+
+    def check(self, backbone: Backbone) -> None:
+        """See `Prefill.check`."""
+        check_directed(backbone)
+
+    def run(
+        self,
+        backbone: Backbone,
+        prompt: Prompt,
+        cache: KVCache,
+        spec: ReadingSpec,
+        num_logits: int = 1,
+        early: Callable[[Readings], None] | None = None,
+    ) -> PrefillOutput:
+        """See `Prefill.run`."""
+        reading = Reading(prompt, cache, spec, num_logits, early)
+        rows = rows_of(prompt, self.division, num_logits)
+        return read_in_blocks(backbone, reading, rows, Evenly(), self.approximate)

@@ -1,0 +1,126 @@
+"""`draftlens caption FOLDER --out FILE` as a person uses it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftlens.cli import folders
+from tests.e2e.conftest import CLIPS
+
+SHORT = ["--frames", "2", "--max-new-tokens", "6", "--device", "cpu", "--method", "plain"]
+
+
+@pytest.fixture
+def album(tmp_path: Path) -> Path:
+    """Three clips in two folders, one of them broken, and files that are no clips."""
+    folder = tmp_path / "album"
+    (folder / "inner").mkdir(parents=True)
+    shutil.copy(CLIPS / "shapes.mp4", folder / "b.mp4")
+    shutil.copy(CLIPS / "drift.mp4", folder / "inner" / "c.MP4")
+    (folder / "a.mp4").write_bytes((CLIPS / "shapes.mp4").read_bytes()[:3000])
+    (folder / "notes.txt").write_text("no clip")
+    return folder
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_every_clip_of_a_folder_has_one_line(
+    command: Callable[..., Any], album: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.jsonl"
+    status, printed, err = command("caption", str(album), "-o", str(out), *SHORT, "--seed", "3")
+    assert status == 0, err
+    assert printed == ""
+    assert f"{out}: 2 answered, 1 failed" in err
+    lines = {Path(line["file"]).name: line for line in lines_of(out)}
+    assert lines.keys() == {"a.mp4", "b.mp4", "c.MP4"}
+    assert "text" not in lines["a.mp4"]
+    assert "its index is missing" in lines["a.mp4"]["error"] or lines["a.mp4"]["error"]
+    good = lines["b.mp4"]
+    assert (good["prompt"], good["target"], good["draft"]) == (
+        "Describe the video.",
+        "embedded",
+        "embedded",
+    )
+    assert (good["method"], good["seed"], good["stats"]["tokens"]) == ("plain", 3, 6)
+    status, answer, _ = command("caption", str(album / "b.mp4"), *SHORT)
+    assert " ".join(answer.split()) == " ".join(good["text"].split())
+
+
+def test_a_run_goes_on_where_it_was_interrupted(
+    command: Callable[..., Any], album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out.jsonl"
+    words = ["caption", str(album), "-o", str(out), *SHORT]
+    count = folders._Progress.count
+
+    def interrupt(*given: Any) -> None:
+        count(*given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folders._Progress, "count", interrupt)
+        status, _, err = command(*words)
+    assert status == 130
+    assert "Traceback" not in err
+    first = lines_of(out)
+    assert len(first) == 1
+    with out.open("a") as file:
+        file.write('{"file":"half a li')
+    status, _, err = command(*words)
+    assert status == 2
+    assert "holds answers: --resume goes on with them, --restart throws them away" in err
+    status, _, err = command(*words, "--resume")
+    assert status == 0, err
+    lines = lines_of(out)
+    assert lines[:1] == first
+    assert sorted(Path(line["file"]).name for line in lines) == ["a.mp4", "b.mp4", "c.MP4"]
+    status, _, err = command(*words, "--resume")
+    assert status == 0
+    assert lines_of(out) == lines
+
+
+def test_lines_of_another_run_are_not_mixed_in(
+    command: Callable[..., Any], album: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.jsonl"
+    good = str(album / "b.mp4")
+    words = ["caption", good, "-o", str(out), *SHORT]
+    assert command(*words)[0] == 0
+    more = ["caption", good, str(album / "inner" / "c.MP4"), "-o", str(out), *SHORT, "--resume"]
+    for change, sentence in (
+        (["--prompt", "What?"], "holds answers with prompt 'Describe the video.', not 'What?'"),
+        (["--frames", "3"], "other options of the method, of sampling or of reading"),
+    ):
+        status, _, err = command(*more, *change)
+        assert status == 2
+        assert sentence in " ".join(err.split())
+    assert len(lines_of(out)) == 1
+    assert command(*more)[0] == 0
+    assert len(lines_of(out)) == 2
+    assert command(*words, "--restart")[0] == 0
+    assert len(lines_of(out)) == 1
+
+
+def test_each_image_of_a_folder_is_asked_about(command: Callable[..., Any], tmp_path: Path) -> None:
+    shutil.copy(CLIPS / "shapes.png", tmp_path / "a.png")
+    out = tmp_path / "out.jsonl"
+    words = ["--prompt", "Describe the image.", *SHORT[2:], "--out", str(out)]
+    status, _, err = command("ask", str(tmp_path), *words)
+    assert status == 0, err
+    assert [Path(line["file"]).name for line in lines_of(out)] == ["a.png"]
+    status, _, err = command("ask", str(out.parent / "nothing"), *words, "--restart")
+    assert status == 0
+    assert "there is no such file" in lines_of(out)[0]["error"]
+    (tmp_path / "empty").mkdir()
+    status, _, err = command("caption", str(tmp_path / "empty"), "-o", str(out), "--restart")
+    assert status == 2
+    assert "there are no files of kind video in" in err

@@ -1,0 +1,111 @@
+"""Several processes from the command line and under torchrun's environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.e2e.conftest import CLIPS
+
+pytestmark = [pytest.mark.slow, pytest.mark.dist]
+
+CLIP = str(CLIPS / "shapes.mp4")
+BLOCKS = json.dumps({"name": "spava", "blocks": 4})
+WORDS = ["caption", CLIP, "--frames", "16", "--max-new-tokens", "12", "--device", "cpu", "--json"]
+
+ASK = """
+import os, signal, torch
+torch.set_num_threads(1)
+import draftlens
+engine = draftlens.load(device="cpu", method="plain", prefill="ring", calibrate=False)
+print("rank", os.environ["RANK"], engine.generate("Hello", max_new_tokens=4).tokens, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+"""What rank 0 asks. The other rank does not get so far."""
+
+
+def test_hosts_change_nothing(command: Any) -> None:
+    """`--hosts 2` gives the answer of one process, and leaves no process."""
+    before = set(psutil.Process().children())
+    answers = []
+    for more in ([], ["--hosts", "2"]):
+        status, out, err = command(*WORDS, "--prefill", BLOCKS, *more)
+        assert status == 0, err
+        answers.append(json.loads(out))
+    assert answers[0]["tokens"] == answers[1]["tokens"]
+    assert answers[1]["approximate"] == ["spava prefill: 4 blocks, anchor n/64, passing n/128"]
+    psutil.wait_procs(set(psutil.Process().children()) - before, 10)
+    assert set(psutil.Process().children()) == before
+
+
+def test_verify_compares_on_the_same_prefill(command: Any) -> None:
+    """Speculation changes nothing, and the prefill something: both are said."""
+    clip = str(CLIPS / "drift.mp4")
+    words = ["verify", clip, "--frames", "8", "--max-new-tokens", "40", "--device", "cpu"]
+    options = json.dumps({"name": "spava", "anchor": 0, "blocks": 8, "select": "none"})
+    status, out, err = command(*words, "--prefill", options, "--json")
+    assert status == 0, err
+    report = json.loads(out)
+    assert report["identical"]
+    assert report["reference"] == "plain decoding on the same prefill"
+    assert report["approximate"] == ["spava prefill: 8 blocks, anchor 0, nothing passed"]
+    moved = report["moved_from_stock"]
+    assert 0 < moved["same"] < moved["tokens"]
+    assert moved["first_divergence"]["margin"] > 0
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (["--hosts", "2"], "several hosts read prompts by prefill 'ring' or 'spava': name one"),
+        (["--prefill", "sapva"], "unknown prefill 'sapva'; known: full, ring, spava, star"),
+        (["--prefill", '{"name": "spava", "blocks": 0}'], "blocks must be a whole number"),
+    ],
+)
+def test_bad_values_are_refused_in_a_sentence(command: Any, more: list[str], why: str) -> None:
+    status, _, err = command(*WORDS, *more)
+    assert status == 2
+    assert why in " ".join(err.split())
+
+
+def test_under_torchrun(tmp_path: Path) -> None:
+    """Only rank 0 goes on behind `load`. When it is killed, the other ends with a sentence."""
+    script = tmp_path / "ask.py"
+    script.write_text(ASK)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {
+        **os.environ,
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    processes = []
+    for rank in range(2):
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, str(script)],
+                env={**environment, "RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    outputs = [process.communicate(timeout=240) for process in processes]
+    assert outputs[0][0].startswith("rank 0 [["), outputs
+    assert outputs[1][0] == ""
+    assert processes[0].returncode == -signal.SIGKILL
+    assert processes[1].returncode == 2
+    assert "error: host 0 has ended" in outputs[1][1]
+    assert outputs[1][1].count("error:") == 1

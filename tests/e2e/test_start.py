@@ -1,0 +1,71 @@
+"""How the command line starts and ends: quickly, and quietly when it is interrupted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+HEAVY = {"torch", "transformers", "numpy", "av", "PIL", "rich", "yaml", "safetensors", "psutil"}
+MOST_MODULES = 300
+"""`draftlens --help` imports about 215 modules; torch and transformers together are thousands."""
+
+COUNTING = """
+import sys
+from draftlens.cli import main
+sys.argv = ["draftlens", *{words!r}]
+try:
+    main()
+except SystemExit as ended:
+    print("\\nmodules", ended.code or 0, *sorted(sys.modules))
+"""
+
+# The signal arrives in the middle of the import of torch.
+INTERRUPTING = """
+import os, signal, sys
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            os.kill(os.getpid(), signal.{signal})
+        return None
+sys.meta_path.insert(0, Interrupting())
+from draftlens.cli import main
+sys.argv = ["draftlens", "demo"]
+main()
+"""
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["--help"], 0),
+        (["--version"], 0),
+        (["caption", "-h"], 0),
+        (["train-draft", "--help"], 0),
+        (["bench", "--bogus"], 2),
+        (["caption"], 2),
+        (["no-such-command"], 2),
+    ],
+)
+def test_help_and_wrong_options_import_little(words: Sequence[str], status: int) -> None:
+    process = run(COUNTING.format(words=list(words)))
+    _, code, *modules = process.stdout.splitlines()[-1].split()
+    assert int(code) == status, process.stderr
+    assert HEAVY.isdisjoint(modules)
+    assert len(modules) < MOST_MODULES
+
+
+@pytest.mark.parametrize(("signal", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_start_that_is_interrupted_ends_without_a_traceback(signal: str, status: int) -> None:
+    process = run(INTERRUPTING.format(signal=signal))
+    assert process.returncode == status
+    assert "Traceback" not in process.stderr
+    assert process.stdout == ""

@@ -1,0 +1,151 @@
+"""Processes that read prompts together with the tests, shared by all tests of a module.
+
+One process loads the libraries and the models; the ranks of a group are forks of it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from families import FAMILIES
+from stock import target
+from torch.distributed import PrefixStore, TCPStore
+
+from draftlens.core.hosts import ALONE
+from draftlens.distributed.follow import exit_when_lost, follow_and_exit
+from draftlens.distributed.group import GlooHosts
+from draftlens.distributed.launch import ADDRESS, local_device
+from draftlens.lanes.channel import Channel
+from draftlens.lanes.spawn import start_child
+from draftlens.models.backbone import Backbone
+
+START = 120.0
+"""Seconds until the libraries are loaded."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a new rank is told.
+
+    Args:
+        family: number of the family whose model it has.
+        rank, size: which rank, of how many.
+        port, prefix: of the group's store.
+        patience: of the group.
+        errors: file for its standard error.
+    """
+
+    family: int
+    rank: int
+    size: int
+    port: int
+    prefix: str
+    patience: float
+    errors: Path
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Asks for the exit status of a rank."""
+
+    pid: int
+
+
+class Pool:
+    """The process that forks ranks.
+
+    Args:
+        folder: for what they write.
+
+    Attributes:
+        pids: process ids of the last group's ranks above 0.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.pids: list[int] = []
+        self._store = TCPStore(ADDRESS, 0, None, is_master=True, timeout=timedelta(seconds=START))
+        self._channel, theirs = Channel.pair()
+        self._process = start_child(theirs.fileno(), "pool", 1)
+        theirs.close()
+        self._number = 0
+
+    @contextmanager
+    def reading(self, family: int, size: int, patience: float = 60.0) -> Iterator[Backbone]:
+        """A family's model, which reads prompts by `size` processes inside the context."""
+        backbone = Backbone.of(target(FAMILIES[family]))
+        if size == 1:
+            yield backbone
+            return
+        self._number += 1
+        prefix = f"group {self._number}"
+        self.pids = []
+        for rank in range(1, size):
+            errors = self.errors_of(rank)
+            order = Order(family, rank, size, self._store.port, prefix, patience, errors)
+            self.pids.append(self._ask(order))
+        hosts = GlooHosts(PrefixStore(prefix, self._store), 0, size, patience, local_device())
+        backbone.hosts = hosts
+        try:
+            yield backbone
+        finally:
+            backbone.hosts = ALONE
+            hosts.end()
+
+    def errors_of(self, rank: int) -> Path:
+        """The file of what a rank of the last group has written on standard error."""
+        return self.folder / f"{self._number}.{rank}"
+
+    def status_of(self, rank: int) -> int:
+        """Wait until a rank of the last group has ended: its exit status, negative for a signal."""
+        return int(self._ask(Wait(self.pids[rank - 1])))
+
+    def close(self) -> None:
+        """End all processes."""
+        self._process.kill()
+        self._process.wait()
+        self._channel.close()
+
+    def _ask(self, message: Any) -> Any:
+        self._channel.send(message)
+        return self._channel.receive(START)
+
+
+def main(descriptor: int, threads: int) -> None:
+    """What the process runs."""
+    torch.set_num_threads(threads)
+    channel = Channel(socket.socket(fileno=descriptor))
+    while True:
+        message = channel.receive(None)
+        if isinstance(message, Wait):
+            _, status = os.waitpid(message.pid, 0)
+            channel.send(os.waitstatus_to_exitcode(status))
+            continue
+        backbone = _backbone(message.family)
+        pid = os.fork()
+        if not pid:
+            os.close(descriptor)
+            _follow(backbone, message)
+        channel.send(pid)
+
+
+def _follow(backbone: Backbone, order: Order) -> None:
+    with open(order.errors, "w") as errors:
+        os.dup2(errors.fileno(), 2)
+    store = PrefixStore(order.prefix, TCPStore(ADDRESS, order.port, None, is_master=False))
+    hosts = GlooHosts(store, order.rank, order.size, order.patience, local_device(), exit_when_lost)
+    follow_and_exit(backbone, hosts)
+
+
+@cache
+def _backbone(family: int) -> Backbone:
+    return Backbone(target(FAMILIES[family]))

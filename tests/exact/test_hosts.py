@@ -1,0 +1,224 @@
+"""Prompts read by several processes: the same as by one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from families import FAMILIES, inputs
+from pool import Pool
+from stock import NEW, draft, reference, target
+from torch import Tensor
+
+import draftlens
+from draftlens.core.errors import HostError
+from draftlens.core.readings import ReadingSpec, Similarity
+from draftlens.models.backbone import Backbone
+from draftlens.prefill import PrefillOutput, make_prefill
+
+pytestmark = [pytest.mark.dist]
+
+BLOCKS = {"name": "spava", "anchor": 3, "passing": 2, "blocks": 7}
+"""Lengths that nothing divides."""
+
+EVERY = range(len(FAMILIES))
+SPEC = ReadingSpec(
+    attention=True, hidden_layers=(1,), similarities=(Similarity(layer=2, text="all"),)
+)
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    started = Pool(tmp_path_factory.mktemp("pool"))
+    yield started
+    started.close()
+
+
+def answer(backbone: Backbone, family: int, prefill: Any, **options: Any) -> draftlens.Result:
+    given = inputs(FAMILIES[family], FAMILIES[family].richest)
+    return draftlens.generate(backbone, given, prefill=prefill, max_new_tokens=NEW, **options)
+
+
+@cache
+def by_one(family: int) -> draftlens.Result:
+    return answer(Backbone.of(target(FAMILIES[family])), family, BLOCKS)
+
+
+@pytest.mark.parametrize("family", EVERY, ids=[str(family) for family in FAMILIES])
+def test_every_family(pool: Pool, family: int) -> None:
+    """Ragged batches, rows without pictures, several pictures: the ring gives the tokens of stock
+    `generate`, and blocks those of one process."""
+    with pool.reading(family, 2) as backbone:
+        ring = answer(backbone, family, "ring")
+        blocks = answer(backbone, family, BLOCKS)
+    assert ring.tokens == reference(FAMILIES[family], FAMILIES[family].richest)
+    assert ring.lossless
+    assert blocks.tokens == by_one(family).tokens
+    assert blocks.notes == by_one(family).notes
+    assert blocks.approximate == by_one(family).approximate
+
+
+def read(backbone: Backbone, family: int, prefill: Any) -> tuple[PrefillOutput, Any]:
+    """The output of a prefill of a ragged batch, and its cache."""
+    given = inputs(FAMILIES[family], FAMILIES[family].richest)
+    prompt = backbone.encode(backbone.prepare(given, max_new_tokens=1))
+    cache = backbone.new_cache(prompt, 1)
+    return make_prefill(prefill).run(backbone, prompt, cache, SPEC), cache
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("family", "prefill"),
+    [(3, BLOCKS), (5, {**BLOCKS, "zigzag": False}), (5, "ring"), (3, "ring")],
+    ids=["spava", "no zigzag", "ring deepstack", "ring"],
+)
+def test_everything_that_rank_zero_has(pool: Pool, family: int, prefill: Any, size: int) -> None:
+    """Logits, keys, values and readings are those of one process, whatever their number."""
+    with pool.reading(family, 1) as backbone:
+        expected, whole = read(backbone, family, "full" if prefill == "ring" else prefill)
+    with pool.reading(family, size) as backbone:
+        output, cache = read(backbone, family, prefill)
+    check_close(output.logits, expected.logits)
+    assert cache.lengths == whole.lengths
+    for ours, theirs in zip(cache.layers, whole.layers, strict=True):
+        for row, length in enumerate(whole.lengths):
+            check_close(ours.keys[row, :, :length], theirs.keys[row, :, :length])
+            check_close(ours.values[row, :, :length], theirs.values[row, :, :length])
+    ours, theirs = output.readings, expected.readings
+    check_close(ours.attention, theirs.attention)
+    for similar in theirs.similarities:
+        check_close(ours.similarities[similar], theirs.similarities[similar])
+    for row, length in enumerate(whole.lengths):
+        check_close(ours.hidden_states[1][row, :length], theirs.hidden_states[1][row, :length])
+
+
+def check_close(ours: Tensor, theirs: Tensor) -> None:
+    """Equal but for the rounding of sums in another order, in relation to the largest of them."""
+    assert (ours - theirs).abs().max() < 5e-6 * theirs.abs().max()
+
+
+GUESSING = {"num_speculative_tokens": 5, "first_guesses": True}
+PRUNING = {"method": "specvlm", "num_speculative_tokens": 3, "prune_ratio": 0.5}
+GATHERING = {"method": "specvlm", "num_speculative_tokens": 3, "draft": "self", "kv": "gather"}
+
+
+@pytest.mark.parametrize(
+    ("prefill", "method"),
+    [(BLOCKS, GUESSING), (BLOCKS, PRUNING), (BLOCKS, GATHERING), ("ring", PRUNING)],
+    ids=["first guesses", "specvlm", "self", "ring"],
+)
+def test_drafters_go_on_as_today(pool: Pool, prefill: Any, method: Any) -> None:
+    family = FAMILIES[4]
+    expected = reference(family, family.richest) if prefill == "ring" else by_one(4).tokens
+    with pool.reading(4, 3) as backbone:
+        result = answer(backbone, 4, prefill, draft=draft(family), method=method)
+    assert result.tokens == expected
+    assert result.stats.accepted + result.stats.first_accepted > 0
+
+
+def test_rows_join_a_running_batch(pool: Pool) -> None:
+    """Each call is read by all hosts when it comes."""
+    family = FAMILIES[2]
+    with pool.reading(2, 2) as backbone:
+        request = draftlens.request.Request(
+            inputs(family, family.richest, rows=(0,)),
+            options={"max_new_tokens": NEW},
+            prefill="ring",
+        )
+        call = draftlens.request.open_call(backbone, None, request)
+        chunks = call.plan.schedule(call.session)
+        next(chunks)
+        late = inputs(family, family.richest, rows=(1, 2))
+        prepared = backbone.prepare(late, max_new_tokens=NEW)
+        joined = call.session.add(prepared, seeds=[0, 0], draft_inputs=late)
+        for _ in chunks:
+            pass
+    rows = [sequence.tokens for sequence in (*call.sequences, *joined)]
+    assert [list(row) for row in rows] == reference(family, family.richest)
+
+
+def lost(pool: Pool, backbone: Backbone) -> str:
+    """What a call says whose group has lost a rank."""
+    started = time.monotonic()
+    with pytest.raises(HostError) as raised:
+        answer(backbone, 2, BLOCKS)
+    assert time.monotonic() - started < 60
+    with pytest.raises(HostError, match=str(raised.value)):  # and so does every further one
+        answer(backbone, 2, "ring")
+    return str(raised.value)
+
+
+def test_a_host_is_killed(pool: Pool) -> None:
+    """All others name it and end with status 2."""
+    with pool.reading(2, 3, patience=20) as backbone:
+        answer(backbone, 2, BLOCKS)
+        os.kill(pool.pids[0], signal.SIGKILL)
+        assert lost(pool, backbone).startswith("host 1 has ended")
+        assert pool.status_of(2) == 2
+        assert pool.errors_of(2).read_text().startswith("error: host 1 has ended")
+        assert pool.errors_of(2).read_text().count("\n") == 1
+        assert pool.status_of(1) == -signal.SIGKILL
+
+
+def test_a_host_hangs(pool: Pool) -> None:
+    with pool.reading(2, 4, patience=4) as backbone:
+        answer(backbone, 2, BLOCKS)
+        os.kill(pool.pids[1], signal.SIGSTOP)
+        try:
+            assert lost(pool, backbone).startswith("host 2 has ended or was stopped")
+            for rank in (1, 3):
+                assert pool.status_of(rank) == 2
+                assert "host 2 has ended or was stopped" in pool.errors_of(rank).read_text()
+        finally:
+            os.kill(pool.pids[1], signal.SIGKILL)
+        pool.status_of(2)
+
+
+def test_a_host_fails(pool: Pool) -> None:
+    """All hosts end with what it says."""
+    with pool.reading(2, 2, patience=20) as backbone:
+        hosts: Any = backbone.hosts
+        hosts._send_bytes(memoryview(bytearray(b"no job")), 1)
+        with pytest.raises(HostError, match="host 1 failed: UnpicklingError"):
+            hosts.gather(torch.zeros(1), [1, 1]).wait()
+        assert pool.status_of(1) == 2
+        assert "host 1 failed: " in pool.errors_of(1).read_text()
+
+
+def test_an_interrupted_answer(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows which exchanges the others have made, so the group is used no more."""
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pool.reading(2, 2) as backbone:
+        answer(backbone, 2, "ring")
+        monkeypatch.setattr("draftlens.prefill.by_hosts.read_shard", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            answer(backbone, 2, "ring")
+        monkeypatch.undo()
+        with pytest.raises(HostError, match="an answer was interrupted"):
+            answer(backbone, 2, "ring")
+        os.kill(pool.pids[0], signal.SIGKILL)
+    pool.status_of(1)
+
+
+def test_those_who_stop_early_and_those_who_come_twice(pool: Pool) -> None:
+    """A consumer that stops, two threads, and a group that has been idle: nothing hangs."""
+    family = FAMILIES[2]
+    expected = reference(family, family.richest)
+    with pool.reading(2, 2) as backbone:
+        given = inputs(family, family.richest)
+        next(draftlens.stream(backbone, given, prefill="ring", max_new_tokens=NEW))
+        with ThreadPoolExecutor(2) as threads:
+            running = [threads.submit(answer, backbone, 2, "ring") for _ in range(3)]
+            assert [call.result(60).tokens for call in running] == [expected] * 3
+    assert pool.status_of(1) == 0
+    assert pool.errors_of(1).read_text() == ""

@@ -1,0 +1,150 @@
+"""Prompts read in blocks: what is exact there, and what speculation must not change."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from families import FAMILIES, Family, inputs
+from stock import NEW, draft, reference, target
+
+import draftlens
+from draftlens.core.readings import ATTENTION, NO_READINGS
+from draftlens.models import Backbone
+from draftlens.prefill import SpavaPrefill, make_prefill
+
+every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
+
+BLOCKS = {"name": "spava", "anchor": 2, "passing": 1, "blocks": 5}
+"""A few tokens for each block, since the prompts are short."""
+
+EVERYTHING = {**BLOCKS, "passing": "n/1"}
+
+
+def answer(family: Family, prefill: Any, **options: Any) -> draftlens.Result:
+    return draftlens.generate(
+        target(family),
+        inputs(family, family.richest),
+        prefill=prefill,
+        max_new_tokens=NEW,
+        **options,
+    )
+
+
+@cache
+def plain(family: Family) -> draftlens.Result:
+    """Plain decoding of the family's ragged batch, which is read in blocks."""
+    return answer(family, BLOCKS)
+
+
+@every_family
+def test_passing_everything_is_exact(family: Family) -> None:
+    """Every block sees all keys before it then."""
+    assert answer(family, EVERYTHING).tokens == reference(family, family.richest)
+
+
+@every_family
+def test_it_is_approximate(family: Family) -> None:
+    """Otherwise the tests below would compare nothing."""
+    result = plain(family)
+    assert result.tokens != reference(family, family.richest)
+    assert not result.lossless
+    assert result.approximate == ("spava prefill: 5 blocks, anchor 2, passing 1",)
+
+
+@pytest.mark.parametrize("family", [FAMILIES[2], FAMILIES[4], FAMILIES[6]], ids=str)
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"num_speculative_tokens": 5, "first_guesses": True},
+        {"tree": "eagle"},
+        {"method": "specvlm", "num_speculative_tokens": 3, "prune_ratio": 0.5},
+    ],
+    ids=["first guesses", "eagle", "specvlm"],
+)
+def test_speculation_gives_the_tokens_of_plain_decoding(family: Family, method: Any) -> None:
+    """On the same prefill: guesses in the prompt and probes beside the pass change nothing."""
+    result = answer(family, BLOCKS, draft=draft(family), method=method)
+    assert result.tokens == plain(family).tokens
+    assert result.stats.accepted + result.stats.first_accepted > 0
+    assert result.approximate == plain(family).approximate
+
+
+def test_the_same_key_in_the_callers_own_generate() -> None:
+    family = FAMILIES[2]
+    custom = draftlens.SpeculativeGenerate(None, prefill=BLOCKS)
+    given = inputs(family, family.richest)
+    ids = target(family).generate(**given, max_new_tokens=NEW, custom_generate=custom)
+    assert ids[:, given["input_ids"].shape[1] :].tolist() == plain(family).tokens
+    assert custom.last is not None
+    assert custom.last.approximate == plain(family).approximate
+
+
+@every_family
+def test_rows_do_not_touch_each_other(family: Family) -> None:
+    """A row beside others is divided as by itself."""
+    rows = inputs(family, family.richest, rows=(2,))
+    alone = draftlens.generate(target(family), rows, prefill=BLOCKS, max_new_tokens=NEW)
+    assert alone.tokens == plain(family).tokens[2:]
+
+
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f.richest == "mixed"], ids=str)
+def test_rows_without_pictures_are_exact(family: Family) -> None:
+    """The others of the same batch are not, and the result says which is which."""
+    result = plain(family)
+    assert result.tokens[1] == reference(family, "mixed")[1]
+    assert result.notes == ("row 1 was read exactly: it shows neither a picture nor a clip",)
+    for row in (0, 2):
+        assert result.tokens[row] != reference(family, "mixed")[row]
+
+
+@every_family
+def test_what_is_too_short_is_exact(family: Family) -> None:
+    """For the defaults all of these prompts are."""
+    result = answer(family, {"name": "spava", "blocks": 500})
+    assert result.tokens == reference(family, family.richest)
+    assert result.lossless
+    assert result.approximate == ()
+    assert len(result.notes) == 3
+
+
+@pytest.mark.parametrize("family", [FAMILIES[2], FAMILIES[3]], ids=str)
+@pytest.mark.parametrize(
+    "prefill",
+    [
+        *({**BLOCKS, "select": select} for select in ("random", "uniform", "none")),
+        {**BLOCKS, "anchor": 0},
+        {"name": "star", "blocks": 4},
+    ],
+    ids=["random", "uniform", "none", "no anchor", "star"],
+)
+def test_the_ablations_differ(family: Family, prefill: Any) -> None:
+    """Each computes something of its own."""
+    logits = [first_logits(family, choice) for choice in (prefill, BLOCKS, "full")]
+    assert (logits[0] - logits[1]).abs().max() > 1e-3
+    assert (logits[0] - logits[2]).abs().max() > 1e-3
+
+
+def first_logits(family: Family, prefill: Any) -> torch.Tensor:
+    backbone = Backbone.of(target(family))
+    prompt = backbone.encode(backbone.prepare(inputs(family, family.richest), max_new_tokens=1))
+    cache = backbone.new_cache(prompt, 1)
+    reader = make_prefill(prefill)
+    return reader.run(backbone, prompt, cache, NO_READINGS).logits
+
+
+@every_family
+def test_readings_of_the_query_are_those_of_its_softmax(family: Family) -> None:
+    """If everything is passed, the readings are those of the full prefill."""
+    backbone = Backbone.of(target(family))
+    prompt = backbone.encode(backbone.prepare(inputs(family, family.richest), max_new_tokens=1))
+    readings = []
+    for prefill in (make_prefill("full"), SpavaPrefill(2, "n/1", 5)):
+        cache = backbone.new_cache(prompt, 1)
+        readings.append(prefill.run(backbone, prompt, cache, ATTENTION).readings)
+    full, blocks = readings
+    assert full.attention is not None
+    assert blocks.attention is not None
+    assert torch.allclose(full.attention, blocks.attention, atol=1e-4)
