@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,13 @@ from draftlens.documents.open import find_files
 from draftlens.parsing import DocumentParser, ParsedPage, ParseSettings
 from draftlens.parsing.output import OutputFolder, describe_target
 from draftlens.parsing.reader import reader_path
+
+TOY = (
+    "the reader in the package is a toy that knows the pages of one generator only: its answers "
+    "about other documents are wrong; name a document model with --target"
+)
+
+_log = logging.getLogger("draftlens")
 
 
 @dataclass
@@ -59,7 +67,10 @@ def parse_files(
     media_limits = opt.parse_limits(limits)
     files = _readable(inputs)
     make_folder(out)
-    name = target if target is not None else reader_path()
+    name = target
+    if name is None:
+        name = reader_path()
+        _log.warning(TOY)
     engine = load_engine(name, NO_DRAFT, "plain", loading, as_json, calibrate=False)
     parser = DocumentParser(engine, settings, limits=media_limits)
     if calibrate:
