@@ -26,6 +26,10 @@ Figures = Mapping[str, Any]
 
 COLOURS = (BLUE, ORANGE, "#4f9d69", "#7d5ba6", "#56b4c4", "#c76d9e", "#8a8a8a")
 PHASE_COLOURS = {
+    "render": "#dfe3e8",
+    "layout": "#e3d3a8",
+    "read": "#cdb06a",
+    "regions": "#a9c58f",
     "frames": "#c9c9c9",
     "vision": "#9cc3e6",
     "target_prefill": BLUE,
@@ -97,6 +101,8 @@ def breakdown(summary: Figures, groups: Figures) -> Figure:
         starts = [0.0] * len(names)
         for phase, label in PHASE_ROWS.items():
             widths = [_phase_milliseconds(methods.get(name), phase) for name in names]
+            if not any(widths):
+                continue
             axes.barh(
                 range(len(names)), widths, 0.7, left=starts, color=PHASE_COLOURS[phase], label=label
             )

@@ -259,7 +259,8 @@ def _phase_table(group: str, figures: Figures, names: Sequence[str]) -> Table:
     rows = []
     for phase, label in PHASE_ROWS.items():
         seconds = [figures["methods"][name]["phases"][phase] for name in names]
-        rows.append((label, *(_milliseconds(value) for value in seconds)))
+        if any(seconds):
+            rows.append((label, *(_milliseconds(value) for value in seconds)))
     note = (
         "Milliseconds, medians, which do not add up exactly. The library's own generation is "
         "timed in three parts: reading; everything up to the first token, vision and (for "

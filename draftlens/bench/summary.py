@@ -24,6 +24,10 @@ Key = tuple[str, str, int]
 ByKey = Mapping[Key, Measurement]
 
 PHASE_ROWS = {
+    "render": "pages as pictures",
+    "layout": "layout of pages",
+    "read": "reading of pages by the pipeline",
+    "regions": "crops of regions",
     "frames": "reading and processor",
     "vision": "target's vision",
     "target_prefill": "target prefill",

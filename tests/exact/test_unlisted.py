@@ -129,8 +129,19 @@ def test_it_is_refused_with_the_reason(name: str) -> None:
 
 def test_logits_that_are_scaled_behind_the_head_are_found_out() -> None:
     """No configuration key is looked at: the numbers themselves differ."""
-    model = hf.GraniteForCausalLM(hf.GraniteConfig(**TEXT, logits_scaling=8.0)).eval()
+    model = hf.CohereForCausalLM(hf.CohereConfig(**TEXT, logit_scale=0.125)).eval()
     with pytest.raises(
-        draftlens.UnsupportedModelError, match="GraniteForCausalLM computes other logits"
+        draftlens.UnsupportedModelError, match="CohereForCausalLM computes other logits"
     ):
         draftlens.generate(model, {"input_ids": IDS}, max_new_tokens=3)
+
+
+def test_granites_divided_logits_are_known() -> None:
+    """With sampling, where the divisor changes the distribution."""
+    torch.manual_seed(0)
+    model = hf.GraniteForCausalLM(hf.GraniteConfig(**TEXT, logits_scaling=8.0)).eval()
+    result = draftlens.generate(
+        model, {"input_ids": IDS}, method={"method": "lookup"}, max_new_tokens=12
+    )
+    stock = model.generate(IDS, max_new_tokens=12, do_sample=False)
+    assert result.tokens == stock[:, IDS.shape[1] :].tolist()

@@ -825,14 +825,14 @@ FAULTS = (
     ),
     Fault(
         "tabed: views with equal prompts are read twice",
-        "draft/ensemble.py",
+        "draft/view_prompts.py",
         "    return torch.equal(prompt.embeds[row, :length], other.embeds[row, :length])",
         "    return False",
         EQUAL_VIEWS,
     ),
     Fault(
         "tabed: the views' guesses are judged by the noise of another token",
-        "draft/ensemble.py",
+        "draft/view_tallies.py",
         "steps = torch.arange(first, first + num_tokens)",
         "steps = torch.arange(first, first + num_tokens) + 1",
         MIXED_TABLES,
