@@ -117,19 +117,38 @@ class RingAttention:
         scaling = scaling_of(query, kwargs)
         attend = partial(self.work.attend, scaling=scaling)
         output = query.new_zeros(*query.shape[:3], value.shape[-1])
-        divided = [row for row, chunks in enumerate(self._rows) if chunks is not None]
         if self._hosts.rank == 0:
-            for row in set(range(len(self._rows))).difference(divided):
+            self._attend_whole(output, query, key, value, attend)
+        for (row, chunk), part in self._attend_around(query, key, value, attend).items():
+            chunks = self._rows[row]
+            assert chunks is not None
+            output[row, :, dict(chunks.held(self._hosts.rank))[chunk]] = part.out
+        self.num_layers += 1
+        self.scalings.append(scaling)
+        return output.transpose(1, 2), None
+
+    def _attend_whole(
+        self, output: Tensor, query: Tensor, key: Tensor, value: Tensor, attend: Attend
+    ) -> None:
+        """Write the output of the rows that are not divided, which rank 0 reads alone."""
+        for row, chunks in enumerate(self._rows):
+            if chunks is None:
                 real = slice(self._lengths[row])
                 states = (query[row, :, real], key[row, :, real], value[row, :, real])
                 output[row, :, real] = attend(*states, causal=True).out
+
+    def _attend_around(
+        self, query: Tensor, key: Tensor, value: Tensor, attend: Attend
+    ) -> dict[tuple[int, int], Part]:
+        """What the chunks of this rank have seen, by row and chunk, after the keys of all ranks
+        have come around. The next keys arrive while these are attended to."""
         parts: dict[tuple[int, int], Part] = {}
         message = self._message(key, value)
         for step in range(self._hosts.size):
             sender = (self._hosts.rank - step) % self._hosts.size
-            following = (sender - 1) % self._hosts.size
             arriving = None
             if step + 1 < self._hosts.size:
+                following = (sender - 1) % self._hosts.size
                 size = self._size(following, key, value)
                 self.work.received += size
                 self.work.waits += 1
@@ -137,13 +156,7 @@ class RingAttention:
             self._attend_to(sender, message, query, key, value, parts, attend)
             if arriving is not None:
                 (message,) = arriving.wait()
-        for (row, chunk), part in parts.items():
-            chunks = self._rows[row]
-            assert chunks is not None
-            output[row, :, dict(chunks.held(self._hosts.rank))[chunk]] = part.out
-        self.num_layers += 1
-        self.scalings.append(scaling)
-        return output.transpose(1, 2), None
+        return parts
 
     def _message(self, key: Tensor, value: Tensor) -> Tensor:
         """Keys and values of this rank, row by row."""
