@@ -9,6 +9,7 @@ from typing import Any, SupportsIndex, TypedDict
 
 import torch
 
+from draftlens.core.beside import begun
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.readings import NO_READINGS, ReadingSpec
 from draftlens.core.references import (
@@ -244,8 +245,9 @@ def with_views(
     Returns:
         The same inputs if the plan has no views. Otherwise their entry `views` maps the name of
         each view that the caller has made, or that can be made of the messages, to a callable
-        without arguments that returns the inputs of this view. Nothing is made before it is called:
-        the drafter does that behind the first token, so that captions do not delay it.
+        without arguments that returns the inputs of this view. The drafter calls it behind the
+        first token, so that captions do not delay that. Views of `Plan.views_beside` are begun at
+        once, in a thread of their own; nothing else is made before it is called.
 
     Raises:
         InputError: views are given that the method does not read.
@@ -268,6 +270,8 @@ def with_views(
     for name, make in plan.views.items():
         if name in given:
             makers[name] = partial(dict, given[name])
+        elif chat is not None and name in plan.views_beside:
+            makers[name] = begun(partial(make, chat))
         elif chat is not None:
             makers[name] = partial(make, chat)
     return {**draft_inputs, VIEW_INPUTS: makers}

@@ -7,18 +7,18 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
+from pathlib import Path
 from typing import Any
 
 from shared import argument_parser, configure, environment, environment_line, save
 
 from draftlens import TABED, ViewMemory, load
 from draftlens.api import Engine
-from draftlens.draft.views import make_views
 from draftlens.measure.tables import markdown_table
 from tabed_parts.cases import CASES, CHECKED, NAMES, VIEWS
 from tabed_parts.kinds import KINDS, prompts, read
 from tabed_parts.replay import GAMMA, Replay, guess, replay_hits
-from tabed_parts.taught import Taught, teach
+from tabed_parts.taught import Taught, Teacher
 from tabed_parts.verdicts import efficiency, verdicts
 
 PREDICTION = """\
@@ -62,6 +62,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--kinds", nargs="+", choices=tuple(KINDS), help="all by default")
     parser.add_argument("--draft", help="folder of another draft for the embedded target")
     parser.add_argument("--temperatures", type=int, nargs="+", choices=(0, 1), default=[0, 1])
+    parser.add_argument("--keep", type=Path, help="folder that keeps answers for the next run")
     parser.add_argument("--seed", type=int, default=0, help="of the order of the stream")
     parser.set_defaults(max_new_tokens=128)
     return parser.parse_args()
@@ -70,16 +71,14 @@ def parse() -> argparse.Namespace:
 def taught_answers(
     engine: Engine, kinds: Sequence[str], args: argparse.Namespace, temperature: int
 ) -> list[Taught]:
-    """The answers to all prompts."""
-    views = make_views(list(VIEWS.values()))
-    plan = engine.plan(TABED(views=list(VIEWS.values())))
-    options = {"max_new_tokens": args.max_new_tokens}
-    answers = []
-    for kind in kinds:
-        for number, clip in enumerate(prompts(engine, kind, args.prompts)):
-            seed = number if temperature else None
-            answers.append(teach(engine, kind, read(engine, clip), views, plan, options, seed))
-    return answers
+    """The answers to all prompts, with what the views say about them."""
+    name = Path(args.draft).name if args.draft else "embedded"
+    teacher = Teacher(engine, list(VIEWS.values()), args.max_new_tokens, args.keep, name)
+    return [
+        teacher.taught(kind, number, clip, number if temperature else None)
+        for kind in kinds
+        for number, clip in enumerate(prompts(engine, kind, args.prompts))
+    ]
 
 
 def replayed(answers: Sequence[Taught], seed: int) -> dict[str, dict[str, list[Any]]]:

@@ -7,24 +7,42 @@ exactly (`tabed_parts.replay`).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from draftlens import TABED
 from draftlens.api import Engine, Inputs
+from draftlens.bench.clips import Clip
 from draftlens.core import tree as trees
-from draftlens.decode.plan import Plan
 from draftlens.draft.arriving import score_tokens, with_ids_of_the_target
 from draftlens.draft.base import TargetContext
 from draftlens.draft.readers import DraftPrompt
 from draftlens.draft.view_memory import kind_of
-from draftlens.draft.views import VIEW_INPUTS, Source, View
+from draftlens.draft.views import VIEW_INPUTS, Source, make_views
 from draftlens.models.backbone import Backbone
 from draftlens.ops.sampling import gumbel
 from draftlens.request import with_views
+from tabed_parts.keeping import kept
+from tabed_parts.kinds import read
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the target says; the same for every draft.
+
+    Args:
+        tokens: the T tokens of the answer.
+        log_p: log p in front of each of them, float32 ``[T, V]``.
+    """
+
+    tokens: tuple[int, ...]
+    log_p: Tensor
 
 
 @dataclass(frozen=True)
@@ -52,69 +70,94 @@ class Taught:
     longest: int
 
 
-def teach(
-    engine: Engine,
-    kind: str,
-    inputs: Inputs,
-    views: Sequence[View],
-    plan: Plan,
-    options: dict[str, Any],
-    seed: int | None = None,
-) -> Taught:
-    """Answer a prompt and ask the target and every view about each token.
+class Teacher:
+    """Asks the target for answers, and every view of the draft about each of their tokens.
 
     Args:
         engine: a pair.
-        kind: of the prompt.
-        inputs: the processors' output for it.
-        views: the views.
-        plan: of a method with these views.
-        options: of `generate`.
-        seed: samples at temperature 1 with this seed; None for greedy decoding.
+        views: as `TABED` takes them; none of them reads the target's cache.
+        longest: `max_new_tokens` of the answers.
+        folder: keeps what was computed, by draft, so that a run that was stopped goes on where it
+            was, and another draft finds the target's answers; None to keep nothing.
+        name: of the draft, in that folder.
     """
-    target = engine.target.backbone
-    assert engine.draft is not None
-    draft = engine.draft.backbone
-    if seed is not None:
-        options = {**options, "do_sample": True, "top_k": 0, "temperature": 1.0}
-    result = engine.answer(inputs, method="plain", seed=seed, **options).run()
-    tokens = result.tokens[0]
-    prepared = target.prepare(inputs.target, **options)
-    prompt = target.encode(prepared)
-    cache = target.new_cache(prompt, len(tokens))
-    whole = DraftPrompt(prompt, lambda cache: target.prefill(prompt, cache))
-    log_p = _behind(target, target.vocab_size, whole, tokens, cache)
-    context = TargetContext(prompt, cache)
-    given = inputs.target if inputs.draft is None else inputs.draft
-    chat = engine.chat_source(inputs)
-    made = with_views(plan, given, chat)[VIEW_INPUTS]
-    source = Source(draft, given, made, context)
-    drafts = [view.read(source) for view in views]
-    log_q = [
-        _behind(draft, target.vocab_size, read, tokens, draft.new_cache(read.prompt, len(tokens)))
-        for read in drafts
-    ]
-    noise = None
-    if seed is not None:
-        steps = torch.arange(len(tokens))
-        noise = gumbel(torch.tensor([seed]), steps, target.vocab_size).float()
-    longest = options["max_new_tokens"]
-    return Taught(
-        kind,
-        kind_of(prompt, 0),
-        tuple(tokens),
-        torch.stack(log_q),
-        log_p,
-        noise,
-        _same(drafts),
-        longest,
-    )
+
+    def __init__(
+        self, engine: Engine, views: Sequence[Any], longest: int, folder: Path | None, name: str
+    ) -> None:
+        assert engine.draft is not None
+        self.engine = engine
+        self.target = engine.target.backbone
+        self.draft = engine.draft.backbone
+        self.views = make_views(views)
+        self.plan = engine.plan(TABED(views=list(views)))
+        self.longest = longest
+        self.folder = folder
+        self.name = name
+
+    def taught(self, kind: str, number: int, clip: Clip, seed: int | None) -> Taught:
+        """The answer to a prompt.
+
+        Args:
+            kind: of the prompt.
+            number: of the prompt among those of its kind.
+            clip: the prompt.
+            seed: samples at temperature 1 with this seed; None for greedy decoding.
+        """
+        inputs = functools.cache(lambda: read(self.engine, clip))
+        rule = "greedy" if seed is None else f"seed-{seed}"
+        stem = f"{kind}-{number}-{self.longest}-{rule}".replace(" ", "-").replace(",", "")
+
+        def answer() -> Answer:
+            return self.answer(inputs(), seed)
+
+        def taught() -> Taught:
+            known = kept(self.folder, f"target/{stem}", Answer, answer)
+            return self.ask(kind, inputs(), known, seed)
+
+        return kept(self.folder, f"{self.name}/{stem}", Taught, taught)
+
+    def answer(self, inputs: Inputs, seed: int | None) -> Answer:
+        """The target's answer to a prompt."""
+        options: dict[str, Any] = {"max_new_tokens": self.longest}
+        if seed is not None:
+            options |= {"do_sample": True, "top_k": 0, "temperature": 1.0}
+        result = self.engine.answer(inputs, method="plain", seed=seed, **options).run()
+        tokens = tuple(result.tokens[0])
+        prompt = self.target.encode(self.target.prepare(inputs.target, **options))
+        whole = DraftPrompt(prompt, lambda cache: self.target.prefill(prompt, cache))
+        return Answer(tokens, _behind(self.target, self.target.vocab_size, whole, tokens))
+
+    def ask(self, kind: str, inputs: Inputs, answer: Answer, seed: int | None) -> Taught:
+        """What every view of a prompt says about each token of the answer."""
+        prompt = self.target.encode(self.target.prepare(inputs.target))
+        context = TargetContext(prompt, self.target.new_cache(prompt, 1))
+        given = inputs.target if inputs.draft is None else inputs.draft
+        made = with_views(self.plan, given, self.engine.chat_source(inputs))[VIEW_INPUTS]
+        source = Source(self.draft, given, made, context)
+        drafts = [view.read(source) for view in self.views]
+        size = self.target.vocab_size
+        log_q = [_behind(self.draft, size, draft, answer.tokens) for draft in drafts]
+        return Taught(
+            kind,
+            kind_of(prompt, 0),
+            answer.tokens,
+            torch.stack(log_q),
+            answer.log_p,
+            None if seed is None else _noise(seed, len(answer.tokens), size),
+            _same(drafts),
+            self.longest,
+        )
 
 
-def _behind(
-    model: Backbone, vocab_size: int, read: DraftPrompt, tokens: Sequence[int], cache: Any
-) -> Tensor:
+def _noise(seed: int, number: int, vocab_size: int) -> Tensor:
+    """What coupled sampling adds to the scores of each token, ``[T, V]``."""
+    return gumbel(torch.tensor([seed]), torch.arange(number), vocab_size).float()
+
+
+def _behind(model: Backbone, vocab_size: int, read: DraftPrompt, tokens: Sequence[int]) -> Tensor:
     """Log probabilities in front of each token of an answer, ``[T, V]``."""
+    cache = model.new_cache(read.prompt, len(tokens))
     first = read.fill(cache)
     assert first is not None
     logits = [with_ids_of_the_target(first, vocab_size)[0]]

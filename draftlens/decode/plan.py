@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +80,8 @@ class Plan:
             measured answer.
         views: how the draft's inputs for further views of the prompts are made of messages, by the
             name of the view; empty if the draft reads its prompt in one way.
+        views_beside: names of those that are made in a thread beside the target's prefill. They use
+            no model that the prefill uses.
         uses_references: whether the drafter guesses from references
             (`draft.base.TargetContext.references`).
         reads_pictures: whether references are read off the pictures of a prompt if none are given.
@@ -99,5 +101,6 @@ class Plan:
     processes: Callable[[], Sequence[int]] = no_processes
     wait_until_ready: Callable[[], None] = is_ready
     views: Mapping[str, MakeView] = field(default_factory=dict)
+    views_beside: Collection[str] = ()
     uses_references: bool = False
     reads_pictures: bool = False
