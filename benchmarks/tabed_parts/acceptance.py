@@ -17,7 +17,7 @@ from draftlens.api import Engine
 from draftlens.measure.tables import markdown_table
 from tabed_parts.cases import CASES, CHECKED, NAMES, VIEWS
 from tabed_parts.kinds import KINDS, prompts, read
-from tabed_parts.replay import GAMMA, Replay, guess, replay_hits
+from tabed_parts.replay import GAMMA, Replay, Replayed, guess, replay_hits
 from tabed_parts.taught import Taught, Teacher
 from tabed_parts.verdicts import efficiency, verdicts
 
@@ -187,6 +187,22 @@ def table(counts: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> list
     return markdown_table(["", *kinds, "mean"], rows)
 
 
+def chance_table(counts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """By case and kind, the mean chance that rejection sampling accepts a guess, with the mean over
+    kinds last."""
+    kinds = list(counts)
+    rows = []
+    for case in CASES:
+        values = []
+        for kind in kinds:
+            runs = [Replayed(*run) for run in counts[kind][case.name]]
+            tokens = sum(run.emitted for run in runs)
+            values.append(sum(run.chances for run in runs) / max(1, tokens))
+        mean = sum(values) / len(values)
+        rows.append([case.name, *[f"{value:.2f}" for value in values], f"{mean:.3f}"])
+    return markdown_table(["", *kinds, "mean"], rows)
+
+
 def page(report: Mapping[str, Any], args: argparse.Namespace) -> str:
     """The report as Markdown."""
     lines = [
@@ -208,6 +224,16 @@ def page(report: Mapping[str, Any], args: argparse.Namespace) -> str:
         counts = report[f"temperature {temperature}"]
         title = "Greedy" if temperature == 0 else "Temperature 1, coupled noise"
         lines += [f"## {title}", "", *table(counts, names), ""]
+        if temperature == 1:
+            lines += [
+                "## Temperature 1, rejection sampling",
+                "",
+                "Mean over the answers' tokens of 1 - TV(p, q_w), the chance that a guess in their "
+                "place is accepted:",
+                "",
+                *chance_table(counts),
+                "",
+            ]
         shares = report[f"right, temperature {temperature}"]
         rows = [
             [letter, *[f"{of_kind[letter]:.0%}" for of_kind in shares.values()]] for letter in NAMES

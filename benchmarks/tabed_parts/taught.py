@@ -130,10 +130,10 @@ class Teacher:
 
     def ask(self, kind: str, inputs: Inputs, answer: Answer, seed: int | None) -> Taught:
         """What every view of a prompt says about each token of the answer."""
-        prompt = self.target.encode(self.target.prepare(inputs.target))
+        prompt = self.target.encode(self.target.prepare(inputs.target, max_new_tokens=self.longest))
         context = TargetContext(prompt, self.target.new_cache(prompt, 1))
         given = inputs.target if inputs.draft is None else inputs.draft
-        made = with_views(self.plan, given, self.engine.chat_source(inputs))[VIEW_INPUTS]
+        made = with_views(self.plan, given, self.engine.chat_source(inputs)).get(VIEW_INPUTS, {})
         source = Source(self.draft, given, made, context)
         drafts = [view.read(source) for view in self.views]
         size = self.target.vocab_size

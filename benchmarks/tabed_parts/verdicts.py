@@ -63,10 +63,13 @@ def best_view(counts: Counts, kind: str) -> str:
 
 def share_of_best(counts: Counts, kind: str, name: str) -> Difference:
     """The block efficiency of a case as a share of the best view's, less one."""
-    best = counts[kind][best_view(counts, kind)]
-    ratio = efficiencies(counts[kind][name]) / efficiencies(best)
-    low, high = central_interval(ratio - 1)
-    return Difference(efficiency(counts[kind][name]) / efficiency(best) - 1, low, high)
+    return share(counts[kind][name], counts[kind][best_view(counts, kind)])
+
+
+def share(runs: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> Difference:
+    """The block efficiency of a case as a share of another one's on the same prompts, less one."""
+    low, high = central_interval(efficiencies(runs) / efficiencies(others) - 1)
+    return Difference(efficiency(runs) / efficiency(others) - 1, low, high)
 
 
 def verdicts(counts: Counts) -> list[str]:
