@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex, TypedDict
 
 import torch
 
-from draftlens.core.beside import begun
+from draftlens.core.background import start_in_background
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.readings import NO_READINGS, ReadingSpec
 from draftlens.core.references import (
@@ -271,7 +271,7 @@ def with_views(
         if name in given:
             makers[name] = partial(dict, given[name])
         elif chat is not None and name in plan.views_beside:
-            makers[name] = begun(partial(make, chat))
+            makers[name] = start_in_background(partial(make, chat))
         elif chat is not None:
             makers[name] = partial(make, chat)
     return {**draft_inputs, VIEW_INPUTS: makers}

@@ -28,8 +28,8 @@ from draftlens.draft.views import VIEW_INPUTS, Source, make_views
 from draftlens.models.backbone import Backbone
 from draftlens.ops.sampling import gumbel
 from draftlens.request import with_views
-from tabed_parts.keeping import kept
 from tabed_parts.kinds import read
+from tabed_parts.store import load_or_make
 
 
 @dataclass(frozen=True)
@@ -112,10 +112,10 @@ class Teacher:
             return self.answer(inputs(), seed)
 
         def taught() -> Taught:
-            known = kept(self.folder, f"target/{stem}", Answer, answer)
+            known = load_or_make(self.folder, f"target/{stem}", Answer, answer)
             return self.ask(kind, inputs(), known, seed)
 
-        return kept(self.folder, f"{self.name}/{stem}", Taught, taught)
+        return load_or_make(self.folder, f"{self.name}/{stem}", Taught, taught)
 
     def answer(self, inputs: Inputs, seed: int | None) -> Answer:
         """The target's answer to a prompt."""

@@ -15,15 +15,12 @@ from draftlens.core.timeline import KINDS, Timeline
 from draftlens.explain.charts import PHASE_COLOURS, rounds_chart
 from draftlens.explain.gantt import (
     CAPTION,
-    DARK,
-    LIGHT,
-    NAMES,
     NEEDS_MATPLOTLIB,
     TITLE,
-    Theme,
     chart_of,
     has_matplotlib,
 )
+from draftlens.explain.gantt_style import DARK, LIGHT, NAMES, Theme
 from draftlens.explain.markup import grid, legend, table
 from draftlens.explain.tracing import Answered, PlainRun, Speedup
 

@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from draftlens.core.errors import ConfigError
-from draftlens.explain.gantt import (
+from draftlens.explain.gantt import NEEDS_MATPLOTLIB, has_matplotlib
+from draftlens.explain.gantt_style import (
     DPI,
     LIGHT,
-    NEEDS_MATPLOTLIB,
     SUBTITLE_LENGTH,
     TITLE_LENGTH,
     WIDTH,
     Theme,
-    has_matplotlib,
     mixed,
     shortened,
 )

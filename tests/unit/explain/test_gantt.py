@@ -15,16 +15,10 @@ from PIL import Image
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.timeline import DISCARDED, KINDS, Span, Timeline
 from draftlens.explain import chart, chart_of, gantt, page
-from draftlens.explain.gantt import (
-    CAPTION,
-    COLOURS,
-    DARK,
-    NAMES,
-    Unit,
-    first_rounds,
-    joined,
-    label_of,
-)
+from draftlens.explain.gantt import CAPTION
+from draftlens.explain.gantt_layout import first_rounds, joined
+from draftlens.explain.gantt_panel import label_of
+from draftlens.explain.gantt_style import COLOURS, DARK, NAMES, Unit
 from tests.unit.explain.timelines import parallel, plain, serial
 from tests.unit.explain.traces import trace_of, visual_tokens
 

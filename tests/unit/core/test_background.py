@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from draftlens.core.beside import begun
+from draftlens.core.background import start_in_background
 
 
 def test_it_runs_before_it_is_asked_for() -> None:
@@ -19,7 +19,7 @@ def test_it_runs_before_it_is_asked_for() -> None:
         has_run.set()
         return 3
 
-    value = begun(make)
+    value = start_in_background(make)
     assert has_run.wait(10)
     assert [value(), value()] == [3, 3]
     (thread,) = threads
@@ -30,7 +30,7 @@ def test_errors_are_raised_where_the_value_is_taken() -> None:
     def make() -> int:
         raise ValueError("no captions")
 
-    value = begun(make)
+    value = start_in_background(make)
     for _ in range(2):
         with pytest.raises(ValueError, match="no captions"):
             value()

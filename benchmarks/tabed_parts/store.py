@@ -13,11 +13,13 @@ import torch
 Value = TypeVar("Value")
 
 
-def kept(folder: Path | None, name: str, type_: type[Value], make: Callable[[], Value]) -> Value:
-    """The value that an earlier run kept under a name, or a new one.
+def load_or_make(
+    folder: Path | None, name: str, type_: type[Value], make: Callable[[], Value]
+) -> Value:
+    """The value that an earlier run stored under a name, or a new one.
 
     Args:
-        folder: holds the values; None to keep nothing.
+        folder: holds the values; None to store nothing.
         name: of the value, the stem of its file.
         type_: a dataclass of tensors, texts, numbers and tuples of these.
         make: makes the value.

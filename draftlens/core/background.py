@@ -1,4 +1,4 @@
-"""Work in a thread beside the caller's."""
+"""Work in a thread of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 Value = TypeVar("Value")
 
 
-def begun(make: Callable[[], Value]) -> Callable[[], Value]:
+def start_in_background(make: Callable[[], Value]) -> Callable[[], Value]:
     """Call a function in a thread of its own, from now on.
 
     Args:
