@@ -89,8 +89,9 @@ class Costs:
         return partial(self.check, at=at), partial(self.level, at=at)
 
     def most_nodes(self, at: Situation) -> int:
-        """Nodes of the largest tree whose cost is known."""
-        return min(MAX_NODES, self.target.largest // at.rows - 1)
+        """Nodes of the largest tree whose cost is known; 0 if not even that of one token in each row
+        is."""
+        return min(MAX_NODES, max(0, self.target.largest // at.rows - 1))
 
 
 class Record:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -82,6 +83,20 @@ def test_rows_do_not_touch_each_other(family: Family) -> None:
     )
     rows = reference(family, kind)
     assert turned.tokens == [rows[2], rows[0], rows[1], rows[2]]
+
+
+def test_the_first_answer_of_a_pair_has_many_rows() -> None:
+    """The automatic tree knows no cost of such a batch yet."""
+    family = next(family for family in FAMILIES if family.name == "qwen2_vl")
+    new_target = copy.deepcopy(target(family))
+    result = draftlens.generate(
+        new_target,
+        inputs(family, "image", rows=(2, 0, 1, 2)),
+        draft=copy.deepcopy(draft(family)),
+        max_new_tokens=NEW,
+    )
+    rows = reference(family, "image")
+    assert result.tokens == [rows[2], rows[0], rows[1], rows[2]]
 
 
 @every_family

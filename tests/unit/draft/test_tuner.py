@@ -73,6 +73,20 @@ def test_no_tree_is_wider_than_what_was_measured() -> None:
     assert len(tuner.tree(Situation(rows=4))) <= 1
 
 
+@pytest.mark.parametrize("rows", [4, 9, 30])
+def test_more_rows_than_any_known_width(rows: int) -> None:
+    """The first round is plain; its timing is what the next rounds go by."""
+    unknown = Costs(LiveCosts(None), LiveCosts(None, scale=0.1))
+    tuner = TreeTuner(Record(unknown))
+    at = Situation(rows=rows)
+    assert tuner.tree(at) == EMPTY
+    tuner.judged(EMPTY, [()] * rows, seconds=1.0)
+    for _ in range(20):
+        tree = tuner.tree(at)
+        assert rows * (len(tree) + 1) <= 2 * unknown.target.largest
+        tuner.judged(tree, [tuple(range(len(tree)))] * rows, seconds=1.0)
+
+
 def test_limits_hold_where_drafting_is_free() -> None:
     tuner = TreeTuner(record(FLAT, scaled(FLAT, 1e-6)))
     tree = tuner.tree(Situation())
