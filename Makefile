@@ -10,7 +10,7 @@ demo: $(READY)
 	$(BIN)/draftlens demo
 
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Random calls with fresh seeds; EXAMPLES=20000 for a long run.
 EXAMPLES ?= 3000

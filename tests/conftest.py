@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections import Counter
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # What draftlens measures on this machine is neither read nor left behind; subprocesses inherit it.
@@ -21,9 +22,25 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what is marked `gpu` where there is none."""
+    """Begin with what takes long, and skip what is marked `gpu` where there is none."""
+    _put_long_files_first(items)
     if torch.cuda.is_available():
         return
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def _put_long_files_first(items: list[pytest.Item]) -> None:
+    """Files with slow tests, then whole runs, then the others, large ones first.
+
+    Workers take files in this order, so that none of them ends with a long file while the others
+    have nothing left to do.
+    """
+    sizes = Counter(item.path for item in items)
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+
+    def place(item: pytest.Item) -> tuple[bool, bool, int]:
+        return item.path not in slow, "e2e" not in item.path.parts, -sizes[item.path]
+
+    items.sort(key=place)
