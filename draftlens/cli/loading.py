@@ -15,7 +15,7 @@ from typing import Any
 from transformers.utils import logging as transformers_logging
 
 from draftlens.api import Engine, calibration_seconds, load
-from draftlens.cli.model_options import PLAIN, Loading
+from draftlens.cli.model_options import NO_DRAFT, PLAIN, Loading
 from draftlens.cli.options import parse_limits
 from draftlens.cli.progress import count_bar, is_hidden, spinner
 from draftlens.cli.threads import settle_threads
@@ -39,9 +39,6 @@ __all__ = [
 ]
 
 _log = logging.getLogger("draftlens")
-
-NO_DRAFT = "none"
-"""Value of `--draft` for no draft, even where the target's name is that of a pair."""
 
 
 def read_media(
