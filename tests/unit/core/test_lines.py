@@ -52,6 +52,6 @@ def test_the_disk_is_waited_for_at_intervals_only(
 
 
 def test_a_full_disk_is_an_error_that_names_the_file() -> None:
-    with pytest.raises(OSError, match=r"No space left on device: '/dev/full'"):
-        with LineWriter(Path("/dev/full")) as lines:
-            lines.write({"text": "one"})
+    error = pytest.raises(OSError, match=r"No space left on device: '/dev/full'")
+    with error, LineWriter(Path("/dev/full")) as lines:
+        lines.write({"text": "one"})
