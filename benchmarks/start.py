@@ -17,7 +17,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -43,6 +42,7 @@ def seconds_of(words: Sequence[str], package: Path, variables: Mapping[str, str]
     began = time.perf_counter()
     subprocess.run(
         command_of(words),
+        cwd=package,  # `python -m` looks there first
         env=environment_of(package, variables),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -58,6 +58,7 @@ def seconds_to_first_token(package: Path) -> float:
     began = time.perf_counter()
     process = subprocess.Popen(
         command_of(["demo", "--device", "cpu", "--no-calibrate"]),
+        cwd=package,
         env=environment_of(package, {"TERM": "dumb"}),
         stdout=inside,
         stderr=subprocess.DEVNULL,
@@ -84,7 +85,7 @@ def environment_of(package: Path, variables: Mapping[str, str]) -> dict[str, str
 
 def measure(package: Path, repeats: int, cases: Sequence[str]) -> dict[str, list[float]]:
     """Seconds of each case."""
-    clip = str(files("draftlens") / "embedded" / "clips" / "shapes.mp4")
+    clip = "draftlens/embedded/clips/shapes.mp4"
     refused = ["caption", clip, "--target", WRONG]
     nowhere = {"HF_ENDPOINT": "http://no-such-host.invalid"}
     with socket.create_server(("127.0.0.1", 0)) as hub:

@@ -203,11 +203,11 @@ register_train_draft(app)
 app.command()(takes_models(evaluate))
 app.command()(takes_models(calibrate))
 app.command()(takes_models(explain))
-app.command()(takes_models(bench))
-app.command()(world)
+app.command()(takes_models(takes_groups(bench)))
+app.command()(takes_groups(world))
 app.command()(methods)
 app.command()(pairs)
-app.command()(takes_models(parse))
+app.command()(takes_models(takes_groups(parse)))
 
 
 def _print_version(is_requested: bool) -> None:

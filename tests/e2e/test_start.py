@@ -75,6 +75,14 @@ def test_help_and_wrong_options_import_little(words: Sequence[str], status: int)
     assert len(modules) < MOST_MODULES
 
 
+def test_a_shell_completes_commands_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = 'import sys; sys.argv = ["draftlens"]; from draftlens.cli import main; main()'
+    monkeypatch.setenv("_DRAFTLENS_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "draftlens caption --clip")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    assert run(code).stdout.split() == ["--clip-seconds"]
+
+
 @pytest.mark.parametrize("option", ["--target", "--draft"])
 def test_a_wrong_name_is_refused_before_torch_is_imported(option: str) -> None:
     """A Hub that does not answer costs its time limit, and not also the seconds of a start."""
