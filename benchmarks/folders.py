@@ -40,6 +40,8 @@ MAX_PIXELS = 500_000
 LIMITS = json.dumps({"max_pixels": MAX_PIXELS})
 REPEATED = 4000
 """Groups of 250 pictures in the clip that hangs: a million pictures."""
+HANGING = "hanging-"
+"""Beginning of the names of clips that keep a decoder busy."""
 MEMORY_SECONDS = 0.25
 MEMORY_POINTS = 50
 
@@ -96,7 +98,7 @@ def make_album(folder: Path, count: int, broken: int, huge: int, hanging: int) -
         others.append(f"huge-{number:04}.mp4")
         write_clip(folder / others[-1], np.zeros((8, HUGE_SIDE, HUGE_SIDE, 3), np.uint8))
     for number in range(hanging):
-        others.append(f"hanging-{number:04}.mp4")
+        others.append(f"{HANGING}{number:04}.mp4")
         write_endless(folder / others[-1])
     return Album(folder, frozenset(names), frozenset(others))
 
@@ -176,6 +178,9 @@ def check(album: Album, outcome: Outcome) -> None:
     texts = texts_of(outcome)
     assert len(texts) == len(outcome.lines) == len(album.whole | album.others)
     assert {name for name, text in texts.items() if text is not None} == album.whole
+    for line in outcome.lines:
+        if Path(line["file"]).name.startswith(HANGING):
+            assert "its decoder did not end within" in line["error"]
 
 
 def growth_of(memory: Sequence[int]) -> float:
