@@ -79,8 +79,8 @@ def test_the_readmes_engine_examples(
     engine: draftlens.Engine,
 ) -> None:
     clips = ROOT / "draftlens" / "embedded" / "clips"
-    (tmp_path / "clip.mp4").write_bytes((clips / "drift.mp4").read_bytes())
-    (tmp_path / "a.png").write_bytes((clips / "shapes.png").read_bytes())
+    for name in ("shapes.mp4", "shapes.png"):
+        (tmp_path / name).write_bytes((clips / name).read_bytes())
     monkeypatch.chdir(tmp_path)
     streaming, methods = (
         next(b for b in blocks("README.md") if word in b)
