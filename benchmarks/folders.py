@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -39,7 +40,10 @@ MAX_PIXELS = 500_000
 LIMITS = json.dumps({"max_pixels": MAX_PIXELS})
 REPEATED = 4000
 """Groups of 250 pictures in the clip that hangs: a million pictures."""
+HANGING = "hanging-"
+"""Beginning of the names of clips that keep a decoder busy."""
 MEMORY_SECONDS = 0.25
+MEMORY_POINTS = 50
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ def make_album(folder: Path, count: int, broken: int, huge: int, hanging: int) -
         others.append(f"huge-{number:04}.mp4")
         write_clip(folder / others[-1], np.zeros((8, HUGE_SIDE, HUGE_SIDE, 3), np.uint8))
     for number in range(hanging):
-        others.append(f"hanging-{number:04}.mp4")
+        others.append(f"{HANGING}{number:04}.mp4")
         write_endless(folder / others[-1])
     return Album(folder, frozenset(names), frozenset(others))
 
@@ -174,21 +178,37 @@ def check(album: Album, outcome: Outcome) -> None:
     texts = texts_of(outcome)
     assert len(texts) == len(outcome.lines) == len(album.whole | album.others)
     assert {name for name, text in texts.items() if text is not None} == album.whole
+    for line in outcome.lines:
+        if Path(line["file"]).name.startswith(HANGING):
+            assert "its decoder did not end within" in line["error"]
 
 
 def growth_of(memory: Sequence[int]) -> float:
-    """Memory in the last quarter of the answering by that in the first, each a median."""
+    """Memory in the last quarter of the answering by that in the second, each a median.
+
+    In the first quarter the memory pools of torch and of the C library fill up.
+    """
     quarter = max(1, len(memory) // 4)
-    return median(memory[-quarter:]) / max(1, median(memory[:quarter]))
+    return median(memory[-quarter:]) / max(1, median(memory[quarter : 2 * quarter]))
 
 
-def measure(album: Album, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """All runs, checked."""
+def measure_speed(album: Album, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """Runs with batches of one and of several, checked."""
     runs: dict[str, Outcome] = {}
     for batch in (1, args.batch):
         out = folder / f"batch-{batch}.jsonl"
-        runs[f"batch of {batch}"] = run(command_of(album, out, batch, args), out)
-        check(album, runs[f"batch of {batch}"])
+        outcome = run(command_of(album, out, batch, args), out)
+        check(album, outcome)
+        runs[f"batch of {batch}"] = outcome
+    alone, together = runs.values()
+    assert texts_of(alone) == texts_of(together)
+    figures = {name: figures_of(outcome, len(album.whole)) for name, outcome in runs.items()}
+    speeds = [figure["speed"] for figure in figures.values()]
+    return {"runs": figures, "gain": speeds[1] / speeds[0], "answers": digest_of(alone)}
+
+
+def measure_kills(album: Album, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """A run that is killed several times and resumed, checked."""
     out = folder / "killed.jsonl"
     command = command_of(album, out, args.batch, args)
     kills = []
@@ -198,57 +218,94 @@ def measure(album: Album, folder: Path, args: argparse.Namespace) -> dict[str, A
         assert kills[-1].status == -9
     resumed = run([*command, "--resume"], out)
     check(album, resumed)
-    whole = texts_of(runs[f"batch of {args.batch}"])
-    assert texts_of(resumed) == whole == texts_of(runs["batch of 1"])
-    figures = {name: figures_of(outcome, len(album.whole)) for name, outcome in runs.items()}
     return {
-        "runs": figures,
-        "gain": figures[f"batch of {args.batch}"]["speed"] / figures["batch of 1"]["speed"],
         "lines at the kills": [len(outcome.lines) for outcome in kills],
         "lines": len(resumed.lines),
+        "answers": digest_of(resumed),
+        "memory": thinned(resumed.memory),
     }
 
 
-def figures_of(outcome: Outcome, whole: int) -> dict[str, float]:
+PARTS = {"speed": measure_speed, "kills": measure_kills}
+
+
+def measure(album: Album, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """The parts that are asked for, beside those of an earlier run on the same clips."""
+    report: dict[str, Any] = {}
+    file = args.out.with_suffix(".json")
+    if file.exists() and len(args.parts) < len(PARTS):
+        report = json.loads(file.read_text())
+    for name in args.parts:
+        report[name] = PARTS[name](album, folder, args)
+    answers = {part["answers"] for name, part in report.items() if name in PARTS}
+    assert len(answers) == 1, "the answers of a run that was killed are others"
+    return report
+
+
+def digest_of(outcome: Outcome) -> str:
+    """A digest of all answers."""
+    return sha256(json.dumps(texts_of(outcome), sort_keys=True).encode()).hexdigest()
+
+
+def figures_of(outcome: Outcome, whole: int) -> dict[str, Any]:
     return {
         "seconds": outcome.seconds,
         "speed": 60 * whole / outcome.seconds,
         "largest memory": max(outcome.memory),
         "growth": growth_of(outcome.memory),
+        "memory": thinned(outcome.memory),
     }
+
+
+def thinned(memory: Sequence[int]) -> list[int]:
+    """MiB at `MEMORY_POINTS` moments at most, in equal steps."""
+    step = max(1, len(memory) // MEMORY_POINTS)
+    return [count // 2**20 for count in memory[::step]]
 
 
 def page_of(report: dict[str, Any], args: argparse.Namespace) -> str:
     """The report as Markdown."""
-    rows = [
-        [
-            name,
-            f"{figures['seconds']:.1f}",
-            f"{figures['speed']:.1f}",
-            f"{figures['largest memory'] / 2**20:.0f}",
-            f"{figures['growth']:.2f}",
-        ]
-        for name, figures in report["runs"].items()
+    parts = [
+        "# Folders",
+        f"{args.clips} files, of which {args.broken} are broken, {args.huge} huge and "
+        f"{args.hanging} hang the decoder ({args.clip_seconds:g} s a clip); "
+        f"{args.max_new_tokens} tokens an answer, start of the process included.",
     ]
-    columns = ["run", "seconds", "clips a minute", "largest MiB", "MiB late / early"]
-    return "\n\n".join(
-        [
-            "# Folders",
-            f"{args.clips} files, of which {args.broken} are broken, {args.huge} huge and "
-            f"{args.hanging} hang the decoder ({args.clip_seconds:g} s a clip); "
-            f"{args.max_new_tokens} tokens an answer, start of the process included.",
-            "\n".join(markdown_table(columns, rows)),
-            f"Batches give {report['gain']:.2f} times the clips a minute. Killed by SIGKILL at "
-            f"{report['lines at the kills']} lines and resumed: {report['lines']} lines, one for "
-            "each file, with the answers of the run that was not killed.",
-            environment_line(report["environment"]),
-        ]
-    )
+    if "speed" in report:
+        parts += speed_lines(report["speed"])
+    if "kills" in report:
+        kills = report["kills"]
+        parts.append(
+            f"Killed by SIGKILL at {kills['lines at the kills']} lines and resumed: "
+            f"{kills['lines']} lines, one for each file, with the answers of a run that was not "
+            "killed."
+        )
+    return "\n\n".join([*parts, environment_line(report["environment"])])
+
+
+def speed_lines(speed: dict[str, Any]) -> list[str]:
+    """Clips a minute and memory."""
+    rows = []
+    for name, figures in speed["runs"].items():
+        rows.append(
+            [
+                name,
+                f"{figures['seconds']:.1f}",
+                f"{figures['speed']:.1f}",
+                f"{figures['largest memory'] / 2**20:.0f}",
+                f"{figures['growth']:.2f}",
+            ]
+        )
+    columns = ["run", "seconds", "clips a minute", "largest MiB", "last / second quarter"]
+    table = "\n".join(markdown_table(columns, rows))
+    gain = f"Batches give {speed['gain']:.2f} times the clips a minute."
+    return [table, gain]
 
 
 def main() -> None:
     """Make the clips, run the command, print and save the report."""
     parser = argument_parser(__doc__, "benchmarks/results/folders", 1)
+    parser.add_argument("--parts", nargs="+", choices=tuple(PARTS), default=list(PARTS))
     parser.add_argument("--clips", type=int, default=200)
     parser.add_argument("--broken", type=int, default=20)
     parser.add_argument("--huge", type=int, default=5)

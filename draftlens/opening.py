@@ -11,6 +11,7 @@ from draftlens.models.load import (
     PLAIN_PAIR,
     Loaded,
     check_pair,
+    check_source,
     known_draft,
     load_model,
 )
@@ -68,6 +69,8 @@ def open_models(
         return _open_with_known_draft(target, method, use, options)
     if draft is None and use == "needed":
         raise ConfigError(f"the method needs a draft model: {remedy()}")
+    if draft is not None:
+        check_source(draft, "draft", options.draft)
     loaded = load_model(target, "target", options.target)
     if draft is None:
         return Opened(loaded, None, method)

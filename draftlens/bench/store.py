@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from draftlens.core.errors import ConfigError
 from draftlens.core.files import write_json
 from draftlens.core.lines import LineWriter, read_lines
+from draftlens.core.runs import ABSENT, Difference, differences, read_description
 from draftlens.methods import METHODS
 
 RUN = "run.json"
@@ -18,9 +19,6 @@ MEASUREMENTS = "measurements.jsonl"
 SUMMARY = "summary.json"
 PAGE = "report.md"
 PLOTS = ("speedup", "breakdown", "draft_step_by_context")
-
-MISSING = object()
-"""Represents a key that a JSON object does not have."""
 
 LISTED_DIFFERENCES = 4
 """Largest number of differences between two runs that an error message lists."""
@@ -177,13 +175,9 @@ class Store:
                 (self.folder / name).unlink(missing_ok=True)
 
     def _check_same(self, description: Mapping[str, Any]) -> None:
-        file = self.folder / RUN
-        try:
-            before = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ConfigError(f"{file} is damaged ({error}): --restart begins again") from error
+        before = read_description(self.folder / RUN)
         now = json.loads(json.dumps(description))
-        phrases = list(differences(before, now))
+        phrases = [_phrase(difference) for difference in differences(before, now)]
         if phrases:
             listed = "; ".join(phrases[:LISTED_DIFFERENCES])
             if len(phrases) > LISTED_DIFFERENCES:
@@ -211,27 +205,14 @@ def products() -> list[str]:
     return [SUMMARY, PAGE, *(f"{plot}.png" for plot in plots)]
 
 
-def differences(before: Any, now: Any, path: str = "") -> Iterator[str]:
-    """Differences between two JSON values.
-
-    Args:
-        before, now: the values.
-        path: keys that lead to the values, separated by points.
-
-    Yields:
-        A phrase for each difference.
-    """
-    if isinstance(before, dict) and isinstance(now, dict):
-        for key in dict.fromkeys([*before, *now]):
-            key_path = f"{path}.{key}" if path else key
-            yield from differences(before.get(key, MISSING), now.get(key, MISSING), key_path)
-    elif before != now:
-        yield f"{path} was {_abbreviated(before)} and is {_abbreviated(now)}"
+def _phrase(difference: Difference) -> str:
+    before = _abbreviated(difference.before)
+    return f"{difference.path} was {before} and is {_abbreviated(difference.now)}"
 
 
 def _abbreviated(value: Any) -> str:
     """A JSON value in at most 60 characters."""
-    if value is MISSING:
+    if value is ABSENT:
         return "not there"
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}..."

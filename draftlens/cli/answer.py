@@ -9,8 +9,9 @@ from typing import Any
 
 from draftlens.api import Engine
 from draftlens.cli.folders import FolderRun, find_media, run_folder
-from draftlens.cli.loading import load_engine, note_strangers, read_source
+from draftlens.cli.loading import engine_of, note_strangers, read_source
 from draftlens.cli.model_options import Loading
+from draftlens.cli.option_groups import Decoding, FolderOptions
 from draftlens.cli.show import print_json, result_json, show_stats, show_stream
 from draftlens.core.errors import InputError
 from draftlens.core.stats import Clock, Stats
@@ -19,49 +20,61 @@ from draftlens.media import Limits
 
 
 @dataclass(frozen=True)
-class Answering:
-    """What `caption` and `ask` are asked to do.
+class Question:
+    """What is asked about which files.
 
     Args:
         names: files, folders and addresses.
         kind: `video` or `image`.
         prompt: about each clip, or about all images.
         frames: to sample from a clip.
-        target, draft, method, loading: as for `cli.loading.load_engine`.
-        calibrate: whether to measure what forwards cost.
-        prefill, hosts: as for `draftlens.load`.
-        generation: options of `Engine.answer`, with the seed.
         limits: bounds on media.
-        quiet: whether nothing but the result is printed, as JSON.
     """
 
     names: list[str]
     kind: str
     prompt: str
     frames: int
-    target: str
-    draft: str
-    method: Any
+    limits: Limits
+
+
+@dataclass(frozen=True)
+class Answering:
+    """What `caption` and `ask` are asked to do.
+
+    Args:
+        question: about files.
+        decoding: which models answer, and how.
+        generation: options of `Engine.answer`, with the seed.
+        loading: further options of `draftlens.load`.
+        calibrate: whether to measure what forwards cost.
+        quiet: whether nothing but the result is printed, as JSON.
+    """
+
+    question: Question
+    decoding: Decoding
+    generation: dict[str, Any]
     loading: Loading
     calibrate: bool
-    generation: dict[str, Any]
-    limits: Limits
     quiet: bool
-    prefill: Any = None
-    hosts: int | None = None
 
     def load(self) -> Engine:
         """The engine."""
-        return load_engine(
-            self.target,
-            self.draft,
-            self.method,
-            self.loading,
-            self.quiet,
-            self.calibrate,
-            self.prefill,
-            self.hosts,
-        )
+        return engine_of(self.decoding, self.loading, self.quiet, self.calibrate)
+
+
+def answer(answering: Answering, folder: FolderOptions) -> None:
+    """Answer on the terminal, or in a file with one line for each clip or image.
+
+    Raises:
+        ConfigError: the file holds another run, or cannot be written.
+        InputError: there is nothing to answer about, or too much for the terminal.
+        MediaError: the only file cannot be read.
+    """
+    if folder.out is None:
+        answer_one(answering)
+    else:
+        answer_each(answering, folder.out, folder)
 
 
 def answer_one(answering: Answering) -> None:
@@ -71,23 +84,12 @@ def answer_one(answering: Answering) -> None:
         InputError: there are several clips, or a folder.
         MediaError: a file cannot be read.
     """
-    names = answering.names
-    if any(Path(name).is_dir() for name in names):
-        raise InputError("a folder needs a file for its answers: name one with --out FILE.jsonl")
-    if answering.kind == "video":
-        if len(names) > 1:
-            raise InputError(
-                "several clips need a file for their answers: name one with --out FILE.jsonl"
-            )
-        media: dict[str, Any] = {"video": names[0]}
-    else:
-        media = {"images": names}
+    question = answering.question
+    media = _media_of(question)
     began = time.perf_counter()
-    chat = read_source(
-        answering.quiet, answering.limits, answering.prompt, answering.frames, **media
-    )
+    chat = read_source(answering.quiet, question.limits, question.prompt, question.frames, **media)
     reading_seconds = time.perf_counter() - began
-    note_strangers(answering.target, names)
+    note_strangers(answering.decoding.target, question.names)
     engine = answering.load()
     # The first token takes as long as in Python: with the frames, without the loading.
     clock = Clock(Stats())
@@ -101,24 +103,37 @@ def answer_one(answering: Answering) -> None:
         show_stats(show_stream(stream, engine.pieces), engine.notice)
 
 
-def answer_each(
-    answering: Answering, out: Path, resume: bool | None, batch: int, clip_seconds: float
-) -> None:
+def _media_of(question: Question) -> dict[str, Any]:
+    """The media of a single prompt, as for `read_source`."""
+    names = question.names
+    if any(Path(name).is_dir() for name in names):
+        raise InputError("a folder needs a file for its answers: name one with --out FILE.jsonl")
+    if question.kind == "image":
+        return {"images": names}
+    if len(names) > 1:
+        raise InputError(
+            "several clips need a file for their answers: name one with --out FILE.jsonl"
+        )
+    return {"video": names[0]}
+
+
+def answer_each(answering: Answering, out: Path, folder: FolderOptions) -> None:
     """Answer the prompt about every clip or image, and write a line for each to a file.
 
     Raises:
         ConfigError: the file holds another run, or cannot be written.
         InputError: there is nothing to answer about.
     """
-    found = find_media(answering.names, answering.kind, out)
+    question = answering.question
+    found = find_media(question.names, question.kind, out)
     generation = dict(answering.generation)
     options = MapOptions(
-        kind=answering.kind,
-        num_frames=answering.frames,
-        limits=answering.limits,
-        batch=batch,
-        clip_seconds=clip_seconds,
+        kind=question.kind,
+        num_frames=question.frames,
+        limits=question.limits,
+        batch=folder.batch,
+        clip_seconds=folder.clip_seconds,
         seed=generation.pop("seed"),
     )
-    run = FolderRun(found, answering.prompt, options, generation, answering.quiet)
-    run_folder(run, out, resume, answering.load)
+    run = FolderRun(found, question.prompt, options, generation, answering.quiet)
+    run_folder(run, out, folder.resume, answering.load)

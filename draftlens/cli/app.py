@@ -18,11 +18,18 @@ from draftlens.cli.evaluate import evaluate
 from draftlens.cli.explain import explain
 from draftlens.cli.methods import methods
 from draftlens.cli.model_options import PLAIN, Loading, takes_models
+from draftlens.cli.option_groups import (
+    AnswerOptions,
+    DecodingOptions,
+    FolderOptions,
+    SeededAnswerOptions,
+    takes_groups,
+)
 from draftlens.cli.pairs import pairs
 from draftlens.cli.parse import parse
 from draftlens.cli.train_draft import register as register_train_draft
 from draftlens.cli.world import world
-from draftlens.core.names import AUTO, EMBEDDED
+from draftlens.core.names import AUTO
 from draftlens.core.version import __version__
 
 _DESCRIPTION = "Speculative decoding for vision-language models: faster, with the same output."
@@ -38,16 +45,13 @@ app = typer.Typer(
 
 @app.command()
 @takes_models
+@takes_groups
 def demo(
     clip: Annotated[
         str | None, typer.Argument(help="Video file or URL; by default a clip from the package.")
     ] = None,
-    target: opt.Target = EMBEDDED,
-    draft: opt.Draft = AUTO,
-    method: opt.MethodName = None,
-    speculative_config: opt.SpeculativeConfig = None,
-    prefill: opt.Prefill = None,
-    hosts: opt.Hosts = None,
+    *,
+    decoding: DecodingOptions,
     frames: opt.Frames = 8,
     prompt: Annotated[str, typer.Option(help="Prompt for the clip.")] = opt.VIDEO_PROMPT,
     max_new_tokens: opt.MaxNewTokens = 320,
@@ -61,47 +65,33 @@ def demo(
     Both answer the same prompt. A table then compares their speed and their answers.
     """
     from draftlens.cli.demo import run_demo
-    from draftlens.cli.loading import load_engine, note_strangers, read_media
+    from draftlens.cli.loading import engine_of, note_strangers, read_media
 
     path = clip or str(files("draftlens") / "embedded" / "clips" / "shapes.mp4")
-    decoding = opt.parse_method(method, speculative_config)
-    reading = opt.parse_prefill(prefill)
+    chosen = decoding.parsed()
     chat = read_media(as_json, limits, prompt, frames, video=path)
-    note_strangers(target, [path])
-    engine = load_engine(target, draft, decoding, loading, as_json, calibrate, reading, hosts)
+    note_strangers(decoding.target, [path])
+    engine = engine_of(chosen, loading, as_json, calibrate)
     run_demo(engine, engine.process([chat]), path, prompt, max_new_tokens, as_json)
 
 
 @app.command()
 @takes_models
+@takes_groups
 def caption(
     clips: Annotated[
         list[str],
         typer.Argument(help="Video file or URL; with --out any number of files and folders."),
     ],
-    target: opt.Target = EMBEDDED,
-    draft: opt.Draft = AUTO,
-    method: opt.MethodName = None,
-    speculative_config: opt.SpeculativeConfig = None,
-    prefill: opt.Prefill = None,
-    hosts: opt.Hosts = None,
+    *,
+    decoding: DecodingOptions,
     frames: opt.Frames = 8,
     prompt: Annotated[str, typer.Option(help="Prompt for the clip.")] = opt.VIDEO_PROMPT,
-    max_new_tokens: opt.MaxNewTokens = 256,
-    sample: opt.Sample = False,
-    temperature: opt.Temperature = None,
-    top_k: opt.TopK = None,
-    top_p: opt.TopP = None,
-    min_p: opt.MinP = None,
-    repetition_penalty: opt.RepetitionPenalty = None,
-    seed: opt.Seed = None,
+    answers: AnswerOptions,
     loading: Loading = PLAIN,
     limits: opt.MediaLimits = None,
     calibrate: opt.Calibrate = True,
-    out: opt.Answers = None,
-    resume: opt.Resume = None,
-    batch: opt.BatchSize = 4,
-    clip_seconds: opt.ClipSeconds = 60.0,
+    folder: FolderOptions,
     as_json: opt.AsJson = False,
 ) -> None:
     """Describe a clip, or answer a prompt about it; with --out, about every clip of the folders.
@@ -109,33 +99,18 @@ def caption(
     With --out, each line of the file is the answer about one clip as JSON. A clip that cannot be
     read is reported there and skipped.
     """
-    from draftlens.cli.answer import Answering, answer_each, answer_one
+    from draftlens.cli.answer import Answering, Question, answer
 
-    sampling = opt.sampling_options(sample, temperature, top_k, top_p, min_p, repetition_penalty)
+    question = Question(clips, "video", prompt, frames, opt.parse_limits(limits))
     answering = Answering(
-        names=clips,
-        kind="video",
-        prompt=prompt,
-        frames=frames,
-        target=target,
-        draft=draft,
-        method=opt.parse_method(method, speculative_config),
-        loading=loading,
-        calibrate=calibrate,
-        prefill=opt.parse_prefill(prefill),
-        hosts=hosts,
-        generation={"max_new_tokens": max_new_tokens, "seed": seed, **sampling},
-        limits=opt.parse_limits(limits),
-        quiet=as_json,
+        question, decoding.parsed(), answers.generation, loading, calibrate, as_json
     )
-    if out is None:
-        answer_one(answering)
-    else:
-        answer_each(answering, out, resume, batch, clip_seconds)
+    answer(answering, folder)
 
 
 @app.command()
 @takes_models
+@takes_groups
 def ask(
     images: Annotated[
         list[str],
@@ -144,58 +119,29 @@ def ask(
             "asked about one by one."
         ),
     ],
+    *,
     prompt: Annotated[str, typer.Option(help="Prompt for the images.")],
-    target: opt.Target = EMBEDDED,
-    draft: opt.Draft = AUTO,
-    method: opt.MethodName = None,
-    speculative_config: opt.SpeculativeConfig = None,
-    prefill: opt.Prefill = None,
-    hosts: opt.Hosts = None,
-    max_new_tokens: opt.MaxNewTokens = 256,
-    sample: opt.Sample = False,
-    temperature: opt.Temperature = None,
-    top_k: opt.TopK = None,
-    top_p: opt.TopP = None,
-    min_p: opt.MinP = None,
-    repetition_penalty: opt.RepetitionPenalty = None,
-    seed: opt.Seed = None,
+    decoding: DecodingOptions,
+    answers: AnswerOptions,
     loading: Loading = PLAIN,
     limits: opt.MediaLimits = None,
     calibrate: opt.Calibrate = True,
-    out: opt.Answers = None,
-    resume: opt.Resume = None,
-    batch: opt.BatchSize = 4,
-    clip_seconds: opt.ClipSeconds = 60.0,
+    folder: FolderOptions,
     as_json: opt.AsJson = False,
 ) -> None:
     """Answer a prompt about one or more images; with --out, about each image of the folders."""
-    from draftlens.cli.answer import Answering, answer_each, answer_one
+    from draftlens.cli.answer import Answering, Question, answer
 
-    sampling = opt.sampling_options(sample, temperature, top_k, top_p, min_p, repetition_penalty)
+    question = Question(images, "image", prompt, 1, opt.parse_limits(limits))
     answering = Answering(
-        names=images,
-        kind="image",
-        prompt=prompt,
-        frames=1,
-        target=target,
-        draft=draft,
-        method=opt.parse_method(method, speculative_config),
-        loading=loading,
-        calibrate=calibrate,
-        prefill=opt.parse_prefill(prefill),
-        hosts=hosts,
-        generation={"max_new_tokens": max_new_tokens, "seed": seed, **sampling},
-        limits=opt.parse_limits(limits),
-        quiet=as_json,
+        question, decoding.parsed(), answers.generation, loading, calibrate, as_json
     )
-    if out is None:
-        answer_one(answering)
-    else:
-        answer_each(answering, out, resume, batch, clip_seconds)
+    answer(answering, folder)
 
 
 @app.command()
 @takes_models
+@takes_groups
 def verify(
     media: Annotated[
         list[str] | None,
@@ -203,23 +149,12 @@ def verify(
             help="Video files, or images with --images. Without any, the prompt is text only."
         ),
     ] = None,
+    *,
     images: opt.Images = False,
     prompt: opt.MediaPrompt = "",
-    target: opt.Target = EMBEDDED,
-    draft: opt.Draft = AUTO,
-    method: opt.MethodName = None,
-    speculative_config: opt.SpeculativeConfig = None,
-    prefill: opt.Prefill = None,
-    hosts: opt.Hosts = None,
+    decoding: DecodingOptions,
     frames: opt.Frames = 8,
-    max_new_tokens: opt.MaxNewTokens = 256,
-    sample: opt.Sample = False,
-    temperature: opt.Temperature = None,
-    top_k: opt.TopK = None,
-    top_p: opt.TopP = None,
-    min_p: opt.MinP = None,
-    repetition_penalty: opt.RepetitionPenalty = None,
-    seed: opt.Seed = 0,
+    answers: SeededAnswerOptions,
     loading: Loading = PLAIN,
     limits: opt.MediaLimits = None,
     calibrate: opt.Calibrate = True,
@@ -230,18 +165,15 @@ def verify(
     Greedy answers are compared with those of `generate` in transformers, and sampled answers with
     those of plain decoding, token by token. The exit status is 1 if a token differs in float32.
     """
-    from draftlens.cli.loading import load_engine, note_strangers
+    from draftlens.cli.loading import engine_of, note_strangers
     from draftlens.cli.verify import read_prompts, verify_all
 
-    sampling = opt.sampling_options(sample, temperature, top_k, top_p, min_p, repetition_penalty)
-    generation = {"max_new_tokens": max_new_tokens, "seed": seed, **sampling}
-    decoding = opt.parse_method(method, speculative_config)
-    reading = opt.parse_prefill(prefill)
+    chosen = decoding.parsed()
     text = opt.prompt_or_default(prompt, images)
     prompts = read_prompts(media or [], images, text, frames, limits, as_json)
-    note_strangers(target, media or [])
-    engine = load_engine(target, draft, decoding, loading, as_json, calibrate, reading, hosts)
-    if not verify_all(engine, prompts, generation, as_json):
+    note_strangers(decoding.target, media or [])
+    engine = engine_of(chosen, loading, as_json, calibrate)
+    if not verify_all(engine, prompts, answers.generation, as_json):
         raise typer.Exit(1)
 
 
@@ -271,11 +203,11 @@ register_train_draft(app)
 app.command()(takes_models(evaluate))
 app.command()(takes_models(calibrate))
 app.command()(takes_models(explain))
-app.command()(takes_models(bench))
-app.command()(world)
+app.command()(takes_models(takes_groups(bench)))
+app.command()(takes_groups(world))
 app.command()(methods)
 app.command()(pairs)
-app.command()(takes_models(parse))
+app.command()(takes_models(takes_groups(parse)))
 
 
 def _print_version(is_requested: bool) -> None:

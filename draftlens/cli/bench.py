@@ -12,6 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from draftlens.cli import options as opt
+from draftlens.cli.bench_options import (
+    ClipOptions,
+    ContestantOptions,
+    MeasuringOptions,
+    ReportOptions,
+)
 from draftlens.cli.model_options import PLAIN, Loading
 from draftlens.core.errors import ConfigError
 from draftlens.core.names import EMBEDDED
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
 
 
 def bench(
+    *,
     target: opt.Target = EMBEDDED,
     draft: Annotated[
         str,
@@ -33,104 +40,10 @@ def bench(
             "for the target, or `none`.",
         ),
     ] = "auto",
-    workload: Annotated[
-        str,
-        typer.Option(
-            "--workload",
-            "-w",
-            help="Clips to measure on: `world:8,64` for scenes of 8 and of 64 frames; "
-            "`focus:16,64`, `needle:64`, `chat:16,64` or `pairs` for questions about a part of "
-            "what is seen; `picture`, `story`, `second`, `recall`, `aside` or `talk` for pictures "
-            "and chats; a video, an image or a folder of them; or a dataset "
-            "(`videodetailcaption`, `mvbench`, `mlvu`, `longvideobench` or `videomme`), followed "
-            "by `:` and its annotation file or its name on the Hub.",
-        ),
-    ] = "world:8,64",
-    clips: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Maximum number of clips; with scenes, number of scenes of each length. The "
-            "default is 4 with `world`, 5 with `focus` and its like, and all clips otherwise.",
-        ),
-    ] = None,
-    media: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder with the videos of a dataset; by default that of its annotations."
-        ),
-    ] = None,
-    methods: Annotated[
-        str,
-        typer.Option(
-            help="Names of decoding methods, separated by commas: `plain`, `speculative`, "
-            "`specvlm`, `parallelvlm`, `tabed`."
-        ),
-    ] = "plain,speculative,specvlm",
-    method_json: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Further methods with their names: JSON such as "
-            '\'{"half": {"method": "specvlm", "prune_ratio": 0.5}}\'. Can be repeated.'
-        ),
-    ] = None,
-    methods_file: Annotated[
-        Path | None,
-        typer.Option(help="Further methods with their names, in a .json or .yaml file."),
-    ] = None,
-    peers: Annotated[
-        str,
-        typer.Option(
-            help="What to compare with, separated by commas: transformers' own decoding "
-            "(`hf-generate`, always measured, and `hf-assisted`), and methods that drop visual "
-            "tokens of the target and may change the answer (`fastv`, `pdrop`, `sparsevlm`, "
-            "`dycoke-target`)."
-        ),
-    ] = "hf-generate,hf-assisted",
-    sweep: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="An option of the methods and the values to measure it with: "
-            "`prune_ratio=0,0.5,0.9`, `weights=grid,bayes` or `tree=eagle,[[0],[1]]`. Can be "
-            "repeated."
-        ),
-    ] = None,
-    context: Annotated[
-        str | None,
-        typer.Option(
-            help="Numbers of frames with which the time of one step of the draft is measured: "
-            "`8,64,256`."
-        ),
-    ] = None,
-    repeats: Annotated[
-        int, typer.Option(min=1, help="Number of measurements of each method on each clip.")
-    ] = 3,
-    frames: Annotated[
-        int | None,
-        typer.Option(
-            "--frames", min=1, help="Number of frames to sample from each file; 8 by default."
-        ),
-    ] = None,
-    max_new_tokens: opt.MaxNewTokens = 256,
-    prompt: Annotated[
-        str | None, typer.Option(help="Prompt for all clips, instead of those of the workload.")
-    ] = None,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the order of measurements and of the scenes.")
-    ] = 0,
-    out: Annotated[
-        Path, typer.Option(help="Folder for the measurements, the report and the plots.")
-    ] = Path("runs/bench"),
-    resume: Annotated[
-        bool | None,
-        typer.Option(
-            "--resume/--restart",
-            help="Continue the run in the folder, or delete it and start again.",
-        ),
-    ] = None,
-    plots: Annotated[
-        bool, typer.Option("--plots/--no-plots", help="Draw plots of the results.")
-    ] = True,
+    clips: ClipOptions,
+    contestants: ContestantOptions,
+    measuring: MeasuringOptions,
+    report: ReportOptions,
     loading: Loading = PLAIN,
     as_json: opt.AsJson = False,
 ) -> None:
@@ -140,43 +53,67 @@ def bench(
     1 if every clip failed.
     """
     from draftlens.api import Engine
-    from draftlens.bench import Options, Store, line_up
-    from draftlens.bench.workloads import check
+    from draftlens.bench import Store
     from draftlens.cli.loading import load_models
     from draftlens.cli.show import print_json
-    from draftlens.measure.options import frame_counts
 
-    options = Options(
-        workload=workload,
-        clips=clips,
-        frames=frames or Options.frames,
-        prompt=prompt,
-        media=media,
-        methods=split_names(methods),
-        extra=further_methods(method_json, methods_file),
-        peers=split_names(peers),
-        sweep=sweep_of(sweep),
-        context=frame_counts(context) if context else (),
-        repeats=repeats,
-        max_new_tokens=max_new_tokens,
-        seed=seed,
-    )
-    line_up(options)  # reports a wrong name before a long load
-    check(options, out, frames)
-    if plots:
-        _check_matplotlib()
-    store = Store(out)
-    store.check(resume)
+    options = options_of(clips, contestants, measuring)
+    check_options(options, measuring, report)
+    store = Store(report.out)
+    store.check(report.resume)
     engine = Engine(*load_models(target, draft, loading, as_json))
     engine.calibrate()
-    summary = measure(engine, options, store, resume, as_json)
-    plot_files = save(summary, out, plots)
+    summary = measure(engine, options, store, report.resume, as_json)
+    plot_files = save(summary, report.out, report.plots)
     if as_json:
         print_json(summary)
     else:
-        _show(summary, plot_files, out)
+        _show(summary, plot_files, report.out)
     if not summary["measurements"]:
         raise typer.Exit(1)
+
+
+def options_of(
+    clips: ClipOptions, contestants: ContestantOptions, measuring: MeasuringOptions
+) -> Options:
+    """The options of a run.
+
+    Raises:
+        ConfigError: a value is not valid.
+    """
+    from draftlens.bench import Options
+    from draftlens.measure.options import frame_counts
+
+    return Options(
+        workload=clips.workload,
+        clips=clips.clips,
+        frames=measuring.frames or Options.frames,
+        prompt=measuring.prompt,
+        media=clips.media,
+        methods=split_names(contestants.methods),
+        extra=further_methods(contestants.method_json, contestants.methods_file),
+        peers=split_names(contestants.peers),
+        sweep=sweep_of(contestants.sweep),
+        context=frame_counts(measuring.context) if measuring.context else (),
+        repeats=measuring.repeats,
+        max_new_tokens=measuring.max_new_tokens,
+        seed=measuring.seed,
+    )
+
+
+def check_options(options: Options, measuring: MeasuringOptions, report: ReportOptions) -> None:
+    """Refuse a run that cannot begin or end, before the models are loaded.
+
+    Raises:
+        ConfigError: a name is unknown, or the plots need a package that is not installed.
+    """
+    from draftlens.bench import line_up
+    from draftlens.bench.workloads import check
+
+    line_up(options)
+    check(options, report.out, measuring.frames)
+    if report.plots:
+        _check_matplotlib()
 
 
 def _check_matplotlib() -> None:

@@ -73,9 +73,7 @@ def explain(
     """
     from draftlens.cli.loading import load_engine, make_folder, note_strangers, read_files
     from draftlens.cli.progress import spinner
-    from draftlens.cli.show import console, print_json, table
     from draftlens.explain import has_views
-    from draftlens.explain.gantt import NEEDS_MATPLOTLIB, has_matplotlib
 
     chosen = opt.parse_method(method, speculative_config, default="specvlm")
     subject = views_subject() if has_views(chosen) else pruning_subject()
@@ -86,30 +84,39 @@ def explain(
     make_folder(out)
     note_strangers(target, media)
     engine = load_engine(target, draft, decoding, loading, as_json, calibrate=False)
+    answering = {"method": chosen, "compare": compare, "max_new_tokens": max_new_tokens}
     with spinner("answering", as_json):
-        answer = subject.trace(
-            engine,
-            chat,
-            outputs.title,
-            method=chosen,
-            compare=compare,
-            max_new_tokens=max_new_tokens,
-        )
+        answer = subject.trace(engine, chat, outputs.title, **answering)
     with spinner("drawing", as_json):
         write(subject, answer, outputs)
-    picture = str(outputs.picture) if outputs.picture.exists() else None
     if as_json:
-        chart = str(outputs.chart) if has_matplotlib() else None
-        files = {subject.picture: picture, "chart": chart, "page": str(outputs.page)}
-        print_json({**files, **answer.to_dict()})
-        return
+        _print_json(subject, answer, outputs)
+    else:
+        _show(subject, answer, outputs)
+
+
+def _print_json(subject: Subject, answer: Any, outputs: Outputs) -> None:
+    from draftlens.cli.show import print_json
+
+    picture = outputs.written(outputs.picture)
+    files = {subject.picture: picture, "chart": outputs.written(outputs.chart)}
+    print_json({**files, "page": str(outputs.page), **answer.to_dict()})
+
+
+def _show(subject: Subject, answer: Any, outputs: Outputs) -> None:
+    from draftlens.cli.show import console, table
+    from draftlens.explain.gantt import NEEDS_MATPLOTLIB
+
     for line in subject.summary(answer):
         console.print(line, markup=False, soft_wrap=True)
     if subject.columns:
         table("", subject.columns, subject.rows(answer))
-    chart_line = str(outputs.chart) if has_matplotlib() else NEEDS_MATPLOTLIB
-    written = [picture] if picture else []
-    for line in (*answer.notes, *written, chart_line, str(outputs.page)):
+    picture = outputs.written(outputs.picture)
+    lines = [*answer.notes]
+    if picture:
+        lines.append(picture)
+    lines += [outputs.written(outputs.chart) or NEEDS_MATPLOTLIB, str(outputs.page)]
+    for line in lines:
         console.print(line, markup=False, soft_wrap=True)
 
 
@@ -188,6 +195,10 @@ class Outputs:
     chart: Path
     page: Path
 
+    def written(self, picture: Path) -> str | None:
+        """The path of the main picture or of the chart; None if it could not be drawn."""
+        return str(picture) if picture.exists() else None
+
 
 def outputs_of(media: list[Path], images: bool, out: Path, suffix: str = "") -> Outputs:
     """Return the title of some media and the files to write in a folder.
@@ -225,6 +236,9 @@ def write(subject: Subject, trace: Any, outputs: Outputs) -> None:
     from draftlens.explain.gantt import has_matplotlib
 
     try:
+        # What an earlier run drew must not pass for this one's.
+        outputs.picture.unlink(missing_ok=True)
+        outputs.chart.unlink(missing_ok=True)
         subject.draw(trace, outputs.picture)
         if has_matplotlib():
             chart_of(trace).savefig(outputs.chart)

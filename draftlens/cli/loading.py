@@ -15,7 +15,8 @@ from typing import Any
 from transformers.utils import logging as transformers_logging
 
 from draftlens.api import Engine, calibration_seconds, load
-from draftlens.cli.model_options import PLAIN, Loading
+from draftlens.cli.model_options import NO_DRAFT, PLAIN, Loading
+from draftlens.cli.option_groups import Decoding
 from draftlens.cli.options import parse_limits
 from draftlens.cli.progress import count_bar, is_hidden, spinner
 from draftlens.cli.threads import settle_threads
@@ -29,6 +30,7 @@ from draftlens.models.zoo import AUTO, EMBEDDED
 from draftlens.strangers import note_strangers
 
 __all__ = [
+    "engine_of",
     "load_engine",
     "load_models",
     "make_folder",
@@ -39,9 +41,6 @@ __all__ = [
 ]
 
 _log = logging.getLogger("draftlens")
-
-NO_DRAFT = "none"
-"""Value of `--draft` for no draft, even where the target's name is that of a pair."""
 
 
 def read_media(
@@ -83,6 +82,20 @@ def read_files(
     if images:
         return read_media(quiet, limits, prompt, images=list(files))
     return read_media(quiet, limits, prompt, frames, video=files[0])
+
+
+def engine_of(decoding: Decoding, loading: Loading, quiet: bool, calibrate: bool = True) -> Engine:
+    """Load what the options of a command name; see `load_engine`."""
+    return load_engine(
+        decoding.target,
+        decoding.draft,
+        decoding.method,
+        loading,
+        quiet,
+        calibrate,
+        decoding.prefill,
+        decoding.hosts,
+    )
 
 
 def load_engine(

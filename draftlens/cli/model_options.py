@@ -6,15 +6,23 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from functools import wraps
+from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
 
+from draftlens.core.names import AUTO, EMBEDDED
+
 Loading = Mapping[str, Any]
 """The options of `draftlens.load` beside names and method, as they were given."""
 
 PLAIN: Loading = MappingProxyType({})
+
+NO_DRAFT = "none"
+"""Value of `--draft` for no draft, even where the target's name is that of a pair."""
+
+_NO_HUB_NAMES = (EMBEDDED, AUTO, NO_DRAFT)
 
 MODEL_OPTIONS: Mapping[str, tuple[Any, str]] = MappingProxyType(
     {
@@ -62,6 +70,7 @@ def takes_models(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def with_loading(**values: Any) -> None:
         loading = {name: _parsed(values.pop(name)) for name in model_option_names()}
+        check_names(values.get("target"), values.get("draft"), loading)
         command(loading=loading, **values)
 
     with_loading.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -71,6 +80,25 @@ def takes_models(command: Callable[..., None]) -> Callable[..., None]:
 def model_option_names() -> list[str]:
     """The names of all options, those of the target first."""
     return [*MODEL_OPTIONS, *(f"draft_{name}" for name in MODEL_OPTIONS)]
+
+
+def check_names(target: str | None, draft: str | None, loading: Loading) -> None:
+    """Refuse models that are neither on the Hub nor in its local cache, before torch is imported.
+
+    Folders are looked at when the models are loaded.
+
+    Raises:
+        ConfigError: as for `draftlens.core.hub.check_hub`.
+    """
+    for role, prefix, name in (("target", "", target), ("draft", "draft_", draft)):
+        if name is None or name in _NO_HUB_NAMES or Path(name).exists():
+            continue
+        from draftlens.core.hub import check_hub, is_cached, is_local
+
+        revision = loading[f"{prefix}revision"]
+        cache_dir = loading[f"{prefix}cache_dir"] or loading["cache_dir"]
+        if not is_local(name) and not is_cached(name, revision, cache_dir):
+            check_hub(name, role, revision)
 
 
 def _parameters() -> list[inspect.Parameter]:

@@ -12,8 +12,8 @@ import typer
 
 from draftlens.api import Engine
 from draftlens.cli import options as opt
-from draftlens.cli.loading import NO_DRAFT, load_engine, make_folder
-from draftlens.cli.model_options import Loading
+from draftlens.cli.loading import load_engine, make_folder
+from draftlens.cli.model_options import NO_DRAFT, Loading
 from draftlens.cli.progress import spinner
 from draftlens.cli.show import console, error_console, print_json
 from draftlens.core.errors import ConfigError, MediaError

@@ -56,17 +56,25 @@ class LineWriter:
     """
 
     def __init__(self, path: Path, sync_seconds: float = SYNC_SECONDS) -> None:
+        self._path = path
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         self._sync_seconds = sync_seconds
         self._synced = time.monotonic()
 
     def write(self, value: Any) -> None:
-        """Append a value. It survives the end of this process, however that comes."""
+        """Append a value. It survives the end of this process, however that comes.
+
+        Raises:
+            OSError: the disk is full or fails; the error names the file.
+        """
         line = json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
         content = line.encode("utf-8")
-        written = os.write(self._file, content)
-        while written < len(content):  # a disk that is nearly full takes a part
-            written += os.write(self._file, content[written:])
+        written = 0
+        try:
+            while written < len(content):  # a disk that is nearly full takes a part
+                written += os.write(self._file, content[written:])
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
         if time.monotonic() - self._synced >= self._sync_seconds:
             self.sync()
 
@@ -77,8 +85,10 @@ class LineWriter:
 
     def close(self) -> None:
         """Force what is written onto the disk and close the file."""
-        os.fsync(self._file)
-        os.close(self._file)
+        try:
+            os.fsync(self._file)
+        finally:
+            os.close(self._file)
 
     def __enter__(self) -> Self:
         return self
@@ -89,4 +99,8 @@ class LineWriter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except OSError:
+            if error is None:  # else the first failure says more
+                raise

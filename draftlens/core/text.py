@@ -14,6 +14,10 @@ class TextDecoder:
     Text is held back while it ends inside a character, because the bytes of one character may come
     in different tokens. Each id is decoded a bounded number of times, however long the answer is.
 
+    `tokenizers.decoders.DecodeStream` does the same for the texts that `draft.texts` compares, but
+    not for answers: it drops what an answer that ends inside a character leaves held back, and slow
+    tokenizers have none.
+
     Args:
         decode_ids: from ids to text, such as a tokenizer's `decode`.
 

@@ -89,8 +89,7 @@ class Costs:
         return partial(self.check, at=at), partial(self.level, at=at)
 
     def most_nodes(self, at: Situation) -> int:
-        """Nodes of the largest tree whose cost is known; 0 if not even that of one token in each row
-        is."""
+        """Nodes of the largest tree whose cost is known; 0 if that of one token a row is not."""
         return min(MAX_NODES, max(0, self.target.largest // at.rows - 1))
 
 

@@ -1,4 +1,4 @@
-"""The two bar charts of the page as inline SVG; their colours are those of the page's style."""
+"""The two bar charts of the page. A template draws them as inline SVG in the page's colours."""
 
 from __future__ import annotations
 
@@ -34,93 +34,122 @@ PHASE_COLOURS = {
 
 
 @dataclass(frozen=True)
-class _Column:
-    """The horizontal place of a bar."""
+class Bar:
+    """A rectangle of a column.
 
+    Args:
+        kind: its CSS class.
+        top: distance from the top of the chart, in SVG units.
+        height: in SVG units.
+    """
+
+    kind: str
+    top: float
+    height: float
+
+    @classmethod
+    def above(cls, kind: str, bottom: float, height: float) -> Bar:
+        """A bar that begins `bottom` units above the floor."""
+        return cls(kind, HEIGHT - bottom - height, max(0.0, height))
+
+
+@dataclass(frozen=True)
+class Column:
+    """The bars of one round or view, from top to bottom.
+
+    Args:
+        number: of the round or view in the page's data.
+        left, width: in SVG units.
+        bars: they share left edge and width.
+    """
+
+    number: int
     left: float
     width: float
-
-    def rectangle(self, kind: str, bottom: float, height: float) -> str:
-        """Return a rectangle of a CSS class."""
-        top = HEIGHT - bottom - height
-        return (
-            f'<rect class="{kind}" x="{self.left:.1f}" y="{top:.1f}" '
-            f'width="{self.width:.1f}" height="{max(0.0, height):.1f}"/>'
-        )
-
-    def hover_area(self) -> str:
-        """Return an area of full height, so that the pointer also meets a short bar above it."""
-        return (
-            f'<rect class="hit" x="{self.left:.1f}" y="0" '
-            f'width="{self.width:.1f}" height="{HEIGHT}"/>'
-        )
+    bars: tuple[Bar, ...]
 
 
-def rounds_chart(rounds: Sequence[Round]) -> str:
-    """Return a bar for each round: the accepted tokens and, above, the target's own token."""
+@dataclass(frozen=True)
+class Mark:
+    """A horizontal line.
+
+    Args:
+        y: distance from the top of the chart, in SVG units.
+        label: beside the line; empty for none.
+    """
+
+    y: float
+    label: str
+
+
+@dataclass(frozen=True)
+class BarChart:
+    """Bars over a scale.
+
+    Args:
+        kind: `round` or `view`: which of the page's data the columns' numbers count.
+        noun: of a column, for the labels of the axis.
+        columns: from left to right.
+        scale: lines behind the bars.
+        mean: a dashed line; None for none.
+    """
+
+    kind: str
+    noun: str
+    columns: tuple[Column, ...]
+    scale: tuple[Mark, ...]
+    mean: Mark | None = None
+    width: int = WIDTH
+    height: int = HEIGHT
+
+    @property
+    def right(self) -> float:
+        """The right edge of the last column."""
+        return self.columns[-1].left + self.columns[-1].width
+
+
+def rounds_chart(rounds: Sequence[Round]) -> BarChart:
+    """A bar for each round: the accepted tokens and, above, the target's own token."""
     largest = max((entry.emitted for entry in rounds), default=1)
     unit = HEIGHT / largest
-    columns = _columns(len(rounds))
-    bars = []
-    for number, (entry, column) in enumerate(zip(rounds, columns, strict=True), 1):
+    pitch, width = _spacing(len(rounds))
+    columns = []
+    for index, entry in enumerate(rounds):
         accepted = entry.accepted * unit
-        bonus = column.rectangle("bonus", accepted, entry.emitted * unit - accepted)
-        drafted = column.rectangle("kept", 0, accepted)
-        bars.append(f'<g data-round="{number}">{column.hover_area()}{bonus}{drafted}</g>')
+        bonus = Bar.above("bonus", accepted, entry.emitted * unit - accepted)
+        bars = (bonus, Bar.above("kept", 0, accepted))
+        columns.append(Column(index + 1, index * pitch, width, bars))
     step = -(-largest // 4)
-    lines = [_grid_line(str(count), count * unit) for count in range(0, largest + 1, step)]
-    return _svg("".join([*lines, *bars]) + _axis_labels(columns, "round"))
+    scale = [_mark(str(count), count * unit) for count in range(0, largest + 1, step)]
+    return BarChart("round", "round", tuple(columns), tuple(scale))
 
 
-def shares_chart(views: Sequence[View]) -> str:
-    """Return a bar for the share of cells kept in each view, and a dashed line at the mean."""
+def shares_chart(views: Sequence[View]) -> BarChart:
+    """A bar for the share of cells kept in each view, and a dashed line at the mean."""
     top = axis_top([view.share for view in views])
-    columns = _columns(len(views))
-    bars = []
-    for index, (view, column) in enumerate(zip(views, columns, strict=True)):
-        bar = column.rectangle("kept", 0, view.share / top * HEIGHT)
-        bars.append(f'<g data-view="{index}">{column.hover_area()}{bar}</g>')
-    lines = _grid_line("0%", 0) + _grid_line(f"{top * 100:.3g}%", HEIGHT)
-    mean_line = _mean_line(mean_share(views), top)
-    labels = _axis_labels(columns, view_noun(views))
-    return _svg(lines + "".join(bars) + mean_line + labels)
+    pitch, width = _spacing(len(views))
+    columns = []
+    for index, view in enumerate(views):
+        bar = Bar.above("kept", 0, view.share / top * HEIGHT)
+        columns.append(Column(index, index * pitch, width, (bar,)))
+    scale = (_mark("0%", 0), _mark(f"{top * 100:.3g}%", HEIGHT))
+    mean = _mean_mark(mean_share(views), top)
+    return BarChart("view", view_noun(views), tuple(columns), scale, mean)
 
 
-def _mean_line(mean: float, top: float) -> str:
-    """A dashed line, with its share beside it unless that would cover another label."""
+def _mean_mark(mean: float, top: float) -> Mark:
+    """The line of the mean, with its share beside it unless that would cover another label."""
     position = mean / top
-    y = HEIGHT * (1 - position)
-    line = f'<line class="mean" x1="0" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>'
-    if not 0.15 < position < 0.85:
-        return line
-    return f'{line}<text x="{WIDTH + 6}" y="{y + 4:.1f}">{mean * 100:.1f}%</text>'
+    label = f"{mean * 100:.1f}%" if 0.15 < position < 0.85 else ""
+    return _mark(label, position * HEIGHT)
 
 
-def _columns(count: int) -> list[_Column]:
+def _mark(label: str, height: float) -> Mark:
+    return Mark(HEIGHT - height, label)
+
+
+def _spacing(count: int) -> tuple[float, float]:
+    """The distance between the left edges of two columns, and the width of a column."""
     pitch = min(WIDTH / max(1, count), MAX_PITCH)
     width = pitch * 0.82 if pitch > 5 else pitch
-    return [_Column(index * pitch, width) for index in range(count)]
-
-
-def _grid_line(label: str, height: float) -> str:
-    y = HEIGHT - height
-    return (
-        f'<line class="floor" x1="0" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        f'<text x="{WIDTH + 6}" y="{y + 4:.1f}">{label}</text>'
-    )
-
-
-def _axis_labels(columns: Sequence[_Column], noun: str) -> str:
-    """The numbers of the first and the last bar below the axis."""
-    if not columns:
-        return ""
-    y = HEIGHT + 18
-    first = f'<text x="0" y="{y}">{noun} 1</text>'
-    if len(columns) == 1:
-        return first
-    right = columns[-1].left + columns[-1].width
-    return f'{first}<text x="{right:.1f}" y="{y}" text-anchor="end">{len(columns)}</text>'
-
-
-def _svg(content: str) -> str:
-    return f'<svg viewBox="0 -10 {WIDTH + 46} {HEIGHT + 34}" role="img">{content}</svg>'
+    return pitch, width

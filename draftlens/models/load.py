@@ -23,8 +23,9 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from draftlens.core.errors import ConfigError, UnsupportedModelError
+from draftlens.core.hub import check_hub, is_cached, is_folder, is_local
 from draftlens.models.backbone import Backbone
-from draftlens.models.hub import check_hub, is_cached, is_folder, is_local
+from draftlens.models.bars import bars_for_an_audience
 from draftlens.models.loading import LoadOptions, PairOptions
 from draftlens.models.pair import check_tokenizers, check_vocabularies, unseen
 from draftlens.models.text_processor import TextProcessor
@@ -72,12 +73,13 @@ def load_model(
     """
     _check_device(options.placed_on)
     path = path_of(name, role)
-    if not is_local(path) and is_cached(path, options):
+    if _is_in_cache(path, options):
         try:
             return _read(_Source(name, role, path, options, offline=True), template)
-        except ConfigError:
-            pass  # a file is missing in the cache
-    _check_source(name, role, options)
+        except ConfigError:  # a file is missing in the cache
+            check_hub(path, role, options.revision)
+    else:
+        check_source(name, role, options)
     return _read(_Source(name, role, path, options), template)
 
 
@@ -157,6 +159,8 @@ def load_pair(
         draft = known_draft(target, options.target)
         if draft is None:
             raise ConfigError(f"no draft is known for {target!r}: {remedy()}")
+    if draft is not None:
+        check_source(draft, "draft", options.draft)  # before a long load of the target
     target_model = load_model(target, "target", options.target)
     if draft is None:
         return target_model, None
@@ -183,20 +187,28 @@ def known_draft(target: str, options: LoadOptions) -> str | None:
     if by_name is not None:
         return by_name
     path = path_of(target, "target")
-    offline = not is_local(path) and is_cached(path, options)
+    offline = _is_in_cache(path, options)
     if not offline:
-        _check_source(target, "target", options)
+        check_source(target, "target", options)
     config = _read_config(path, options, offline)
     return None if config is None else draft_for_config(config)
 
 
-def _check_source(name: str, role: str, options: LoadOptions) -> None:
-    """Raise `ConfigError` if there is no such folder, or the Hub does not have such a model."""
+def check_source(name: str, role: str, options: LoadOptions) -> None:
+    """Refuse a name behind which there is nothing to load.
+
+    Raises:
+        ConfigError: there is no such folder, or the Hub and its local cache have no such model.
+    """
     path = path_of(name, role)
     if is_folder(path) and not Path(path).exists():
         raise ConfigError(f"cannot load the {role} {name!r}: there is no such folder")
-    if not is_local(path):
-        check_hub(path, role, options)
+    if not is_local(path) and not _is_in_cache(path, options):
+        check_hub(path, role, options.revision)
+
+
+def _is_in_cache(path: str, options: LoadOptions) -> bool:
+    return not is_local(path) and is_cached(path, options.revision, options.cache_dir)
 
 
 @dataclass(frozen=True)
@@ -236,11 +248,12 @@ def _read(source: _Source, template: Any) -> Loaded:
         )
     model_arguments = source.options.model_arguments()
     try:
-        if kind:
-            model, tokenizer = _read_language_model(source, model_arguments)
-            processor = TextProcessor(tokenizer, template, source.name)
-        else:
-            model, processor = _read_checkpoint(source, model_arguments)
+        with bars_for_an_audience():
+            if kind:
+                model, tokenizer = _read_language_model(source, model_arguments)
+                processor = TextProcessor(tokenizer, template, source.name)
+            else:
+                model, processor = _read_checkpoint(source, model_arguments)
     except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise ConfigError(
             f"cannot load the {source.role} {source.name!r}: {_first_line(error)}"

@@ -15,6 +15,7 @@ from accelerate.utils import broadcast_object_list
 
 from draftlens.core.errors import ConfigError, DraftlensError
 from draftlens.core.files import write_json
+from draftlens.core.runs import ABSENT, differences, read_description
 from draftlens.models.zoo import path_of
 from draftlens.train.options import DraftTraining
 
@@ -142,10 +143,10 @@ def check_folder(out: Path, run: dict[str, Any], restart: bool) -> None:
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file, not a folder")
     if (out / RUN).exists():
-        differences = "" if restart else _differences(_read_json(out / RUN), run)
-        if differences:
+        changes = "" if restart else _changes(read_description(out / RUN), run)
+        if changes:
             raise ConfigError(
-                f"{out} contains another run ({differences}): name another folder, or pass "
+                f"{out} contains another run ({changes}): name another folder, or pass "
                 f"--restart to delete that run and start over"
             )
     elif out.exists() and any(out.iterdir()):
@@ -185,7 +186,7 @@ def latest(out: Path, stage: str) -> Path | None:
 
 def state_of(checkpoint: Path) -> dict[str, Any]:
     """The Trainer's state at a checkpoint: ``global_step``, ``log_history`` and more."""
-    state: dict[str, Any] = _read_json(checkpoint / STATE)
+    state: dict[str, Any] = read_description(checkpoint / STATE)
     return state
 
 
@@ -227,17 +228,24 @@ def _contains(out: Path, path: Path) -> bool:
     return any(out.samefile(folder) for folder in (path, *path.parents))
 
 
-def _differences(old: dict[str, Any], new: dict[str, Any]) -> str:
+def _changes(before: dict[str, Any], now: dict[str, Any]) -> str:
     """The differences between two fingerprints, for messages."""
-    differences = []
-    for name in sorted(old.keys() | new.keys()):
-        if old.get(name) == new.get(name):
+    phrases = []
+    for difference in differences(before, now):
+        if difference.path in _DIGEST_KEYS:
+            phrases.append(f"{difference.path} differs")
             continue
-        if name in _DIGEST_KEYS:
-            differences.append(f"{name} differs")
-        else:
-            differences.append(f"{name} is {old.get(name)!r} there and {new.get(name)!r} here")
-    return ", ".join(differences)
+        values = (difference.before, difference.now)
+        if ABSENT in values and None in values:
+            continue  # an option that one of the two versions did not have
+        there = _value_text(difference.before)
+        here = _value_text(difference.now)
+        phrases.append(f"{difference.path} is {there} there and {here} here")
+    return ", ".join(sorted(phrases))
+
+
+def _value_text(value: Any) -> str:
+    return "not known" if value is ABSENT else repr(value)
 
 
 def _delete_run(out: Path) -> None:
@@ -254,10 +262,3 @@ def _is_complete(checkpoint: Path) -> bool:
     except (OSError, ValueError):
         return False
     return True
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {path}, which an earlier run wrote: {error}") from error

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
 import shutil
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from draftlens.cli import main
 from tests.e2e.conftest import CLIPS
@@ -40,6 +44,20 @@ def test_the_demo_streams_both_and_ends_with_a_table(run) -> None:
     ):
         assert row in out
     assert "yes" in next(line for line in out.splitlines() if "identical" in line)
+
+
+def test_the_legend_of_colours_is_shown_where_there_are_colours(
+    run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["demo", "--device", "cpu", "--frames", "1", "--max-new-tokens", "2"]
+    _, out, _ = run(*words)
+    assert "draftlens:" in out
+    assert "green" not in out
+    for module in ("demo", "show"):
+        terminal = Console(force_terminal=True, color_system="standard", width=200)
+        monkeypatch.setattr(f"draftlens.cli.{module}.console", terminal)
+    _, out, _ = run(*words)
+    assert "green\x1b[0m: supplied by the draft" in out
 
 
 def test_demo_json_holds_the_figures(run) -> None:
@@ -286,6 +304,10 @@ def test_doctor_shows_the_machine_and_a_pair(run) -> None:
         ),
         (["world", "/proc/nowhere"], "cannot use /proc/"),
         (
+            ["caption", CLIP, "--out", "/dev/full", "--max-new-tokens", "2", "--frames", "1"],
+            "error: cannot use /dev/full: No space left on device",
+        ),
+        (
             ["caption", CLIP, "--draft", "none", "--method", "speculative", "-t", "/no/such/model"],
             "the method needs a draft model: name one",
         ),
@@ -370,3 +392,19 @@ def test_ctrl_c_is_exit_status_130(run, monkeypatch: pytest.MonkeyPatch) -> None
     status, _, err = run("caption", CLIP)
     assert status == 130
     assert "Traceback" not in err
+
+
+def test_sigterm_leaves_the_terminal_as_it_was(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bar or a spinner hides the cursor."""
+    from draftlens.cli import loading, progress, show
+
+    drawn = io.StringIO()
+    terminal = Console(file=drawn, force_terminal=True, width=80)
+    monkeypatch.setattr(show, "error_console", terminal)
+    monkeypatch.setattr(progress, "error_console", terminal)
+    monkeypatch.setattr(loading, "load", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
+    status, _, err = run("caption", CLIP)
+    assert status == 143
+    assert "Traceback" not in err
+    assert "\x1b[?25l" in drawn.getvalue()
+    assert drawn.getvalue().rpartition("\x1b[?25")[2].startswith("h")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import sys
@@ -78,8 +79,8 @@ def test_the_readmes_engine_examples(
     engine: draftlens.Engine,
 ) -> None:
     clips = ROOT / "draftlens" / "embedded" / "clips"
-    (tmp_path / "clip.mp4").write_bytes((clips / "drift.mp4").read_bytes())
-    (tmp_path / "a.png").write_bytes((clips / "shapes.png").read_bytes())
+    for name in ("shapes.mp4", "shapes.png"):
+        (tmp_path / name).write_bytes((clips / name).read_bytes())
     monkeypatch.chdir(tmp_path)
     streaming, methods = (
         next(b for b in blocks("README.md") if word in b)
@@ -478,6 +479,30 @@ def test_the_packages_of_structure() -> None:
     rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
     listed = [re.findall(r"`(.*?)`", row) for row in rows]
     assert [sorted(row) for row in listed] == [sorted(layer) for layer in reversed(layers)]
+
+
+def sentences_of_the_source() -> list[str]:
+    """All texts in the code; those with values in them in pieces."""
+    sentences = []
+    for path in (ROOT / "draftlens").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                sentences.append(node.value)
+            if isinstance(node, ast.JoinedStr):
+                parts = [part.value for part in node.values if isinstance(part, ast.Constant)]
+                sentences += map(str, parts)
+    return sentences
+
+
+def test_the_messages_of_troubleshooting_are_those_of_the_code() -> None:
+    source = sentences_of_the_source()
+    messages: list[str] = []
+    for row in re.findall(r"^\| (`.*?) \|", read("docs/troubleshooting.md"), re.MULTILINE):
+        messages += re.findall(r"`([^`]+)`", row)
+    assert len(messages) >= 14
+    for message in messages:
+        for piece in message.split("..."):
+            assert any(piece.strip() in sentence for sentence in source), message
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -22,6 +22,18 @@ except SystemExit as ended:
     print("\\nmodules", ended.code or 0, *sorted(sys.modules))
 """
 
+# The Hub takes connections and never says anything.
+REFUSING = """
+import socket, sys
+server = socket.create_server(("127.0.0.1", 0))
+from huggingface_hub import constants
+constants.HF_HUB_OFFLINE = False
+constants.ENDPOINT = f"http://127.0.0.1:{server.getsockname()[1]}"
+from draftlens.core import hub
+assert hub.HUB_SECONDS <= 6
+hub.HUB_SECONDS = 0.5
+"""
+
 # The signal arrives in the middle of the import of torch.
 INTERRUPTING = """
 import os, signal, sys
@@ -61,6 +73,25 @@ def test_help_and_wrong_options_import_little(words: Sequence[str], status: int)
     assert int(code) == status, process.stderr
     assert HEAVY.isdisjoint(modules)
     assert len(modules) < MOST_MODULES
+
+
+def test_a_shell_completes_commands_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = 'import sys; sys.argv = ["draftlens"]; from draftlens.cli import main; main()'
+    monkeypatch.setenv("_DRAFTLENS_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "draftlens caption --clip")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    assert run(code).stdout.split() == ["--clip-seconds"]
+
+
+@pytest.mark.parametrize("option", ["--target", "--draft"])
+def test_a_wrong_name_is_refused_before_torch_is_imported(option: str) -> None:
+    """A Hub that does not answer costs its time limit, and not also the seconds of a start."""
+    process = run(REFUSING + COUNTING.format(words=["caption", "a.mp4", option, "some/model"]))
+    _, code, *modules = process.stdout.splitlines()[-1].split()
+    assert int(code) == 2
+    assert {"torch", "transformers"}.isdisjoint(modules)
+    (sentence,) = process.stderr.splitlines()
+    assert f"cannot load the {option[2:]} 'some/model': the Hub did not answer within" in sentence
 
 
 @pytest.mark.parametrize(("signal", "status"), [("SIGINT", 130), ("SIGTERM", 143)])

@@ -167,6 +167,11 @@ GOOD = '{"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "va
             ["--draft", "embedded"],
             "data.json, entry 1 (line 1): cannot read gone.png: there is no such file",
         ),
+        (
+            GOOD,
+            ["--draft", "embedded", "--stages", "instruct", "--out", "/proc/nowhere"],
+            "error: cannot use /proc/nowhere: No such file or directory",
+        ),
     ],
 )
 def test_errors_are_one_sentence_and_exit_status_2(

@@ -266,3 +266,13 @@ def test_speculation_without_a_draft() -> None:
     """It needs one."""
     with pytest.raises(ConfigError, match="needs a draft model"):
         ask(method="speculative")
+
+
+def test_a_name_in_place_of_a_model() -> None:
+    """And a number in place of a method, before anything is loaded."""
+    with pytest.raises(
+        UnsupportedModelError, match=r"not 'some/model'; draftlens\.load takes names"
+    ):
+        draftlens.generate("some/model", inputs(FAMILY, "image"), max_new_tokens=3)
+    with pytest.raises(ConfigError, match="a method is a name, a mapping of options or a method"):
+        draftlens.load("/no/such/model", method=5)  # type: ignore[arg-type]

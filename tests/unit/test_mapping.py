@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,28 @@ def test_a_clip_that_fails_costs_itself_only() -> None:
     assert answers[3].error == "eight is refused"
     assert len(engine.calls[0]) == 5
     assert all(seeds == [4] * len(seeds) for seeds in engine.seeds)
+
+
+def test_however_many_clips_there_are_few_are_held() -> None:
+    """Those that are answered, those that wait for clips of their size, and those read ahead."""
+    options = MapOptions(batch=3, readers=2)
+    held: list[weakref.ref[Any]] = []
+
+    def clips() -> Iterator[Any]:
+        for _ in range(80):
+            clip = frames(1)
+            held.append(weakref.ref(clip))
+            yield clip
+            del clip
+
+    most = 0
+    for answer in map_clips(Fake(), clips(), "What?", options, {}):
+        del answer
+        most = max(most, sum(clip() is not None for clip in held))
+    assert len(held) == 80
+    waiting = options.batch * BATCHES_AHEAD
+    ahead = options.readers + options.batch
+    assert options.batch < most <= waiting + ahead + options.batch
 
 
 @pytest.mark.parametrize(

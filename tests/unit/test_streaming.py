@@ -6,8 +6,11 @@ import itertools
 import random
 
 import pytest
+from tokenizers.decoders import DecodeStream
+from transformers import AutoTokenizer
 
 from draftlens.core.result import Chunk
+from draftlens.models.zoo import EMBEDDED, path_of
 from draftlens.streaming import with_text
 
 TEXT = "a é € 😀 日本 �b"
@@ -64,6 +67,18 @@ def test_an_answer_that_ends_inside_a_character_loses_nothing(end: str) -> None:
     assert "".join(chunk.text for chunk in told if chunk.row == 0) == decode(list(data)) == "a�"
     assert (told[-1].tokens, told[-1].from_draft, told[-1].row) == ((), (), 0)
     assert sum(not chunk.tokens for chunk in told) == 1
+
+
+def test_the_stream_of_the_library_would_lose_the_end() -> None:
+    """Why `DecodeStream` of tokenizers does not decode answers."""
+    tokenizer = AutoTokenizer.from_pretrained(path_of(EMBEDDED, "target"))
+    ids = tokenizer("a €", add_special_tokens=False).input_ids[:-1]
+    library = DecodeStream(skip_special_tokens=True)
+    pieces = [library.step(tokenizer.backend_tokenizer, token) or "" for token in ids]
+    assert "".join(pieces) == "a "
+    chunks = [Chunk((token,), (False,)) for token in ids]
+    told = list(with_text(iter(chunks), tokenizer.decode))
+    assert "".join(chunk.text for chunk in told) == tokenizer.decode(ids) == "a �"
 
 
 def test_the_shown_stream_takes_a_chunk_without_tokens() -> None:

@@ -49,3 +49,9 @@ def test_the_disk_is_waited_for_at_intervals_only(
         for number in range(5):
             every.write(number)
     assert len(synced) == 1 + 5 + 1
+
+
+def test_a_full_disk_is_an_error_that_names_the_file() -> None:
+    error = pytest.raises(OSError, match=r"No space left on device: '/dev/full'")
+    with error, LineWriter(Path("/dev/full")) as lines:
+        lines.write({"text": "one"})

@@ -6,12 +6,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+from transformers.utils import logging
 
 from draftlens.core.errors import ConfigError, IncompatiblePairError
+from draftlens.models import load
 from draftlens.models.load import load_model, load_pair
 from draftlens.models.loading import LoadOptions, PairOptions
 from draftlens.models.pair import check_tokenizers
 from draftlens.models.zoo import EMBEDDED, PAIRS, draft_for, path_of
+from draftlens.opening import open_models
 
 CPU = LoadOptions(device="cpu")
 
@@ -79,3 +82,32 @@ def test_a_local_copy_has_the_draft_of_its_original() -> None:
     assert draft is not None
     assert draft.name == EMBEDDED
     assert target.backbone.text_config.num_hidden_layers == 20
+
+
+def test_a_draft_that_does_not_exist_is_refused_before_the_target_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Loading a target may take minutes."""
+    monkeypatch.setattr(load, "_read", lambda *_: pytest.fail("a model is loaded"))
+    with pytest.raises(ConfigError, match="cannot load the draft '/no/such'"):
+        load_pair(EMBEDDED, "/no/such", PairOptions(CPU, CPU))
+    with pytest.raises(ConfigError, match="cannot load the draft '/no/such'"):
+        open_models(EMBEDDED, "/no/such", options=PairOptions(CPU, CPU))
+
+
+def test_bars_are_drawn_on_terminals_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error stream of the tests is no terminal."""
+    before = logging.is_progress_bar_enabled()
+    logging.enable_progress_bar()
+    try:
+        load_model(EMBEDDED, "draft", CPU)
+        assert "Loading weights" not in capsys.readouterr().err
+        assert logging.is_progress_bar_enabled()
+        monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+        load_model(EMBEDDED, "draft", CPU)
+        assert "Loading weights" in capsys.readouterr().err
+    finally:
+        if not before:
+            logging.disable_progress_bar()

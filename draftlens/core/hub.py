@@ -2,7 +2,8 @@
 name cannot be loaded.
 
 transformers asks the network for each file of a checkpoint, several times if nobody answers. Here
-the cache comes first, and the network is asked once, with a time limit.
+the cache comes first, and the network is asked once, with a time limit. torch is not imported here,
+so that a wrong name is refused before the seconds that this takes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from huggingface_hub.errors import (
 )
 
 from draftlens.core.errors import ConfigError
-from draftlens.models.loading import LoadOptions
 
 HUB_SECONDS = 6.0
 """Time for the answer of the Hub to the question whether a model exists."""
@@ -39,29 +39,27 @@ def is_local(path: str) -> bool:
     return is_folder(path) or Path(path).is_dir()
 
 
-def is_cached(name: str, options: LoadOptions) -> bool:
+def is_cached(path: str, revision: str | None = None, cache_dir: str | Path | None = None) -> bool:
     """Whether the configuration of a model on the Hub is in the local cache."""
     try:
-        found = try_to_load_from_cache(
-            name, CONFIG, cache_dir=options.cache_dir, revision=options.revision
-        )
+        found = try_to_load_from_cache(path, CONFIG, cache_dir=cache_dir, revision=revision)
     except HFValidationError:
         return False
     return isinstance(found, str)
 
 
-def check_hub(name: str, role: str, options: LoadOptions) -> None:
+def check_hub(path: str, role: str, revision: str | None = None) -> None:
     """Refuse a name that the Hub does not have, or a Hub that does not answer in time.
 
     Args:
-        name: a Hub id.
+        path: a Hub id.
         role: `target` or `draft`, for the message.
-        options: with the revision.
+        revision: branch, tag or commit.
 
     Raises:
         ConfigError: one sentence, after `HUB_SECONDS` at most.
     """
-    question = _Question(name, options.revision)
+    question = _Question(path, revision)
     question.start()
     question.join(HUB_SECONDS)
     if question.is_alive():
@@ -69,8 +67,8 @@ def check_hub(name: str, role: str, options: LoadOptions) -> None:
     elif question.error is None:
         return
     else:
-        cause = _cause(question.error, options)
-    raise ConfigError(f"cannot load the {role} {name!r}: {cause}") from question.error
+        cause = _cause(question.error, revision)
+    raise ConfigError(f"cannot load the {role} {path!r}: {cause}") from question.error
 
 
 class _Question(Thread):
@@ -90,12 +88,12 @@ class _Question(Thread):
             self.error = error
 
 
-def _cause(error: Exception, options: LoadOptions) -> str:
+def _cause(error: Exception, revision: str | None) -> str:
     """Why a model cannot be had, as the end of a sentence."""
     if isinstance(error, GatedRepoError):
         return "access to it is granted on its page of the Hub: ask there, then `hf auth login`"
     if isinstance(error, RevisionNotFoundError):
-        return f"it has no revision {options.revision!r}"
+        return f"it has no revision {revision!r}"
     if isinstance(error, (RepositoryNotFoundError, HFValidationError)):
         return "there is no such folder, and no such model on the Hub (or it is private)"
     nowhere = "there is no such folder, no copy in the local cache"

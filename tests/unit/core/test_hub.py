@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
+from draftlens.core import hub
 from draftlens.core.errors import ConfigError
-from draftlens.models import hub
 from draftlens.models.load import load_model
 from draftlens.models.loading import LoadOptions
 from draftlens.models.zoo import EMBEDDED, path_of

@@ -1,0 +1,132 @@
+"""How long it takes until something happens: `--help`, the first token of the demo, and the refusal
+of a name that the Hub does not have.
+
+Each command is run several times as a process of its own, by the wall clock. The refusal is
+measured without a network (no address is known) and with a Hub that takes connections and never
+answers. `--package` names another checkout to measure in its place, such as one of an earlier
+commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pty
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from shared import argument_parser, configure, environment, environment_line, save
+
+from draftlens.measure.tables import markdown_table
+
+WRONG = "nobody/no-such-model"
+SECONDS = 400.0
+"""Time after which a command is given up."""
+
+CASES = {
+    "help": "`--help`",
+    "token": "first token of the demo",
+    "offline": "refusal without a network",
+    "silent": "refusal by a Hub that does not answer",
+}
+
+
+def seconds_of(words: Sequence[str], package: Path, variables: Mapping[str, str]) -> float:
+    """Wall time of a command."""
+    began = time.perf_counter()
+    subprocess.run(
+        command_of(words),
+        cwd=package,  # `python -m` looks there first
+        env=environment_of(package, variables),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=SECONDS,
+        check=False,
+    )
+    return time.perf_counter() - began
+
+
+def seconds_to_first_token(package: Path) -> float:
+    """Wall time until the demo has printed a word of the first answer on a terminal."""
+    terminal, inside = pty.openpty()
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        command_of(["demo", "--device", "cpu", "--no-calibrate"]),
+        cwd=package,
+        env=environment_of(package, {"TERM": "dumb"}),
+        stdout=inside,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(inside)
+    printed = b""
+    # The headline ends with the name of the target and a colon; the answer is on the next line.
+    while not printed.partition(b"embedded:")[2].strip():
+        printed += os.read(terminal, 4096)
+    seconds = time.perf_counter() - began
+    process.kill()
+    process.wait()
+    os.close(terminal)
+    return seconds
+
+
+def command_of(words: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "draftlens", *words]
+
+
+def environment_of(package: Path, variables: Mapping[str, str]) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(package), **variables}
+
+
+def measure(package: Path, repeats: int, cases: Sequence[str]) -> dict[str, list[float]]:
+    """Seconds of each case."""
+    clip = "draftlens/embedded/clips/shapes.mp4"
+    refused = ["caption", clip, "--target", WRONG]
+    nowhere = {"HF_ENDPOINT": "http://no-such-host.invalid"}
+    with socket.create_server(("127.0.0.1", 0)) as hub:
+        silent = {"HF_ENDPOINT": f"http://127.0.0.1:{hub.getsockname()[1]}"}
+        measures: dict[str, Callable[[], float]] = {
+            "help": lambda: seconds_of(["--help"], package, {}),
+            "token": lambda: seconds_to_first_token(package),
+            "offline": lambda: seconds_of(refused, package, nowhere),
+            "silent": lambda: seconds_of(refused, package, silent),
+        }
+        seconds: dict[str, list[float]] = {CASES[case]: [] for case in cases}
+        for _ in range(repeats):
+            for case in cases:
+                seconds[CASES[case]].append(measures[case]())
+    return seconds
+
+
+def page_of(report: dict[str, Any]) -> str:
+    """The report as Markdown."""
+    rows = []
+    for name, seconds in report["seconds"].items():
+        rows.append([name, f"{median(seconds):.2f}", f"{min(seconds):.2f} to {max(seconds):.2f}"])
+    table = "\n".join(markdown_table(["until", "seconds", "range"], rows))
+    return "\n\n".join(["# Start", table, environment_line(report["environment"])])
+
+
+def main() -> None:
+    """Run the commands, print and save the report."""
+    parser: argparse.ArgumentParser = argument_parser(__doc__, "benchmarks/results/start", 3)
+    parser.add_argument("--cases", nargs="+", choices=tuple(CASES), default=list(CASES))
+    parser.add_argument("--package", type=Path, default=Path(__file__).resolve().parents[1])
+    args = parser.parse_args()
+    configure(args.threads)
+    report = {
+        "seconds": measure(args.package.resolve(), args.repeats, args.cases),
+        "environment": environment(args),
+    }
+    page = page_of(report)
+    save(args.out, report, page)
+    print(page)
+
+
+if __name__ == "__main__":
+    main()

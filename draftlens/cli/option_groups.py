@@ -1,0 +1,146 @@
+"""Groups of options that several commands have: a dataclass each, whose fields are the options."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from draftlens.cli import options as opt
+from draftlens.core.names import AUTO, EMBEDDED
+
+if TYPE_CHECKING:
+    from draftlens.methods import Method
+
+
+def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with the fields of a dataclass in place of each parameter whose type is one.
+
+    The fields need defaults. Their annotations are those of typer.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    groups: dict[str, Any] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        if is_dataclass(parameter.annotation):
+            groups[parameter.name] = parameter.annotation
+            parameters += _parameters(parameter.annotation)
+        else:
+            # typer passes everything by name.
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @wraps(command)
+    def with_groups(**values: Any) -> None:
+        for name, group in groups.items():
+            own = {item.name: values.pop(item.name) for item in fields(group)}
+            values[name] = group(**own)
+        command(**values)
+
+    with_groups.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return with_groups
+
+
+def _parameters(group: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    parameters = []
+    for item in fields(group):
+        assert item.default is not MISSING, item.name
+        parameters.append(
+            inspect.Parameter(
+                item.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=item.default,
+                annotation=hints[item.name],
+            )
+        )
+    return parameters
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Which models answer, and how.
+
+    Args:
+        target, draft: names of models; the draft may be `auto` or `none`.
+        method: a method or its name; None for the default.
+        prefill: how the target reads prompts; None for the method's way.
+        hosts: processes that read prompts together; None for this one alone.
+    """
+
+    target: str
+    draft: str
+    method: Method | str | None
+    prefill: Any
+    hosts: int | None
+
+
+@dataclass(frozen=True)
+class DecodingOptions:
+    """The options for a `Decoding`."""
+
+    target: opt.Target = EMBEDDED
+    draft: opt.Draft = AUTO
+    method: opt.MethodName = None
+    speculative_config: opt.SpeculativeConfig = None
+    prefill: opt.Prefill = None
+    hosts: opt.Hosts = None
+
+    def parsed(self) -> Decoding:
+        """What the options say.
+
+        Raises:
+            ConfigError: they contradict each other, or are not valid.
+        """
+        return Decoding(
+            target=self.target,
+            draft=self.draft,
+            method=opt.parse_method(self.method, self.speculative_config),
+            prefill=opt.parse_prefill(self.prefill),
+            hosts=self.hosts,
+        )
+
+
+@dataclass(frozen=True)
+class AnswerOptions:
+    """How long answers are, and how their tokens are chosen."""
+
+    max_new_tokens: opt.MaxNewTokens = 256
+    sample: opt.Sample = False
+    temperature: opt.Temperature = None
+    top_k: opt.TopK = None
+    top_p: opt.TopP = None
+    min_p: opt.MinP = None
+    repetition_penalty: opt.RepetitionPenalty = None
+    seed: opt.Seed = None
+
+    @property
+    def generation(self) -> dict[str, Any]:
+        """The options of `Engine.answer`, with the seed."""
+        sampling = opt.sampling_options(
+            self.sample,
+            self.temperature,
+            self.top_k,
+            self.top_p,
+            self.min_p,
+            self.repetition_penalty,
+        )
+        return {"max_new_tokens": self.max_new_tokens, "seed": self.seed, **sampling}
+
+
+@dataclass(frozen=True)
+class SeededAnswerOptions(AnswerOptions):
+    """The same where two answers are compared, which need one seed."""
+
+    seed: opt.Seed = 0
+
+
+@dataclass(frozen=True)
+class FolderOptions:
+    """Where the answers about many files go, and how the files are read."""
+
+    out: opt.Answers = None
+    resume: opt.Resume = None
+    batch: opt.BatchSize = 4
+    clip_seconds: opt.ClipSeconds = 60.0

@@ -1,0 +1,79 @@
+"""The commands that README and the pages print: all of them are understood, and those of the README
+that take seconds are run as they are printed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from draftlens.cli.app import app
+from tests.e2e.conftest import CLIPS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+
+QUICK = ("caption", "ask", "verify", "methods", "pairs")
+"""Commands of the README that are run. The wheel's test runs the demo; the others have tests of
+their own."""
+
+
+def printed(page: Path) -> list[list[str]]:
+    """The words of every `draftlens` command in the shell blocks of a page."""
+    commands = []
+    for block in re.findall(r"```(?:bash|sh|console)\n(.*?)```", page.read_text(), re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            for part in line.split("&&"):
+                words = shlex.split(part.removeprefix("$ "), comments=True)
+                if words and words[0] == "draftlens":
+                    commands.append(words[1:])
+    return commands
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_printed_command_is_understood(page: Path) -> None:
+    """Its options exist and take their values; nothing is run."""
+    group: Any = typer.main.get_command(app)
+    for words in printed(page):
+        names = [word for word in words if not word.startswith("-")]
+        if not names or {"-h", "--help"} & set(words):
+            continue
+        rest = words[words.index(names[0]) + 1 :]
+        group.commands[names[0]].make_context(names[0], rest)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files that the README names."""
+    (tmp_path / "FOLDER").mkdir()
+    for name in ("shapes.mp4", "drift.mp4", "shapes.png"):
+        shutil.copy(CLIPS / name, tmp_path)
+    shutil.copy(CLIPS / "shapes.mp4", tmp_path / "FOLDER")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def quick_commands() -> list[list[str]]:
+    commands = printed(ROOT / "README.md")
+    return [words for words in commands if words[0] in QUICK and "--hosts" not in words]
+
+
+@pytest.mark.parametrize("words", quick_commands(), ids=lambda words: "-".join(words)[:40])
+def test_the_readmes_commands_run_as_they_are_printed(
+    command: Callable[..., Any], folder: Path, words: Sequence[str]
+) -> None:
+    status, out, err = command(*words)
+    assert status == 0, err
+    if "-o" in words:
+        lines = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+        assert len(lines) == 1
+        assert all(line["text"] for line in lines)
+    else:
+        assert out.strip()
