@@ -68,7 +68,7 @@ CELLS = (
     Cell("ordering", 4097, 1, "needles", 12),
     Cell("counting", 4097, 0, "needles", 8),
     Cell("caption", 4097, 0, "needles", 8),
-    Cell("ordering", 16001, 0, "long", 1),
+    Cell("ordering", 16001, 0, "long", 1, rounds=8),
 )
 """In the order of a round."""
 
@@ -132,7 +132,7 @@ def todo(rows: Sequence[Row], lengths: Sequence[int]) -> list[tuple[Cell, int]]:
     for number, cell in enumerate(CELLS):
         if cell.visual in lengths:
             for index in range(cell.number):
-                places.append((cell.rounds * index // cell.number, number, index))
+                places.append((cell.rounds * (index + 1) // cell.number, number, index))
     order = [(CELLS[number], index) for _, number, index in sorted(places)]
     return [(cell, index) for cell, index in order if (cell.name, index) not in done]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from draftlens.attention.blocks import Blocks
+from draftlens.attention.blocks import Share
 from draftlens.bench.lossy.answer import answer_lossily
 from draftlens.bench.lossy.fastv import FastV
 from draftlens.core.hosts import Hosts
@@ -19,6 +19,7 @@ from spava_parts.baselines.masked import MaskedAttention, Rule
 from spava_parts.baselines.slowfast import SlowFast
 from spava_parts.baselines.sparge import Sparge
 from spava_parts.baselines.xattention import XAttention
+from spava_parts.formulas import causal, pairs
 from spava_parts.spoken import Read
 
 
@@ -63,7 +64,7 @@ def in_blocks(prefill: SpavaPrefill | StarPrefill) -> Way:
         (row,) = rows_of(prompt, prefill.division)
         share = 1.0
         if row.blocks is not None:
-            share = pairs(row.blocks) / causal(prompt.lengths[0])
+            share = pairs(Share(row.blocks, 0, 1)) / causal(prompt.lengths[0])
         return Costed(Read(prompt, cache, output.logits[0, -1]), share)
 
     return read
@@ -103,23 +104,6 @@ def slowfast(backbone: Backbone, prompt: Prompt) -> Costed:
     logits = backbone.prefill(pooled, cache)
     share = causal(pooled.lengths[0]) / causal(prompt.lengths[0])
     return Costed(Read(pooled, cache, logits[0, -1]), share)
-
-
-def causal(length: int) -> int:
-    """Pairs of a query and a key in a causal square."""
-    return length * (length + 1) // 2
-
-
-def pairs(blocks: Blocks) -> int:
-    """Pairs of a query and a key of a row in blocks (eq. 4 and 5)."""
-    total = causal(blocks.anchor)
-    shared = blocks.anchor
-    for block in range(blocks.count):
-        size = blocks.size(block)
-        total += causal(size) + size * shared
-        shared += blocks.passed(block)
-    behind = blocks.length - blocks.context
-    return total + behind * blocks.context + causal(behind)
 
 
 def spava(**options: Any) -> Way:
