@@ -135,12 +135,9 @@ WAYS: Mapping[str, Way] = {
     "xattention": masked(XAttention()),
     "spargeattn": masked(Sparge()),
     "slowfast": slowfast,
-    "passing n/512": spava(passing="n/512"),
     "passing n/256": spava(passing="n/256"),
     "passing n/64": spava(passing="n/64"),
     "passing n/32": spava(passing="n/32"),
-    "passing n/1": spava(passing="n/1"),
-    "anchor n/256": spava(anchor="n/256"),
     "anchor n/128": spava(anchor="n/128"),
     "anchor n/32": spava(anchor="n/32"),
     "anchor n/16": spava(anchor="n/16"),
@@ -148,7 +145,7 @@ WAYS: Mapping[str, Way] = {
 """All by name. 4, 16 and 64 blocks are 2, 8 and 32 hosts. "8 blocks, passing n/64" has the sizes of
 APB at 8 hosts, whose retaining heads are trained: here the question chooses, so it is no APB."""
 
-NUM_EXTRAS = 30
+NUM_EXTRAS = 10
 """Prompts of a cell that `EXTRAS` read."""
 
 COMPARED = (
@@ -165,22 +162,19 @@ COMPARED = (
 
 SETS: Mapping[str, tuple[str, ...]] = {
     "compared": COMPARED,
-    "needles": ("spava", "random", "no anchor", "nothing passed", "star", "xattention", "slowfast"),
+    "long": ("spava", "random", "nothing passed", "star", "xattention", "spargeattn", "slowfast"),
+    "needles": ("spava", "random", "nothing passed", "star"),
     "lengths": (
-        "passing n/512",
         "passing n/256",
         "spava",
         "passing n/64",
         "passing n/32",
-        "passing n/1",
         "nothing passed",
         "no anchor",
-        "anchor n/256",
         "anchor n/128",
         "anchor n/32",
         "anchor n/16",
     ),
-    "long": ("spava", "random", "nothing passed", "star"),
 }
 """Names of the ways that a cell compares."""
 
