@@ -22,6 +22,7 @@ from spava_parts import loads
 from spava_parts.loads import LOADERS, Load, Loader, Shape
 from spava_parts.rates import (
     Rates,
+    Seconds,
     beside,
     exchange_rates,
     fitted,
@@ -114,11 +115,12 @@ def rates_of_one(
             cases[name] = (prompt, SpavaPrefill(blocks=blocks))
             work[name] = loads.spava(blocks=blocks)(shape, 1)
     seconds = seconds_of(target, cases, ALONE, args.repeats)
-    found = fitted([work[name] for name in seconds], list(seconds.values()))
+    found = fitted([work[name] for name in seconds], [one.processor for one in seconds.values()])
     rates = Rates(*found.tolist(), {}, {}, 0.0, 1.0)
     fit = []
     for name, measured in seconds.items():
-        fit.append(compared(name, 1, measured, rates.computing(work[name])))
+        modeled = rates.computing(work[name])
+        fit.append(compared(name, 1, measured, modeled, modeled))
     return rates, fit
 
 
@@ -140,7 +142,7 @@ def checked(
 ) -> list[dict[str, Any]]:
     """The model beside prefills by several processes of this machine."""
     cases: dict[str, tuple[Prompt, Prefill]] = {}
-    modeled: dict[str, float] = {}
+    modeled: dict[str, tuple[float, float]] = {}
     for length in args.checked:
         shape = shape_of(target, prompts[length])
         for name, (prefill, loader) in CHECKED.items():
@@ -151,7 +153,7 @@ def checked(
             )
     seconds = seconds_of(target, cases, hosts, args.repeats)
     return [
-        compared(name, hosts.size, measured, modeled[name]) for name, measured in seconds.items()
+        compared(name, hosts.size, measured, *modeled[name]) for name, measured in seconds.items()
     ]
 
 
@@ -163,28 +165,38 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def compared(name: str, processes: int, measured: float, modeled: float) -> dict[str, Any]:
-    """One measurement beside the model."""
+def compared(
+    name: str, processes: int, measured: Seconds, processor: float, wall: float
+) -> dict[str, Any]:
+    """One measurement beside the model's seconds of the processor of rank 0, and of the clock."""
     return {
         "case": name,
         "processes": processes,
-        "measured": measured,
-        "modeled": modeled,
-        "error": modeled / measured - 1,
+        "processor": measured.processor,
+        "modeled processor": processor,
+        "error": processor / measured.processor - 1,
+        "wall": measured.wall,
+        "modeled wall": wall,
+        "error of the wall": wall / measured.wall - 1,
     }
 
 
-def on_this_machine(rates: Rates, mine: Load, kind: str, num_tokens: int, processes: int) -> float:
-    """Seconds of a prefill by processes of this machine, which share its cores, with everything
-    that belongs to it: dealing tokens, exchanges, and collecting keys and values on rank 0.
+def on_this_machine(
+    rates: Rates, mine: Load, kind: str, num_tokens: int, processes: int
+) -> tuple[float, float]:
+    """Seconds of a prefill by processes of this machine, of the processor of rank 0 and of the
+    clock, with everything that belongs to it: dealing tokens, exchanges, and collecting keys and
+    values on rank 0.
 
-    Exchanges do not overlap with computing here: the cores that copy are those that compute.
+    Exchanges do not overlap with computing here, since the cores that copy are those that compute,
+    and processes beyond the number of cores take turns.
     """
-    sharing = max(1.0, processes / (os.cpu_count() or 1))
-    layers_collected = mine.collected * rates.beta["gather"]
+    collecting = mine.collected * rates.beta["gather"]
     dealing = rates.deal * num_tokens * (processes - 1) / processes
-    computing = rates.beside * sharing * rates.computing(mine)
-    return computing + rates.exchanging(mine, kind) + layers_collected + dealing
+    moving = rates.exchanging(mine, kind) + collecting + dealing
+    computing = rates.beside * rates.computing(mine)
+    turns = max(1.0, processes / (os.cpu_count() or 1))
+    return computing + moving, turns * computing + moving
 
 
 def by_hosts(rates: Rates, mine: Load, kind: str, slower: float = 1.0) -> float:
@@ -231,7 +243,7 @@ def page(report: Mapping[str, Any]) -> str:
     lines = ["# A cost model of prefills by several hosts", ""]
     lines += [environment_line(report["environment"]), "", "## Prediction", ""]
     lines += [report["prediction"], "", "## Rates", "", rates_in_words(report["rates"]), ""]
-    columns = ["case", "processes", "measured", "modeled", "error"]
+    columns = ["case", "processes", "processor", "modeled", "error", "clock", "modeled", "error"]
     for title, key in (("What was fitted", "fit"), ("What was not", "checks")):
         rows = [words_of(row) for row in report[key]]
         lines += [f"## {title}", "", *markdown_table(columns, rows), ""]
@@ -260,9 +272,12 @@ def words_of(row: Mapping[str, Any]) -> list[str]:
     return [
         row["case"],
         str(row["processes"]),
-        f"{row['measured']:.3f} s",
-        f"{row['modeled']:.3f} s",
+        f"{row['processor']:.3f} s",
+        f"{row['modeled processor']:.3f} s",
         f"{100 * row['error']:+.0f}%",
+        f"{row['wall']:.3f} s",
+        f"{row['modeled wall']:.3f} s",
+        f"{100 * row['error of the wall']:+.0f}%",
     ]
 
 

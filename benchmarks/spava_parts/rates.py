@@ -43,7 +43,7 @@ class Rates:
         merge: of a token's attention with another part of it.
         alpha, beta: seconds of an exchange, and of each element, by kind.
         deal: seconds in which a job and its tokens are given to another process, for each token.
-        beside: factor of computing while another process computes on the other core.
+        beside: factor of the processor's seconds while another process computes on the other core.
     """
 
     token: float
@@ -80,23 +80,43 @@ def prompt_of(engine: Engine, frames: int) -> Prompt:
     return encoded_prompt(engine.target.backbone, inputs.target)
 
 
+@dataclass(frozen=True)
+class Seconds:
+    """Medians of one prefill.
+
+    Args:
+        wall: on the clock.
+        processor: of this process, which waiting and other programs do not lengthen.
+    """
+
+    wall: float
+    processor: float
+
+
 def seconds_of(
     target: Backbone, cases: Mapping[str, tuple[Prompt, Prefill]], hosts: Hosts, repeats: int
-) -> dict[str, float]:
-    """Median seconds of prefills, interleaved, behind one round that is not counted."""
-    times: dict[str, list[float]] = {name: [] for name in cases}
+) -> dict[str, Seconds]:
+    """Seconds of prefills, interleaved, behind one round that is not counted."""
+    walls: dict[str, list[float]] = {name: [] for name in cases}
+    processors: dict[str, list[float]] = {name: [] for name in cases}
     target.hosts = hosts
     try:
         for repeat in range(-1, repeats):
             for name, (prompt, prefill) in rotated(list(cases.items()), repeat + 1):
                 cache = target.new_cache(prompt, 1)
                 began = time.perf_counter()
+                spent = time.process_time()
                 prefill.run(target, prompt, cache, NO_READINGS)
                 if repeat >= 0:
-                    times[name].append(time.perf_counter() - began)
+                    processors[name].append(time.process_time() - spent)
+                    walls[name].append(time.perf_counter() - began)
     finally:
         target.hosts = ALONE
-    return {name: statistics.median(found) for name, found in times.items()}
+    found = {}
+    for name in cases:
+        wall = statistics.median(walls[name])
+        found[name] = Seconds(wall, statistics.median(processors[name]))
+    return found
 
 
 def fitted(loads: Sequence[Load], seconds: Sequence[float]) -> NDArray[np.float64]:
@@ -157,7 +177,8 @@ def exchange_rates(hosts: Hosts, repeats: int) -> tuple[dict[str, float], dict[s
 
 
 def exchange_seconds(hosts: Hosts, kind: str, size: int, repeats: int) -> float:
-    """Median seconds of an exchange on rank 0, when all ranks have begun."""
+    """Least seconds of an exchange on rank 0, when all ranks have begun: other programs only
+    lengthen it."""
     times = []
     for _ in range(repeats + 1):
         with hosts.answering():
@@ -166,7 +187,7 @@ def exchange_seconds(hosts: Hosts, kind: str, size: int, repeats: int) -> float:
             began = time.perf_counter()
             exchange(hosts, kind, size)
             times.append(time.perf_counter() - began)
-    return statistics.median(times[1:])
+    return min(times[1:])
 
 
 @dataclass(frozen=True)
@@ -189,7 +210,7 @@ class Reading:
 
 
 def beside(target: Backbone, prompt: Prompt, hosts: Hosts, repeats: int) -> tuple[float, float]:
-    """Two figures of another process: by what factor it slows this one's prefills while it reads,
+    """Two figures of another process: by what factor it slows this one's computing while it reads,
     and the seconds for each token in which it is given a prompt."""
     alone = [own_seconds(target, prompt) for _ in range(repeats)]
     deals = []
@@ -203,12 +224,12 @@ def beside(target: Backbone, prompt: Prompt, hosts: Hosts, repeats: int) -> tupl
             together.append(own_seconds(target, prompt))
             exchange(hosts, "gather", 1)
     factor = statistics.median(together) / statistics.median(alone)
-    return max(factor, 1.0), statistics.median(deals) / prompt.lengths[0]
+    return max(factor, 1.0), min(deals) / prompt.lengths[0]
 
 
 def own_seconds(target: Backbone, prompt: Prompt) -> float:
-    """Seconds of a full prefill by this process."""
+    """Seconds of the processor for a full prefill by this process."""
     cache = target.new_cache(prompt, 1)
-    began = time.perf_counter()
+    began = time.process_time()
     target.prefill(prompt, cache)
-    return time.perf_counter() - began
+    return time.process_time() - began
