@@ -43,7 +43,7 @@ class Cell:
     def name(self) -> str:
         """Unique among cells."""
         length = f", texts of {self.kept} frames" if self.kept else ""
-        swept = f", {self.ways}" if self.ways == "lengths" else ""
+        swept = f", {self.ways}" if self.ways in ("lengths", "ring") else ""
         return f"{self.family}, {self.visual:,} visual tokens{length}{swept}"
 
     @property

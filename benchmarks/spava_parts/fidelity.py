@@ -18,7 +18,7 @@ from torch import Tensor
 
 from draftlens import load
 from draftlens.api import Engine
-from draftlens.core.hosts import ALONE
+from draftlens.core.hosts import ALONE, Hosts
 from draftlens.distributed import start
 from draftlens.evaluate.answers import conversation, render_side
 from draftlens.models.backbone import Backbone
@@ -46,9 +46,6 @@ choice do not show) and a first run of six prompts a cell (KL along the full pre
 5. At 4,097 the order of methods is the same, and KL is smaller in relation to nothing passed.
 6. FastV loses 5 points of ordering and of captions' facts 10."""
 
-RING = 2
-"""Prompts of each length that a ring of two processes reads, too."""
-
 LIMIT = 320
 """Most tokens of an answer."""
 
@@ -72,6 +69,9 @@ CELLS = (
 )
 """In the order of a round."""
 
+RINGS = (Cell("ordering", 1025, 0, "ring", 3), Cell("ordering", 4097, 0, "ring", 2))
+"""Prompts that two processes read exactly."""
+
 Row = dict[str, Any]
 """One prompt of one cell: `cell`, `index`, `visual`, and figures by way."""
 
@@ -85,11 +85,14 @@ def main() -> None:
         engine = load(device="cpu", method="plain", calibrate=False)
         ends_at = time.monotonic() + 60 * args.minutes
         with args.rows.open("a") as file:
-            for row in measured(engine, todo(rows, args.lengths), ends_at, args.threads):
+            hosts = start(engine.target.backbone, 2, args.threads) if args.ring else ALONE
+            engine.target.backbone.hosts = ALONE
+            prompts = todo(rows, RINGS if args.ring else CELLS, args.lengths)
+            for row in measured(engine, prompts, ends_at, hosts):
                 rows.append(row)
                 file.write(json.dumps(row) + "\n")
                 file.flush()
-    cells = [cell for cell in CELLS if cell.visual in args.lengths]
+    cells = [cell for cell in (*CELLS, *RINGS) if cell.visual in args.lengths]
     report = {
         "environment": environment(args),
         "prediction": PREDICTION,
@@ -110,6 +113,7 @@ def parse() -> argparse.Namespace:
         "--minutes", type=float, default=0, help="how long to go on; 0 for the report alone"
     )
     parser.add_argument("--lengths", type=int, nargs="+", default=[*FRAMES], choices=[*FRAMES])
+    parser.add_argument("--ring", action="store_true", help="only the check of two processes")
     parser.set_defaults(max_new_tokens=LIMIT)
     return parser.parse_args()
 
@@ -125,25 +129,24 @@ def read_rows(file: Path) -> list[Row]:
     return [json.loads(line) for line in lines]
 
 
-def todo(rows: Sequence[Row], lengths: Sequence[int]) -> list[tuple[Cell, int]]:
+def todo(
+    rows: Sequence[Row], cells: Sequence[Cell], lengths: Sequence[int]
+) -> list[tuple[Cell, int]]:
     """Cells and indices of the prompts that are still to be read, in rounds."""
     done = {(row["cell"], row["index"]) for row in rows}
     places = []
-    for number, cell in enumerate(CELLS):
+    for number, cell in enumerate(cells):
         if cell.visual in lengths:
             for index in range(cell.number):
                 places.append((cell.rounds * (index + 1) // cell.number, number, index))
-    order = [(CELLS[number], index) for _, number, index in sorted(places)]
+    order = [(cells[number], index) for _, number, index in sorted(places)]
     return [(cell, index) for cell, index in order if (cell.name, index) not in done]
 
 
 def measured(
-    engine: Engine, prompts: Sequence[tuple[Cell, int]], ends_at: float, threads: int
+    engine: Engine, prompts: Sequence[tuple[Cell, int]], ends_at: float, hosts: Hosts
 ) -> Iterator[Row]:
     """Rows, until a moment of the monotonic clock."""
-    backbone = engine.target.backbone
-    hosts = start(backbone, 2, threads) if any(index < RING for _, index in prompts) else ALONE
-    backbone.hosts = ALONE
     samples: dict[str, list[Sample]] = {}
     for cell, index in prompts:
         if time.monotonic() > ends_at:
@@ -152,8 +155,8 @@ def measured(
             samples[cell.name] = cell.samples(cell.number)
         names = names_of(cell.ways, index, cell.visual)
         ways = {name: WAYS[name] for name in names if name in WAYS}
-        if index < RING:
-            ways["ring, 2 processes"] = by_hosts(exact("ring"), hosts)
+        if cell.ways == "ring":
+            ways = {"ring, 2 processes": by_hosts(exact("ring"), hosts)}
         answerers = {name: ANSWERERS[name] for name in names if name in ANSWERERS}
         yield row_of(engine, cell, index, samples[cell.name][index], ways, answerers)
 

@@ -163,6 +163,7 @@ COMPARED = (
 SETS: Mapping[str, tuple[str, ...]] = {
     "compared": COMPARED,
     "long": ("spava", "random", "nothing passed", "star", "xattention", "spargeattn", "slowfast"),
+    "ring": (),
     "needles": ("spava", "random", "nothing passed", "star"),
     "lengths": (
         "passing n/256",
