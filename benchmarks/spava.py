@@ -1,9 +1,12 @@
 """Long videos read in blocks, by one process or several (SPAVA): what it saves, and what it costs.
 
-    python benchmarks/spava.py fidelity --prompts 100
+    python benchmarks/spava.py fidelity --minutes 60
+    python benchmarks/spava.py selection
     python benchmarks/spava.py counts
     python benchmarks/spava.py firsttoken --repeats 5
+    python benchmarks/spava.py decode
     python benchmarks/spava.py model
+    python benchmarks/spava.py claims
 
 Every part is a module of `spava_parts` with a `main()` that reads the options behind its name and
 writes its own report, `benchmarks/results/spava_PART.json` and `.md`.
@@ -15,9 +18,12 @@ from shared import run_part
 
 PARTS = {
     "fidelity": "spava_parts.fidelity",
+    "selection": "spava_parts.selection",
     "counts": "spava_parts.counts",
     "firsttoken": "spava_parts.first_token",
+    "decode": "spava_parts.decode",
     "model": "spava_parts.cost_model",
+    "claims": "spava_parts.claims",
 }
 """Modules by name."""
 

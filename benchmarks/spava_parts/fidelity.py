@@ -1,132 +1,221 @@
-"""How far approximate prefills move the answers of the embedded target, and what that costs."""
+"""How far approximate prefills move the answers of the embedded target.
+
+Prompts are read in rounds, some of every cell in each, and each is written to a file of rows when
+it is done. A run that was stopped goes on where it was, and a report can be made at any time.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import torch
-from shared import argument_parser, configure, environment, environment_line, save
+from shared import argument_parser, configure, environment, save
 from torch import Tensor
 
 from draftlens import load
-from draftlens.api import Engine, Inputs
-from draftlens.core.readings import NO_READINGS
+from draftlens.api import Engine
+from draftlens.core.hosts import ALONE, Hosts
+from draftlens.distributed import start
 from draftlens.evaluate.answers import conversation, render_side
-from draftlens.evaluate.parts import part_samples
-from draftlens.evaluate.samples import caption_samples, question_samples
-from draftlens.measure.tables import markdown_table
+from draftlens.models.backbone import Backbone
 from draftlens.models.prompt import Prompt
-from draftlens.prefill import Prefill, make_prefill
-from draftlens.world import read_facts
 from draftlens.world.samples import Sample
+from spava_parts.asked import FRAMES, Cell, right
+from spava_parts.fidelity_page import page, summaries
+from spava_parts.spoken import Spoken, along, greedy
+from spava_parts.ways import ANSWERERS, WAYS, Answerer, Way, by_hosts, exact, names_of
 
 PREDICTION = """\
-Written before the first run, knowing the trials of the issue (1,025 visual tokens, 40 questions:
-passing matters, anchor and choice do not show). At 1,025 visual tokens spava keeps 90% of the
-answers of ordering and 97% of those of needles; without passing a third of ordering. KL per token
-along the full prefill's answer: spava 0.05, rounded to 128 under 0.005 because all keys are passed,
-no anchor 0.07, random and uniform 0.06, nothing passed 0.5, star 0.4. At 4,097 spava is nearer to
-full than at 1,025 in relation to nothing passed, since eight times as many keys are passed on from
-blocks four times as long. Equal tokens follow KL: spava 95%, nothing passed 75%."""
+Written before this run, knowing the trials of the issue (40 questions: passing matters, anchor and
+choice do not show) and a first run of six prompts a cell (KL along the full prefill's answer: spava
+0.004 for ordering, uniform 0.57, nothing passed 0.65).
 
-PREFILLS: Mapping[str, Any] = {
-    "spava": "spava",
-    "spava, rounded to 128": {"name": "spava", "rounding": 128},
-    "spava, no pool": {"name": "spava", "pool": 1},
-    "spava, 4 blocks": {"name": "spava", "blocks": 4},
-    "spava, 64 blocks": {"name": "spava", "blocks": 64},
-    "no anchor": {"name": "spava", "anchor": 0},
-    "random": {"name": "spava", "select": "random"},
-    "uniform": {"name": "spava", "select": "uniform"},
-    "nothing passed": {"name": "spava", "select": "none"},
-    "star": "star",
-}
-"""Prefills that are compared with the full one. 4, 16 and 64 blocks are 2, 8 and 32 hosts."""
+1. Ordering at 1,025 visual tokens: full 85%; spava, random and no anchor within 3 points of it;
+   uniform and nothing passed lose a third of all answers; star 15 points. Retrieval: nobody loses
+   more than 3 points but slowfast, which loses 30. Counting: nothing passed loses 10 points, all
+   others fewer than 5. Captions: nobody loses more than 5 points of the facts but slowfast.
+2. XAttention computes 85% of all blocks at 1,025 tokens (blocks of 128 are an eighth of the prompt)
+   and 60% at 4,097; SpargeAttn 60% and 40%. Both stay within 3 points of full.
+3. Texts cut to one frame: full falls to 60%, and the query's choice still does not beat chance by
+   more than 5 points, since chance differs from head to head and from layer to layer.
+4. Longer passing helps until n/128; the anchor changes nothing but captions.
+5. At 4,097 the order of methods is the same, and KL is smaller in relation to nothing passed.
+6. FastV loses 5 points of ordering and of captions' facts 10."""
 
-FRAMES = {1025: 64, 4097: 256}
-"""Frames by number of visual tokens."""
+LIMIT = 320
+"""Most tokens of an answer."""
+
+CELLS = (
+    Cell("ordering", 1025, 0, "compared", 100, rounds=10),
+    Cell("retrieval", 1025, 0, "compared", 60, rounds=14),
+    Cell("ordering", 1025, 1, "needles", 60, rounds=14),
+    Cell("counting", 1025, 0, "compared", 40),
+    Cell("caption", 1025, 0, "compared", 20),
+    Cell("ordering", 1025, 0, "lengths", 20),
+    Cell("retrieval", 1025, 1, "needles", 20),
+    Cell("needle", 1025, 0, "needles", 20),
+    Cell("ordering", 1025, 2, "needles", 20),
+    Cell("ordering", 1025, 4, "needles", 20),
+    Cell("ordering", 4097, 0, "long", 20),
+    Cell("retrieval", 4097, 0, "long", 10),
+    Cell("ordering", 4097, 1, "needles", 10),
+    Cell("counting", 4097, 0, "long", 10),
+    Cell("caption", 4097, 0, "long", 10),
+    Cell("ordering", 16001, 0, "needles", 1, rounds=6),
+)
+"""In the order of a round."""
+
+RINGS = (Cell("ordering", 1025, 0, "ring", 3), Cell("ordering", 4097, 0, "ring", 2))
+"""Prompts that two processes read exactly."""
+
+Row = dict[str, Any]
+"""One prompt of one cell: `cell`, `index`, `visual`, and figures by way."""
 
 
 def main() -> None:
-    """Compare the prefills, and write the report."""
+    """Compare, and write the report."""
     args = parse()
     configure(args.threads)
-    engine = load(device="cpu", method="plain", calibrate=False)
-    cells: list[dict[str, Any]] = []
+    rows = read_rows(args.rows)
+    if args.minutes:
+        engine = load(device="cpu", method="plain", calibrate=False)
+        ends_at = time.monotonic() + 60 * args.minutes
+        with args.rows.open("a") as file:
+            hosts = start(engine.target.backbone, 2, args.threads) if args.ring else ALONE
+            engine.target.backbone.hosts = ALONE
+            prompts = todo(rows, RINGS if args.ring else CELLS, args.lengths)
+            for row in measured(engine, prompts, ends_at, hosts):
+                rows.append(row)
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+    cells = [cell for cell in (*CELLS, *RINGS) if cell.visual in args.lengths]
     report = {
         "environment": environment(args),
-        "prompts": args.prompts,
         "prediction": PREDICTION,
-        "cells": cells,
+        "cells": [summary for cell in cells for summary in summaries(cell, rows)],
     }
-    for length in args.lengths:
-        for family in args.families:
-            cells += measure(engine, family, FRAMES[length], args)
-            save(args.out, report, page(report))
+    save(args.out, report, page(report))
     print(page(report))
 
 
 def parse() -> argparse.Namespace:
     """Options of the part."""
-    parser = argument_parser(__doc__, "benchmarks/results/spava_fidelity", repeats=1)
-    parser.add_argument("--prompts", type=int, default=100, help="of each family and length")
+    out = "benchmarks/results/spava_fidelity"
+    parser = argument_parser(__doc__, out, repeats=1)
+    parser.add_argument(
+        "--rows", type=Path, default=Path("runs/spava_fidelity.jsonl"), help="one prompt a line"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=0, help="how long to go on; 0 for the report alone"
+    )
     parser.add_argument("--lengths", type=int, nargs="+", default=[*FRAMES], choices=[*FRAMES])
-    families = ["caption", "needle", "ordering", "retrieval", "counting"]
-    parser.add_argument("--families", nargs="+", default=families, choices=families)
-    parser.set_defaults(max_new_tokens=64)
+    parser.add_argument("--ring", action="store_true", help="only the check of two processes")
+    parser.set_defaults(max_new_tokens=LIMIT)
     return parser.parse_args()
 
 
-def samples_of(family: str, number: int, frames: int) -> Sequence[Sample]:
-    """Held-out samples of a family."""
-    if family == "caption":
-        return caption_samples("clip", number, 0)
-    if family == "needle":
-        return part_samples("needle", number, 0, frames)
-    return question_samples(family, number, 0)
+def read_rows(file: Path) -> list[Row]:
+    """The rows of earlier runs; a last line that was cut off is dropped from the file."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.touch()
+    lines = file.read_text().splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        lines.pop()
+        file.write_text("".join(lines))
+    return [json.loads(line) for line in lines]
 
 
-def measure(
-    engine: Engine, family: str, frames: int, args: argparse.Namespace
-) -> list[dict[str, Any]]:
-    """Figures of every prefill on the same prompts."""
+def todo(
+    rows: Sequence[Row], cells: Sequence[Cell], lengths: Sequence[int]
+) -> list[tuple[Cell, int]]:
+    """Cells and indices of the prompts that are still to be read, in rounds."""
+    done = {(row["cell"], row["index"]) for row in rows}
+    places = []
+    for number, cell in enumerate(cells):
+        if cell.visual in lengths:
+            for index in range(cell.number):
+                places.append((cell.rounds * (index + 1) // cell.number, number, index))
+    order = [(cells[number], index) for _, number, index in sorted(places)]
+    return [(cell, index) for cell, index in order if (cell.name, index) not in done]
+
+
+def measured(
+    engine: Engine, prompts: Sequence[tuple[Cell, int]], ends_at: float, hosts: Hosts
+) -> Iterator[Row]:
+    """Rows, until a moment of the monotonic clock."""
+    samples: dict[str, list[Sample]] = {}
+    for cell, index in prompts:
+        if time.monotonic() > ends_at:
+            return
+        if cell.name not in samples:
+            samples[cell.name] = cell.samples(cell.number)
+        names = names_of(cell.ways, index, cell.visual)
+        ways = {name: WAYS[name] for name in names if name in WAYS}
+        if cell.ways == "ring":
+            ways = {"ring, 2 processes": by_hosts(exact("ring"), hosts)}
+        answerers = {name: ANSWERERS[name] for name in names if name in ANSWERERS}
+        yield row_of(engine, cell, index, samples[cell.name][index], ways, answerers)
+
+
+def row_of(
+    engine: Engine,
+    cell: Cell,
+    index: int,
+    sample: Sample,
+    ways: Mapping[str, Way],
+    answerers: Mapping[str, Answerer],
+) -> Row:
+    """All ways on one prompt, whose features and whose full answer are made once."""
+    backbone = engine.target.backbone
     side = render_side(engine.target.processor)
-    rows: dict[str, list[dict[str, float]]] = {name: [] for name in ("full", *PREFILLS)}
-    visual = 0
-    for sample in samples_of(family, args.prompts, frames):
-        inputs = engine.process([conversation(sample, frames, side)])
-        options = {"max_new_tokens": args.max_new_tokens}
-        full = engine.answer(inputs, **options).run()
-        rows["full"].append({"right": right(sample, full.text), "kl": 0.0, "same": 1.0})
-        prompt, answer = dictated(engine, inputs, full.tokens[0])
-        visual = int(prompt.visual.sum())
-        expected = logits_along(engine, prompt, len(answer), make_prefill("full"))
-        for name, choice in PREFILLS.items():
-            found = logits_along(engine, prompt, len(answer), make_prefill(choice))
-            moved = {"kl": divergence(expected, found), "same": agreement(expected, found)}
-            text = full.text
-            if moved["same"] < 1:
-                text = engine.answer(inputs, prefill=choice, **options).run().text
-            rows[name].append({"right": right(sample, text), **moved})
-    return [summary(name, family, visual, figures) for name, figures in rows.items()]
+    inputs = engine.process([conversation(sample, cell.frames, side)])
+    prepared = backbone.prepare(inputs.target, max_new_tokens=LIMIT)
+    prompt = backbone.encode(prepared)
+    tokenizer = engine.target.processor.tokenizer
+    ends = ends_of(prepared.config)
+    truth = tokenizer(sample.turns[-1].answer, add_special_tokens=False).input_ids
+    read = exact("full")(backbone, prompt).read
+    full = greedy(backbone, read, [*truth, *ends], ends, LIMIT)
+
+    def judged(tokens: Sequence[int]) -> list[int]:
+        text = tokenizer.decode(tokens, skip_special_tokens=True)
+        return list(right(sample, text))
+
+    figures: dict[str, Any] = {"full": {"right": judged(full.tokens), "kl": 0.0, "same": 1.0}}
+    for name, way in ways.items():
+        tokens, moved = compared(backbone, prompt, way, full, ends)
+        figures[name] = {"right": judged(tokens), **moved}
+    for name, answerer in answerers.items():
+        figures[name] = {"right": judged(answerer(backbone, prepared, prompt))}
+    visual = int(prompt.visual.sum())
+    return {"cell": cell.name, "index": index, "visual": visual, "figures": figures}
 
 
-def dictated(engine: Engine, inputs: Inputs, answer: list[int]) -> tuple[Prompt, Tensor]:
-    """The prompt followed by all tokens of an answer but the last, and the answer ``[1, T]``."""
-    backbone = engine.target.backbone
-    prompt = backbone.encode(backbone.prepare(inputs.target, max_new_tokens=1))
-    tokens = torch.tensor([answer])
-    return backbone.followed_by(prompt, tokens[:, :-1]), tokens[0]
+def compared(
+    backbone: Backbone, prompt: Prompt, way: Way, full: Spoken, ends: Sequence[int]
+) -> tuple[list[int], dict[str, float]]:
+    """The answer of a way, and how far its distributions are from those of the full prefill."""
+    costed = way(backbone, prompt)
+    found = along(backbone, costed.read, full.tokens)
+    tokens = full.tokens
+    same = agreement(full.logits, found)
+    if same < 1:
+        tokens = greedy(backbone, costed.read, full.tokens, ends, LIMIT).tokens
+    return tokens, {
+        "kl": divergence(full.logits, found),
+        "same": same,
+        "flops": costed.share,
+    }
 
 
-def logits_along(engine: Engine, prompt: Prompt, count: int, prefill: Prefill) -> Tensor:
-    """Logits for each token of the dictated answer, ``[T, V]``. Dictated tokens are guesses to the
-    prefill, so the prompt in front of them is read as without them."""
-    backbone = engine.target.backbone
-    cache = backbone.new_cache(prompt, 1)
-    return prefill.run(backbone, prompt, cache, NO_READINGS, count).logits[0]
+def ends_of(config: Any) -> list[int]:
+    """Tokens that end an answer."""
+    ends = config.eos_token_id
+    return [ends] if type(ends) is int else list(ends)
 
 
 def divergence(expected: Tensor, found: Tensor) -> float:
@@ -139,48 +228,3 @@ def divergence(expected: Tensor, found: Tensor) -> float:
 def agreement(expected: Tensor, found: Tensor) -> float:
     """Share of tokens that are the likeliest under both."""
     return float((expected.argmax(-1) == found.argmax(-1)).double().mean())
-
-
-def right(sample: Sample, text: str) -> float:
-    """Whether an answer is right word for word; of a caption the share of its facts."""
-    truth = sample.turns[-1].answer
-    facts = read_facts(truth)
-    if sample.turns[-1].family != "caption" or not facts:
-        return float(" ".join(text.split()) == " ".join(truth.split()))
-    said = read_facts(text)
-    return sum(said.get(name) == value for name, value in facts.items()) / len(facts)
-
-
-def summary(
-    name: str, family: str, visual: int, figures: Sequence[Mapping[str, float]]
-) -> dict[str, Any]:
-    """Means over prompts, with standard errors of the share that is right."""
-    count = len(figures)
-    means = {key: sum(row[key] for row in figures) / count for key in ("right", "kl", "same")}
-    spread = sum((row["right"] - means["right"]) ** 2 for row in figures) / max(count - 1, 1)
-    error = (spread / count) ** 0.5
-    return {"prefill": name, "family": family, "visual": visual, "error": error, **means}
-
-
-def page(report: Mapping[str, Any]) -> str:
-    """The report as Markdown."""
-    lines = ["# Approximate prefills: fidelity", "", environment_line(report["environment"]), ""]
-    lines += ["## Prediction", "", report["prediction"], ""]
-    lines += [
-        f"{report['prompts']} prompts a cell. `right`: answers that are right word for word, of "
-        "captions facts, with the standard error; `KL`: nats a token along the full prefill's own "
-        "answer; `same`: tokens of it that stay the likeliest.",
-        "",
-    ]
-    groups: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
-    for cell in report["cells"]:
-        groups.setdefault((cell["family"], cell["visual"]), []).append(cell)
-    for (family, visual), cells in groups.items():
-        rows = []
-        for cell in cells:
-            correct = f"{100 * cell['right']:.0f}% ± {100 * cell['error']:.0f}"
-            same = f"{100 * cell['same']:.1f}%"
-            rows.append([cell["prefill"], correct, f"{cell['kl']:.4f}", same])
-        lines += [f"## {family}, {visual:,} visual tokens", ""]
-        lines += [*markdown_table(["prefill", "right", "KL", "same"], rows), ""]
-    return "\n".join(lines)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from draftlens.attention.blocks import Share
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -77,3 +79,23 @@ def received_by_ring(sizes: Sizes) -> float:
     """Elements that a host receives a layer: keys and values of all others."""
     length = sizes.context + sizes.query
     return 2 * sizes.groups * sizes.width * length * (sizes.hosts - 1) / sizes.hosts
+
+
+def pairs(share: Share) -> int:
+    """Pairs of a query and a key that one host computes of a row, exactly (eq. 4 and 5)."""
+    blocks = share.blocks
+    total = causal(blocks.anchor)
+    seen_by_query = share.anchor_slice.stop - share.anchor_slice.start
+    for block in share.mine:
+        size = blocks.size(block)
+        passed = sum(blocks.passed(earlier) for earlier in range(block))
+        total += causal(size) + size * (blocks.anchor + passed)
+        seen_by_query += size
+    behind = blocks.length - blocks.context
+    total += behind * seen_by_query
+    return total + (causal(behind) if share.rank == 0 else 0)
+
+
+def causal(length: int) -> int:
+    """Pairs of a query and a key in a causal square."""
+    return length * (length + 1) // 2

@@ -71,6 +71,9 @@ MATCH_RATES = ("tests/unit/draft/test_match_rates.py",)
 LOOKUP = ("tests/unit/draft/test_lookup.py",)
 DOCUMENT = ("tests/unit/draft/test_document.py",)
 REFERENCES = ("tests/exact/test_references.py",)
+BLOCKS = ("tests/unit/attention/test_blocks.py",)
+BLOCK_ROWS = ("tests/unit/prefill/test_rows.py",)
+MERGE = ("tests/unit/ops/test_merge.py",)
 
 FAULTS = (
     Fault(
@@ -1018,5 +1021,84 @@ FAULTS = (
         "digest.update(chunk)",
         "pass",
         ("tests/unit/parsing/test_parts.py",),
+    ),
+    Fault(
+        "blocks pass on the keys that the question likes least",
+        "attention/passing.py",
+        "pooled.topk(count)",
+        "pooled.topk(count, largest=False)",
+        BLOCKS,
+    ),
+    Fault(
+        "the first token of the question alone chooses passing keys",
+        "attention/passing.py",
+        "reshape(num_heads, -1, width).mean(1)",
+        "reshape(num_heads, -1, width)[:, 0]",
+        BLOCKS,
+    ),
+    Fault(
+        "passing values are of other tokens than their keys",
+        "attention/anchor.py",
+        "shared_values.append(taken(value[:, span], places))",
+        "shared_values.append(taken(value[:, span], places.flip(-1)))",
+        BLOCKS,
+    ),
+    Fault(
+        "a block sees its own passing keys twice",
+        "attention/anchor.py",
+        "        own = attend(query[:, span], key[:, span], value[:, span], causal=True)\n",
+        "        own = attend(query[:, span], key[:, span], value[:, span], causal=True)\n"
+        "        shared_keys.append(key[:, span][:, : blocks.passed(block)])\n"
+        "        shared_values.append(value[:, span][:, : blocks.passed(block)])\n",
+        BLOCKS,
+    ),
+    Fault(
+        "a row has more tokens in its blocks than in its context",
+        "attention/blocks.py",
+        "(part < rest)",
+        "(part <= rest)",
+        BLOCK_ROWS,
+    ),
+    Fault(
+        "blocks from the back are dealt in the order of those from the front",
+        "attention/blocks.py",
+        "else 2 * size - 1 - place",
+        "else place - size",
+        BLOCKS,
+    ),
+    Fault(
+        "the question counts a part of the anchor on two hosts",
+        "attention/blocks.py",
+        "slice(first, first + sizes[self.rank])",
+        "slice(first, first + sizes[self.rank] + 1)",
+        BLOCKS,
+    ),
+    Fault(
+        "a prompt that ends with a picture has no question",
+        "prefill/rows.py",
+        "min(last_visual + 1, prompt_length - 1)",
+        "last_visual + 1",
+        BLOCK_ROWS,
+    ),
+    Fault(
+        "guesses move the blocks of a row",
+        "prefill/rows.py",
+        "length - num_logits + 1",
+        "length",
+        BLOCK_ROWS,
+    ),
+    Fault(
+        "a part that saw nothing weighs as much as others",
+        "ops/merge.py",
+        "torch.where(weights[..., None] > 0, out.to(weights.dtype), 0.0)",
+        "out.to(weights.dtype)",
+        MERGE,
+    ),
+    Fault(
+        "merged parts forget how much all of them saw",
+        "ops/merge.py",
+        "base + total.log()",
+        "base",
+        MERGE,
     ),
 )

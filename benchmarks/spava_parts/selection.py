@@ -1,0 +1,177 @@
+"""Whether the tokens that hold an answer are passed on more often than others (SPAVA, figure 8)."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from shared import argument_parser, configure, encoded_prompt, environment, environment_line, save
+from torch import Tensor
+
+from draftlens import load
+from draftlens.api import Engine
+from draftlens.attention.anchor import BlockAttention
+from draftlens.attention.blocks import Blocks
+from draftlens.attention.passing import ByChance, ByQuery, Choice
+from draftlens.evaluate.answers import conversation, render_side
+from draftlens.measure.statistics import central_interval, resamples
+from draftlens.measure.tables import markdown_table
+from draftlens.models.prompt import Prompt
+from draftlens.prefill import SpavaPrefill
+from draftlens.prefill.rows import rows_of
+from draftlens.world import FocusTurn, evidence
+from draftlens.world.samples import Sample
+from spava_parts.asked import FRAMES, samples_of
+
+PREDICTION = """\
+Written before the first run. Tokens that hold a secret word or a picture in one frame are passed on
+1.5 times as often as others if the question chooses, and as often as others by chance; without the
+pool 2 times. The choice is sharpest in the middle layers."""
+
+SEED = 16
+"""Of the bootstrap."""
+
+CHOICES: Mapping[str, Choice] = {
+    "query": ByQuery(),
+    "query, no pool": ByQuery(1),
+    "random": ByChance(),
+}
+"""What chooses passing keys."""
+
+
+@dataclass
+class Recorded:
+    """A `Choice` that counts how often each token is chosen.
+
+    Args:
+        choice: chooses.
+        blocks: of the row.
+
+    Attributes:
+        counts: by layer and token of the row, over the heads of the keys.
+        heads: of the keys.
+    """
+
+    choice: Choice
+    blocks: Blocks
+    counts: dict[int, Tensor] = field(default_factory=dict)
+    heads: int = 0
+
+    def places(self, query: Tensor, key: Tensor, count: int, layer: int, block: int) -> Tensor:
+        """See `Choice.places`."""
+        places = self.choice.places(query, key, count, layer, block)
+        counts = self.counts.setdefault(layer, torch.zeros(self.blocks.length, dtype=torch.int64))
+        counts += torch.bincount(
+            places.flatten() + self.blocks.edges[block], minlength=self.blocks.length
+        )
+        self.heads = len(places)
+        return places
+
+
+def main() -> None:
+    """Count, and write the report."""
+    args = parse()
+    configure(args.threads)
+    engine = load(device="cpu", method="plain", calibrate=False)
+    side = render_side(engine.target.processor)
+    ratios: dict[str, list[list[float]]] = {name: [] for name in CHOICES}
+    for sample in samples_of("needle", args.prompts, FRAMES[args.length]):
+        inputs = engine.process([conversation(sample, FRAMES[args.length], side)])
+        prompt = encoded_prompt(engine.target.backbone, inputs.target)
+        for name, choice in CHOICES.items():
+            found = shares(engine, prompt, sample, choice, FRAMES[args.length])
+            if found:
+                ratios[name].append(found)
+    summaries = {name: summary(rows) for name, rows in ratios.items()}
+    report = {
+        "environment": environment(args),
+        "prediction": PREDICTION,
+        "length": args.length,
+        "choices": summaries,
+    }
+    save(args.out, report, page(report))
+    print(page(report))
+
+
+def parse() -> argparse.Namespace:
+    """Options of the part."""
+    parser = argument_parser(__doc__, "benchmarks/results/spava_selection", repeats=1)
+    parser.add_argument("--prompts", type=int, default=40)
+    parser.add_argument("--length", type=int, default=1025, choices=[*FRAMES])
+    return parser.parse_args()
+
+
+def shares(
+    engine: Engine, prompt: Prompt, sample: Sample, choice: Choice, frames: int
+) -> list[float]:
+    """By layer how often a token with the answer is passed on, in relation to all tokens that can
+    be; empty if no token with the answer can be, because all are in the anchor or the last block.
+    """
+    backbone = engine.target.backbone
+    (row,) = rows_of(prompt, SpavaPrefill().division)
+    assert row.blocks is not None
+    blocks = row.blocks
+    holds = holding(prompt, sample, frames)
+    can_pass = torch.zeros(blocks.length, dtype=torch.bool)
+    can_pass[blocks.anchor : blocks.edges[-2]] = True
+    if not (holds & can_pass).any():
+        return []
+    recorded = Recorded(choice, blocks)
+    attention = BlockAttention([blocks], prompt.lengths, recorded)
+    with backbone.alone():
+        backbone.prefill(prompt, backbone.new_cache(prompt, 1), attention)
+    found = []
+    for counts in recorded.counts.values():
+        rate = counts[holds & can_pass].double().mean()
+        found.append(float(rate / counts[can_pass].double().mean()))
+    return found
+
+
+def holding(prompt: Prompt, sample: Sample, frames: int) -> Tensor:
+    """Which tokens show the answer of the sample's question, bool ``[L]``."""
+    turn = sample.turns[-1]
+    assert isinstance(turn, FocusTurn)
+    seen = evidence(turn.regions, frames)
+    per_frame = 16
+    holds = torch.zeros(prompt.lengths[0], dtype=torch.bool)
+    places = prompt.visual[0].nonzero()[:, 0]
+    for frame, cells in zip(seen.frames, seen.cells, strict=True):
+        holds[places[frame * per_frame + torch.tensor(cells)]] = True
+    return holds
+
+
+def summary(rows: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """Means over prompts and layers with the bootstrap's interval over prompts, and by layer."""
+    table = np.array(rows)
+    per_prompt = table.mean(1)
+    return {
+        "prompts": len(rows),
+        "ratio": float(per_prompt.mean()),
+        "interval": central_interval(per_prompt[resamples(len(rows), SEED)].mean(1)),
+        "layers": table.mean(0).tolist(),
+    }
+
+
+def page(report: Mapping[str, Any]) -> str:
+    """The report as Markdown."""
+    lines = ["# Which tokens are passed on", "", environment_line(report["environment"]), ""]
+    lines += ["## Prediction", "", report["prediction"], "", "## Figures", ""]
+    lines += [
+        f"Needles in one frame, {report['length']:,} visual tokens, 16 blocks, l_p = n/128. How "
+        "often a token with the answer is passed on, in relation to any token: the mean over "
+        "layers and prompts with the bootstrap's 95% interval, and the layer where it is largest.",
+        "",
+    ]
+    rows = []
+    for name, found in report["choices"].items():
+        low, high = found["interval"]
+        layers = found["layers"]
+        best = max(range(len(layers)), key=layers.__getitem__)
+        ratio = f"{found['ratio']:.2f} ({low:.2f} to {high:.2f})"
+        rows.append([name, str(found["prompts"]), ratio, f"{layers[best]:.2f} (layer {best})"])
+    columns = ["chosen by", "prompts", "times as often", "largest"]
+    return "\n".join([*lines, *markdown_table(columns, rows), ""])
