@@ -12,13 +12,12 @@ from torch import Tensor
 
 from draftlens import load
 from draftlens.api import Engine, Inputs
-from draftlens.core.readings import NO_READINGS
 from draftlens.evaluate.answers import conversation, render_side
 from draftlens.evaluate.parts import part_samples
 from draftlens.evaluate.samples import caption_samples, question_samples
 from draftlens.measure.tables import markdown_table
 from draftlens.models.prompt import Prompt
-from draftlens.prefill import Prefill, make_prefill
+from draftlens.prefill import Prefill, Reading, make_prefill
 from draftlens.world import read_facts
 from draftlens.world.samples import Sample
 
@@ -126,7 +125,7 @@ def logits_along(engine: Engine, prompt: Prompt, count: int, prefill: Prefill) -
     prefill, so the prompt in front of them is read as without them."""
     backbone = engine.target.backbone
     cache = backbone.new_cache(prompt, 1)
-    return prefill.run(backbone, prompt, cache, NO_READINGS, count).logits[0]
+    return prefill.run(backbone, Reading(prompt, cache, num_logits=count)).logits[0]
 
 
 def divergence(expected: Tensor, found: Tensor) -> float:

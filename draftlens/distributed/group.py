@@ -8,9 +8,11 @@ from __future__ import annotations
 import io
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from itertools import count
 from typing import Any, NoReturn
 
 import torch
@@ -62,6 +64,9 @@ class GlooHosts:
         self.rank = rank
         self.size = size
         self.lost: str | None = None
+        self.kept: dict[int, Any] = {}
+        self._numbers = count()
+        self._forgotten: deque[int] = deque()
         self._patience = timedelta(seconds=patience)
         self._beats = Beats(store.clone(), rank, size, on_lost)
         weakref.finalize(self, self._beats.stop)
@@ -72,6 +77,14 @@ class GlooHosts:
         options._timeout = timedelta(seconds=START_SECONDS)  # of the connections
         options._devices = [device or gloo.create_default_device()]
         self._group: Any = gloo(store, rank, size, options)
+
+    def new_number(self) -> int:
+        """See `Hosts.new_number`."""
+        return next(self._numbers)
+
+    def forget(self, number: int) -> None:
+        """See `Hosts.forget`."""
+        self._forgotten.append(number)
 
     def all_gather(self, local: Tensor, sizes: Sequence[int]) -> Arriving:
         """See `Hosts.all_gather`."""
@@ -147,9 +160,10 @@ class GlooHosts:
 
     def give(self, jobs: Sequence[Any]) -> None:
         """See `Hosts.give`."""
+        forgotten = [self._forgotten.popleft() for _ in range(len(self._forgotten))]
         for rank, job in enumerate(jobs, start=1):
             buffer = io.BytesIO()
-            torch.save(job, buffer)
+            torch.save((forgotten, job), buffer)
             self._send_bytes(buffer.getbuffer(), rank)
 
     def next_job(self, device: torch.device) -> Any:
@@ -164,7 +178,10 @@ class GlooHosts:
         parcel = self._receive_bytes(int(size), self._patience)
         buffer = io.BytesIO(parcel.numpy().tobytes())
         # It comes from a process of the same user and program.
-        return torch.load(buffer, weights_only=False, map_location=device)
+        forgotten, job = torch.load(buffer, weights_only=False, map_location=device)
+        for number in forgotten:
+            self.kept.pop(number, None)
+        return job
 
     def end(self) -> None:
         """Let the others end; called by rank 0."""

@@ -21,12 +21,17 @@ import draftlens
 from draftlens.core.errors import HostError
 from draftlens.core.readings import ReadingSpec, Similarity
 from draftlens.models.backbone import Backbone
-from draftlens.prefill import PrefillOutput, make_prefill
+from draftlens.prefill import PrefillOutput, Reading, make_prefill
 
 pytestmark = [pytest.mark.dist]
 
 BLOCKS = {"name": "spava", "anchor": 3, "passing": 2, "blocks": 7}
 """Lengths that nothing divides."""
+
+GATHERED = {**BLOCKS, "decode": "gathered"}
+SHARDED = {**BLOCKS, "decode": "sharded"}
+RING = {"name": "ring", "decode": "gathered"}
+RING_SHARDED = {"name": "ring", "decode": "sharded"}
 
 EVERY = range(len(FAMILIES))
 SPEC = ReadingSpec(
@@ -54,15 +59,20 @@ def by_one(family: int) -> draftlens.Result:
 @pytest.mark.parametrize("family", EVERY, ids=[str(family) for family in FAMILIES])
 def test_every_family(pool: Pool, family: int) -> None:
     """Ragged batches, rows without pictures, several pictures: the ring gives the tokens of stock
-    `generate`, and blocks those of one process."""
+    `generate`, and blocks those of one process, wherever keys and values are while the answers are
+    decoded, with and without trees."""
+    tree = {"draft": draft(FAMILIES[family]), "method": {"tree": "eagle"}}
     with pool.reading(family, 2) as backbone:
-        ring = answer(backbone, family, "ring")
-        blocks = answer(backbone, family, BLOCKS)
+        ring = answer(backbone, family, RING_SHARDED)
+        gathered = answer(backbone, family, GATHERED)
+        sharded = answer(backbone, family, SHARDED, **tree)
     assert ring.tokens == reference(FAMILIES[family], FAMILIES[family].richest)
     assert ring.lossless
-    assert blocks.tokens == by_one(family).tokens
-    assert blocks.notes == by_one(family).notes
-    assert blocks.approximate == by_one(family).approximate
+    assert gathered.tokens == sharded.tokens == by_one(family).tokens
+    assert sharded.stats.accepted > 0
+    for result in (gathered, sharded):
+        assert result.notes == by_one(family).notes
+        assert result.approximate == by_one(family).approximate
 
 
 def read(backbone: Backbone, family: int, prefill: Any) -> tuple[PrefillOutput, Any]:
@@ -70,7 +80,7 @@ def read(backbone: Backbone, family: int, prefill: Any) -> tuple[PrefillOutput, 
     given = inputs(FAMILIES[family], FAMILIES[family].richest)
     prompt = backbone.encode(backbone.prepare(given, max_new_tokens=1))
     cache = backbone.new_cache(prompt, 1)
-    return make_prefill(prefill).run(backbone, prompt, cache, SPEC), cache
+    return make_prefill(prefill).run(backbone, Reading(prompt, cache, SPEC)), cache
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
@@ -107,16 +117,28 @@ def check_close(ours: Tensor, theirs: Tensor) -> None:
 GUESSING = {"num_speculative_tokens": 5, "first_guesses": True}
 PRUNING = {"method": "specvlm", "num_speculative_tokens": 3, "prune_ratio": 0.5}
 GATHERING = {"method": "specvlm", "num_speculative_tokens": 3, "draft": "self", "kv": "gather"}
+SPARSE = {**GATHERING, "kv": "sparse"}
+SHARDED_CASES = ("first guesses", "specvlm", "gather", "sparse", "ring", "ring sparse")
 
 
 @pytest.mark.parametrize(
     ("prefill", "method"),
-    [(BLOCKS, GUESSING), (BLOCKS, PRUNING), (BLOCKS, GATHERING), ("ring", PRUNING)],
-    ids=["first guesses", "specvlm", "self", "ring"],
+    [
+        (GATHERED, GUESSING),
+        (GATHERED, PRUNING),
+        (SHARDED, GUESSING),
+        (SHARDED, PRUNING),
+        (SHARDED, GATHERING),
+        (SHARDED, SPARSE),
+        (RING_SHARDED, GUESSING),
+        (RING_SHARDED, SPARSE),
+    ],
+    ids=["first guesses", "specvlm", *("sharded " + name for name in SHARDED_CASES)],
 )
 def test_drafters_go_on_as_today(pool: Pool, prefill: Any, method: Any) -> None:
     family = FAMILIES[4]
-    expected = reference(family, family.richest) if prefill == "ring" else by_one(4).tokens
+    is_ring = prefill["name"] == "ring"
+    expected = reference(family, family.richest) if is_ring else by_one(4).tokens
     with pool.reading(4, 3) as backbone:
         result = answer(backbone, 4, prefill, draft=draft(family), method=method)
     assert result.tokens == expected
