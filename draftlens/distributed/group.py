@@ -22,6 +22,7 @@ from torch.distributed import ProcessGroupGloo
 from draftlens.core.errors import HostError
 from draftlens.core.hosts import Arriving
 from draftlens.distributed.beats import Beats, ignore
+from draftlens.distributed.wires import GlooWire, Operation, Wire, wire_of
 
 PATIENCE_SECONDS = 40.0
 """Longest time that a rank waits for another one inside an answer."""
@@ -37,7 +38,8 @@ HEADER = 8
 
 
 class GlooHosts:
-    """`Hosts` over gloo. Tensors of other devices are exchanged by way of the CPU.
+    """`Hosts` over gloo, and over NCCL for tensors of GPUs if each rank has one of its own
+    (`distributed.wires`). Jobs always go over gloo.
 
     Messages go from rank to rank directly (`isend` and `irecv`), which is the fastest of gloo's
     ways between few processes and takes tensors of different sizes.
@@ -77,6 +79,9 @@ class GlooHosts:
         options._timeout = timedelta(seconds=START_SECONDS)  # of the connections
         options._devices = [device or gloo.create_default_device()]
         self._group: Any = gloo(store, rank, size, options)
+        self._gloo = GlooWire(self._group)
+        self._store = store
+        self._wires: dict[torch.device, Wire] = {}
 
     def new_number(self) -> int:
         """See `Hosts.new_number`."""
@@ -122,18 +127,31 @@ class GlooHosts:
         """
         self._check()
         self._tag += 1
-        sent = local.cpu()
+        wire = self._wire_of(local.device)
+        sent = wire.carried(local)
         tensors: dict[int, Tensor] = {self.rank: sent} if with_own else {}
-        works: list[tuple[int, Any]] = []
+        operations: list[Operation] = []
         for rank in senders:
             tensors[rank] = sent.new_empty(sizes[rank])
             if sizes[rank]:
-                works.append((rank, self._begin(self._group.recv, tensors[rank], rank, self._tag)))
+                operations.append(Operation(rank, tensors[rank], is_send=False))
         for rank in receivers:
             if sent.numel():
-                works.append((rank, self._begin(self._group.send, sent, rank, self._tag)))
+                operations.append(Operation(rank, sent, is_send=True))
+        works = wire.begin(operations, self._tag, self._fail)
         ordered = [tensors[rank] for rank in sorted(tensors)]
         return _Traveling(self, ordered, works, sent, local.device)
+
+    def _wire_of(self, device: torch.device) -> Wire:
+        """The wire for tensors of a device. Ranks make the same exchanges, so all of them choose at
+        their first one."""
+        if device.type == "cpu":
+            return self._gloo
+        if device not in self._wires:
+            self._wires[device] = wire_of(
+                device, self._gloo, self._store, self.rank, self.size, self._patience
+            )
+        return self._wires[device]
 
     @contextmanager
     def answering(self) -> Iterator[None]:

@@ -49,6 +49,11 @@ class Prefill(Protocol):
         tokens are not guessed (`draft.first_guesses`)."""
         ...
 
+    @property
+    def uses_hosts(self) -> bool:
+        """Whether several hosts read a prompt together, if there are several."""
+        ...
+
     def check(self, backbone: Backbone) -> None:
         """Refuse a model whose prompts cannot be read in this way.
 

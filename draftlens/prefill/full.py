@@ -29,6 +29,11 @@ class FullPrefill:
         """Guesses are further tokens of the causal pass."""
         return True
 
+    @property
+    def uses_hosts(self) -> bool:
+        """One host reads."""
+        return False
+
     def check(self, backbone: Backbone) -> None:
         """Every model reads its own prompts."""
 

@@ -70,6 +70,11 @@ class RingPrefill:
         """Guesses are further tokens of the causal pass."""
         return True
 
+    @property
+    def uses_hosts(self) -> bool:
+        """Each reads its share."""
+        return True
+
     def check(self, backbone: Backbone) -> None:
         """See `Prefill.check`."""
         check_directed(backbone)

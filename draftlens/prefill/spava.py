@@ -126,6 +126,11 @@ class SpavaPrefill:
         }
         return choices[self.select]
 
+    @property
+    def uses_hosts(self) -> bool:
+        """Each reads its share."""
+        return True
+
     def check(self, backbone: Backbone) -> None:
         """See `Prefill.check`."""
         check_directed(backbone)

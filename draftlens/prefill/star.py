@@ -64,6 +64,11 @@ class StarPrefill:
         """How rows are divided."""
         return Division(self.blocks - 1, f"n/{self.blocks}", 0)
 
+    @property
+    def uses_hosts(self) -> bool:
+        """Each reads its share."""
+        return True
+
     def check(self, backbone: Backbone) -> None:
         """See `Prefill.check`."""
         check_directed(backbone)

@@ -34,7 +34,7 @@ class Follower(Alone):
 
     def gather(self, local: Tensor, sizes: Sequence[int] = ()) -> Any:
         self.sent.append(local)
-        return SimpleNamespace(wait=lambda: [])
+        return SimpleNamespace(wait=list)
 
 
 class InTurn(Alone):
