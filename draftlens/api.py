@@ -132,6 +132,7 @@ def generate(
     seed: Seed = None,
     references: GivenReferences | None = None,
     prefill: Any = None,
+    hosts: int | None = None,
     **options: Unpack[GenerateOptions],
 ) -> Result:
     """Answer a batch as ``target_model.generate(**inputs, **options)`` would, in fewer target
@@ -154,14 +155,17 @@ def generate(
             members are texts or token ids. Texts need the option `tokenizer`, the target's.
         prefill: how the target reads the prompts (`prefill.PREFILLS`), as a name, a dict of its
             name and options, or a prefill; None for the method's own, which is `"full"` unless it
-            says otherwise.
+            says otherwise. Under torchrun all processes read prompts together by a prefill that
+            uses them; then this call returns on rank 0 only, and the other processes end with it.
+        hosts: number of processes that read prompts together, for a model on the CPU; they are
+            started by the first call and end with the model.
         options: options of `generate`, such as `max_new_tokens`, `do_sample`, `temperature`,
             `eos_token_id`, `logits_processor`, `stopping_criteria`, a `generation_config` or a
             `streamer`. As there, the model's own generation config holds the defaults.
 
     Raises:
-        ConfigError, InputError, UnsupportedModelError, IncompatiblePairError: before any token is
-            made.
+        ConfigError, InputError, UnsupportedModelError, IncompatiblePairError, HostError: before any
+            token is made.
 
     Example:
 
@@ -174,7 +178,14 @@ def generate(
         True
     """
     request = Request(
-        inputs, draft_inputs, method, seed, options, references=references, prefill=prefill
+        inputs,
+        draft_inputs,
+        method,
+        seed,
+        options,
+        references=references,
+        prefill=prefill,
+        hosts=hosts,
     )
     return Stream(target_model, draft, request).run()
 
@@ -189,6 +200,7 @@ def stream(
     seed: Seed = None,
     references: GivenReferences | None = None,
     prefill: Any = None,
+    hosts: int | None = None,
     **options: Unpack[GenerateOptions],
 ) -> Stream:
     """The same as `generate`, with token ids as they come; a consumer may stop at any time.
@@ -203,7 +215,14 @@ def stream(
         (1, 0)
     """
     request = Request(
-        inputs, draft_inputs, method, seed, options, references=references, prefill=prefill
+        inputs,
+        draft_inputs,
+        method,
+        seed,
+        options,
+        references=references,
+        prefill=prefill,
+        hosts=hosts,
     )
     return Stream(target_model, draft, request)
 

@@ -17,7 +17,14 @@ from draftlens.core.stats import Clock, Stats
 from draftlens.methods import MethodLike, resolve, with_prefill
 from draftlens.models.backbone import Backbone
 from draftlens.models.prompt import PAST_REFUSAL, Prepared, capture_call, with_checked_mask
-from draftlens.request import Request, Seed, check_rows, models_of, open_prepared
+from draftlens.request import (
+    Request,
+    Seed,
+    check_rows,
+    meet_hosts,
+    models_of,
+    open_prepared,
+)
 from draftlens.streaming import result_of, with_streamer
 
 NOT_RETURNED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
@@ -38,7 +45,8 @@ class SpeculativeGenerate:
             features. Further views of the prompt as for `draftlens.generate`.
         method: as for `draftlens.generate`.
         seed: as for `draftlens.generate`.
-        references, prefill: as for `draftlens.generate`.
+        references, prefill, hosts: as for `draftlens.generate`. `generate` itself encodes pixels,
+            so one host does that.
         tokenizer: of the target, for references that are texts.
 
     Example:
@@ -62,12 +70,14 @@ class SpeculativeGenerate:
         references: GivenReferences | None = None,
         tokenizer: Any = None,
         prefill: Any = None,
+        hosts: int | None = None,
     ) -> None:
         self.draft = Backbone.of(draft) if draft is not None else None
         self.draft_inputs = draft_inputs
         self.seed = seed
         self.references = references
         self.tokenizer = tokenizer
+        self.hosts = hosts
         self.method = with_prefill(resolve(method, draft is not None), prefill)
         self.last: Result | None = None
 
@@ -99,6 +109,7 @@ class SpeculativeGenerate:
         )
         models = models_of(model, self.draft)
         plan = self.method.plan(models)
+        meet_hosts(models.target, plan, self.hosts, {"input_ids": input_ids})
         draft_inputs = self._draft_inputs(prepared) if plan.uses_draft else {}
         request = Request(
             inputs={},

@@ -22,6 +22,7 @@ from draftlens.core.stats import Clock, Stats
 from draftlens.core.weighed import Weighed
 from draftlens.decode.plan import Plan
 from draftlens.decode.session import Session
+from draftlens.distributed import check_hosts, meet
 from draftlens.draft.base import ignore
 from draftlens.draft.views import VIEW_INPUTS
 from draftlens.media.chat_source import ChatSource
@@ -108,6 +109,8 @@ class Request:
         tokenizer: of the target, for references that are texts; None for the option `tokenizer` of
             `generate`.
         prefill: how the target reads the prompts, instead of the method's own way; None for that.
+        hosts: number of processes that read the prompts together, which are started if need be;
+            None for those that the model has, or those of torchrun.
         read_references: reads references off the pictures of the prompts, for methods that want
             that (`Plan.reads_pictures`), if none are given; None if it cannot be done.
     """
@@ -124,6 +127,7 @@ class Request:
     references: GivenReferences | None = None
     tokenizer: Any = None
     prefill: Any = None
+    hosts: int | None = None
     read_references: Callable[[], GivenReferences] | None = None
 
 
@@ -156,13 +160,14 @@ def open_call(
         clock: started when the request came; a new one by default.
 
     Raises:
-        ConfigError, InputError, UnsupportedModelError, IncompatiblePairError: before any token is
-            made.
+        ConfigError, InputError, UnsupportedModelError, IncompatiblePairError, HostError: before any
+            token is made.
     """
     clock = clock or Clock(Stats())
     models = models_of(target_model, draft_model)
     method = with_prefill(resolve(request.method, models.draft is not None), request.prefill)
     plan = method.plan(models)
+    meet_hosts(models.target, plan, request.hosts, request.inputs)
     with clock.phase("vision"):
         prepared = models.target.prepare(request.inputs, **request.options)
     draft_inputs = request.inputs
@@ -199,6 +204,26 @@ def open_prepared(
     seeds = seeds_of(request.seed, prepared)
     sequences = session.add(prepared, seeds, draft_inputs, references)
     return Call(plan, session, sequences, models.target.dtype)
+
+
+def meet_hosts(target: Backbone, plan: Plan, hosts: int | None, inputs: Mapping[str, Any]) -> None:
+    """Let several processes read the prompts of a call, if its prefill uses them and there are any.
+
+    Under torchrun it returns on rank 0 only.
+
+    Args:
+        target: of the call.
+        plan: of its method.
+        hosts: as for `Request`.
+        inputs: what is asked.
+
+    Raises:
+        ConfigError, InputError, HostError: as `distributed.check_hosts` and `distributed.meet`.
+    """
+    uses_hosts = plan.prefill.uses_hosts
+    check_hosts(hosts, plan.prefill if uses_hosts else None)
+    if uses_hosts:
+        meet(target, hosts, inputs)
 
 
 def models_of(target_model: Any, draft_model: Any) -> Models:

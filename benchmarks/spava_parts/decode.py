@@ -23,13 +23,12 @@ from shared import (
 
 from draftlens import load
 from draftlens.core.hosts import ALONE, Hosts
-from draftlens.core.readings import NO_READINGS
 from draftlens.distributed import start
 from draftlens.measure.statistics import quartiles
 from draftlens.measure.tables import markdown_table
 from draftlens.models.backbone import Backbone
 from draftlens.models.prompt import Prompt
-from draftlens.prefill import make_prefill
+from draftlens.prefill import Reading, make_prefill
 from spava_parts.asked import FRAMES
 
 PREDICTION = """\
@@ -55,7 +54,7 @@ def gathered(backbone: Backbone, prompt: Prompt, hosts: Hosts) -> PrefilledPromp
     backbone.hosts = hosts
     try:
         cache = backbone.new_cache(prompt, 60)
-        make_prefill("spava").run(backbone, prompt, cache, NO_READINGS)
+        make_prefill("spava").run(backbone, Reading(prompt, cache))
     finally:
         backbone.hosts = ALONE
     return PrefilledPrompt(backbone, prompt, cache)

@@ -15,10 +15,9 @@ from shared import caption_sample, encoded_prompt, rotated, sample_inputs
 
 from draftlens.api import Engine
 from draftlens.core.hosts import ALONE, Hosts
-from draftlens.core.readings import NO_READINGS
 from draftlens.models.backbone import Backbone
 from draftlens.models.prompt import Prompt
-from draftlens.prefill import Prefill
+from draftlens.prefill import Prefill, Reading
 from spava_parts.loads import Load, Shape
 
 BYTES = 4
@@ -106,7 +105,7 @@ def seconds_of(
                 cache = target.new_cache(prompt, 1)
                 began = time.perf_counter()
                 spent = time.process_time()
-                prefill.run(target, prompt, cache, NO_READINGS)
+                prefill.run(target, Reading(prompt, cache))
                 if repeat >= 0:
                     processors[name].append(time.process_time() - spent)
                     walls[name].append(time.perf_counter() - began)
@@ -191,7 +190,7 @@ def exchange_seconds(hosts: Hosts, kind: str, size: int, repeats: int) -> float:
 
 
 @dataclass(frozen=True)
-class Reading:
+class PromptJob:
     """A job that reads a prompt by itself some times, and does nothing else.
 
     Args:
@@ -218,7 +217,7 @@ def beside(target: Backbone, prompt: Prompt, hosts: Hosts, repeats: int) -> tupl
     for _ in range(repeats):
         with hosts.answering():
             began = time.perf_counter()
-            hosts.give([Reading(prompt, 3)] * (hosts.size - 1))
+            hosts.give([PromptJob(prompt, 3)] * (hosts.size - 1))
             deals.append(time.perf_counter() - began)
             own_seconds(target, prompt)
             together.append(own_seconds(target, prompt))

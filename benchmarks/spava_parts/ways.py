@@ -10,10 +10,9 @@ from draftlens.attention.blocks import Share
 from draftlens.bench.lossy.answer import answer_lossily
 from draftlens.bench.lossy.fastv import FastV
 from draftlens.core.hosts import Hosts
-from draftlens.core.readings import NO_READINGS
 from draftlens.models.backbone import Backbone
 from draftlens.models.prompt import Prepared, Prompt
-from draftlens.prefill import SpavaPrefill, StarPrefill, make_prefill
+from draftlens.prefill import Reading, SpavaPrefill, StarPrefill, make_prefill
 from draftlens.prefill.rows import rows_of
 from spava_parts.baselines.masked import MaskedAttention, Rule
 from spava_parts.baselines.slowfast import SlowFast
@@ -49,7 +48,7 @@ def exact(choice: str) -> Way:
 
     def read(backbone: Backbone, prompt: Prompt) -> Costed:
         cache = backbone.new_cache(prompt, 1)
-        output = prefill.run(backbone, prompt, cache, NO_READINGS)
+        output = prefill.run(backbone, Reading(prompt, cache))
         return Costed(Read(prompt, cache, output.logits[0, -1]), 1.0)
 
     return read
@@ -60,7 +59,7 @@ def in_blocks(prefill: SpavaPrefill | StarPrefill) -> Way:
 
     def read(backbone: Backbone, prompt: Prompt) -> Costed:
         cache = backbone.new_cache(prompt, 1)
-        output = prefill.run(backbone, prompt, cache, NO_READINGS)
+        output = prefill.run(backbone, Reading(prompt, cache))
         (row,) = rows_of(prompt, prefill.division)
         share = 1.0
         if row.blocks is not None:

@@ -173,9 +173,12 @@ class Share:
         return torch.cat(pieces)
 
     def owned(self) -> Tensor:
-        """Which of these tokens the rank answers for, bool: its blocks, and on rank 0 the anchor
-        and the query too. Every token of the row belongs to one rank."""
-        is_owned = torch.full((self.num_local,), self.rank == 0)
+        """Which of these tokens the rank answers for, bool: its slice of the anchor, its blocks,
+        and on rank 0 the query. Every token of the row belongs to one rank."""
+        is_owned = torch.zeros(self.num_local, dtype=torch.bool)
+        is_owned[self.anchor_slice] = True
         for span in self.local_spans():
             is_owned[span] = True
+        if self.rank == 0:
+            is_owned[self.num_local - (self.blocks.length - self.blocks.context) :] = True
         return is_owned

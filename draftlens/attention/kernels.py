@@ -49,9 +49,20 @@ def nothing_seen(query: Tensor, value: Tensor) -> Part:
 
 
 def attend_by_formula(
-    query: Tensor, key: Tensor, value: Tensor, scaling: float, causal: bool = False
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scaling: float,
+    causal: bool = False,
+    visible: Tensor | None = None,
 ) -> Part:
-    """See `attend`; for devices and dtypes without a kernel, and the reference of the kernels."""
+    """See `attend`; for devices and dtypes without a kernel, for few keys under a mask, and the
+    reference of the kernels.
+
+    Args:
+        query, key, value, scaling, causal: as for `attend`.
+        visible: which keys each query attends to, bool ``[T, K]``, at least one; None for no mask.
+    """
     heads, num_queries, width = query.shape
     groups = key.shape[0]
     precise = torch.float64 if query.dtype == torch.float64 else torch.float32
@@ -60,6 +71,8 @@ def attend_by_formula(
     if causal:
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).triu(1)
         scores = scores.masked_fill(later, -torch.inf)
+    if visible is not None:
+        scores = scores.masked_fill(~visible, -torch.inf)
     lse = scores.logsumexp(-1)
     out = torch.exp(scores - lse[..., None]) @ value[:, None].to(precise)
     out = out.reshape(heads, num_queries, -1).to(query.dtype)

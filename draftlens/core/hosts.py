@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import count
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -31,6 +32,20 @@ class Hosts(Protocol):
 
     rank: int
     size: int
+
+    kept: dict[int, Any]
+    """What jobs have kept on this rank for later ones, by number."""
+
+    def new_number(self) -> int:
+        """A number under which jobs may keep something, given to nobody else; called by rank 0."""
+        ...
+
+    def forget(self, number: int) -> None:
+        """Let all ranks drop what they have kept under a number, before their next job.
+
+        Called by rank 0, from any thread and at any time, also while garbage is collected.
+        """
+        ...
 
     def all_gather(self, local: Tensor, sizes: Sequence[int]) -> Arriving:
         """Exchange a tensor of every rank.
@@ -77,6 +92,18 @@ class Alone:
 
     rank = 0
     size = 1
+
+    def __init__(self) -> None:
+        self.kept: dict[int, Any] = {}
+        self._numbers = count()
+
+    def new_number(self) -> int:
+        """See `Hosts.new_number`."""
+        return next(self._numbers)
+
+    def forget(self, number: int) -> None:
+        """See `Hosts.forget`."""
+        self.kept.pop(number, None)
 
     def all_gather(self, local: Tensor, sizes: Sequence[int]) -> Arriving:
         """See `Hosts.all_gather`."""

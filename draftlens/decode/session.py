@@ -31,7 +31,7 @@ from draftlens.models.prompt import Prepared, Prompt
 from draftlens.models.rope import check_reach
 from draftlens.ops.sampling import SamplingRule, check_processors
 from draftlens.ops.verify import match, reject, tolerant
-from draftlens.prefill import Prefill, PrefillOutput
+from draftlens.prefill import Prefill, PrefillOutput, Reading
 from draftlens.prune import Choice
 from draftlens.sequences import Batch, Sequence, StoppingRules, sequences_of
 from draftlens.sequences.stopping import Emission
@@ -173,6 +173,7 @@ class Session:
             InputError: guesses could change the target's rotary positions (`models.rope`).
         """
         check_processors(prepared.processors)
+        self.notes = (*self.notes, *prepared.notes)
         if self.tolerance < 1 and prepared.config.do_sample:
             raise ConfigError(
                 f"a tolerance of {self.tolerance:g} compares guesses with the likeliest token, and "
@@ -242,9 +243,8 @@ class Session:
                 if self._lane is not None:
                     self._lane.read(self._context(sequences, prompt, cache, readings))
 
-            output = self.prefill.run(
-                self.target, to_read, cache, self._readings, guesses.num_nodes + 1, hand_on
-            )
+            reading = Reading(to_read, cache, self._readings, guesses.num_nodes + 1, hand_on)
+            output = self.prefill.run(self.target, reading)
             verdict = self._judge(sequences, _batch_of(sequences), guesses, output.logits)
         self._remark(sequences, output)
         emissions = self._emissions(sequences, verdict)
@@ -255,7 +255,8 @@ class Session:
             path[: max(emission.count - 1, 0)]
             for path, emission in zip(verdict.paths, emissions, strict=True)
         ]
-        cache.keep(prompt.lengths, slots)
+        base = [length - guesses.num_nodes for length in cache.lengths]
+        cache.keep(base, slots)
         self._join(sequences, prompt, cache)
         if guesses.num_nodes and self._first_guesses is not None:
             with self._phase("draft_prefill"):
@@ -342,7 +343,7 @@ class Session:
     def _rows_for(self, prompt: Prompt, sequences: Seq[Sequence]) -> KVCache:
         if self.cache is None or not self.sequences:
             room = sequences[0].stopping.max_new_tokens + self.drafter.max_nodes
-            return self.target.new_cache(prompt, room)
+            return self.prefill.new_cache(self.target, prompt, room)
         return self.cache.new_rows(len(sequences))
 
     def _join(self, sequences: Seq[Sequence], prompt: Prompt, cache: KVCache) -> None:

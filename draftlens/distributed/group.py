@@ -8,9 +8,11 @@ from __future__ import annotations
 import io
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from itertools import count
 from typing import Any, NoReturn
 
 import torch
@@ -20,6 +22,7 @@ from torch.distributed import ProcessGroupGloo
 from draftlens.core.errors import HostError
 from draftlens.core.hosts import Arriving
 from draftlens.distributed.beats import Beats, ignore
+from draftlens.distributed.wires import GlooWire, Operation, Wire, wire_of
 
 PATIENCE_SECONDS = 40.0
 """Longest time that a rank waits for another one inside an answer."""
@@ -35,7 +38,8 @@ HEADER = 8
 
 
 class GlooHosts:
-    """`Hosts` over gloo. Tensors of other devices are exchanged by way of the CPU.
+    """`Hosts` over gloo, and over NCCL for tensors of GPUs if each rank has one of its own
+    (`distributed.wires`). Jobs always go over gloo.
 
     Messages go from rank to rank directly (`isend` and `irecv`), which is the fastest of gloo's
     ways between few processes and takes tensors of different sizes.
@@ -62,6 +66,9 @@ class GlooHosts:
         self.rank = rank
         self.size = size
         self.lost: str | None = None
+        self.kept: dict[int, Any] = {}
+        self._numbers = count()
+        self._forgotten: deque[int] = deque()
         self._patience = timedelta(seconds=patience)
         self._beats = Beats(store.clone(), rank, size, on_lost)
         weakref.finalize(self, self._beats.stop)
@@ -72,6 +79,17 @@ class GlooHosts:
         options._timeout = timedelta(seconds=START_SECONDS)  # of the connections
         options._devices = [device or gloo.create_default_device()]
         self._group: Any = gloo(store, rank, size, options)
+        self._gloo = GlooWire(self._group)
+        self._store = store
+        self._wires: dict[torch.device, Wire] = {}
+
+    def new_number(self) -> int:
+        """See `Hosts.new_number`."""
+        return next(self._numbers)
+
+    def forget(self, number: int) -> None:
+        """See `Hosts.forget`."""
+        self._forgotten.append(number)
 
     def all_gather(self, local: Tensor, sizes: Sequence[int]) -> Arriving:
         """See `Hosts.all_gather`."""
@@ -109,18 +127,31 @@ class GlooHosts:
         """
         self._check()
         self._tag += 1
-        sent = local.cpu()
+        wire = self._wire_of(local.device)
+        sent = wire.carried(local)
         tensors: dict[int, Tensor] = {self.rank: sent} if with_own else {}
-        works: list[tuple[int, Any]] = []
+        operations: list[Operation] = []
         for rank in senders:
             tensors[rank] = sent.new_empty(sizes[rank])
             if sizes[rank]:
-                works.append((rank, self._begin(self._group.recv, tensors[rank], rank, self._tag)))
+                operations.append(Operation(rank, tensors[rank], is_send=False))
         for rank in receivers:
             if sent.numel():
-                works.append((rank, self._begin(self._group.send, sent, rank, self._tag)))
+                operations.append(Operation(rank, sent, is_send=True))
+        works = wire.begin(operations, self._tag, self._fail)
         ordered = [tensors[rank] for rank in sorted(tensors)]
         return _Traveling(self, ordered, works, sent, local.device)
+
+    def _wire_of(self, device: torch.device) -> Wire:
+        """The wire for tensors of a device. Ranks make the same exchanges, so all of them choose at
+        their first one."""
+        if device.type == "cpu":
+            return self._gloo
+        if device not in self._wires:
+            self._wires[device] = wire_of(
+                device, self._gloo, self._store, self.rank, self.size, self._patience
+            )
+        return self._wires[device]
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -147,9 +178,10 @@ class GlooHosts:
 
     def give(self, jobs: Sequence[Any]) -> None:
         """See `Hosts.give`."""
+        forgotten = [self._forgotten.popleft() for _ in range(len(self._forgotten))]
         for rank, job in enumerate(jobs, start=1):
             buffer = io.BytesIO()
-            torch.save(job, buffer)
+            torch.save((forgotten, job), buffer)
             self._send_bytes(buffer.getbuffer(), rank)
 
     def next_job(self, device: torch.device) -> Any:
@@ -164,7 +196,10 @@ class GlooHosts:
         parcel = self._receive_bytes(int(size), self._patience)
         buffer = io.BytesIO(parcel.numpy().tobytes())
         # It comes from a process of the same user and program.
-        return torch.load(buffer, weights_only=False, map_location=device)
+        forgotten, job = torch.load(buffer, weights_only=False, map_location=device)
+        for number in forgotten:
+            self.kept.pop(number, None)
+        return job
 
     def end(self) -> None:
         """Let the others end; called by rank 0."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import atexit
 import os
+from typing import Any
 
 import torch
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
-from draftlens.core.errors import HostError
-from draftlens.core.hosts import Hosts
+from draftlens.core.errors import HostError, InputError
 from draftlens.distributed.beats import ignore
 from draftlens.distributed.follow import exit_when_lost, follow_and_exit
 from draftlens.distributed.group import PATIENCE_SECONDS, GlooHosts
@@ -34,7 +34,7 @@ def own_device(device: str | None) -> str | None:
     return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
 
 
-def join(backbone: Backbone, patience: float = PATIENCE_SECONDS) -> Hosts:
+def join(backbone: Backbone, patience: float = PATIENCE_SECONDS, digest: str = "") -> GlooHosts:
     """Let the processes of torchrun read prompts together; each calls this with its own copy of the
     same model.
 
@@ -45,17 +45,21 @@ def join(backbone: Backbone, patience: float = PATIENCE_SECONDS) -> Hosts:
     Args:
         backbone: of this rank.
         patience: seconds that a rank waits for another one inside an answer.
+        digest: of what this rank asks.
 
     Raises:
         HostError: the others did not come.
+        InputError: the others ask something else.
     """
     try:
         store, rank, size = next(rendezvous("env://"))
         own = PrefixStore("draftlens", store)
         # A program may join with several models, one after the other.
         number = own.add(f"joined/{rank}", 1)
+        ours = PrefixStore(str(number), own)
+        check_equal(ours, rank, size, digest)
         on_lost = exit_when_lost if rank else ignore
-        hosts = GlooHosts(PrefixStore(str(number), own), rank, size, patience, None, on_lost)
+        hosts = GlooHosts(ours, rank, size, patience, None, on_lost)
     except RuntimeError as error:
         raise HostError(f"the hosts that torchrun started did not meet: {error}") from error
     if rank:
@@ -63,3 +67,19 @@ def join(backbone: Backbone, patience: float = PATIENCE_SECONDS) -> Hosts:
     atexit.register(hosts.end)
     backbone.hosts = hosts
     return hosts
+
+
+def check_equal(store: Any, rank: int, size: int, digest: str) -> None:
+    """Compare what the ranks ask, on all of them.
+
+    Raises:
+        InputError: a rank asks something else than rank 0.
+    """
+    store.set(f"asked/{rank}", digest)
+    asked = [store.get(f"asked/{other}").decode() for other in range(size)]
+    different = [other for other in range(size) if asked[other] != asked[0]]
+    if different:
+        raise InputError(
+            f"host {different[0]} was given other inputs than host 0: under torchrun all processes "
+            "ask the same, and rank 0 answers"
+        )

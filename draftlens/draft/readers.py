@@ -161,15 +161,8 @@ def append_slots(source: KVCache, target: KVCache, kept_by_layer: list[list[Tens
         kept_by_layer: per layer and row the slots to take, int64 ``[K]``; a row takes equally many
             in every layer.
     """
-    for old, new, kept in zip(source.layers, target.layers, kept_by_layer, strict=True):
-        longest = max(map(len, kept))
-        index = torch.zeros(len(kept), longest, dtype=torch.long, device=old.device)
-        for row, slots in enumerate(kept):
-            index[row, : len(slots)] = slots
-        rows = torch.arange(len(kept), device=old.device)[:, None]
-        with torch.inference_mode():
-            # [B, K, H, D] after indexing by rows and slots; the cache's order is [B, H, K, D].
-            keys = old.keys[rows, :, index].transpose(1, 2)
-            values = old.values[rows, :, index].transpose(1, 2)
-            new.update(keys, values)
+    with torch.inference_mode():
+        taken = source.taken(kept_by_layer)
+        for layer, (keys, values) in zip(target.layers, taken, strict=True):
+            layer.update(keys, values)
     target.advance([len(slots) for slots in kept_by_layer[0]])

@@ -38,6 +38,7 @@ from draftlens.models.prompt import (
     neutral_options,
     with_stop_strings,
 )
+from draftlens.models.vision_by_hosts import Encoded, encode_by_hosts
 
 ATTENTION = ("sdpa", "eager")
 """Attention implementations that take the mask of a tree."""
@@ -140,7 +141,7 @@ class Backbone:
         """Let stock `generate` prepare a call, up to the place where its own loop would begin.
 
         So every option of `generate` has the meaning that it has there, and vision features are
-        encoded as there.
+        encoded as there, or by all hosts of the model (`models.vision_by_hosts`).
 
         Args:
             inputs: the processor's output: `input_ids` int64 ``[B, L]`` and further tensors, padded
@@ -165,12 +166,15 @@ class Backbone:
             key: value.to(self.device) if isinstance(value, Tensor) else value
             for key, value in padded.items()
         }
+        encoded = Encoded(moved)
+        if self.hosts.size > 1:
+            encoded = encode_by_hosts(self.model, self.hosts, moved)
         options = with_stop_strings(options, self.model.generation_config)
         with self._passing():
             prepared: Prepared = self.model.generate(
-                **moved, **options, custom_generate=capture_call
+                **encoded.inputs, **options, custom_generate=capture_call
             )
-        return prepared
+        return replace(prepared, notes=encoded.notes)
 
     def prepare_prompt(self, inputs: Mapping[str, Any]) -> Prepared:
         """Prepare inputs that are only read, whatever the model's generation config says.
@@ -258,15 +262,15 @@ class Backbone:
             attention: computes the attention of every layer instead of the model's own.
             num_logits: K, at most the length of the shortest row.
         """
-        extra = prompt.extra if attention is None else {**prompt.extra, ARGUMENT: attention}
-        with self._passing() if attention is None else self._dispatching():
+        with self._running(attention):
             output = self.decoder(
                 inputs_embeds=prompt.embeds,
                 attention_mask=None,
                 position_ids=prompt.position_ids,
                 past_key_values=cache,
                 use_cache=True,
-                **extra,
+                **prompt.extra,
+                **_directed(attention),
             )
         cache.truncate(prompt.lengths)
         hidden = output.last_hidden_state
@@ -291,16 +295,35 @@ class Backbone:
         Returns:
             logits ``[B, T, V]`` in the model's dtype, on the device of the embeddings.
         """
-        with self._passing():
+        with cache.directing(tokens, position_ids, mask) as attention, self._running(attention):
             output = self.decoder(
                 inputs_embeds=self.embed(tokens),
                 attention_mask=self._attention_mask(mask),
                 position_ids=position_ids,
                 past_key_values=cache,
                 use_cache=True,
+                **_directed(attention),
             )
         cache.advance(tokens.shape[1])
         return self._logits(output.last_hidden_state)
+
+    @torch.inference_mode()
+    def forward_along(self, tokens: Tensor, position_ids: Tensor, attention: AttentionPass) -> None:
+        """Forward tokens whose keys and values another process keeps, and which it judges: for what
+        `attention` exchanges with that process.
+
+        Args:
+            tokens, position_ids: as for `forward`.
+            attention: computes the attention of every layer.
+        """
+        with self._dispatching():
+            self.decoder(
+                inputs_embeds=self.embed(tokens),
+                attention_mask=None,
+                position_ids=position_ids,
+                use_cache=False,
+                **_directed(attention),
+            )
 
     @contextmanager
     def watching(
@@ -373,6 +396,10 @@ class Backbone:
         """Of eager models passes run alone: the dispatching attention would change theirs."""
         return self._lock.shared() if self.attention == "sdpa" else self._lock.exclusive()
 
+    def _running(self, attention: AttentionPass | None) -> AbstractContextManager[None]:
+        """Around a pass whose attention the model computes itself, or `attention` does."""
+        return self._passing() if attention is None else self._dispatching()
+
     @contextmanager
     def _dispatching(self) -> Iterator[None]:
         with self._lock.exclusive(), dispatching(self.decoder):
@@ -412,6 +439,11 @@ class Backbone:
         return torch.isin(
             input_ids, torch.tensor(sorted(ids), dtype=torch.long, device=input_ids.device)
         )
+
+
+def _directed(attention: AttentionPass | None) -> dict[str, AttentionPass]:
+    """Further arguments of the language model's forward."""
+    return {} if attention is None else {ARGUMENT: attention}
 
 
 class _Modules:

@@ -7,7 +7,8 @@ accept different numbers of tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -15,7 +16,9 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
+from draftlens.attention import AttentionPass
 from draftlens.core.errors import UnsupportedModelError
+from draftlens.models.spread import SpreadRow
 
 BLOCK = 1024
 """Tokens of answer that are reserved at once; longer answers let the buffers grow."""
@@ -38,7 +41,14 @@ class KVCache(Cache):  # type: ignore[misc]
         capacity: tokens that a row can hold, guesses included.
         grows: whether a pass beyond the capacity enlarges the buffers (by `GROWTH`) instead of
             raising `RuntimeError`.
+
+    Attributes:
+        lengths: tokens that each row holds.
+        spread: for each row where its tokens are if several hosts hold them
+            (`models.sharded_cache`); empty if this process holds all.
     """
+
+    spread: Sequence[SpreadRow] = ()
 
     def __init__(self, num_layers: int, rows: int, capacity: int, grows: bool = False) -> None:
         self.lengths = [0] * rows
@@ -88,10 +98,14 @@ class KVCache(Cache):  # type: ignore[misc]
         Nothing of the present rows is copied while spare rows are left; the spare rows are doubled
         when they are used up. `join` makes the new rows part of this cache.
         """
-        rows = KVCache(0, count, self.capacity, self.grows)
+        rows = self._empty_rows(count)
         rows.first_row = len(self.lengths)
         rows.layers = [_Layer(rows, layer.buffers) for layer in self.layers]
         return rows
+
+    def _empty_rows(self, count: int) -> KVCache:
+        """A cache of the same kind that has no layers yet."""
+        return KVCache(0, count, self.capacity, self.grows)
 
     def join(self, rows: KVCache) -> None:
         """Take over the rows of the last `new_rows`."""
@@ -106,6 +120,46 @@ class KVCache(Cache):  # type: ignore[misc]
                 layer.buffers.copy_row(last, row, self.lengths[last])
             self.lengths[row] = self.lengths[last]
         self.lengths.pop()
+
+    def taken(self, slots_by_layer: Sequence[Sequence[Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Copies of the keys and values of some tokens of the prompts.
+
+        Args:
+            slots_by_layer: per layer and row their places in the prompt, int64 ``[K]``; K may
+                differ by row.
+
+        Yields:
+            For each layer keys and values ``[B, H, K, D]``; anything behind the tokens of shorter
+            rows.
+        """
+        for layer, slots in zip(self.layers, slots_by_layer, strict=True):
+            index = _padded(slots).to(layer.device)
+            rows = torch.arange(len(slots), device=layer.device)[:, None]
+            # [B, K, H, D] after indexing by rows and slots; the cache's order is [B, H, K, D].
+            keys = layer.keys[rows, :, index].transpose(1, 2)
+            values = layer.values[rows, :, index].transpose(1, 2)
+            yield keys, values
+
+    def directing(
+        self, tokens: Tensor, position_ids: Tensor, mask: Tensor | None
+    ) -> AbstractContextManager[AttentionPass | None]:
+        """Entered around a pass that appends tokens.
+
+        Args:
+            tokens, position_ids, mask: as for `Backbone.forward`.
+
+        Returns:
+            What computes the attention of the pass; None for the model itself.
+        """
+        return nullcontext()
+
+
+def _padded(slots: Sequence[Tensor]) -> Tensor:
+    """Places of each row as one table, int64 ``[B, K]``, zeros behind the shorter rows."""
+    table = torch.zeros(len(slots), max(map(len, slots)), dtype=torch.long)
+    for row, places in enumerate(slots):
+        table[row, : len(places)] = places
+    return table
 
 
 class _Buffers:

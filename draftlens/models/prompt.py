@@ -47,6 +47,7 @@ class Prepared:
         config: the resolved GenerationConfig.
         model_kwargs: further arguments of the model's forward; vision features may be encoded
             already.
+        notes: what the user should know about how pixels were encoded, in words.
     """
 
     input_ids: Tensor
@@ -54,6 +55,7 @@ class Prepared:
     criteria: tuple[Any, ...]
     config: Any
     model_kwargs: dict[str, Any]
+    notes: tuple[str, ...] = ()
 
     @property
     def pad_token_id(self) -> int:

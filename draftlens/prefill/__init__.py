@@ -2,6 +2,7 @@
 
 from draftlens.prefill.base import PREFILLS, Prefill, PrefillOutput, make_prefill
 from draftlens.prefill.full import FullPrefill
+from draftlens.prefill.reading import Reading
 from draftlens.prefill.ring import RingPrefill
 from draftlens.prefill.spava import SpavaPrefill
 from draftlens.prefill.star import StarPrefill
@@ -11,6 +12,7 @@ __all__ = [
     "FullPrefill",
     "Prefill",
     "PrefillOutput",
+    "Reading",
     "RingPrefill",
     "SpavaPrefill",
     "StarPrefill",

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from draftlens.core.options import make
-from draftlens.core.readings import Readings, ReadingSpec
+from draftlens.core.readings import Readings
 from draftlens.core.registry import Registry
 from draftlens.models.backbone import Backbone
 from draftlens.models.cache import KVCache
 from draftlens.models.prompt import Prompt
+from draftlens.prefill.reading import Reading
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,11 @@ class Prefill(Protocol):
         tokens are not guessed (`draft.first_guesses`)."""
         ...
 
+    @property
+    def uses_hosts(self) -> bool:
+        """Whether several hosts read a prompt together, if there are several."""
+        ...
+
     def check(self, backbone: Backbone) -> None:
         """Refuse a model whose prompts cannot be read in this way.
 
@@ -56,28 +62,16 @@ class Prefill(Protocol):
         """
         ...
 
-    def run(
-        self,
-        backbone: Backbone,
-        prompt: Prompt,
-        cache: KVCache,
-        spec: ReadingSpec,
-        num_logits: int = 1,
-        early: Callable[[Readings], None] | None = None,
-    ) -> PrefillOutput:
-        """Fill an empty cache with a prompt and take the readings of `spec`.
+    def new_cache(self, backbone: Backbone, prompt: Prompt, room: int) -> KVCache:
+        """An empty cache for what `run` reads; arguments as for `Backbone.new_cache`."""
+        ...
+
+    def run(self, backbone: Backbone, reading: Reading) -> PrefillOutput:
+        """Read a prompt into an empty cache and take the readings that are wanted.
 
         Args:
             backbone: reads.
-            prompt: what to read. With guesses, these are the last tokens of each row.
-            cache: empty; holds the whole of `prompt` afterwards.
-            spec: the readings to take; none if the prompt ends with guesses.
-            num_logits: K, for how many of each row's last tokens logits are returned: the last
-                token of the prompt itself and all guesses.
-            early: receives the readings once, from inside the forward and in its thread, as soon as
-                all of them are taken, so that others can work with them while the prefill goes on.
-                It must not wait for the prefill. It is not called where `spec` is empty or needs
-                the whole pass, as attention does. The result has all readings in any case.
+            reading: what, and what is wanted of it.
         """
         ...
 

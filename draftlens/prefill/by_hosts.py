@@ -1,19 +1,20 @@
 """One prompt read by several hosts: shares are dealt, read at the same time, and collected.
 
-Keys and values move to rank 0 once, behind the pass. Then the answer goes on there as behind any
-other prefill, so every drafter works.
+Keys and values move to rank 0 once, behind the pass, or they stay where they are
+(`models.sharded_cache`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from draftlens.attention import AttentionProbe
+from draftlens.attention.spread_probe import Readers
 from draftlens.core.hosts import Hosts
 from draftlens.core.readings import Readings
 from draftlens.models.backbone import Backbone
@@ -80,7 +81,8 @@ def read_by_hosts(
     Args:
         backbone: of rank 0.
         hosts: the group.
-        reading: what to read.
+        reading: what to read. If its cache is a `ShardedCache`, the ranks keep their keys and
+            values, else they send them to rank 0.
         hands: of all ranks, in order.
 
     Raises:
@@ -89,43 +91,65 @@ def read_by_hosts(
     prompt = reading.prompt
     num_layers = backbone.text_config.num_hidden_layers
     collector = ReadingCollector(reading.spec, prompt, num_layers, reading.early)
-    probe = AttentionProbe(prompt.visual, prompt.lengths)
-    readers = probe.readers if reading.spec.attention else [torch.arange(0)] * len(prompt.lengths)
-    shards: list[Shard] = []
-    for hand in hands:
-        num_logits = reading.num_logits if not shards else 1
-        shards.append(_shard(prompt, hand, readers, tuple(collector.layers), num_logits))
+    probe = AttentionProbe(prompt.visual, prompt.lengths) if reading.spec.attention else None
+    places = [_places(hand) for hand in hands]
+    readers = () if probe is None else _readers(probe, places)
+    layers = tuple(collector.layers)
+    numbers = tuple(row.number for row in reading.cache.spread)
+    shards = [_shard(prompt, hand, readers, layers, numbers) for hand in hands]
+    shards[0] = replace(shards[0], num_logits=reading.num_logits)
     with hosts.answering():
         hosts.give(shards[1:])
         outcome = read_shard(backbone, hosts, shards[0])
-        collected = _Collected(hosts, reading, hands, shards, outcome)
-        collected.fill(probe if reading.spec.attention else None)
+        collected = _Collected(hosts, reading, places, outcome)
+        if numbers:
+            collected.keep()
+        else:
+            collected.fill()
+        if probe is not None:
+            probe.by_layer += collected.scores()
         for layer in collector.layers:
             collector.receive(layer, collected.states(layer))
     if not reading.spec:
         return PrefillOutput(outcome.logits, Readings())
-    readings = collector.readings(probe if reading.spec.attention else None)
-    return PrefillOutput(outcome.logits, readings)
+    return PrefillOutput(outcome.logits, collector.readings(probe))
+
+
+def _places(hand: Hand) -> list[Tensor]:
+    """For each row the tokens that a rank answers for."""
+    return [held.indices()[held.owned()] for held in hand.held]
+
+
+def _readers(probe: AttentionProbe, places: Sequence[Sequence[Tensor]]) -> tuple[Readers, ...]:
+    """The tokens of each row whose attention is measured, and the ranks that answer for them."""
+    readers = []
+    for row, in_row in enumerate(probe.readers):
+        wanted = in_row.cpu()
+        owners = torch.zeros_like(wanted)
+        for rank, of_rank in enumerate(places):
+            owners[torch.isin(wanted, of_rank[row])] = rank
+        readers.append(Readers(wanted, owners))
+    return tuple(readers)
 
 
 def _shard(
     prompt: Prompt,
     hand: Hand,
-    readers: Sequence[Tensor],
+    readers: tuple[Readers, ...],
     layers: tuple[int, ...],
-    num_logits: int,
+    numbers: tuple[int, ...],
 ) -> Shard:
     """The job of one rank."""
     indices = [held.indices() for held in hand.held]
-    owned = []
-    reading = []
-    for row, held in enumerate(hand.held):
-        is_owned = held.owned()
-        is_reader = is_owned & torch.isin(indices[row], readers[row].cpu())
-        owned.append(is_owned.nonzero()[:, 0])
-        reading.append(is_reader.nonzero()[:, 0])
+    owned = [held.owned().nonzero()[:, 0] for held in hand.held]
     return Shard(
-        gather(prompt, indices), hand.maker, tuple(owned), tuple(reading), layers, num_logits
+        prompt=gather(prompt, indices),
+        maker=hand.maker,
+        owned=tuple(owned),
+        places=tuple(_places(hand)),
+        readers=readers,
+        layers=layers,
+        numbers=numbers,
     )
 
 
@@ -135,7 +159,7 @@ class _Collected:
     Args:
         hosts: the group.
         reading: what was read.
-        hands, shards: of all ranks.
+        places: of all ranks and rows, the tokens that the rank answers for.
         outcome: of rank 0.
     """
 
@@ -143,72 +167,81 @@ class _Collected:
         self,
         hosts: Hosts,
         reading: Reading,
-        hands: Sequence[Hand],
-        shards: Sequence[Shard],
+        places: Sequence[Sequence[Tensor]],
         outcome: Outcome,
     ) -> None:
         self._hosts = hosts
         self._reading = reading
+        self._places = places
         self._outcome = outcome
         self._rows = len(reading.prompt.lengths)
         self._length = reading.prompt.embeds.shape[1]
-        self._owned: list[list[Tensor]] = []
-        self._readers: list[list[Tensor]] = []
-        for hand, shard in zip(hands, shards, strict=True):
-            self._owned.append(_in_row(hand, shard.owned))
-            self._readers.append(_in_row(hand, shard.readers))
 
     @torch.inference_mode()  # as the passes that write the cache
-    def fill(self, probe: AttentionProbe | None) -> None:
-        """Fill the cache with keys and values of all ranks, and let a probe read the scores of all
-        readers."""
+    def keep(self) -> None:
+        """Fill the cache with what rank 0 answers for, and note where the rest is."""
+        cache = self._reading.cache
+        own = [len(places) for places in self._places[0]]
+        for number, layer in enumerate(self._outcome.cache.layers):
+            keys = _whole(layer.keys, self._rows, max(own))
+            values = _whole(layer.values, self._rows, max(own))
+            for row, pair in enumerate(self._outcome.owned(number)):
+                keys[row, :, : own[row]] = pair[0]
+                values[row, :, : own[row]] = pair[1]
+            cache.layers[number].update(keys, values)
+        cache.truncate(own)
+        for row, spread in enumerate(cache.spread):
+            spread.places = tuple(of_rank[row] for of_rank in self._places)
+
+    @torch.inference_mode()
+    def fill(self) -> None:
+        """Fill the cache with keys and values of all ranks."""
         cache = self._reading.cache
         for number, layer in enumerate(self._outcome.cache.layers):
-            own = self._outcome.queries[number][0]
             keys = _whole(layer.keys, self._rows, self._length)
             values = _whole(layer.values, self._rows, self._length)
-            queries = _whole(own[None], self._rows, self._length)
-            sizes = self._layer_sizes(keys, values, queries)
             message = self._outcome.layer_message(number)
+            sizes = self._sizes(keys.shape[1] * (keys.shape[-1] + values.shape[-1]))
             for rank, piece in enumerate(self._hosts.gather(message, sizes).wait()):
                 reader = _Pieces(piece)
-                for row in range(self._rows):
-                    owned = self._owned[rank][row]
-                    reader.put(keys[row], owned)
-                    reader.put(values[row], owned)
-                    reader.put(queries[row], self._readers[rank][row])
+                for row, places in enumerate(self._places[rank]):
+                    reader.put(keys[row], places)
+                    reader.put(values[row], places)
             cache.layers[number].update(keys, values)
-            if probe is not None:
-                probe.add(queries, keys, self._outcome.attention.scalings[number])
         cache.truncate(self._reading.prompt.lengths)
+
+    @torch.inference_mode()
+    def scores(self) -> list[Tensor]:
+        """Attention scores of all tokens by layer, float32 ``[B, L]``, zero at text."""
+        visual = self._reading.prompt.visual
+        num_layers = len(self._outcome.cache.layers)
+        scores = [torch.zeros(visual.shape, device=visual.device) for _ in range(num_layers)]
+        message = self._outcome.scores_message(self._hosts)
+        for rank, piece in enumerate(self._hosts.gather(message, self._sizes(num_layers)).wait()):
+            reader = _Pieces(piece)
+            for layer in scores:
+                for row, places in enumerate(self._places[rank]):
+                    reader.put(layer[row][None, :, None], places)
+        return [layer * visual for layer in scores]
 
     @torch.inference_mode()
     def states(self, layer: int) -> Tensor:
         """Hidden states of all tokens, ``[B, L, D]``."""
         own = self._outcome.states[layer]
         states = own.new_zeros(self._rows, self._length, own.shape[-1])
-        sizes = [sum(map(len, rows)) * own.shape[-1] for rows in self._owned]
         message = self._outcome.states_message(layer)
-        for rank, piece in enumerate(self._hosts.gather(message, sizes).wait()):
+        for rank, piece in enumerate(
+            self._hosts.gather(message, self._sizes(own.shape[-1])).wait()
+        ):
             reader = _Pieces(piece)
-            for row in range(self._rows):
+            for row, places in enumerate(self._places[rank]):
                 # Viewed as one head.
-                reader.put(states[row][None], self._owned[rank][row])
+                reader.put(states[row][None], places)
         return states
 
-    def _layer_sizes(self, keys: Tensor, values: Tensor, queries: Tensor) -> list[int]:
-        per_token = keys.shape[1] * (keys.shape[-1] + values.shape[-1])
-        per_reader = queries.shape[1] * queries.shape[-1]
-        sizes = []
-        for owned, readers in zip(self._owned, self._readers, strict=True):
-            num_owned = sum(map(len, owned))
-            sizes.append(per_token * num_owned + per_reader * sum(map(len, readers)))
-        return sizes
-
-
-def _in_row(hand: Hand, places: Sequence[Tensor]) -> list[Tensor]:
-    """Places in each row of some of a rank's tokens, given by their places among these."""
-    return [held.indices()[local] for held, local in zip(hand.held, places, strict=True)]
+    def _sizes(self, per_token: int) -> list[int]:
+        """Elements of the messages of all ranks."""
+        return [per_token * sum(map(len, of_rank)) for of_rank in self._places]
 
 
 def _whole(states: Tensor, rows: int, length: int) -> Tensor:

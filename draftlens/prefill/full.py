@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from draftlens.attention import AttentionProbe
 from draftlens.core.errors import UnsupportedModelError
-from draftlens.core.readings import Readings, ReadingSpec
+from draftlens.core.readings import Readings
 from draftlens.models.backbone import Backbone
 from draftlens.models.cache import KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import PrefillOutput
 from draftlens.prefill.collector import ReadingCollector
+from draftlens.prefill.reading import Reading
 
 
 @dataclass(frozen=True)
@@ -29,18 +29,19 @@ class FullPrefill:
         """Guesses are further tokens of the causal pass."""
         return True
 
+    @property
+    def uses_hosts(self) -> bool:
+        """One host reads."""
+        return False
+
     def check(self, backbone: Backbone) -> None:
         """Every model reads its own prompts."""
 
-    def run(
-        self,
-        backbone: Backbone,
-        prompt: Prompt,
-        cache: KVCache,
-        spec: ReadingSpec,
-        num_logits: int = 1,
-        early: Callable[[Readings], None] | None = None,
-    ) -> PrefillOutput:
+    def new_cache(self, backbone: Backbone, prompt: Prompt, room: int) -> KVCache:
+        """See `Prefill.new_cache`."""
+        return backbone.new_cache(prompt, room)
+
+    def run(self, backbone: Backbone, reading: Reading) -> PrefillOutput:
         """See `Prefill.run`.
 
         Raises:
@@ -48,17 +49,20 @@ class FullPrefill:
                 cannot be read, or does not list its layers, so hidden states cannot.
             ConfigError: there is no layer of these hidden states.
         """
-        if not spec:
-            return PrefillOutput(backbone.prefill(prompt, cache, None, num_logits), Readings())
+        prompt = reading.prompt
+        cache = reading.cache
+        if not reading.spec:
+            logits = backbone.prefill(prompt, cache, None, reading.num_logits)
+            return PrefillOutput(logits, Readings())
         num_layers = backbone.text_config.num_hidden_layers
-        collector = ReadingCollector(spec, prompt, num_layers, early)
-        if not spec.attention:
+        collector = ReadingCollector(reading.spec, prompt, num_layers, reading.early)
+        if not reading.spec.attention:
             with backbone.watching(collector.layers, collector.receive):
-                logits = backbone.prefill(prompt, cache, None, num_logits)
+                logits = backbone.prefill(prompt, cache, None, reading.num_logits)
             return PrefillOutput(logits, collector.readings())
         probe = AttentionProbe(prompt.visual, prompt.lengths)
         with backbone.alone(), backbone.watching(collector.layers, collector.receive):
-            logits = backbone.prefill(prompt, cache, probe, num_logits)
+            logits = backbone.prefill(prompt, cache, probe, reading.num_logits)
         if len(probe.by_layer) != num_layers:
             raise UnsupportedModelError(
                 f"{backbone.name} does not let its attention be read: prune without attention"

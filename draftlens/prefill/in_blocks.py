@@ -71,9 +71,7 @@ def read_in_blocks(
     notes = notes_of(rows)
     prompt = reading.prompt
     if len(notes) == len(rows):
-        output = FullPrefill().run(
-            backbone, prompt, reading.cache, reading.spec, reading.num_logits, reading.early
-        )
+        output = FullPrefill().run(backbone, reading)
         return PrefillOutput(output.logits, output.readings, notes=notes)
     if backbone.hosts.size > 1:
         size = backbone.hosts.size

@@ -1,11 +1,11 @@
-"""What the ways to read a prompt have in common."""
+"""What a prefill is asked: a prompt, where its keys and values go, and what is wanted of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from draftlens.core.readings import Readings, ReadingSpec
+from draftlens.core.readings import NO_READINGS, Readings, ReadingSpec
 from draftlens.models.cache import KVCache
 from draftlens.models.prompt import Prompt
 
@@ -15,11 +15,20 @@ class Reading:
     """One prompt that is to be read.
 
     Args:
-        prompt, cache, spec, num_logits, early: as for `Prefill.run`.
+        prompt: what to read. With guesses, these are the last tokens of each row.
+        cache: empty; made by `Prefill.new_cache` or `Backbone.new_cache`. It holds the whole of
+            `prompt` afterwards.
+        spec: the readings to take; none if the prompt ends with guesses.
+        num_logits: K, for how many of each row's last tokens logits are returned: the last token of
+            the prompt itself and all guesses.
+        early: receives the readings once, from inside the forward and in its thread, as soon as all
+            of them are taken, so that others can work with them while the prefill goes on. It must
+            not wait for the prefill. It is not called where `spec` is empty or needs the whole
+            pass, as attention does. The result has all readings in any case.
     """
 
     prompt: Prompt
     cache: KVCache
-    spec: ReadingSpec
+    spec: ReadingSpec = NO_READINGS
     num_logits: int = 1
     early: Callable[[Readings], None] | None = None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from draftlens.attention.ring import Chunks, RingAttention
 from draftlens.core.hosts import Hosts
-from draftlens.core.readings import Readings, ReadingSpec
 from draftlens.models.backbone import Backbone
 from draftlens.models.cache import KVCache
 from draftlens.models.prompt import Prompt
@@ -15,6 +14,7 @@ from draftlens.prefill.base import PrefillOutput
 from draftlens.prefill.by_hosts import Hand, Held, OnRankZero, read_by_hosts
 from draftlens.prefill.full import FullPrefill
 from draftlens.prefill.in_blocks import check_directed
+from draftlens.prefill.keeping import check_decode, new_cache
 from draftlens.prefill.reading import Reading
 
 
@@ -41,11 +41,24 @@ class RingPrefill:
     A row with fewer tokens than two for each host, or whose last chunk would not hold all guesses,
     is read by rank 0 alone.
 
+    Args:
+        decode: where keys and values are while the answer is decoded, with several processes:
+            `"gathered"` on rank 0, `"sharded"` with those that read them, `"auto"` wherever there
+            is memory and it is faster. It changes no token.
+
+    Raises:
+        ConfigError: `decode` is unknown.
+
     Example:
 
         >>> RingPrefill().approximate
         ()
     """
+
+    decode: str = "auto"
+
+    def __post_init__(self) -> None:
+        check_decode(self.decode)
 
     @property
     def approximate(self) -> tuple[str, ...]:
@@ -57,32 +70,36 @@ class RingPrefill:
         """Guesses are further tokens of the causal pass."""
         return True
 
+    @property
+    def uses_hosts(self) -> bool:
+        """Each reads its share."""
+        return True
+
     def check(self, backbone: Backbone) -> None:
         """See `Prefill.check`."""
         check_directed(backbone)
 
-    def run(
-        self,
-        backbone: Backbone,
-        prompt: Prompt,
-        cache: KVCache,
-        spec: ReadingSpec,
-        num_logits: int = 1,
-        early: Callable[[Readings], None] | None = None,
-    ) -> PrefillOutput:
+    def new_cache(self, backbone: Backbone, prompt: Prompt, room: int) -> KVCache:
+        """See `Prefill.new_cache`.
+
+        Raises:
+            HostError: a host is lost.
+        """
+        return new_cache(backbone, prompt, room, self.decode)
+
+    def run(self, backbone: Backbone, reading: Reading) -> PrefillOutput:
         """See `Prefill.run`.
 
         Raises:
             HostError: a host is lost.
         """
         hosts = backbone.hosts
-        least = 2 * hosts.size * num_logits
-        if hosts.size == 1 or max(prompt.lengths) < least:
-            return FullPrefill().run(backbone, prompt, cache, spec, num_logits, early)
-        hands = [_hand(prompt.lengths, rank, hosts.size, least) for rank in range(hosts.size)]
-        return read_by_hosts(
-            backbone, hosts, Reading(prompt, cache, spec, num_logits, early), hands
-        )
+        lengths = reading.prompt.lengths
+        least = 2 * hosts.size * reading.num_logits
+        if hosts.size == 1 or max(lengths) < least:
+            return FullPrefill().run(backbone, reading)
+        hands = [_hand(lengths, rank, hosts.size, least) for rank in range(hosts.size)]
+        return read_by_hosts(backbone, hosts, reading, hands)
 
 
 def _hand(lengths: Sequence[int], rank: int, size: int, least: int) -> Hand:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from draftlens.attention.passing import ByChance, ByQuery, Choice, Evenly
 from draftlens.core.errors import ConfigError
-from draftlens.core.readings import Readings, ReadingSpec
 from draftlens.models.backbone import Backbone
 from draftlens.models.cache import KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import PrefillOutput
 from draftlens.prefill.in_blocks import check_directed, read_in_blocks
+from draftlens.prefill.keeping import check_decode, new_cache
 from draftlens.prefill.reading import Reading
 from draftlens.prefill.rows import Division, rows_of
 from draftlens.prefill.shares import Length, check_length
@@ -48,6 +48,9 @@ class SpavaPrefill:
             odd; for `select="query"`.
         zigzag: whether each process reads blocks from the front and from the back, so that all have
             equal work. It changes no token.
+        decode: where keys and values are while the answer is decoded, with several processes:
+            `"gathered"` on rank 0, `"sharded"` with those that read them, `"auto"` wherever there
+            is memory and it is faster. It changes no token.
 
     Raises:
         ConfigError: a value makes no sense.
@@ -65,8 +68,10 @@ class SpavaPrefill:
     rounding: int = 1
     pool: int = 5
     zigzag: bool = True
+    decode: str = "auto"
 
     def __post_init__(self) -> None:
+        check_decode(self.decode)
         check_length("anchor", self.anchor)
         check_length("passing", self.passing)
         check_whole("blocks", self.blocks)
@@ -121,26 +126,30 @@ class SpavaPrefill:
         }
         return choices[self.select]
 
+    @property
+    def uses_hosts(self) -> bool:
+        """Each reads its share."""
+        return True
+
     def check(self, backbone: Backbone) -> None:
         """See `Prefill.check`."""
         check_directed(backbone)
 
-    def run(
-        self,
-        backbone: Backbone,
-        prompt: Prompt,
-        cache: KVCache,
-        spec: ReadingSpec,
-        num_logits: int = 1,
-        early: Callable[[Readings], None] | None = None,
-    ) -> PrefillOutput:
+    def new_cache(self, backbone: Backbone, prompt: Prompt, room: int) -> KVCache:
+        """See `Prefill.new_cache`.
+
+        Raises:
+            HostError: a host is lost.
+        """
+        return new_cache(backbone, prompt, room, self.decode)
+
+    def run(self, backbone: Backbone, reading: Reading) -> PrefillOutput:
         """See `Prefill.run`.
 
         Raises:
             UnsupportedModelError: as `Prefill.check`.
         """
-        reading = Reading(prompt, cache, spec, num_logits, early)
-        rows = rows_of(prompt, self.division, num_logits)
+        rows = rows_of(reading.prompt, self.division, reading.num_logits)
         return read_in_blocks(backbone, reading, rows, self.choice, self.approximate, self.zigzag)
 
 

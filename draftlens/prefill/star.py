@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from draftlens.attention.passing import Evenly
 from draftlens.core.errors import ConfigError
-from draftlens.core.readings import Readings, ReadingSpec
 from draftlens.models.backbone import Backbone
 from draftlens.models.cache import KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import PrefillOutput
 from draftlens.prefill.in_blocks import check_directed, read_in_blocks
+from draftlens.prefill.keeping import check_decode, new_cache
 from draftlens.prefill.reading import Reading
 from draftlens.prefill.rows import Division, rows_of
 from draftlens.prefill.spava import check_whole
@@ -28,9 +27,12 @@ class StarPrefill:
     Args:
         blocks: number of blocks, the first of which is the anchor of the others: one for each host
             in that paper.
+        decode: where keys and values are while the answer is decoded, with several processes:
+            `"gathered"` on rank 0, `"sharded"` with those that read them, `"auto"` wherever there
+            is memory and it is faster. It changes no token.
 
     Raises:
-        ConfigError: there are fewer than two blocks.
+        ConfigError: there are fewer than two blocks, or `decode` is unknown.
 
     Example:
 
@@ -39,8 +41,10 @@ class StarPrefill:
     """
 
     blocks: int = 8
+    decode: str = "auto"
 
     def __post_init__(self) -> None:
+        check_decode(self.decode)
         check_whole("blocks", self.blocks)
         if self.blocks < 2:
             raise ConfigError(f"star prefill needs at least 2 blocks, not {self.blocks}")
@@ -60,20 +64,24 @@ class StarPrefill:
         """How rows are divided."""
         return Division(self.blocks - 1, f"n/{self.blocks}", 0)
 
+    @property
+    def uses_hosts(self) -> bool:
+        """Each reads its share."""
+        return True
+
     def check(self, backbone: Backbone) -> None:
         """See `Prefill.check`."""
         check_directed(backbone)
 
-    def run(
-        self,
-        backbone: Backbone,
-        prompt: Prompt,
-        cache: KVCache,
-        spec: ReadingSpec,
-        num_logits: int = 1,
-        early: Callable[[Readings], None] | None = None,
-    ) -> PrefillOutput:
+    def new_cache(self, backbone: Backbone, prompt: Prompt, room: int) -> KVCache:
+        """See `Prefill.new_cache`.
+
+        Raises:
+            HostError: a host is lost.
+        """
+        return new_cache(backbone, prompt, room, self.decode)
+
+    def run(self, backbone: Backbone, reading: Reading) -> PrefillOutput:
         """See `Prefill.run`."""
-        reading = Reading(prompt, cache, spec, num_logits, early)
-        rows = rows_of(prompt, self.division, num_logits)
+        rows = rows_of(reading.prompt, self.division, reading.num_logits)
         return read_in_blocks(backbone, reading, rows, Evenly(), self.approximate)

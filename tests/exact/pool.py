@@ -6,7 +6,9 @@ One process loads the libraries and the models; the ranks of a group are forks o
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,19 +18,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from families import FAMILIES
+from families import FAMILIES, inputs
 from stock import target
 from torch.distributed import PrefixStore, TCPStore
 
+import draftlens
 from draftlens.core.hosts import ALONE
 from draftlens.distributed.follow import exit_when_lost, follow_and_exit
 from draftlens.distributed.group import GlooHosts
-from draftlens.distributed.launch import ADDRESS, local_device
+from draftlens.distributed.launch import ADDRESS, local_device, start
 from draftlens.lanes.channel import Channel
 from draftlens.lanes.spawn import start_child
 from draftlens.models.backbone import Backbone
 
-START = 120.0
+START = 240.0
 """Seconds until the libraries are loaded."""
 
 
@@ -58,6 +61,28 @@ class Wait:
     """Asks for the exit status of a rank."""
 
     pid: int
+
+
+@dataclass(frozen=True)
+class Lead:
+    """Asks for a process that starts another one and answers together with it for ever.
+
+    Args:
+        family: number of the family whose model it has.
+        file: where it writes the id of the other process, once both have answered.
+    """
+
+    family: int
+    file: Path
+
+
+@dataclass(frozen=True)
+class CountKept:
+    """Job: tell rank 0 how many rows a rank keeps."""
+
+    def run(self, backbone: Backbone, hosts: GlooHosts) -> None:
+        """Send the number."""
+        hosts.gather(torch.tensor([len(hosts.kept)])).wait()
 
 
 class Pool:
@@ -109,6 +134,29 @@ class Pool:
         """Wait until a rank of the last group has ended: its exit status, negative for a signal."""
         return int(self._ask(Wait(self.pids[rank - 1])))
 
+    def status_of_process(self, pid: int) -> int:
+        """The same of any process that was forked."""
+        return int(self._ask(Wait(pid)))
+
+    def leading(self, family: int) -> tuple[int, int]:
+        """The ids of a process that answers for ever, and of the one that it has started."""
+        self._number += 1
+        file = self.folder / f"{self._number}.lead"
+        first = self._ask(Lead(family, file))
+        deadline = time.monotonic() + START
+        while not file.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        return first, int(file.read_text())
+
+    def num_kept(self, backbone: Backbone) -> int:
+        """How many rows rank 1 keeps of those that several hosts hold."""
+        hosts = backbone.hosts
+        with hosts.answering():
+            hosts.give([CountKept()] * (hosts.size - 1))
+            arrived = hosts.gather(torch.tensor([0]), [1] * hosts.size).wait()
+        return int(arrived[1])
+
     def close(self) -> None:
         """End all processes."""
         self._process.kill()
@@ -134,8 +182,26 @@ def main(descriptor: int, threads: int) -> None:
         pid = os.fork()
         if not pid:
             os.close(descriptor)
+            if isinstance(message, Lead):
+                _lead(backbone, message)
             _follow(backbone, message)
         channel.send(pid)
+
+
+def _lead(backbone: Backbone, order: Lead) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    family = FAMILIES[order.family]
+    try:
+        hosts = start(backbone, 2)
+        while True:
+            draftlens.generate(
+                backbone, inputs(family, family.richest), prefill="ring", max_new_tokens=4
+            )
+            unfinished = order.file.with_suffix(".unfinished")
+            unfinished.write_text(str(hosts.processes[0]))
+            unfinished.rename(order.file)
+    except KeyboardInterrupt:
+        os._exit(130)
 
 
 def _follow(backbone: Backbone, order: Order) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from families import FAMILIES, inputs
@@ -21,12 +23,18 @@ import draftlens
 from draftlens.core.errors import HostError
 from draftlens.core.readings import ReadingSpec, Similarity
 from draftlens.models.backbone import Backbone
-from draftlens.prefill import PrefillOutput, make_prefill
+from draftlens.prefill import PrefillOutput, Reading, make_prefill
+from draftlens.request import Request, open_call
 
 pytestmark = [pytest.mark.dist]
 
 BLOCKS = {"name": "spava", "anchor": 3, "passing": 2, "blocks": 7}
 """Lengths that nothing divides."""
+
+GATHERED = {**BLOCKS, "decode": "gathered"}
+SHARDED = {**BLOCKS, "decode": "sharded"}
+RING = {"name": "ring", "decode": "gathered"}
+RING_SHARDED = {"name": "ring", "decode": "sharded"}
 
 EVERY = range(len(FAMILIES))
 SPEC = ReadingSpec(
@@ -54,49 +62,71 @@ def by_one(family: int) -> draftlens.Result:
 @pytest.mark.parametrize("family", EVERY, ids=[str(family) for family in FAMILIES])
 def test_every_family(pool: Pool, family: int) -> None:
     """Ragged batches, rows without pictures, several pictures: the ring gives the tokens of stock
-    `generate`, and blocks those of one process."""
+    `generate`, and blocks those of one process, wherever keys and values are while the answers are
+    decoded, with and without trees."""
+    tree = {"draft": draft(FAMILIES[family]), "method": {"tree": "eagle"}}
     with pool.reading(family, 2) as backbone:
-        ring = answer(backbone, family, "ring")
-        blocks = answer(backbone, family, BLOCKS)
+        ring = answer(backbone, family, RING_SHARDED)
+        gathered = answer(backbone, family, GATHERED)
+        sharded = answer(backbone, family, SHARDED, **tree)
     assert ring.tokens == reference(FAMILIES[family], FAMILIES[family].richest)
     assert ring.lossless
-    assert blocks.tokens == by_one(family).tokens
-    assert blocks.notes == by_one(family).notes
-    assert blocks.approximate == by_one(family).approximate
+    assert gathered.tokens == sharded.tokens == by_one(family).tokens
+    assert sharded.stats.accepted > 0
+    for result in (gathered, sharded):
+        assert result.notes == by_one(family).notes
+        assert result.approximate == by_one(family).approximate
 
 
 def read(backbone: Backbone, family: int, prefill: Any) -> tuple[PrefillOutput, Any]:
     """The output of a prefill of a ragged batch, and its cache."""
     given = inputs(FAMILIES[family], FAMILIES[family].richest)
     prompt = backbone.encode(backbone.prepare(given, max_new_tokens=1))
-    cache = backbone.new_cache(prompt, 1)
-    return make_prefill(prefill).run(backbone, prompt, cache, SPEC), cache
+    reader = make_prefill(prefill)
+    cache = reader.new_cache(backbone, prompt, 1)
+    return reader.run(backbone, Reading(prompt, cache, SPEC)), cache
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
 @pytest.mark.parametrize(
     ("family", "prefill"),
-    [(3, BLOCKS), (5, {**BLOCKS, "zigzag": False}), (5, "ring"), (3, "ring")],
-    ids=["spava", "no zigzag", "ring deepstack", "ring"],
+    [(3, GATHERED), (5, {**SHARDED, "zigzag": False}), (5, RING_SHARDED), (3, RING)],
+    ids=["spava", "no zigzag, sharded", "ring deepstack, sharded", "ring"],
 )
-def test_everything_that_rank_zero_has(pool: Pool, family: int, prefill: Any, size: int) -> None:
-    """Logits, keys, values and readings are those of one process, whatever their number."""
+def test_everything_that_a_prefill_leaves(pool: Pool, family: int, prefill: Any, size: int) -> None:
+    """Logits, keys, values and readings are those of one process, whatever their number and
+    wherever keys and values are."""
+    is_ring = prefill["name"] == "ring"
     with pool.reading(family, 1) as backbone:
-        expected, whole = read(backbone, family, "full" if prefill == "ring" else prefill)
+        expected, whole = read(backbone, family, "full" if is_ring else prefill)
+    everything = [[torch.arange(length) for length in whole.lengths]] * len(whole.layers)
     with pool.reading(family, size) as backbone:
         output, cache = read(backbone, family, prefill)
+        taken = list(cache.taken(everything))
     check_close(output.logits, expected.logits)
-    assert cache.lengths == whole.lengths
-    for ours, theirs in zip(cache.layers, whole.layers, strict=True):
+    for ours, theirs in zip(taken, whole.taken(everything), strict=True):
         for row, length in enumerate(whole.lengths):
-            check_close(ours.keys[row, :, :length], theirs.keys[row, :, :length])
-            check_close(ours.values[row, :, :length], theirs.values[row, :, :length])
+            check_close(ours[0][row, :, :length], theirs[0][row, :, :length])
+            check_close(ours[1][row, :, :length], theirs[1][row, :, :length])
+    for row, length in enumerate(whole.lengths):
+        check_division(cache, row, length, prefill["decode"] == "sharded")
     ours, theirs = output.readings, expected.readings
     check_close(ours.attention, theirs.attention)
     for similar in theirs.similarities:
         check_close(ours.similarities[similar], theirs.similarities[similar])
     for row, length in enumerate(whole.lengths):
         check_close(ours.hidden_states[1][row, :length], theirs.hidden_states[1][row, :length])
+
+
+def check_division(cache: Any, row: int, length: int, is_sharded: bool) -> None:
+    """Every key is held once: by rank 0, or by one of several hosts."""
+    if not is_sharded:
+        assert cache.lengths[row] == length
+        return
+    places = cache.spread[row].places
+    if cache.spread[row].is_spread:
+        assert cache.lengths[row] == len(places[0]) < length
+    assert sorted(torch.cat(places).tolist()) == list(range(length))
 
 
 def check_close(ours: Tensor, theirs: Tensor) -> None:
@@ -107,60 +137,87 @@ def check_close(ours: Tensor, theirs: Tensor) -> None:
 GUESSING = {"num_speculative_tokens": 5, "first_guesses": True}
 PRUNING = {"method": "specvlm", "num_speculative_tokens": 3, "prune_ratio": 0.5}
 GATHERING = {"method": "specvlm", "num_speculative_tokens": 3, "draft": "self", "kv": "gather"}
+SPARSE = {**GATHERING, "kv": "sparse"}
+SHARDED_CASES = ("first guesses", "specvlm", "gather", "sparse", "ring", "ring sparse")
 
 
 @pytest.mark.parametrize(
     ("prefill", "method"),
-    [(BLOCKS, GUESSING), (BLOCKS, PRUNING), (BLOCKS, GATHERING), ("ring", PRUNING)],
-    ids=["first guesses", "specvlm", "self", "ring"],
+    [
+        (GATHERED, GUESSING),
+        (GATHERED, PRUNING),
+        (SHARDED, GUESSING),
+        (SHARDED, PRUNING),
+        (SHARDED, GATHERING),
+        (SHARDED, SPARSE),
+        (RING_SHARDED, GUESSING),
+        (RING_SHARDED, SPARSE),
+    ],
+    ids=["first guesses", "specvlm", *("sharded " + name for name in SHARDED_CASES)],
 )
 def test_drafters_go_on_as_today(pool: Pool, prefill: Any, method: Any) -> None:
     family = FAMILIES[4]
-    expected = reference(family, family.richest) if prefill == "ring" else by_one(4).tokens
+    is_ring = prefill["name"] == "ring"
+    expected = reference(family, family.richest) if is_ring else by_one(4).tokens
     with pool.reading(4, 3) as backbone:
         result = answer(backbone, 4, prefill, draft=draft(family), method=method)
     assert result.tokens == expected
     assert result.stats.accepted + result.stats.first_accepted > 0
 
 
-def test_rows_join_a_running_batch(pool: Pool) -> None:
-    """Each call is read by all hosts when it comes."""
+def test_rows_join_and_leave_a_batch_that_several_hosts_hold(pool: Pool) -> None:
+    """Each call is read by all hosts when it comes, and what they hold of a row goes with it."""
     family = FAMILIES[2]
+    expected = reference(family, family.richest)
     with pool.reading(2, 2) as backbone:
-        request = draftlens.request.Request(
+        request = Request(
             inputs(family, family.richest, rows=(0,)),
             options={"max_new_tokens": NEW},
-            prefill="ring",
+            prefill=RING_SHARDED,
         )
-        call = draftlens.request.open_call(backbone, None, request)
+        call = open_call(backbone, None, request)
         chunks = call.plan.schedule(call.session)
         next(chunks)
         late = inputs(family, family.richest, rows=(1, 2))
         prepared = backbone.prepare(late, max_new_tokens=NEW)
         joined = call.session.add(prepared, seeds=[0, 0], draft_inputs=late)
+        for _ in range(9):
+            next(chunks)
+        assert pool.num_kept(backbone) == 3
+        call.session.remove(call.sequences[0])
         for _ in chunks:
             pass
-    rows = [sequence.tokens for sequence in (*call.sequences, *joined)]
-    assert [list(row) for row in rows] == reference(family, family.richest)
+        assert pool.num_kept(backbone) == 2
+        del call, chunks, prepared
+        gc.collect()
+        assert pool.num_kept(backbone) == 0
+    assert [list(sequence.tokens) for sequence in joined] == expected[1:]
 
 
-def lost(pool: Pool, backbone: Backbone) -> str:
-    """What a call says whose group has lost a rank."""
+def lost(backbone: Backbone, ask: Callable[[], Any]) -> str:
+    """What an answer says whose group has lost a rank."""
     started = time.monotonic()
     with pytest.raises(HostError) as raised:
-        answer(backbone, 2, BLOCKS)
+        ask()
     assert time.monotonic() - started < 60
     with pytest.raises(HostError, match=str(raised.value)):  # and so does every further one
         answer(backbone, 2, "ring")
     return str(raised.value)
 
 
+def streaming(backbone: Backbone, prefill: Any) -> draftlens.Stream:
+    given = inputs(FAMILIES[2], FAMILIES[2].richest)
+    return draftlens.stream(backbone, given, prefill=prefill, max_new_tokens=NEW)
+
+
 def test_a_host_is_killed(pool: Pool) -> None:
-    """All others name it and end with status 2."""
+    """While an answer is decoded: all others name it and end with status 2."""
     with pool.reading(2, 3, patience=20) as backbone:
-        answer(backbone, 2, BLOCKS)
+        stream = streaming(backbone, SHARDED)
+        for _ in range(6):
+            next(stream)
         os.kill(pool.pids[0], signal.SIGKILL)
-        assert lost(pool, backbone).startswith("host 1 has ended")
+        assert lost(backbone, stream.run).startswith("host 1 has ended")
         assert pool.status_of(2) == 2
         assert pool.errors_of(2).read_text().startswith("error: host 1 has ended")
         assert pool.errors_of(2).read_text().count("\n") == 1
@@ -168,11 +225,17 @@ def test_a_host_is_killed(pool: Pool) -> None:
 
 
 def test_a_host_hangs(pool: Pool) -> None:
+    """While a prompt is read. Waiting for work is not hanging, however long it lasts, nor is a
+    consumer that takes its time."""
     with pool.reading(2, 4, patience=4) as backbone:
-        answer(backbone, 2, BLOCKS)
+        stream = streaming(backbone, SHARDED)
+        next(stream)
+        time.sleep(5)
+        assert stream.run().tokens == by_one(2).tokens
         os.kill(pool.pids[1], signal.SIGSTOP)
         try:
-            assert lost(pool, backbone).startswith("host 2 has ended or was stopped")
+            why = lost(backbone, partial(answer, backbone, 2, BLOCKS))
+            assert why.startswith("host 2 has ended or was stopped")
             for rank in (1, 3):
                 assert pool.status_of(rank) == 2
                 assert "host 2 has ended or was stopped" in pool.errors_of(rank).read_text()
@@ -211,14 +274,38 @@ def test_an_interrupted_answer(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_those_who_stop_early_and_those_who_come_twice(pool: Pool) -> None:
-    """A consumer that stops, two threads, and a group that has been idle: nothing hangs."""
+    """A consumer that stops, and two threads: nothing hangs, whether keys and values are where they
+    were read, on rank 0, or where it measured to be better."""
     family = FAMILIES[2]
     expected = reference(family, family.richest)
     with pool.reading(2, 2) as backbone:
-        given = inputs(family, family.richest)
-        next(draftlens.stream(backbone, given, prefill="ring", max_new_tokens=NEW))
+        for prefill in ("ring", RING_SHARDED):
+            next(streaming(backbone, prefill))
         with ThreadPoolExecutor(2) as threads:
-            running = [threads.submit(answer, backbone, 2, "ring") for _ in range(3)]
+            running = [
+                threads.submit(answer, backbone, 2, prefill)
+                for prefill in (RING_SHARDED, RING, RING_SHARDED)
+            ]
             assert [call.result(60).tokens for call in running] == [expected] * 3
     assert pool.status_of(1) == 0
     assert pool.errors_of(1).read_text() == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill"])
+def test_the_end_of_the_first_process_ends_all(pool: Pool, number: signal.Signals) -> None:
+    """Of those that it has started, in the middle of its answers."""
+    first, other = pool.leading(2)
+    os.kill(first, number)
+    status = pool.status_of_process(first)
+    assert status == (130 if number == signal.SIGINT else -number)
+    deadline = time.monotonic() + 60
+    while is_running(other):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

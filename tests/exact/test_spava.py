@@ -11,9 +11,9 @@ from families import FAMILIES, Family, inputs
 from stock import NEW, draft, reference, target
 
 import draftlens
-from draftlens.core.readings import ATTENTION, NO_READINGS
+from draftlens.core.readings import ATTENTION
 from draftlens.models import Backbone
-from draftlens.prefill import SpavaPrefill, make_prefill
+from draftlens.prefill import Reading, SpavaPrefill, make_prefill
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 
@@ -132,7 +132,7 @@ def first_logits(family: Family, prefill: Any) -> torch.Tensor:
     prompt = backbone.encode(backbone.prepare(inputs(family, family.richest), max_new_tokens=1))
     cache = backbone.new_cache(prompt, 1)
     reader = make_prefill(prefill)
-    return reader.run(backbone, prompt, cache, NO_READINGS).logits
+    return reader.run(backbone, Reading(prompt, cache)).logits
 
 
 @every_family
@@ -143,7 +143,7 @@ def test_readings_of_the_query_are_those_of_its_softmax(family: Family) -> None:
     readings = []
     for prefill in (make_prefill("full"), SpavaPrefill(2, "n/1", 5)):
         cache = backbone.new_cache(prompt, 1)
-        readings.append(prefill.run(backbone, prompt, cache, ATTENTION).readings)
+        readings.append(prefill.run(backbone, Reading(prompt, cache, ATTENTION)).readings)
     full, blocks = readings
     assert full.attention is not None
     assert blocks.attention is not None

@@ -22,7 +22,7 @@ from draftlens.attention import AttentionProbe, dispatch, dispatching, probe
 from draftlens.core.errors import UnsupportedModelError
 from draftlens.core.readings import ATTENTION
 from draftlens.models import Backbone, Prompt
-from draftlens.prefill import FullPrefill
+from draftlens.prefill import FullPrefill, Reading
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 
@@ -41,7 +41,8 @@ def encoded(family: Family, given: dict[str, Any]) -> tuple[Backbone, Prompt]:
 
 
 def probed(backbone: Backbone, prompt: Prompt) -> Tensor:
-    output = FullPrefill().run(backbone, prompt, backbone.new_cache(prompt, 1), ATTENTION)
+    reading = Reading(prompt, backbone.new_cache(prompt, 1), ATTENTION)
+    output = FullPrefill().run(backbone, reading)
     assert output.readings.attention is not None
     return output.readings.attention
 

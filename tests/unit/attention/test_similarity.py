@@ -25,7 +25,7 @@ from draftlens.core.readings import (
     early_layer,
 )
 from draftlens.models import Backbone, Prompt
-from draftlens.prefill import FullPrefill
+from draftlens.prefill import FullPrefill, Reading
 from draftlens.prune.similarity import UVPruner
 from tests.unit.attention.test_probe import alone, eager
 
@@ -49,7 +49,8 @@ def encoded(family: Family, kind: str) -> tuple[Backbone, Prompt]:
 
 
 def taken(backbone: Backbone, prompt: Prompt, spec: ReadingSpec) -> Readings:
-    return FullPrefill().run(backbone, prompt, backbone.new_cache(prompt, 1), spec).readings
+    reading = Reading(prompt, backbone.new_cache(prompt, 1), spec)
+    return FullPrefill().run(backbone, reading).readings
 
 
 @torch.no_grad()
@@ -220,7 +221,7 @@ def test_readings_change_nothing() -> None:
     made = []
     for spec in (NO_READINGS, UVPruner().readings, UVPruner().readings | ATTENTION):
         cache = backbone.new_cache(prompt, 1)
-        output = FullPrefill().run(backbone, prompt, cache, spec)
+        output = FullPrefill().run(backbone, Reading(prompt, cache, spec))
         sides = [side for layer in cache.layers for side in (layer.keys, layer.values)]
         made.append([output.logits, *sides])
     for others in made[1:]:
@@ -271,13 +272,13 @@ def test_readings_arrive_early(wanted: int, run: int) -> None:
     arrived: list[tuple[Readings, int]] = []
     seen: list[int] = []
     hooks = layers_seen(backbone, seen)
-    output = FullPrefill().run(
-        backbone,
+    reading = Reading(
         prompt,
         backbone.new_cache(prompt, 1),
         spec,
         early=lambda readings: arrived.append((readings, len(seen))),
     )
+    output = FullPrefill().run(backbone, reading)
     for hook in hooks:
         hook.remove()
     ((early, count),) = arrived
@@ -298,7 +299,7 @@ def test_early_readings_are_complete() -> None:
     arrived: list[Readings] = []
     for spec in (uv, uv | hidden, hidden, uv | ATTENTION, NO_READINGS):
         cache = backbone.new_cache(prompt, 1)
-        output = FullPrefill().run(backbone, prompt, cache, spec, early=arrived.append)
+        output = FullPrefill().run(backbone, Reading(prompt, cache, spec, early=arrived.append))
         assert sorted(output.readings.similarities) == sorted(spec.similarities)
         assert (output.readings.attention is not None) is spec.attention
     assert [sorted(readings.hidden_states) for readings in arrived] == [[], [1, DEEP], [1, DEEP]]
@@ -311,10 +312,9 @@ def test_an_error_of_the_receiver_ends_the_pass_and_removes_the_hooks() -> None:
     def fail(readings: Readings) -> None:
         raise FloatingPointError
 
+    reading = Reading(prompt, backbone.new_cache(prompt, 1), UVPruner().readings, early=fail)
     with pytest.raises(FloatingPointError):
-        FullPrefill().run(
-            backbone, prompt, backbone.new_cache(prompt, 1), UVPruner().readings, early=fail
-        )
+        FullPrefill().run(backbone, reading)
     assert not any(layer._forward_pre_hooks for layer in backbone.decoder.layers)
     backbone.prefill(prompt, backbone.new_cache(prompt, 1))
 
@@ -340,13 +340,9 @@ def test_other_threads_pass_while_one_is_watched_and_are_not_seen() -> None:
             passes.append(pool.submit(other_pass))
             assert done.wait(LONG)
 
-        output = FullPrefill().run(
-            backbone,
-            prompt,
-            backbone.new_cache(prompt, 1),
-            UVPruner(layer=3).readings,
-            early=work_beside,
-        )
+        cache = backbone.new_cache(prompt, 1)
+        reading = Reading(prompt, cache, UVPruner(layer=3).readings, early=work_beside)
+        output = FullPrefill().run(backbone, reading)
     assert torch.equal(passes[0].result(), plain)
     for entry, scores in output.readings.similarities.items():
         assert torch.equal(scores, expected[entry])

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch.distributed import HashStore
 
-from draftlens.core.errors import ConfigError
-from draftlens.distributed import check_hosts, own_device
+from draftlens.core.errors import ConfigError, InputError
+from draftlens.core.hosts import ALONE
+from draftlens.distributed import check_hosts, meet, own_device
+from draftlens.distributed.meeting import digest_of
+from draftlens.distributed.torchrun import check_equal
+from draftlens.distributed.wires import GlooWire, NcclWire, Operation, wire_of
 
 
 @pytest.fixture
@@ -59,3 +67,130 @@ def test_alone_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert own_device("cuda") == "cuda"
+
+
+class Started:
+    """A group of new processes."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.lost: str | None = None
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
+    """The groups that `meet` starts, without processes."""
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    started: list[Started] = []
+
+    def start(backbone: Any, size: int, threads: int) -> Started:
+        started.append(Started(size))
+        return started[-1]
+
+    monkeypatch.setattr("draftlens.distributed.meeting.start", start)
+    return started
+
+
+def backbone_of(model: torch.nn.Module) -> Any:
+    """What every call with a transformers model makes anew."""
+    return SimpleNamespace(model=model, hosts=ALONE)
+
+
+def test_calls_with_one_model_share_a_group(starts: list[Started]) -> None:
+    model = torch.nn.Identity()
+    first, second, third, other = (backbone_of(model) for _ in range(4))
+    meet(first, 2)
+    meet(second, 2)
+    meet(third)
+    assert len(starts) == 1
+    assert first.hosts is second.hosts is third.hosts is starts[0]
+    meet(third)  # it has met them
+    with pytest.raises(ConfigError, match="with 2 hosts already, and hosts is 3: leave it out"):
+        meet(other, 3)
+
+
+def test_a_group_that_was_lost_is_started_again(starts: list[Started]) -> None:
+    model = torch.nn.Identity()
+    meet(backbone_of(model), 2)
+    starts[0].lost = "host 1 has ended"
+    again = backbone_of(model)
+    meet(again, 3)
+    assert again.hosts is starts[1]
+
+
+def test_without_hosts_a_model_is_alone(starts: list[Started]) -> None:
+    model = torch.nn.Identity()
+    for hosts in (None, 1):
+        alone = backbone_of(model)
+        meet(alone, hosts)
+        assert alone.hosts is ALONE
+    assert starts == []
+
+
+def test_equal_inputs_have_equal_digests() -> None:
+    ids = torch.arange(6).view(2, 3)
+    digest = digest_of({"input_ids": ids, "flag": True})
+    assert digest == digest_of({"input_ids": ids.t().contiguous().t()})
+    assert digest != digest_of({"input_ids": ids.view(3, 2)})
+    assert digest != digest_of({"input_ids": ids + 1})
+    assert digest != digest_of({"input_ids": ids.int()})
+
+
+def test_ranks_that_ask_different_things_are_told_so() -> None:
+    """All of them, by the same sentence."""
+    store = HashStore()
+    with ThreadPoolExecutor(3) as ranks:
+        calls = [
+            ranks.submit(check_equal, store, rank, 3, digest) for rank, digest in enumerate("aab")
+        ]
+    for call in calls:
+        with pytest.raises(InputError, match="host 2 was given other inputs than host 0"):
+            call.result()
+    check_equal(HashStore(), 0, 1, "a")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_ranks_without_a_gpu_of_their_own_exchange_over_gloo(device: str) -> None:
+    """NCCL refuses two ranks on one GPU."""
+    store = HashStore()
+    gloo = GlooWire(None)
+    patience = timedelta(seconds=1)
+    with ThreadPoolExecutor(2) as ranks:
+        calls = [
+            ranks.submit(wire_of, torch.device(device), gloo, store, rank, 2, patience)
+            for rank in range(2)
+        ]
+    assert [call.result() for call in calls] == [gloo, gloo]
+
+
+def test_operations_over_nccl_are_begun_together() -> None:
+    """Otherwise two ranks that send to each other would wait for each other."""
+    group = Recorded()
+    wire = NcclWire(group, torch.device("cuda:0"))
+    tensor = torch.zeros(1)
+    operations = [Operation(1, tensor, is_send=False), Operation(2, tensor, is_send=True)]
+    assert wire.begin(operations, 7, pytest.fail) == [(1, "end")]  # type: ignore[arg-type]
+    assert group.calls == ["start", "recv 1", "send 2", "end"]
+    assert wire.carried(tensor) is tensor
+    assert wire.begin([], 8, pytest.fail) == []  # type: ignore[arg-type]
+
+
+class Recorded:
+    """A group of NCCL that does nothing."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def send(self, tensors: Any, rank: int, tag: int) -> None:
+        self.calls.append(f"send {rank}")
+
+    def recv(self, tensors: Any, rank: int, tag: int) -> None:
+        self.calls.append(f"recv {rank}")
+
+    def _start_coalescing(self, device: Any) -> None:
+        self.calls.append("start")
+
+    def _end_coalescing(self, device: Any) -> str:
+        self.calls.append("end")
+        return "end"

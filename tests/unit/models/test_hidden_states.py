@@ -12,7 +12,7 @@ from transformers import DynamicCache
 from draftlens.core.errors import ConfigError, UnsupportedModelError
 from draftlens.core.readings import ReadingSpec
 from draftlens.models import Backbone, Prompt
-from draftlens.prefill import FullPrefill
+from draftlens.prefill import FullPrefill, Reading
 
 BY_NAME = {family.name: family for family in FAMILIES}
 two_families = pytest.mark.parametrize("name", ["llava", "qwen2_5_vl"])
@@ -62,7 +62,8 @@ def test_a_prefill_returns_the_requested_layers(name: str) -> None:
     plain = backbone.prefill(prompt, backbone.new_cache(prompt, 1))
     for attention in (False, True):
         spec = ReadingSpec(attention, hidden_layers=(0, 1))
-        output = FullPrefill().run(backbone, prompt, backbone.new_cache(prompt, 1), spec)
+        reading = Reading(prompt, backbone.new_cache(prompt, 1), spec)
+        output = FullPrefill().run(backbone, reading)
         assert sorted(output.readings.hidden_states) == [0, 1]
         for layer, states in output.readings.hidden_states.items():
             assert torch.equal(states, expected[layer])

@@ -1,0 +1,299 @@
+"""How the pixels of a batch are divided into shares that can be encoded apart from each other.
+
+The unit is a frame of a video, or a picture. Vision towers attend within a unit only, so the
+features of the shares, put together, are those of the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+PIXELS = ("pixel_values", "pixel_values_videos")
+"""Arguments of encoders that hold pixels."""
+
+
+class Shares(Protocol):
+    """The pixels of one modality, unit by unit."""
+
+    @property
+    def units(self) -> int:
+        """Number of frames or pictures."""
+        ...
+
+    @property
+    def groups(self) -> int:
+        """Number of tensors of features that the model makes."""
+        ...
+
+    @property
+    def num_states(self) -> int | None:
+        """Entries of the encoder's hidden states, where they are read (`models.cells`)."""
+        ...
+
+    def arguments(self, first: int, last: int) -> dict[str, Any]:
+        """Arguments of the model's encoder for the units from `first` up to `last`, at least
+        one."""
+        ...
+
+    def groups_of(self, first: int, last: int) -> list[int]:
+        """To which group each tensor of features belongs that the encoder makes of these units.
+        A group consists of the pieces of all shares, in order."""
+        ...
+
+    def dropped(self, last: int) -> int:
+        """How many tokens at the end of each of these tensors are not to be kept."""
+        ...
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Pictures along the first dimension, and further arguments with an entry for each.
+
+    Args:
+        given: arguments of the encoder. With `batch_num_images` the pictures of a prompt stay
+            together, because the model cuts a picture into patches only if it is alone.
+        sizes: pictures of each unit.
+    """
+
+    given: Mapping[str, Any]
+    sizes: Sequence[int]
+    num_states: int | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Pictures | None:
+        """The shares of some arguments; None if they cannot be divided."""
+        pixels = given["pixel_values"]
+        numbers = given.get("batch_num_images")
+        sizes = [1] * len(pixels) if numbers is None else [int(n) for n in numbers if n]
+        if sum(sizes) != len(pixels):
+            return None
+        return cls(given, sizes)
+
+    @property
+    def units(self) -> int:
+        """See `Shares.units`."""
+        return len(self.sizes)
+
+    @property
+    def groups(self) -> int:
+        """See `Shares.groups`."""
+        return sum(self.sizes)
+
+    def _span(self, first: int, last: int) -> slice:
+        ends = [0, *accumulate(self.sizes)]
+        return slice(ends[first], ends[last])
+
+    def arguments(self, first: int, last: int) -> dict[str, Any]:
+        """See `Shares.arguments`."""
+        span = self._span(first, last)
+        arguments = dict(self.given)
+        for name in ("pixel_values", "image_sizes"):
+            if arguments.get(name) is not None:
+                arguments[name] = arguments[name][span]
+        numbers = arguments.get("batch_num_images")
+        if numbers is not None:
+            arguments["batch_num_images"] = torch.tensor(self.sizes[first:last])
+        return arguments
+
+    def groups_of(self, first: int, last: int) -> list[int]:
+        """See `Shares.groups_of`."""
+        span = self._span(first, last)
+        return list(range(span.start, span.stop))
+
+    def dropped(self, last: int) -> int:
+        """See `Shares.dropped`."""
+        return 0
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Videos ``[V, F, C, H, W]``, behind whose features the model puts one token.
+
+    Args:
+        given: arguments of the encoder.
+    """
+
+    given: Mapping[str, Any]
+
+    @property
+    def units(self) -> int:
+        """See `Shares.units`."""
+        return int(self.given["pixel_values_videos"].shape[1])
+
+    @property
+    def groups(self) -> int:
+        """See `Shares.groups`."""
+        return len(self.given["pixel_values_videos"])
+
+    @property
+    def num_states(self) -> int:
+        """See `Shares.num_states`: one for each frame."""
+        return self.units * self.groups
+
+    def arguments(self, first: int, last: int) -> dict[str, Any]:
+        """See `Shares.arguments`."""
+        frames = self.given["pixel_values_videos"][:, first:last]
+        return {**self.given, "pixel_values_videos": frames.contiguous()}
+
+    def groups_of(self, first: int, last: int) -> list[int]:
+        """See `Shares.groups_of`."""
+        return list(range(self.groups))
+
+    def dropped(self, last: int) -> int:
+        """See `Shares.dropped`: the token behind the features, but for the last frames."""
+        return int(last < self.units)
+
+
+@dataclass(frozen=True)
+class Grids:
+    """Pictures and videos as patches in one row, with a grid (t, h, w) for each.
+
+    Args:
+        given: arguments of the encoder.
+        pixels, grid: the names of its patches ``[P, D]`` and grids int64 ``[V, 3]``.
+    """
+
+    given: Mapping[str, Any]
+    pixels: str
+    grid: str
+    num_states: int | None = None
+
+    @classmethod
+    def of_pictures(cls, given: Mapping[str, Any]) -> Grids:
+        """The shares of pictures."""
+        return cls(given, "pixel_values", "image_grid_thw")
+
+    @classmethod
+    def of_videos(cls, given: Mapping[str, Any]) -> Grids:
+        """The shares of videos."""
+        return cls(given, "pixel_values_videos", "video_grid_thw")
+
+    @property
+    def units(self) -> int:
+        """See `Shares.units`."""
+        return int(self.given[self.grid][:, 0].sum())
+
+    @property
+    def groups(self) -> int:
+        """See `Shares.groups`."""
+        return len(self.given[self.grid])
+
+    def _pieces(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The videos that some units belong to, and how many of the units are of each."""
+        pieces = []
+        end = 0
+        for video, length in enumerate(self.given[self.grid][:, 0].tolist()):
+            start = end
+            end += length
+            shared = min(end, last) - max(start, first)
+            if shared > 0:
+                pieces.append((video, shared))
+        return pieces
+
+    def arguments(self, first: int, last: int) -> dict[str, Any]:
+        """See `Shares.arguments`."""
+        grid = self.given[self.grid]
+        patches = (grid[:, 1] * grid[:, 2]).repeat_interleave(grid[:, 0])  # of each unit
+        begin = int(patches[:first].sum())
+        end = begin + int(patches[first:last].sum())
+        pieces = self._pieces(first, last)
+        cut = grid[[video for video, _ in pieces]]
+        cut[:, 0] = torch.tensor([number for _, number in pieces])
+        return {**self.given, self.pixels: self.given[self.pixels][begin:end], self.grid: cut}
+
+    def groups_of(self, first: int, last: int) -> list[int]:
+        """See `Shares.groups_of`."""
+        return [video for video, _ in self._pieces(first, last)]
+
+    def dropped(self, last: int) -> int:
+        """See `Shares.dropped`."""
+        return 0
+
+
+@dataclass(frozen=True)
+class PaddedPictures:
+    """Pictures ``[B, N, C, H, W]`` of B prompts, padded by pictures of zeros, which the model
+    leaves out.
+
+    Args:
+        given: arguments of the encoder.
+        real: prompt and place of every other picture, int64 ``[n, 2]``.
+    """
+
+    given: Mapping[str, Any]
+    real: Tensor
+    num_states: int | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> PaddedPictures | None:
+        """The shares of some arguments; None if all pictures are padding."""
+        real = (given["pixel_values"] != 0).flatten(2).any(-1).nonzero()
+        return cls(given, real) if len(real) else None
+
+    @property
+    def units(self) -> int:
+        """See `Shares.units`."""
+        return len(self.real)
+
+    @property
+    def groups(self) -> int:
+        """See `Shares.groups`."""
+        return len(self.given["pixel_values"])
+
+    def arguments(self, first: int, last: int) -> dict[str, Any]:
+        """See `Shares.arguments`."""
+        prompts, places = self.real[first:last].unbind(1)
+        arguments = dict(self.given)
+        for name in ("pixel_values", "pixel_attention_mask"):
+            if arguments.get(name) is not None:
+                arguments[name] = arguments[name][prompts, places][:, None]
+        return arguments
+
+    def groups_of(self, first: int, last: int) -> list[int]:
+        """See `Shares.groups_of`."""
+        prompts: list[int] = self.real[first:last, 0].tolist()
+        return prompts
+
+    def dropped(self, last: int) -> int:
+        """See `Shares.dropped`."""
+        return 0
+
+
+Maker = Callable[[Mapping[str, Any]], Shares | None]
+
+KNOWN: Mapping[tuple[str, str], Maker] = {
+    ("llava", "image"): Pictures.of,
+    ("llava_next", "image"): Pictures.of,
+    ("llava_onevision", "image"): Pictures.of,
+    ("llava_onevision", "video"): Frames,
+    ("internvl", "image"): Pictures.of,
+    ("smolvlm", "image"): PaddedPictures.of,
+    ("qwen2_vl", "image"): Grids.of_pictures,
+    ("qwen2_vl", "video"): Grids.of_videos,
+    ("qwen2_5_vl", "image"): Grids.of_pictures,
+    ("qwen2_5_vl", "video"): Grids.of_videos,
+    ("qwen3_vl", "image"): Grids.of_pictures,
+    ("qwen3_vl", "video"): Grids.of_videos,
+}
+"""How the pixels of a family are divided, by its `model_type` and the modality."""
+
+
+def shares_of(model_type: str, modality: str, given: Mapping[str, Any]) -> Shares | None:
+    """The shares of the pixels of one modality.
+
+    Args:
+        model_type: of the model's configuration.
+        modality: `image` or `video`.
+        given: arguments of the model's encoder.
+
+    Returns:
+        None if the family is not known, or these pixels cannot be divided.
+    """
+    maker = KNOWN.get((model_type, modality))
+    return None if maker is None else maker(given)
