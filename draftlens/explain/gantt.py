@@ -82,6 +82,7 @@ def chart(
 
     Example:
 
+        >>> from draftlens.core.timeline import Span, Timeline
         >>> spans = (Span("draft", "draft", 0.0, 1.0, 3), Span("target", "verify", 1.0, 4.0, 3))
         >>> figure = chart({"serial": Timeline(spans, first_token=0.0, end=4.0)})
         >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
