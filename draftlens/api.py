@@ -407,8 +407,9 @@ class Engine:
             on_frame: called with (frames read, frames wanted) while a clip is read.
         """
         chats = _chats(prompt, video, images, messages)
+        conversations = [read(chat, num_frames, limits, on_frame) for chat in chats]
         note_strangers(self.target.name, media_of(chats))
-        return self.process([read(chat, num_frames, limits, on_frame) for chat in chats])
+        return self.process(conversations)
 
     def process(self, conversations: Sequence[Conversation]) -> Inputs:
         """Run the processors on conversations whose media are read already

@@ -48,5 +48,9 @@ def test_one_line_says_so_for_the_embedded_pair_only(caplog: pytest.LogCaptureFi
     note_strangers("somebody/a-model", [CLIPS / "bunny.mp4"])
     note_strangers("embedded", [CLIPS / "shapes.mp4"])
     assert caplog.records == []
-    draftlens.load(device="cpu").read("What?", video=CLIPS / "bunny.mp4", num_frames=1)
+    engine = draftlens.load(device="cpu")
+    with pytest.raises(draftlens.MediaError, match="there is no such file"):
+        engine.read("What?", video="nowhere.mp4")
+    assert caplog.records == []
+    engine.read("What?", video=CLIPS / "bunny.mp4", num_frames=1)
     assert "bunny.mp4 is not of that world" in caplog.text
