@@ -86,7 +86,8 @@ class Stats:
         passes: number of verification passes, counted per running row.
         drafted: number of draft tokens that passes verified, counted per running row.
         accepted: number of draft tokens that passes accepted and that were used.
-        tolerated: number of these that are other tokens than the target's own choice.
+        tolerated: number of accepted draft tokens, those of prefill included, that are other tokens
+            than the target's own choice.
         visual: number of visual tokens in the draft's prompt before pruning; 0 without pruning.
         kept: number of visual tokens in the draft's prompt after pruning; 0 without pruning.
         target_forwards: number of decode forwards of the target; a batch counts once.

@@ -555,6 +555,7 @@ class Session:
             self.stats.first += emission.count
             self.stats.first_drafted += len(topology)
             self.stats.first_accepted += min(emission.count, len(path))
+        self._count_tolerated(verdict, emissions)
 
     def _count_drafted(self, tree: DraftTree) -> None:
         self.stats.target_forwards += 1
@@ -576,11 +577,14 @@ class Session:
                 total += accepted
                 self.stats.accepted_by_depth[accepted] += 1
         self.stats.accepted += total
-        for tolerated, emission in zip(verdict.tolerated, emissions, strict=False):
-            self.stats.tolerated += sum(tolerated[: emission.count])
+        self._count_tolerated(verdict, emissions)
         self.clock.annotate("verify", accepted=total)
         if self._num_checked and not total:
             self.clock.annotate("draft", outcome=DISCARDED)
+
+    def _count_tolerated(self, verdict: Verdict, emissions: Seq[Emission]) -> None:
+        for tolerated, emission in zip(verdict.tolerated, emissions, strict=False):
+            self.stats.tolerated += sum(tolerated[: emission.count])
 
     def _count_pruned(self, visual: int, kept: int) -> None:
         self.stats.visual += visual

@@ -78,7 +78,8 @@ class DocumentMatcher(Matcher):
         """
         self._said = self.tail.text(self._between) if self._between else ""
         matches = self._matches()
-        needed = min(self.window, len(self.answer.tokens))
+        # The end of the prompt says little about an answer that has not begun.
+        needed = min(self.window, len(self.answer.tokens) or self.window)
         recovered = list(self._recovered(length))
         ordered = chain(
             (candidate for candidate in recovered if candidate.agreement == ON_TRACK),

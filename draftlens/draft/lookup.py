@@ -22,7 +22,7 @@ from draftlens.sequences import Batch, History
 
 
 @dataclass(eq=False)
-class _Row:
+class Row:
     """One row while its answer grows.
 
     Args:
@@ -36,6 +36,11 @@ class _Row:
     known: int = 0
     guesses: PrefixTree = NO_GUESSES
     trusts: list[Trust] = field(default_factory=list)
+
+    def take(self, guesses: PrefixTree, candidates: Sequence[Candidate]) -> None:
+        """Keep the guesses of this round, and the candidates that they come from."""
+        self.guesses = guesses
+        self.trusts = [candidate.trust for candidate in candidates]
 
 
 class LookupDrafter:
@@ -75,7 +80,7 @@ class LookupDrafter:
         self.budget = budget
         self.share_answers = share_answers
         self.rates = MatchRates()
-        self._rows: list[_Row] = []
+        self._rows: list[Row] = []
         self._answers: list[TokenIndex] = []
         self._width = 0
         self._context = 0
@@ -87,12 +92,16 @@ class LookupDrafter:
     def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None:
         """Index the text of the prompts and of the references."""
         for number, history in enumerate(batch.histories):
-            ids: list[int] = history.prompt_ids.tolist()
-            length = context.prompt.lengths[number]
-            prompt = self.vocabulary.guessable(ids[len(ids) - length :])
-            row = _Row(self._matcher(prompt, context, number))
+            row = self._new_row(history, context, number)
             self._follow(row, history)
             self._rows.append(row)
+
+    def _new_row(self, history: History, context: TargetContext, number: int) -> Row:
+        """A row that joins, before its answer is followed."""
+        ids: list[int] = history.prompt_ids.tolist()
+        length = context.prompt.lengths[number]
+        prompt = self.vocabulary.guessable(ids[len(ids) - length :])
+        return Row(self._matcher(prompt, context, number))
 
     def _matcher(self, prompt: Sequence[int], context: TargetContext, row: int) -> Matcher:
         """What finds the guesses of a row that joins.
@@ -119,11 +128,14 @@ class LookupDrafter:
         """The tree of each row's candidates; the empty one where nothing matches."""
         length = min(self._longest(), budget)
         for row, history in zip(self._rows, batch.histories, strict=True):
-            self._guess(row, 0 if history.finished else length)
-        trees = self._worth_checking(batch)
+            row.take(NO_GUESSES, ())
+            if not history.finished and length > 0:
+                row.take(*row.matcher.tree(self.branches, length, self.max_nodes))
+        self._context = longest_context(batch)
+        trees = self._worth_checking(self._rows, batch)
         self._width = max(map(len, trees), default=0)
         self._proposed_at = time.perf_counter()
-        return _padded(trees, batch)
+        return padded(trees, [history.last_token for history in batch.histories])
 
     def _longest(self) -> int:
         """Most tokens of a candidate in this round."""
@@ -132,30 +144,25 @@ class LookupDrafter:
     def _reached(self, tokens: int) -> None:
         """Learn how many tokens in a row were guessed in the row where most were."""
 
-    def _guess(self, row: _Row, length: int) -> None:
-        row.guesses = NO_GUESSES
-        row.trusts = []
-        if length < 1:
-            return
-        candidates: list[Candidate]
-        row.guesses, candidates = row.matcher.tree(self.branches, length, self.max_nodes)
-        row.trusts = [candidate.trust for candidate in candidates]
+    def _worth_checking(self, rows: Sequence[Row], batch: Batch) -> list[PrefixTree]:
+        """The guesses of each row that are expected to save time.
 
-    def _worth_checking(self, batch: Batch) -> list[PrefixTree]:
-        """The guesses of each row that are expected to save time."""
+        Args:
+            rows: those of the batch.
+            batch: their histories.
+        """
         if self.budget is None:
-            return [row.guesses for row in self._rows]
-        self._context = max(len(h.prompt_ids) + h.length for h in batch.histories)
-        chances = [self.rates.node_chances(row.guesses, row.trusts) for row in self._rows]
+            return [row.guesses for row in rows]
+        chances = [self.rates.node_chances(row.guesses, row.trusts) for row in rows]
         running = [
             values
             for values, history in zip(chances, batch.histories, strict=True)
             if not history.finished
         ]
-        width = self.budget.width(running, len(batch), self._context)
+        width = self.budget.width(running, len(batch), longest_context(batch))
         return [
             row.guesses.kept(likeliest(values, width))
-            for row, values in zip(self._rows, chances, strict=True)
+            for row, values in zip(rows, chances, strict=True)
         ]
 
     def update(self, verdict: Verdict, batch: Batch) -> None:
@@ -163,14 +170,18 @@ class LookupDrafter:
         if self.budget is not None:
             seconds = time.perf_counter() - self._proposed_at
             self.budget.record(self._width, len(batch), self._context, seconds)
+        self._learn(self._rows, batch)
+
+    def _learn(self, rows: Sequence[Row], batch: Batch) -> None:
+        """Count which guesses of the rows were right, and index what their answers gained."""
         reached = 0
-        for row, history in zip(self._rows, batch.histories, strict=True):
+        for row, history in zip(rows, batch.histories, strict=True):
             emitted = history.answer[row.known : history.length]
             reached = max(reached, self.rates.count(row.guesses, row.trusts, emitted))
             self._follow(row, history)
         self._reached(reached)
 
-    def _follow(self, row: _Row, history: History) -> None:
+    def _follow(self, row: Row, history: History) -> None:
         emitted = history.answer[row.known : history.length]
         row.matcher.extend(self.vocabulary.guessable(emitted))
         row.known = history.length
@@ -180,11 +191,21 @@ class LookupDrafter:
         replace_by_last(self._rows, row)
 
 
-def _padded(trees: Sequence[PrefixTree], batch: Batch) -> DraftTree:
-    """A proposal of different trees; the last token of a row fills what it lacks."""
+def longest_context(batch: Batch) -> int:
+    """Tokens of the longest row, prompt and padding included."""
+    return max(len(history.prompt_ids) + history.length for history in batch.histories)
+
+
+def padded(trees: Sequence[PrefixTree], fillers: Sequence[int]) -> DraftTree:
+    """A proposal of different trees.
+
+    Args:
+        trees: of the rows.
+        fillers: for each row, the id that stands for what its tree lacks.
+    """
     width = max(map(len, trees), default=0)
     tokens = torch.empty(len(trees), width, dtype=torch.long)
-    for row, (tree, history) in enumerate(zip(trees, batch.histories, strict=True)):
-        tokens[row] = history.last_token
+    for row, (tree, filler) in enumerate(zip(trees, fillers, strict=True)):
+        tokens[row] = filler
         tokens[row, : len(tree)] = torch.tensor(tree.tokens, dtype=torch.long)
     return DraftTree(tuple(tree.topology for tree in trees), tokens)

@@ -107,6 +107,8 @@ class Regions:
         yield from self._begun(self.regions, tail, said, length)
         loose = tail.loose
         separators = [""] if not loose or loose[-1].isspace() else [" ", ""]
+        if not said:
+            separators.reverse()
         yield from self._heads(self.regions, separators, tail, length)
 
     def next(
