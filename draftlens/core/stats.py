@@ -96,6 +96,9 @@ class Stats:
             contradicted; each ended a run of right ones.
         lane_lost: why the draft's lane was lost in the middle of the call; None if it was not.
         accepted_by_depth: number of passes by the length of their accepted path.
+        accepted_by_reference: with references, number of accepted draft tokens, those of prefill
+            included, by the row of the call and the index of the reference that they come from; -1
+            stands for the prompt and the answer itself. Method `hsd` counts them.
         phases: seconds by phase (`PHASES`). `render`, `layout`, `read` and `regions` are those of
             documents (`draftlens.parsing`): what the pipeline takes, which may work while the page
             before is answered, and the crops of a page.
@@ -125,6 +128,7 @@ class Stats:
     corrections: int = 0
     lane_lost: str | None = None
     accepted_by_depth: Counter[int] = field(default_factory=Counter)
+    accepted_by_reference: dict[int, Counter[int]] = field(default_factory=dict)
     phases: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     e2e: float = 0.0
     ttft: float = 0.0
@@ -186,7 +190,7 @@ class Stats:
 
     def to_dict(self) -> dict[str, Any]:
         """Counters, times and metrics as plain JSON values."""
-        containers = ("accepted_by_depth", "phases", "lanes", "views")
+        containers = ("accepted_by_depth", "accepted_by_reference", "phases", "lanes", "views")
         counters = {name: value for name, value in vars(self).items() if name not in containers}
         metrics = {name: getattr(self, name) for name in DEFINITIONS}
         depths = sorted(self.accepted_by_depth)
@@ -195,6 +199,10 @@ class Stats:
             **metrics,
             "decode": self.decode,
             "accepted_by_depth": {str(depth): self.accepted_by_depth[depth] for depth in depths},
+            "accepted_by_reference": {
+                str(row): {str(reference): counts[reference] for reference in sorted(counts)}
+                for row, counts in sorted(self.accepted_by_reference.items())
+            },
             "phases": dict(self.phases),
             "lanes": {name: dict(phases) for name, phases in self.lanes.items()},
             "views": {name: dict(vars(view)) for name, view in self.views.items()},

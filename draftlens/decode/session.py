@@ -3,6 +3,7 @@ request's life."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
@@ -337,6 +338,7 @@ class Session:
             weighed=self._count_weighed,
             references=references,
             eos=sequences[0].stopping.eos,
+            attribute=self._count_reference,
         )
 
     def _rows_for(self, prompt: Prompt, sequences: Seq[Sequence]) -> KVCache:
@@ -585,6 +587,9 @@ class Session:
     def _count_tolerated(self, verdict: Verdict, emissions: Seq[Emission]) -> None:
         for tolerated, emission in zip(verdict.tolerated, emissions, strict=False):
             self.stats.tolerated += sum(tolerated[: emission.count])
+
+    def _count_reference(self, row: int, reference: int) -> None:
+        self.stats.accepted_by_reference.setdefault(row, Counter())[reference] += 1
 
     def _count_pruned(self, visual: int, kept: int) -> None:
         self.stats.visual += visual

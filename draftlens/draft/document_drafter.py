@@ -98,7 +98,8 @@ class DocumentDrafter(LookupDrafter):
             row = self._new_row(history, context, index)
             row.take(*row.matcher.chain(length))
             self._arriving.append(row)
-        chains = self._worth_checking(self._arriving, batch)
+        self._cut(self._arriving, batch)
+        chains = [row.checked for row in self._arriving]
         return padded(chains, [FILLER] * len(chains))
 
     def join_first(self, batch: Batch, context: TargetContext) -> None:

@@ -69,6 +69,10 @@ class DocumentMatcher(Matcher):
         self._between = 0  # tokens of the answer that the trail does not explain
         self._said = ""  # their text, in front of the candidates
 
+    def number_of(self, source: Source) -> int:
+        """See `Matcher.number_of`."""
+        return self.regions.number_of(source)
+
     def candidates(self, most: int, length: int) -> list[Candidate]:
         """See `Matcher.candidates`.
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.readings import NO_READINGS
-from draftlens.draft.base import TargetContext
+from draftlens.draft.base import TargetContext, ignore
 from draftlens.draft.cached_model import replace_by_last
 from draftlens.draft.match_rates import GuessBudget, MatchRates, Trust, likeliest
 from draftlens.draft.matcher import Candidate, Matcher
@@ -29,18 +30,38 @@ class Row:
         matcher: finds its guesses.
         known: tokens of the answer that the matcher has.
         guesses: of this round, before the least likely ones were dropped.
-        trusts: of the candidates that they come from.
+        candidates: that they come from.
+        checked: those of them that the target checks.
+        attribute: receives the index of its reference for each accepted guess.
     """
 
     matcher: Matcher
     known: int = 0
     guesses: PrefixTree = NO_GUESSES
-    trusts: list[Trust] = field(default_factory=list)
+    candidates: Sequence[Candidate] = ()
+    checked: PrefixTree = NO_GUESSES
+    attribute: Callable[[int], None] = ignore
+
+    @property
+    def trusts(self) -> list[Trust]:
+        """Of the candidates."""
+        return [candidate.trust for candidate in self.candidates]
 
     def take(self, guesses: PrefixTree, candidates: Sequence[Candidate]) -> None:
         """Keep the guesses of this round, and the candidates that they come from."""
         self.guesses = guesses
-        self.trusts = [candidate.trust for candidate in candidates]
+        self.candidates = candidates
+        self.checked = guesses
+
+    def count_references(self, emitted: Sequence[int]) -> None:
+        """Say for each accepted guess which reference it comes from.
+
+        Args:
+            emitted: the tokens of this round.
+        """
+        for depth, node in enumerate(self.checked.path(emitted)):
+            candidate = self.candidates[self.checked.origins[node]]
+            self.attribute(self.matcher.number_of(candidate.reference_at(depth)))
 
 
 class LookupDrafter:
@@ -101,7 +122,8 @@ class LookupDrafter:
         ids: list[int] = history.prompt_ids.tolist()
         length = context.prompt.lengths[number]
         prompt = self.vocabulary.guessable(ids[len(ids) - length :])
-        return Row(self._matcher(prompt, context, number))
+        attribute = partial(context.attribute, history.row)
+        return Row(self._matcher(prompt, context, number), attribute=attribute)
 
     def _matcher(self, prompt: Sequence[int], context: TargetContext, row: int) -> Matcher:
         """What finds the guesses of a row that joins.
@@ -132,7 +154,8 @@ class LookupDrafter:
             if not history.finished and length > 0:
                 row.take(*row.matcher.tree(self.branches, length, self.max_nodes))
         self._context = longest_context(batch)
-        trees = self._worth_checking(self._rows, batch)
+        self._cut(self._rows, batch)
+        trees = [row.checked for row in self._rows]
         self._width = max(map(len, trees), default=0)
         self._proposed_at = time.perf_counter()
         return padded(trees, [history.last_token for history in batch.histories])
@@ -144,15 +167,15 @@ class LookupDrafter:
     def _reached(self, tokens: int) -> None:
         """Learn how many tokens in a row were guessed in the row where most were."""
 
-    def _worth_checking(self, rows: Sequence[Row], batch: Batch) -> list[PrefixTree]:
-        """The guesses of each row that are expected to save time.
+    def _cut(self, rows: Sequence[Row], batch: Batch) -> None:
+        """Let the target check those guesses of each row that are expected to save time.
 
         Args:
             rows: those of the batch.
             batch: their histories.
         """
         if self.budget is None:
-            return [row.guesses for row in rows]
+            return
         chances = [self.rates.node_chances(row.guesses, row.trusts) for row in rows]
         running = [
             values
@@ -160,10 +183,8 @@ class LookupDrafter:
             if not history.finished
         ]
         width = self.budget.width(running, len(batch), longest_context(batch))
-        return [
-            row.guesses.kept(likeliest(values, width))
-            for row, values in zip(rows, chances, strict=True)
-        ]
+        for row, values in zip(rows, chances, strict=True):
+            row.checked = row.guesses.kept(likeliest(values, width))
 
     def update(self, verdict: Verdict, batch: Batch) -> None:
         """Index the emitted tokens, and learn how far the guesses were right."""
@@ -178,6 +199,7 @@ class LookupDrafter:
         for row, history in zip(rows, batch.histories, strict=True):
             emitted = history.answer[row.known : history.length]
             reached = max(reached, self.rates.count(row.guesses, row.trusts, emitted))
+            row.count_references(emitted)
             self._follow(row, history)
         self._reached(reached)
 

@@ -16,6 +16,10 @@ LONGEST_WINDOW = 16
 """Tokens up to which a window grows to tell several matches apart, by default."""
 
 
+NO_REFERENCE = -1
+"""Stands for texts that are no reference of the caller: the prompt, and the answer itself."""
+
+
 @dataclass(frozen=True)
 class Candidate:
     """What may come next.
@@ -46,6 +50,15 @@ class Candidate:
         if self.head is None:
             return Trust(self.agreement, self.kind)
         return Trust(self.agreement, self.kind, len(self.tokens) - len(self.head.tokens))
+
+    def reference_at(self, depth: int) -> Source:
+        """The text that the token behind `depth` other ones comes from."""
+        if self.head is None:
+            return self.reference
+        border = len(self.tokens) - len(self.head.tokens)
+        if depth < border:
+            return self.reference
+        return self.head.reference_at(depth - border)
 
     def landing(self, pieces: Sequence[str], accepted: int) -> Landing | None:
         """Where the answer stands in a reference behind tokens that were right.
@@ -131,6 +144,10 @@ class Matcher:
         self._follow(tokens, pieces)
         self.answer.extend(tokens)
         self._candidates = []
+
+    def number_of(self, source: Source) -> int:
+        """The index of the caller's reference that a text is a form of; -1 if it is none."""
+        return NO_REFERENCE
 
     def candidates(self, most: int, length: int) -> list[Candidate]:
         """What may come next, the preferred candidate first; none of them is the beginning of one

@@ -129,6 +129,9 @@ def test_references_of_all_kinds_for_a_ragged_batch(
         assert result.stats.tolerated == 0
         stats = result.stats
         assert stats.accepted + stats.first_accepted == sum(map(sum, result.from_draft))
+        by_reference = stats.accepted_by_reference
+        for row, from_draft in enumerate(result.from_draft):
+            assert sum(by_reference.get(row, {}).values()) == sum(from_draft)
     guesses = guesses_of(proposed)
     assert not guesses & backbone.pixel_ids
     assert all(0 <= guess < backbone.vocab_size for guess in guesses)
@@ -252,6 +255,29 @@ def test_the_prefill_checks_how_references_begin(family: Family) -> None:
         assert row[: count + 1] == [True] * count + [False]
     assert results[False].stats.first == 3
     assert stats.passes < results[False].stats.passes
+
+
+def test_accepted_guesses_know_their_reference() -> None:
+    """Of three references one is wrong, and the others hold the answer in two pieces."""
+    family = FAMILIES[3]
+    rows = reference(family, family.richest)
+    references = [[[5] * 9, list(row[:12]), list(row[12:])] for row in rows]
+    result = draftlens.generate(
+        target(family),
+        inputs(family, family.richest),
+        method=METHODS["text"],
+        references=references,
+        tokenizer=tokenizer(),
+        max_new_tokens=NEW,
+    )
+    assert result.tokens == rows
+    assert set(result.stats.accepted_by_reference) == {0, 1, 2}
+    for counts in result.stats.accepted_by_reference.values():
+        assert counts[1] >= 5
+        assert counts[2] >= 5
+        assert counts[0] == 0
+    shown = result.stats.to_dict()["accepted_by_reference"]
+    assert shown["1"]["2"] == result.stats.accepted_by_reference[1][2]
 
 
 def up_to(ids: Sequence[int], walls: frozenset[int]) -> list[int]:
