@@ -14,6 +14,7 @@ from shared import run_part
 PARTS = {
     "alignment": "documents_parts.alignment",
     "speed": "documents_parts.speed",
+    "claims": "documents_parts.claims",
 }
 """Modules by name."""
 

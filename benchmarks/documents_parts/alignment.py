@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from documents_parts.noise import KINDS
 from documents_parts.pages import Page, corpus, pages
 from documents_parts.real import real_readings
-from draftlens.core.tree import ROOT
-from draftlens.draft.document_drafter import DocumentOptions, document_matcher
+from documents_parts.replay import Count, Way, per_pass, replay
 from draftlens.draft.matching import Vocabulary
 from draftlens.measure.tables import markdown_table
 from draftlens.models.zoo import EMBEDDED, path_of
-from draftlens.ops.prefix_tree import PrefixTree
 
 PREDICTION = """\
 Written before the first run, of tokens a pass in the mean of all kinds of noise. Recovery: +25%,
@@ -34,43 +31,8 @@ token ids: +10%, most where lines are joined and words closed. Variants: +15%. T
 with 8,192 ids and 4 with 768, and the difference between 2 and 5 is below 5%. Nodes: 64 give 90% of
 what 256 give. Clean readings: above 40 with 8,192 ids."""
 
-LENGTH = 64
 VOCABULARY = 8192
 END = "<end>"
-
-
-@dataclass(frozen=True)
-class Way:
-    """How guesses are found.
-
-    Args:
-        options: of the matcher.
-        branches: most candidates.
-        nodes: most guesses of a pass.
-    """
-
-    options: DocumentOptions = field(default_factory=DocumentOptions)
-    branches: int = 4
-    nodes: int = 256
-
-    def but(self, **options: Any) -> Way:
-        """The same with other options of the matcher."""
-        return replace(self, options=replace(self.options, **options))
-
-
-@dataclass(frozen=True)
-class Count:
-    """What one answer took.
-
-    Args:
-        tokens: behind the first one.
-        passes: of the target.
-        guesses: that they checked.
-    """
-
-    tokens: int
-    passes: int
-    guesses: int
 
 
 WAYS: dict[str, Way] = {
@@ -105,42 +67,9 @@ class Reading:
 
     def count(self, way: Way) -> Count:
         """Answer, pass by pass."""
-        matcher = document_matcher(
-            self.regions,
-            self.tokenizer,
-            Vocabulary(len(self.tokenizer)),
-            way.options,
-            eos=[self.end],
-        )
-        said = 1
-        passes = 0
-        guesses = 0
-        matcher.extend(self.answer[:said])
-        while said < len(self.answer):
-            tree, _ = matcher.tree(way.branches, LENGTH, way.nodes)
-            emitted = accepted(tree, self.answer[said:]) + 1
-            matcher.extend(self.answer[said : said + emitted])
-            said += emitted
-            passes += 1
-            guesses += len(tree)
-        return Count(len(self.answer) - 1, passes, guesses)
-
-
-def accepted(tree: PrefixTree, answer: Sequence[int]) -> int:
-    """How many of the next tokens are guessed, the last token of the answer at most."""
-    node = ROOT
-    for depth, token in enumerate(answer[:-1]):
-        children = tree.topology.children.get(node, ())
-        right = [child for child in children if tree.tokens[child] == token]
-        if not right:
-            return depth
-        node = right[0]
-    return len(answer) - 1
-
-
-def per_pass(counts: Sequence[Count]) -> float:
-    """Tokens of a pass."""
-    return sum(count.tokens for count in counts) / sum(count.passes for count in counts)
+        vocabulary = Vocabulary(len(self.tokenizer))
+        eos = [self.end]
+        return replay(self.answer, self.regions, self.tokenizer, vocabulary, way, eos=eos)
 
 
 def tokenizers(most_pages: int) -> dict[str, Any]:

@@ -6,16 +6,14 @@ born-digital PDF, of which the text layer is taken for what the target says.
 
 from __future__ import annotations
 
-import os
-import subprocess
 import tempfile
 from pathlib import Path
 from xml.sax.saxutils import escape
 
 from documents_parts.pages import Page
+from draftlens.documents.open import open_document
+from draftlens.documents.pipeline import StandardPipeline
 from draftlens.draft.forms import forms_of
-
-DPI = 150
 
 
 def print_page(page: Page, file: Path) -> None:
@@ -36,30 +34,19 @@ def print_page(page: Page, file: Path) -> None:
     SimpleDocTemplate(str(file), pagesize=A4).build(story)
 
 
-def text_layer(file: Path) -> str:
-    """The text layer of the first page."""
-    import pypdfium2
+def read_by(reader: str, file: Path) -> list[str]:
+    """What a reader of the library finds on the first page, block by block.
 
-    text: str = pypdfium2.PdfDocument(file)[0].get_textpage().get_text_bounded()
-    return text
-
-
-def read_by_tesseract(file: Path) -> list[str]:
-    """The blocks that tesseract finds on the first page."""
-    import pypdfium2
-
-    with tempfile.TemporaryDirectory() as folder:
-        picture = Path(folder) / "page.png"
-        pypdfium2.PdfDocument(file)[0].render(scale=DPI / 72).to_pil().save(picture)
-        environment = {**os.environ, "OMP_THREAD_LIMIT": "1"}
-        text = subprocess.run(
-            ["tesseract", str(picture), "-", "--psm", "1"],
-            check=True,
-            capture_output=True,
-            text=True,
-            env=environment,
-        ).stdout
-    return [block for block in text.split("\n\n") if block.strip()]
+    Args:
+        reader: a name of `draftlens.documents.readers.READERS`.
+        file: a PDF.
+    """
+    document = open_document(file)
+    try:
+        regions = StandardPipeline(reader, "blocks").read(document.page(1))
+    finally:
+        document.close()
+    return [region.texts[0].text for region in regions if region.texts]
 
 
 def real_readings(pages: list[Page], files: list[Path]) -> dict[str, list[tuple[Page, list[str]]]]:
@@ -73,10 +60,10 @@ def real_readings(pages: list[Page], files: list[Path]) -> dict[str, list[tuple[
         for number, page in enumerate(pages):
             file = Path(folder) / f"{number}.pdf"
             print_page(page, file)
-            readings["printed, text layer"].append((page, [text_layer(file)]))
-            readings["printed, tesseract"].append((page, read_by_tesseract(file)))
+            readings["printed, text layer"].append((page, read_by("text-layer", file)))
+            readings["printed, tesseract"].append((page, read_by("tesseract", file)))
     for file in files:
-        truth = forms_of(text_layer(file))[0]
+        truth = "\n\n".join(forms_of(text)[0] for text in read_by("text-layer", file))
         page = Page((truth,), (truth,))
-        readings["real PDF, tesseract"].append((page, read_by_tesseract(file)))
+        readings["real PDF, tesseract"].append((page, read_by("tesseract", file)))
     return {kind: read for kind, read in readings.items() if read}

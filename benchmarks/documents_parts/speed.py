@@ -13,29 +13,18 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shared import argument_parser, configure, environment, environment_line, rotated, save
+from shared import argument_parser, configure, environment, environment_line, save
 
-import draftlens
-from draftlens import DocumentParser, ParseSettings
+from documents_parts.held_out import born_digital, drawn, written
+from documents_parts.timing import STOCK, parser_for, read_in_every_way, reader
 from draftlens.api import Engine
-from draftlens.documents.open import open_document
-from draftlens.measure.stock import run_stock
 from draftlens.measure.tables import markdown_table
-from draftlens.parsing.drafting import DraftedPage, PageDrafter
-from draftlens.sequences.loops import LoopCriterion
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from recipes.reader.data import Bucket
-from recipes.reader.evaluate import Exam, held_out_pages, mark
+from recipes.reader.evaluate import mark
 
 PREDICTION = """Written before the first run, with a reader that is right on four of five
 characters. The issue's rule, AAL about (k - n) / (n + 1) for a disagreement every k tokens, says 1
@@ -57,30 +46,19 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "hsd, text layer, regions first": {"drafter": "text-layer", "stages": "regions+page"},
     "hsd, tesseract": {"drafter": "tesseract", "stages": "page"},
 }
-KINDS = {
-    "crop": Exam("crop", Bucket(352, 128, 1), 1),
-    "paragraph": Exam("paragraph", Bucket(320, 272, 1, columns=1, invented=0.4), 1, 150, 75),
-    "page": Exam("page", Bucket(384, 400, 1, columns=1, invented=0.4), 1, 300, 150),
-}
-STOCK = "stock generate"
-PROMPT_LOOKUP = "stock prompt lookup"
+KINDS = ("crop", "paragraph", "page")
 
 
 def main() -> None:
     """Read, compare, and write the report."""
     parser = argument_parser(__doc__, "benchmarks/results/documents_speed", repeats=2)
     parser.add_argument("--pages", type=int, default=4, help="of each kind")
-    parser.add_argument("--kinds", nargs="+", choices=tuple(KINDS), default=list(KINDS))
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--target", help="folder of the reader; that of the package by default")
     parser.set_defaults(max_new_tokens=400)
     args = parser.parse_args()
     configure(args.threads)
-    engine = draftlens.load(
-        args.target or str(Path(draftlens.__file__).parent / "embedded" / "reader"),
-        draft=None,
-        method="plain",
-        device="cpu",
-    )
+    engine = reader(args.target)
     with tempfile.TemporaryDirectory() as folder:
         found = {kind: measure(engine, kind, Path(folder), args) for kind in args.kinds}
     report = {
@@ -100,111 +78,23 @@ def measure(engine: Engine, kind: str, folder: Path, args: argparse.Namespace) -
         AssertionError: a lossless way gives other tokens than stock `generate`.
     """
     tokenizer = engine.target.processor.tokenizer
-    pages = held_out_pages(replace(KINDS[kind], count=args.pages), tokenizer)
-    files = []
-    for number, held_out in enumerate(pages):
-        file = folder / f"{kind}-{number}.pdf"
-        file.write_bytes(held_out.pdf)
-        files.append(file)
-    parsers = {name: _parser(engine, way, args) for name, way in WAYS.items()}
+    pages = written(kind, drawn(kind, args.pages, tokenizer), born_digital, folder)
+    parsers = {name: parser_for(engine, way, args.max_new_tokens) for name, way in WAYS.items()}
     parsers["hsd, text layer"].calibrate()
-    found = [_read_in_every_way(parsers, file, args.repeats) for file in files]
-    answers = [tokenizer.decode(one.tokens, skip_special_tokens=True) for one in found]
-    truths = [held_out.markdown for held_out in pages]
-    ways = [STOCK, PROMPT_LOOKUP, *parsers]
+    found = [read_in_every_way(parsers, page.file, args.repeats) for page in pages]
+    answers = [runs[STOCK].markdown for runs in found]
+    truths = [page.markdown for page in pages]
     return {
         "accuracy": mark(kind, truths, answers).accuracy,
-        "tokens": statistics.mean(len(tokenizer.encode(answer)) for answer in answers),
-        "seconds": {way: sum(one.seconds[way] for one in found) for way in ways},
-        "speed": {way: [one.seconds[STOCK] / one.seconds[way] for one in found] for way in ways},
+        "tokens": statistics.mean(len(runs[STOCK].tokens) for runs in found),
+        "seconds": {way: sum(runs[way].seconds for runs in found) for way in found[0]},
+        "speed": {
+            way: [runs[STOCK].seconds / runs[way].seconds for runs in found] for way in found[0]
+        },
         "tokens a pass": {
-            way: statistics.mean(one.lengths[way] for one in found) for way in parsers
+            way: statistics.mean(runs[way].per_pass for runs in found) for way in parsers
         },
     }
-
-
-@dataclass(frozen=True)
-class _PageRun:
-    """One page in every way.
-
-    Args:
-        tokens: the answer.
-        seconds: by way, medians over repeats.
-        lengths: tokens a pass, of the ways that count passes.
-    """
-
-    tokens: list[int]
-    seconds: dict[str, float]
-    lengths: dict[str, float]
-
-
-def _read_in_every_way(parsers: Mapping[str, DocumentParser], file: Path, repeats: int) -> _PageRun:
-    ways = [STOCK, PROMPT_LOOKUP, *parsers]
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
-    lengths: dict[str, float] = {}
-    expected: list[int] | None = None
-    for repeat in range(repeats + 1):
-        for way in rotated(ways, repeat):
-            if way in parsers:
-                tokens, spent, lengths[way] = _parse(parsers[way], file)
-            else:
-                tokens, spent = _stock(parsers["plain"], file, way == PROMPT_LOOKUP)
-            expected = expected or tokens
-            assert tokens == expected, f"{way} changed the tokens of {file.name}"
-            if repeat:  # the first one fills caches
-                seconds[way].append(spent)
-    assert expected is not None
-    medians = {way: statistics.median(values) for way, values in seconds.items()}
-    return _PageRun(expected, medians, lengths)
-
-
-def _parser(engine: Engine, way: Mapping[str, Any], args: argparse.Namespace) -> DocumentParser:
-    settings = ParseSettings(max_new_tokens=args.max_new_tokens, **way)
-    return DocumentParser(engine, settings)
-
-
-def _parse(parser: DocumentParser, file: Path) -> tuple[list[int], float, float]:
-    """Tokens, seconds and tokens a pass of one file of one page."""
-    began = time.perf_counter()
-    (parsed,) = parser.parse(file)
-    spent = time.perf_counter() - began
-    assert parsed.error is None, parsed.error
-    assert parsed.lossless
-    return list(parsed.tokens), spent, parsed.stats.mean_acceptance_length
-
-
-def _stock(parser: DocumentParser, file: Path, looks_up: bool) -> tuple[list[int], float]:
-    """Tokens and seconds of stock `generate`, with rendering and the processor."""
-    asker = parser.asker
-    began = time.perf_counter()
-    drafted = _drafted(parser, file)
-    assert drafted.picture is not None
-    inputs = asker.process([drafted.picture], [asker.profile.page_prompt]).target
-    prepared = time.perf_counter() - began
-    length = inputs["input_ids"].shape[1]
-    options: dict[str, Any] = {}
-    backbone = parser.engine.target.backbone
-    if looks_up:
-        # It fails where it guesses an id that stands for pixels.
-        options["prompt_lookup_num_tokens"] = 10
-        options["suppress_tokens"] = sorted(backbone.pixel_ids)
-    run = run_stock(
-        backbone,
-        inputs,
-        do_sample=False,
-        max_new_tokens=asker.profile.max_new_tokens,
-        stopping_criteria=[LoopCriterion(length)],
-        **options,
-    )
-    return list(run.tokens[0]), prepared + run.e2e
-
-
-def _drafted(parser: DocumentParser, file: Path) -> DraftedPage:
-    document = open_document(file)
-    try:
-        return PageDrafter(None, parser.asker.profile)(document.page(1))
-    finally:
-        document.close()
 
 
 def page(report: Mapping[str, Any]) -> str:

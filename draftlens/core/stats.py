@@ -86,7 +86,8 @@ class Stats:
         passes: number of verification passes, counted per running row.
         drafted: number of draft tokens that passes verified, counted per running row.
         accepted: number of draft tokens that passes accepted and that were used.
-        tolerated: number of these that are other tokens than the target's own choice.
+        tolerated: number of accepted draft tokens, those of prefill included, that are other tokens
+            than the target's own choice.
         visual: number of visual tokens in the draft's prompt before pruning; 0 without pruning.
         kept: number of visual tokens in the draft's prompt after pruning; 0 without pruning.
         target_forwards: number of decode forwards of the target; a batch counts once.
@@ -95,6 +96,9 @@ class Stats:
             contradicted; each ended a run of right ones.
         lane_lost: why the draft's lane was lost in the middle of the call; None if it was not.
         accepted_by_depth: number of passes by the length of their accepted path.
+        accepted_by_reference: with references, number of accepted draft tokens, those of prefill
+            included, by the row of the call and the index of the reference that they come from; -1
+            stands for the prompt and the answer itself. Method `hsd` counts them.
         phases: seconds by phase (`PHASES`). `render`, `layout`, `read` and `regions` are those of
             documents (`draftlens.parsing`): what the pipeline takes, which may work while the page
             before is answered, and the crops of a page.
@@ -124,6 +128,7 @@ class Stats:
     corrections: int = 0
     lane_lost: str | None = None
     accepted_by_depth: Counter[int] = field(default_factory=Counter)
+    accepted_by_reference: dict[int, Counter[int]] = field(default_factory=dict)
     phases: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     e2e: float = 0.0
     ttft: float = 0.0
@@ -185,7 +190,7 @@ class Stats:
 
     def to_dict(self) -> dict[str, Any]:
         """Counters, times and metrics as plain JSON values."""
-        containers = ("accepted_by_depth", "phases", "lanes", "views")
+        containers = ("accepted_by_depth", "accepted_by_reference", "phases", "lanes", "views")
         counters = {name: value for name, value in vars(self).items() if name not in containers}
         metrics = {name: getattr(self, name) for name in DEFINITIONS}
         depths = sorted(self.accepted_by_depth)
@@ -194,6 +199,10 @@ class Stats:
             **metrics,
             "decode": self.decode,
             "accepted_by_depth": {str(depth): self.accepted_by_depth[depth] for depth in depths},
+            "accepted_by_reference": {
+                str(row): {str(reference): counts[reference] for reference in sorted(counts)}
+                for row, counts in sorted(self.accepted_by_reference.items())
+            },
             "phases": dict(self.phases),
             "lanes": {name: dict(phases) for name, phases in self.lanes.items()},
             "views": {name: dict(vars(view)) for name, view in self.views.items()},

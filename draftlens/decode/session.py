@@ -3,6 +3,7 @@ request's life."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
@@ -338,6 +339,7 @@ class Session:
             weighed=self._count_weighed,
             references=references,
             eos=sequences[0].stopping.eos,
+            attribute=self._count_reference,
         )
 
     def _rows_for(self, prompt: Prompt, sequences: Seq[Sequence]) -> KVCache:
@@ -556,6 +558,7 @@ class Session:
             self.stats.first += emission.count
             self.stats.first_drafted += len(topology)
             self.stats.first_accepted += min(emission.count, len(path))
+        self._count_tolerated(verdict, emissions)
 
     def _count_drafted(self, tree: DraftTree) -> None:
         self.stats.target_forwards += 1
@@ -577,11 +580,17 @@ class Session:
                 total += accepted
                 self.stats.accepted_by_depth[accepted] += 1
         self.stats.accepted += total
-        for tolerated, emission in zip(verdict.tolerated, emissions, strict=False):
-            self.stats.tolerated += sum(tolerated[: emission.count])
+        self._count_tolerated(verdict, emissions)
         self.clock.annotate("verify", accepted=total)
         if self._num_checked and not total:
             self.clock.annotate("draft", outcome=DISCARDED)
+
+    def _count_tolerated(self, verdict: Verdict, emissions: Seq[Emission]) -> None:
+        for tolerated, emission in zip(verdict.tolerated, emissions, strict=False):
+            self.stats.tolerated += sum(tolerated[: emission.count])
+
+    def _count_reference(self, row: int, reference: int) -> None:
+        self.stats.accepted_by_reference.setdefault(row, Counter())[reference] += 1
 
     def _count_pruned(self, visual: int, kept: int) -> None:
         self.stats.visual += visual

@@ -49,6 +49,8 @@ class TargetContext:
         references: texts that the answers are expected to repeat, one entry for each row that
             joins.
         eos: ids that end the answers of these rows.
+        attribute: receives, for each accepted guess, its row in the call and the index of the
+            reference that it comes from; -1 for the prompt and the answer itself.
     """
 
     prompt: Prompt
@@ -61,6 +63,7 @@ class TargetContext:
     weighed: Callable[[Weighed], None] = ignore
     references: References = NO_REFERENCES
     eos: frozenset[int] = frozenset()
+    attribute: Callable[[int, int], None] = ignore
 
 
 class Drafter(Protocol):

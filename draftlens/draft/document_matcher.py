@@ -69,6 +69,10 @@ class DocumentMatcher(Matcher):
         self._between = 0  # tokens of the answer that the trail does not explain
         self._said = ""  # their text, in front of the candidates
 
+    def number_of(self, source: Source) -> int:
+        """See `Matcher.number_of`."""
+        return self.regions.number_of(source)
+
     def candidates(self, most: int, length: int) -> list[Candidate]:
         """See `Matcher.candidates`.
 
@@ -78,7 +82,8 @@ class DocumentMatcher(Matcher):
         """
         self._said = self.tail.text(self._between) if self._between else ""
         matches = self._matches()
-        needed = min(self.window, len(self.answer.tokens))
+        # The end of the prompt says little about an answer that has not begun.
+        needed = min(self.window, len(self.answer.tokens) or self.window)
         recovered = list(self._recovered(length))
         ordered = chain(
             (candidate for candidate in recovered if candidate.agreement == ON_TRACK),

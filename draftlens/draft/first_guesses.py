@@ -38,7 +38,10 @@ class FirstGuesser(Protocol):
             batch: the rows, without any tokens.
             inputs: the output of the draft's processor for them.
             context: the target's side of them. Its cache is empty, and there are no readings.
-            number: length of the chain, at least 1.
+            number: most tokens of a chain, at least 1.
+
+        Returns:
+            A chain for each row. If no row has any, the rows join by `Drafter.begin`.
         """
         ...
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.readings import NO_READINGS
-from draftlens.draft.base import TargetContext
+from draftlens.draft.base import TargetContext, ignore
 from draftlens.draft.cached_model import replace_by_last
 from draftlens.draft.match_rates import GuessBudget, MatchRates, Trust, likeliest
 from draftlens.draft.matcher import Candidate, Matcher
@@ -22,20 +23,45 @@ from draftlens.sequences import Batch, History
 
 
 @dataclass(eq=False)
-class _Row:
+class Row:
     """One row while its answer grows.
 
     Args:
         matcher: finds its guesses.
         known: tokens of the answer that the matcher has.
         guesses: of this round, before the least likely ones were dropped.
-        trusts: of the candidates that they come from.
+        candidates: that they come from.
+        checked: those of them that the target checks.
+        attribute: receives the index of its reference for each accepted guess.
     """
 
     matcher: Matcher
     known: int = 0
     guesses: PrefixTree = NO_GUESSES
-    trusts: list[Trust] = field(default_factory=list)
+    candidates: Sequence[Candidate] = ()
+    checked: PrefixTree = NO_GUESSES
+    attribute: Callable[[int], None] = ignore
+
+    @property
+    def trusts(self) -> list[Trust]:
+        """Of the candidates."""
+        return [candidate.trust for candidate in self.candidates]
+
+    def take(self, guesses: PrefixTree, candidates: Sequence[Candidate]) -> None:
+        """Keep the guesses of this round, and the candidates that they come from."""
+        self.guesses = guesses
+        self.candidates = candidates
+        self.checked = guesses
+
+    def count_references(self, emitted: Sequence[int]) -> None:
+        """Say for each accepted guess which reference it comes from.
+
+        Args:
+            emitted: the tokens of this round.
+        """
+        for depth, node in enumerate(self.checked.path(emitted)):
+            candidate = self.candidates[self.checked.origins[node]]
+            self.attribute(self.matcher.number_of(candidate.reference_at(depth)))
 
 
 class LookupDrafter:
@@ -75,7 +101,7 @@ class LookupDrafter:
         self.budget = budget
         self.share_answers = share_answers
         self.rates = MatchRates()
-        self._rows: list[_Row] = []
+        self._rows: list[Row] = []
         self._answers: list[TokenIndex] = []
         self._width = 0
         self._context = 0
@@ -87,12 +113,17 @@ class LookupDrafter:
     def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None:
         """Index the text of the prompts and of the references."""
         for number, history in enumerate(batch.histories):
-            ids: list[int] = history.prompt_ids.tolist()
-            length = context.prompt.lengths[number]
-            prompt = self.vocabulary.guessable(ids[len(ids) - length :])
-            row = _Row(self._matcher(prompt, context, number))
+            row = self._new_row(history, context, number)
             self._follow(row, history)
             self._rows.append(row)
+
+    def _new_row(self, history: History, context: TargetContext, number: int) -> Row:
+        """A row that joins, before its answer is followed."""
+        ids: list[int] = history.prompt_ids.tolist()
+        length = context.prompt.lengths[number]
+        prompt = self.vocabulary.guessable(ids[len(ids) - length :])
+        attribute = partial(context.attribute, history.row)
+        return Row(self._matcher(prompt, context, number), attribute=attribute)
 
     def _matcher(self, prompt: Sequence[int], context: TargetContext, row: int) -> Matcher:
         """What finds the guesses of a row that joins.
@@ -119,11 +150,15 @@ class LookupDrafter:
         """The tree of each row's candidates; the empty one where nothing matches."""
         length = min(self._longest(), budget)
         for row, history in zip(self._rows, batch.histories, strict=True):
-            self._guess(row, 0 if history.finished else length)
-        trees = self._worth_checking(batch)
+            row.take(NO_GUESSES, ())
+            if not history.finished and length > 0:
+                row.take(*row.matcher.tree(self.branches, length, self.max_nodes))
+        self._context = longest_context(batch)
+        self._cut(self._rows, batch)
+        trees = [row.checked for row in self._rows]
         self._width = max(map(len, trees), default=0)
         self._proposed_at = time.perf_counter()
-        return _padded(trees, batch)
+        return padded(trees, [history.last_token for history in batch.histories])
 
     def _longest(self) -> int:
         """Most tokens of a candidate in this round."""
@@ -132,45 +167,43 @@ class LookupDrafter:
     def _reached(self, tokens: int) -> None:
         """Learn how many tokens in a row were guessed in the row where most were."""
 
-    def _guess(self, row: _Row, length: int) -> None:
-        row.guesses = NO_GUESSES
-        row.trusts = []
-        if length < 1:
-            return
-        candidates: list[Candidate]
-        row.guesses, candidates = row.matcher.tree(self.branches, length, self.max_nodes)
-        row.trusts = [candidate.trust for candidate in candidates]
+    def _cut(self, rows: Sequence[Row], batch: Batch) -> None:
+        """Let the target check those guesses of each row that are expected to save time.
 
-    def _worth_checking(self, batch: Batch) -> list[PrefixTree]:
-        """The guesses of each row that are expected to save time."""
+        Args:
+            rows: those of the batch.
+            batch: their histories.
+        """
         if self.budget is None:
-            return [row.guesses for row in self._rows]
-        self._context = max(len(h.prompt_ids) + h.length for h in batch.histories)
-        chances = [self.rates.node_chances(row.guesses, row.trusts) for row in self._rows]
+            return
+        chances = [self.rates.node_chances(row.guesses, row.trusts) for row in rows]
         running = [
             values
             for values, history in zip(chances, batch.histories, strict=True)
             if not history.finished
         ]
-        width = self.budget.width(running, len(batch), self._context)
-        return [
-            row.guesses.kept(likeliest(values, width))
-            for row, values in zip(self._rows, chances, strict=True)
-        ]
+        width = self.budget.width(running, len(batch), longest_context(batch))
+        for row, values in zip(rows, chances, strict=True):
+            row.checked = row.guesses.kept(likeliest(values, width))
 
     def update(self, verdict: Verdict, batch: Batch) -> None:
         """Index the emitted tokens, and learn how far the guesses were right."""
         if self.budget is not None:
             seconds = time.perf_counter() - self._proposed_at
             self.budget.record(self._width, len(batch), self._context, seconds)
+        self._learn(self._rows, batch)
+
+    def _learn(self, rows: Sequence[Row], batch: Batch) -> None:
+        """Count which guesses of the rows were right, and index what their answers gained."""
         reached = 0
-        for row, history in zip(self._rows, batch.histories, strict=True):
+        for row, history in zip(rows, batch.histories, strict=True):
             emitted = history.answer[row.known : history.length]
             reached = max(reached, self.rates.count(row.guesses, row.trusts, emitted))
+            row.count_references(emitted)
             self._follow(row, history)
         self._reached(reached)
 
-    def _follow(self, row: _Row, history: History) -> None:
+    def _follow(self, row: Row, history: History) -> None:
         emitted = history.answer[row.known : history.length]
         row.matcher.extend(self.vocabulary.guessable(emitted))
         row.known = history.length
@@ -180,11 +213,21 @@ class LookupDrafter:
         replace_by_last(self._rows, row)
 
 
-def _padded(trees: Sequence[PrefixTree], batch: Batch) -> DraftTree:
-    """A proposal of different trees; the last token of a row fills what it lacks."""
+def longest_context(batch: Batch) -> int:
+    """Tokens of the longest row, prompt and padding included."""
+    return max(len(history.prompt_ids) + history.length for history in batch.histories)
+
+
+def padded(trees: Sequence[PrefixTree], fillers: Sequence[int]) -> DraftTree:
+    """A proposal of different trees.
+
+    Args:
+        trees: of the rows.
+        fillers: for each row, the id that stands for what its tree lacks.
+    """
     width = max(map(len, trees), default=0)
     tokens = torch.empty(len(trees), width, dtype=torch.long)
-    for row, (tree, history) in enumerate(zip(trees, batch.histories, strict=True)):
-        tokens[row] = history.last_token
+    for row, (tree, filler) in enumerate(zip(trees, fillers, strict=True)):
+        tokens[row] = filler
         tokens[row, : len(tree)] = torch.tensor(tree.tokens, dtype=torch.long)
     return DraftTree(tuple(tree.topology for tree in trees), tokens)

@@ -16,6 +16,10 @@ LONGEST_WINDOW = 16
 """Tokens up to which a window grows to tell several matches apart, by default."""
 
 
+NO_REFERENCE = -1
+"""Stands for texts that are no reference of the caller: the prompt, and the answer itself."""
+
+
 @dataclass(frozen=True)
 class Candidate:
     """What may come next.
@@ -46,6 +50,15 @@ class Candidate:
         if self.head is None:
             return Trust(self.agreement, self.kind)
         return Trust(self.agreement, self.kind, len(self.tokens) - len(self.head.tokens))
+
+    def reference_at(self, depth: int) -> Source:
+        """The text that the token behind `depth` other ones comes from."""
+        if self.head is None:
+            return self.reference
+        border = len(self.tokens) - len(self.head.tokens)
+        if depth < border:
+            return self.reference
+        return self.head.reference_at(depth - border)
 
     def landing(self, pieces: Sequence[str], accepted: int) -> Landing | None:
         """Where the answer stands in a reference behind tokens that were right.
@@ -132,6 +145,10 @@ class Matcher:
         self.answer.extend(tokens)
         self._candidates = []
 
+    def number_of(self, source: Source) -> int:
+        """The index of the caller's reference that a text is a form of; -1 if it is none."""
+        return NO_REFERENCE
+
     def candidates(self, most: int, length: int) -> list[Candidate]:
         """What may come next, the preferred candidate first; none of them is the beginning of one
         before it.
@@ -148,6 +165,15 @@ class Matcher:
         its `origins` count."""
         candidates = self.candidates(most, length)
         return merge([candidate.tokens for candidate in candidates], max_nodes), candidates
+
+    def chain(self, length: int) -> tuple[PrefixTree, list[Candidate]]:
+        """The preferred candidate alone, in the form of `tree`.
+
+        Args:
+            length: most tokens.
+        """
+        candidates = self.candidates(1, length)[:1]
+        return merge([candidate.tokens for candidate in candidates], length), candidates
 
     def _guessed(
         self, matches: Iterable[tuple[int, Source, int]], length: int

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from draftlens.draft.match_rates import Kind
-from draftlens.draft.matcher import Candidate
+from draftlens.draft.matcher import NO_REFERENCE, Candidate
 from draftlens.draft.matching import Source
 from draftlens.draft.normal import normalized
 from draftlens.draft.tail import Tail
@@ -77,7 +77,7 @@ class Regions:
         Returns:
             Whether the reference is one of the regions.
         """
-        number = self._number_of(source)
+        number = self.number_of(source)
         if number < 0:
             return False
         region = self.regions[number]
@@ -107,6 +107,8 @@ class Regions:
         yield from self._begun(self.regions, tail, said, length)
         loose = tail.loose
         separators = [""] if not loose or loose[-1].isspace() else [" ", ""]
+        if not said:
+            separators.reverse()
         yield from self._heads(self.regions, separators, tail, length)
 
     def next(
@@ -173,15 +175,16 @@ class Regions:
         """The regions that the answer has not said, those behind a region first."""
         latest = self._latest
         if behind is not None:
-            latest = self._number_of(behind)
+            latest = self.number_of(behind)
         order = [*self.regions[latest + 1 :], *self.regions[: max(latest, 0)]]
         return [region for region in order if not region.is_used]
 
-    def _number_of(self, source: Source) -> int:
+    def number_of(self, source: Source) -> int:
+        """The index of the region that a reference is a form of; -1 if it is none."""
         for number, region in enumerate(self.regions):
             if source in region.sources:
                 return number
-        return -1
+        return NO_REFERENCE
 
     def _end(self, token: int) -> Candidate:
         """The end of the answer; it lies behind the last region."""

@@ -9,6 +9,7 @@ from draftlens.core.errors import ConfigError
 from draftlens.decode.plan import Plan, make_schedule
 from draftlens.draft import DocumentDrafter
 from draftlens.draft.document_drafter import DocumentOptions
+from draftlens.draft.first_guesses import FirstGuesses
 from draftlens.draft.match_rates import GuessBudget
 from draftlens.draft.matching import Vocabulary
 from draftlens.draft.records import costs_of
@@ -16,8 +17,10 @@ from draftlens.methods.base import Models
 from draftlens.methods.lookup import MAX_WINDOW
 from draftlens.methods.parts import (
     DEFAULT_LENGTH,
+    NO_CHECKS,
     SAMPLING_RULES,
     check_choice,
+    check_first_guesses,
     check_number,
     check_switch,
     resolve_parts,
@@ -47,7 +50,8 @@ class HSD:
         window: n, tokens of the window that is looked up; where it does not match, shorter windows
             down to a single token.
         longest_window: tokens up to which the window grows while matches are ambiguous.
-        max_branches: most candidates, which are merged into one tree; 1 for a chain.
+        max_branches: most candidates, which are merged into one tree, besides what may follow where
+            the first one ends.
         max_nodes: most guesses of a row in one pass.
         max_depth: most tokens of a candidate; None for `max_nodes`.
         tolerance: τ (HSD, equation 10). 1 accepts the target's own tokens only. Below 1, a guess u
@@ -63,6 +67,10 @@ class HSD:
         heads: whether, at the beginning of an answer and behind a reference, the beginnings of
             references that were not used yet are proposed in their order, and the end of the
             answer.
+        first_guesses: whether the prefill checks how the first reference begins, in the pass in
+            which it reads the prompt, which saves about one round. `"auto"`: as far as it is
+            expected to save time, where the prefill can check guesses. True: the same, and other
+            prefills are refused. False: never.
         sampling_rule: `"coupled"` (the tokens of plain sampling with the same seed) or
             `"rejection"`, as for method `lookup`.
         schedule: the order of drafting and verifying, `"serial"`.
@@ -93,6 +101,7 @@ class HSD:
     variants: bool = True
     recovery: bool = True
     heads: bool = True
+    first_guesses: bool | str = "auto"
     sampling_rule: str = "coupled"
     schedule: str = "serial"
     prefill: Any = "full"
@@ -112,9 +121,12 @@ class HSD:
             check_number("max_depth", self.max_depth, MOST_NODES)
         for switch in ("variants", "recovery", "heads"):
             check_switch(switch, getattr(self, switch))
+        check_first_guesses(self.first_guesses)
         self._check_windows()
         self._check_tolerance()
         resolve_parts(self)
+        if self.first_guesses is True and not self.prefill.checks_guesses:
+            raise ConfigError(NO_CHECKS)
         if self.schedule != "serial":
             raise ConfigError(
                 "there is no draft model that could work beside the target: method 'hsd' has the "
@@ -143,15 +155,20 @@ class HSD:
     def plan(self, models: Models) -> Plan:
         """See `Method.plan`."""
         is_automatic = self.num_speculative_tokens is None
+        drafter = self._drafter(models.target)
+        first_guesses = None
+        if self.first_guesses is not False and self.prefill.checks_guesses:
+            first_guesses = FirstGuesses(drafter, drafter.length)
         approximate = self.prefill.approximate
         if self.tolerance < 1:
             approximate += (f"guesses accepted with tolerance {self.tolerance:g}",)
         return Plan(
-            drafter=self._drafter(models.target),
+            drafter=drafter,
             schedule=make_schedule(self.schedule),
             prefill=self.prefill,
             acceptance=self.sampling_rule,
             tolerance=float(self.tolerance),
+            first_guesses=first_guesses,
             approximate=approximate,
             timed=(models.target,) if is_automatic else (),
             uses_references=True,

@@ -31,6 +31,8 @@ SAMPLING_RULES = ("coupled", "rejection")
 WITHOUT_EYES = "; method 'tabed' takes it with the views 'text' and 'caption'"
 """What a draft that does not see what the target sees is good for."""
 
+NO_CHECKS = "first_guesses need a prefill that checks guesses, such as 'full'"
+
 FIRST_GUESSES_OF_AUTO_TREE = 3
 """Length of the chain of first guesses with an automatic tree."""
 
@@ -264,7 +266,7 @@ def first_guesses_of(
                 "first_guesses need a draft model that reads the prompt before the target does, "
                 "with a pruner (if any) that needs no attention or hidden states of the target"
             )
-        raise ConfigError("first_guesses need a prefill that checks guesses, such as 'full'")
+        raise ConfigError(NO_CHECKS)
     if method.first_guesses is False or not possible or models.draft is None:
         return None
     if method.tree == AUTO:

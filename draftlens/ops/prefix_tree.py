@@ -25,6 +25,25 @@ class PrefixTree:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def path(self, tokens: Iterable[int]) -> list[int]:
+        """The nodes that tokens lead through from the root on, as far as they are in the tree.
+
+        Example:
+
+            >>> merge([[5, 6, 7], [5, 8]], max_nodes=10).path([5, 8, 9])
+            [0, 2]
+        """
+        node = ROOT
+        nodes: list[int] = []
+        for token in tokens:
+            children = self.topology.children.get(node, ())
+            right = [child for child in children if self.tokens[child] == token]
+            if not right:
+                break
+            node = right[0]
+            nodes.append(node)
+        return nodes
+
     def kept(self, nodes: Collection[int]) -> PrefixTree:
         """The tree of some of the nodes.
 

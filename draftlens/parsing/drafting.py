@@ -11,7 +11,7 @@ from PIL import Image
 from draftlens.core.errors import DraftlensError, MediaError
 from draftlens.core.stats import Lane
 from draftlens.documents.formats import Canvas, DraftFormat
-from draftlens.documents.formats.base import page_drafts
+from draftlens.documents.formats.base import draft_sources
 from draftlens.documents.geometry import NOWHERE, Box
 from draftlens.documents.open import PageNumbers, open_document
 from draftlens.documents.page import Document, Page
@@ -73,7 +73,11 @@ class DraftedPage:
             form: the format.
             answers: what the target has said about crops of regions, by their places.
         """
-        return page_drafts(form, self.regions, self.canvas, answers)
+        return list(self.sources(form, answers))
+
+    def sources(self, form: DraftFormat, answers: Mapping[int, str]) -> dict[str, str]:
+        """The same drafts with where they come from; see `formats.base.draft_sources`."""
+        return draft_sources(form, self.regions, self.canvas, answers)
 
 
 def drafted_pages(

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from draftlens.api import Inputs
 from draftlens.core.errors import DraftlensError
 from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
-from draftlens.core.text import TextDecoder
 from draftlens.measure.stock import first_divergence, run_stock
 from draftlens.parsing.asking import Asker, Ending
-from draftlens.parsing.chooser import BOTH, PAGE, StageChooser
+from draftlens.parsing.chooser import PAGE, StageChooser
 from draftlens.parsing.drafting import DraftedPage
 from draftlens.parsing.regions import RegionAnswers, crops_of, read_regions
 from draftlens.parsing.results import ParsedPage, ParsedRegion
@@ -119,15 +118,20 @@ class PageParser:
             pictures = [page.picture for page in turn.pages if page.picture is not None]
             inputs = self.asker.process(pictures, prompts)
         form = self.asker.form
-        drafts = [page.drafts(form, turn.texts(index)) for index, page in enumerate(turn.pages)]
+        sources = [page.sources(form, turn.texts(index)) for index, page in enumerate(turn.pages)]
         ending = self._ending(time.perf_counter() - turn.clock.start)
         method = self.asker.page_method
+        drafts = [list(texts) for texts in sources]
         result = self.asker.answer(inputs, drafts, method, ending, turn.clock).run()
         self._learn(turn, result, time.perf_counter() - began)
         verifications = self._verified(inputs, result, ending)
-        return [
-            self._page(turn, index, result, ending, verifications[index])
+        parsed = [
+            self._page(turn, index, result, ending, list(sources[index].values()))
             for index in range(len(turn.pages))
+        ]
+        return [
+            replace(page, verification=verification)
+            for page, verification in zip(parsed, verifications, strict=True)
         ]
 
     def _learn(self, turn: _Turn, result: Result, seconds: float) -> None:
@@ -147,14 +151,13 @@ class PageParser:
         index: int,
         result: Result,
         ending: Ending,
-        verification: dict[str, object] | None,
+        sources: Sequence[str],
     ) -> ParsedPage:
         page = turn.pages[index]
         tokens = result.tokens[index]
         markdown = self.asker.text(tokens)
-        ends = self._ends(tokens)
         spans = spans_of(page.regions, markdown)
-        shares = shares_of(result.from_draft[index], ends, page.regions, spans, turn.stages == BOTH)
+        accepted = result.stats.accepted_by_reference.get(index, {})
         return ParsedPage(
             source=page.source,
             number=page.number,
@@ -166,21 +169,10 @@ class PageParser:
             approximate=result.approximate,
             box=page.box,
             regions=_regions(turn, index, spans),
-            shares=shares,
+            shares=shares_of(len(tokens), accepted, sources),
             stats=result.stats,
             region_stats=None if turn.answers is None else turn.answers.stats,
-            verification=verification,
         )
-
-    def _ends(self, tokens: Sequence[int]) -> list[int]:
-        """For each token of an answer, how many characters there are up to it and with it."""
-        decoder = TextDecoder(self.asker.text)
-        ends = []
-        length = 0
-        for token in tokens:
-            length += len(decoder.add([token]))
-            ends.append(length)
-        return ends
 
     def _joined(self, turn: _Turn) -> list[ParsedPage]:
         """Pages that are put together from the answers for their regions."""

@@ -63,9 +63,9 @@ class ParsedPage:
         approximate: names of what is not exact.
         box: the page, in points.
         regions: in the order of reading.
-        shares: share of the answer's tokens by where they came from: `target`, names of readers,
-            `regions` (answers for crops), and `answer` (repeated from the answer itself or guessed
-            outside of all regions).
+        shares: share of the answer's tokens by the draft that was right: `target` for tokens that
+            were not guessed, names of readers, `regions` (answers for crops), and `answer`
+            (repeated from the prompt or the answer itself).
         stats: of the pass over the page.
         region_stats: of the crops; None if there were none. With several pages at once these are
             the figures of all of them together, as are those of `stats`.

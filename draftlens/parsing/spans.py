@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 
 from draftlens.documents.values import Region
@@ -13,6 +14,11 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 _LEAST_FOUND = 0.5
 """Share of a region's words that an answer must hold, in their order, near each other."""
+
+TARGET = "target"
+ANSWER = "answer"
+"""Where tokens come from that no draft holds: they were not guessed at all, or repeat the prompt or
+the answer itself."""
 
 Span = tuple[int, int]
 
@@ -75,39 +81,29 @@ def _within_free(first: int, last: int, free: Sequence[bool]) -> Span | None:
 
 
 def shares_of(
-    from_draft: Sequence[bool],
-    ends: Sequence[int],
-    regions: Sequence[Region],
-    spans: Sequence[Span | None],
-    first_stage: bool,
+    num_tokens: int, accepted: Mapping[int, int], sources: Sequence[str]
 ) -> dict[str, float]:
     """The share of an answer's tokens by where they came from.
 
     Args:
-        from_draft: for each token whether it was guessed.
-        ends: for each token the number of characters of the answer up to and with it.
-        regions, spans: as for `spans_of`.
-        first_stage: whether the drafts of regions were the target's answers for their crops.
+        num_tokens: of the answer.
+        accepted: of these, how many were guessed from each reference; -1 stands for the prompt and
+            the answer itself (`Stats.accepted_by_reference`).
+        sources: of the references.
 
     Returns:
-        Shares that add up to 1: `target` for tokens that were not guessed; the region's first
-        reader, or `regions` with a first stage, for guessed tokens in a region; `answer` for
-        guessed tokens elsewhere. Empty for an empty answer.
+        Shares that add up to 1: `TARGET` for tokens that were not guessed, the sources of the
+        references, and `ANSWER` for tokens that repeat the prompt or the answer itself. Empty for
+        an empty answer.
+
+    Example:
+
+        >>> shares_of(10, {0: 4, 1: 2, -1: 1}, ["text-layer", "tesseract"])
+        {'answer': 0.1, 'target': 0.3, 'tesseract': 0.2, 'text-layer': 0.4}
     """
-    counts: dict[str, int] = {}
-    for guessed, end in zip(from_draft, ends, strict=True):
-        source = "target"
-        if guessed:
-            source = _source_at(end - 1, regions, spans, first_stage)
-        counts[source] = counts.get(source, 0) + 1
-    total = len(from_draft)
-    return {name: count / total for name, count in sorted(counts.items())}
-
-
-def _source_at(
-    place: int, regions: Sequence[Region], spans: Sequence[Span | None], first_stage: bool
-) -> str:
-    for region, span in zip(regions, spans, strict=True):
-        if span is not None and span[0] <= place < span[1]:
-            return "regions" if first_stage else region.texts[0].source
-    return "answer"
+    if not num_tokens:
+        return {}
+    counts = Counter({TARGET: num_tokens - sum(accepted.values())})
+    for reference, count in accepted.items():
+        counts[ANSWER if reference < 0 else sources[reference]] += count
+    return {name: counts[name] / num_tokens for name in sorted(counts) if counts[name]}

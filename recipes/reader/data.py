@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from recipes.pair.data import IGNORED
 from recipes.reader.layout import make_crop, make_page
 from recipes.reader.model import CELL, CONTRAST, MERGE, PATCH, WHITE
-from recipes.reader.page import BULLET, NOT_SAID, Page, render
+from recipes.reader.page import BULLET, NOT_SAID, Glyph, Page, render
 from recipes.reader.scan import Scan, random_scan
 from recipes.reader.tokenizer import END, IMAGE, PROMPT_AFTER, PROMPT_BEFORE
 from recipes.reader.words import Split
@@ -140,17 +140,21 @@ def encode(tokenizer: Any, page: Page, scan: Scan | None = None) -> Sample:
         picture = scan.apply(picture)
     encoded = tokenizer(page.markdown, return_offsets_mapping=True, add_special_tokens=False)
     answer = [*encoded["input_ids"], tokenizer.convert_tokens_to_ids(END)]
+    sight, cell_of = _labels(page, scan)
+    cells = _token_cells(cell_of, encoded["offset_mapping"])
+    return Sample(patches(picture), answer, sight, cells)
+
+
+def _labels(page: Page, scan: Scan | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """What each cell shows, int64 ``[cells, SLOTS]``, and the cell of each character of the
+    Markdown, int64 ``[len(markdown) + 1]``."""
     rows = page.height // CELL
     columns = page.width // CELL
     sight = np.zeros((rows * columns, SLOTS), dtype=np.int64)
     used = np.zeros(rows * columns, dtype=np.int64)
     cell_of = np.full(len(page.markdown) + 1, IGNORED, dtype=np.int64)
     for glyph in page.glyphs:
-        x, y = glyph.x, glyph.y
-        if scan is not None:
-            x, y = scan.place(x, y, page.width, page.height)
-            x = min(max(x, 0.0), page.width - 1.0)
-            y = min(max(y, 0.0), page.height - 1.0)
+        x, y = _place(glyph, page, scan)
         cell = int(y // CELL) * columns + int(x // CELL)
         if used[cell] < SLOTS:
             sight[cell, used[cell]] = CLASSES[glyph.character]
@@ -159,8 +163,15 @@ def encode(tokenizer: Any, page: Page, scan: Scan | None = None) -> Sample:
             cell_of[glyph.place] = cell
     for cell in range(rows * columns):
         sight[cell, used[cell] + 1 :] = IGNORED
-    cells = _token_cells(cell_of, encoded["offset_mapping"])
-    return Sample(patches(picture), answer, sight, cells)
+    return sight, cell_of
+
+
+def _place(glyph: Glyph, page: Page, scan: Scan | None) -> tuple[float, float]:
+    """Where the middle of a character is in the picture, in pixels."""
+    if scan is None:
+        return glyph.x, glyph.y
+    x, y = scan.place(glyph.x, glyph.y, page.width, page.height)
+    return min(max(x, 0.0), page.width - 1.0), min(max(y, 0.0), page.height - 1.0)
 
 
 def patches(picture: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -179,35 +190,48 @@ def patches(picture: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 def collate(tokenizer: Any, samples: list[Sample], width: int, height: int) -> Batch:
     """One batch of samples of the same size in pixels."""
-    before = tokenizer(PROMPT_BEFORE, add_special_tokens=False)["input_ids"]
-    after = tokenizer(PROMPT_AFTER, add_special_tokens=False)["input_ids"]
     rows = height // CELL
     columns = width // CELL
+    before = _ids(tokenizer, PROMPT_BEFORE)
+    after = _ids(tokenizer, PROMPT_AFTER)
     image = [tokenizer.convert_tokens_to_ids(IMAGE)] * (rows * columns)
-    prompt = [*before, *image, *after]
-    longest = max(len(sample.answer) for sample in samples)
-    room = -(-longest // LENGTH_STEP) * LENGTH_STEP
-    ids = torch.full((len(samples), len(prompt) + room), tokenizer.pad_token_id)
-    ids[:, : len(prompt)] = torch.tensor(prompt)
-    labels = torch.full((len(samples), room), IGNORED)
-    cells = torch.full((len(samples), room, 2), IGNORED)
-    for index, sample in enumerate(samples):
-        length = len(sample.answer)
-        ids[index, len(prompt) : len(prompt) + length] = torch.tensor(sample.answer)
-        labels[index, :length] = torch.tensor(sample.answer)
-        cells[index, :length] = torch.from_numpy(sample.cells)
+    prompt = torch.tensor([*before, *image, *after]).expand(len(samples), -1)
+    room = _room(samples)
+    answers = [torch.tensor(sample.answer) for sample in samples]
+    cells = [torch.from_numpy(sample.cells) for sample in samples]
+    padded = _padded(answers, room, tokenizer.pad_token_id)
     positions = rope_positions(len(before), rows, columns, len(after) + room)
+    grid = [1, MERGE * rows, MERGE * columns]
     return Batch(
-        torch.from_numpy(np.concatenate([sample.patches for sample in samples])),
-        torch.tensor([[1, MERGE * rows, MERGE * columns]] * len(samples)),
-        ids,
-        positions[:, None].expand(-1, len(samples), -1),
-        labels,
-        torch.from_numpy(np.stack([sample.sight for sample in samples])),
-        cells,
-        len(before),
-        len(prompt),
+        patches=torch.from_numpy(np.concatenate([sample.patches for sample in samples])),
+        grid=torch.tensor([grid] * len(samples)),
+        ids=torch.cat([prompt, padded], dim=1),
+        positions=positions[:, None].expand(-1, len(samples), -1),
+        labels=_padded(answers, room, IGNORED),
+        sight=torch.from_numpy(np.stack([sample.sight for sample in samples])),
+        cells=_padded(cells, room, IGNORED),
+        first=len(before),
+        start=prompt.shape[1],
     )
+
+
+def _ids(tokenizer: Any, text: str) -> list[int]:
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids
+
+
+def _room(samples: list[Sample]) -> int:
+    """Tokens of the longest answer, rounded up to a multiple of `LENGTH_STEP`."""
+    longest = max(len(sample.answer) for sample in samples)
+    return -(-longest // LENGTH_STEP) * LENGTH_STEP
+
+
+def _padded(rows: list[torch.Tensor], length: int, filler: int) -> torch.Tensor:
+    """Rows ``[L, ...]`` of different lengths as one tensor ``[B, length, ...]``."""
+    stacked = torch.full((len(rows), length, *rows[0].shape[1:]), filler)
+    for index, row in enumerate(rows):
+        stacked[index, : len(row)] = row
+    return stacked
 
 
 def rope_positions(before: int, rows: int, columns: int, after: int) -> torch.Tensor:

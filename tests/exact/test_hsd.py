@@ -13,8 +13,13 @@ from stock import NEW, Divisible, NoEcho, reference, staggered, stock, target
 
 import draftlens
 from draftlens.core.proposal import DraftTree
+from draftlens.core.references import references_of
+from draftlens.core.stats import Clock, Stats
+from draftlens.decode import Session, decode
 from draftlens.draft import DocumentDrafter
+from draftlens.methods import Models
 from draftlens.models import Backbone
+from draftlens.prefill import FullPrefill
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 References = list[list[Any]]
@@ -122,7 +127,11 @@ def test_references_of_all_kinds_for_a_ragged_batch(
         assert result.tokens == rows, kind
         assert result.lossless
         assert result.stats.tolerated == 0
-        assert result.stats.accepted == sum(map(sum, result.from_draft))
+        stats = result.stats
+        assert stats.accepted + stats.first_accepted == sum(map(sum, result.from_draft))
+        by_reference = stats.accepted_by_reference
+        for row, from_draft in enumerate(result.from_draft):
+            assert sum(by_reference.get(row, {}).values()) == sum(from_draft)
     guesses = guesses_of(proposed)
     assert not guesses & backbone.pixel_ids
     assert all(0 <= guess < backbone.vocab_size for guess in guesses)
@@ -215,6 +224,125 @@ def test_without_references_it_is_lookup() -> None:
     assert results[0].stats.accepted == pytest.approx(results[1].stats.accepted, abs=5)
 
 
+@every_family
+def test_the_prefill_checks_how_references_begin(family: Family) -> None:
+    """Each row gains what its first reference and its answer have in common, and a round of work
+    is saved."""
+    rows = reference(family, family.richest)
+    length = 7
+    wrong = [*rows[1][:3], (rows[1][3] + 1) % 90, *rows[1][4:]]
+    references = [[list(rows[0])], [wrong], [[5] * 9]]
+    pixels = Backbone.of(target(family)).pixel_ids
+    chains = [up_to(texts[0][:length], pixels) for texts in references]
+    results = {}
+    for first in (False, True):
+        results[first] = draftlens.generate(
+            target(family),
+            inputs(family, family.richest),
+            method={**METHODS["text"], "first_guesses": first},
+            references=references,
+            tokenizer=tokenizer(),
+            max_new_tokens=NEW,
+        )
+        assert results[first].tokens == rows
+    alike = [common(chain, row) for chain, row in zip(chains, rows, strict=True)]
+    stats = results[True].stats
+    assert alike[1] <= 3
+    assert stats.first_drafted == sum(map(len, chains)) > 2 * length
+    assert stats.first_accepted == sum(alike)
+    assert stats.first == 3 + sum(alike)
+    for row, count in zip(results[True].from_draft, alike, strict=True):
+        assert row[: count + 1] == [True] * count + [False]
+    assert results[False].stats.first == 3
+    assert stats.passes < results[False].stats.passes
+
+
+def test_accepted_guesses_know_their_reference() -> None:
+    """Of three references one is wrong, and the others hold the answer in two pieces."""
+    family = FAMILIES[3]
+    rows = reference(family, family.richest)
+    references = [[[5] * 9, list(row[:12]), list(row[12:])] for row in rows]
+    result = draftlens.generate(
+        target(family),
+        inputs(family, family.richest),
+        method=METHODS["text"],
+        references=references,
+        tokenizer=tokenizer(),
+        max_new_tokens=NEW,
+    )
+    assert result.tokens == rows
+    assert set(result.stats.accepted_by_reference) == {0, 1, 2}
+    for counts in result.stats.accepted_by_reference.values():
+        assert counts[1] >= 5
+        assert counts[2] >= 5
+        assert counts[0] == 0
+    shown = result.stats.to_dict()["accepted_by_reference"]
+    assert shown["1"]["2"] == result.stats.accepted_by_reference[1][2]
+
+
+def up_to(ids: Sequence[int], walls: frozenset[int]) -> list[int]:
+    """The ids in front of the first one that is never guessed."""
+    for place, token in enumerate(ids):
+        if token in walls:
+            return list(ids[:place])
+    return list(ids)
+
+
+def common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Tokens of the common beginning."""
+    count = 0
+    while count < min(len(one), len(other)) and one[count] == other[count]:
+        count += 1
+    return count
+
+
+def test_rows_that_join_later_are_guessed_first_too() -> None:
+    """While other rows run, and one of them has nothing to repeat but its prompt."""
+    family = FAMILIES[4]
+    model = target(family)
+    rows = reference(family, family.richest)
+    backbone = Backbone.of(model)
+    plan = draftlens.HSD(num_speculative_tokens=5).plan(Models(backbone, None))
+    session = Session(
+        backbone, plan.drafter, plan.prefill, Clock(Stats()), first_guesses=plan.first_guesses
+    )
+    # The last one has regions, of which one may follow the other in several ways.
+    texts = [[rows[0]], [], [rows[2][:2], rows[2][2:8], rows[2][8:]]]
+    answers: list[list[int]] = [[], [], []]
+    for number, regions in enumerate(texts):
+        given = inputs(family, family.richest, (number,))
+        prepared = backbone.prepare(given, max_new_tokens=NEW, do_sample=False)
+        session.add(prepared, [0], {}, references_of([regions], 1, tokenizer()))
+        chunks = session.start()
+        session.begin()
+        if number < 2:  # the last one joins in the middle of the other answers
+            chunks += session.accept(session.check(session.propose()))
+        for chunk in chunks:
+            answers[chunk.row] += chunk.tokens
+    for chunk in decode(session):
+        answers[chunk.row] += chunk.tokens
+    assert answers == [list(row) for row in rows]
+    right = len(up_to(rows[0][:5], backbone.pixel_ids)) + 2
+    assert session.stats.first_accepted == right
+    assert session.stats.first_drafted <= 15
+
+
+def test_prefills_that_cannot_check_guesses_have_none() -> None:
+    class Unhelpful(FullPrefill):
+        @property
+        def checks_guesses(self) -> bool:
+            return False
+
+    models = Models(Backbone.of(target(FAMILIES[4])), None)
+    assert draftlens.HSD().plan(models).first_guesses is not None
+    assert draftlens.HSD(prefill=Unhelpful()).plan(models).first_guesses is None
+    assert draftlens.HSD(first_guesses=False).plan(models).first_guesses is None
+    with pytest.raises(draftlens.ConfigError, match="a prefill that checks guesses"):
+        draftlens.HSD(prefill=Unhelpful(), first_guesses=True)
+    with pytest.raises(draftlens.ConfigError, match="first_guesses must be true, false"):
+        draftlens.HSD(first_guesses="always")
+
+
 @pytest.mark.parametrize("family", FAMILIES[2:4], ids=str)
 def test_large_trees(family: Family, proposed: list[DraftTree]) -> None:
     """The logits of one pass over such a tree are those of a pass for each token, nearly."""
@@ -259,7 +387,7 @@ def test_tolerance_is_named_and_counted(family: Family) -> None:
     assert lax.approximate == ("guesses accepted with tolerance 0.3",)
     assert lax.stats.tolerated > 0
     assert lax.tokens != rows
-    assert lax.stats.accepted >= lax.stats.tolerated
+    assert lax.stats.accepted + lax.stats.first_accepted >= lax.stats.tolerated
     assert lax.stats.to_dict()["tolerated"] == lax.stats.tolerated
 
 

@@ -26,6 +26,9 @@ FORMATS = Registry(
 )
 
 
+ANSWERS = "regions"
+"""The source of drafts that are the target's answers for crops."""
+
 NO_ANSWERS: Mapping[int, str] = MappingProxyType({})
 """Of a page whose regions the target has not read."""
 
@@ -109,7 +112,18 @@ def page_drafts(
     canvas: Canvas,
     answers: Mapping[int, str] = NO_ANSWERS,
 ) -> list[str]:
-    """The drafts of a page, in the order in which its answer is expected to repeat them.
+    """The drafts of a page, in the order in which its answer is expected to repeat them; see
+    `draft_sources`."""
+    return list(draft_sources(form, regions, canvas, answers))
+
+
+def draft_sources(
+    form: DraftFormat,
+    regions: Sequence[Region],
+    canvas: Canvas,
+    answers: Mapping[int, str] = NO_ANSWERS,
+) -> dict[str, str]:
+    """The drafts of a page with where they come from: the name of a reader, or `ANSWERS`.
 
     Args:
         form: writes them.
@@ -120,28 +134,38 @@ def page_drafts(
     Returns:
         For a format with nothing but white space between regions, their drafts: first the target's
         answers, then those of readers. For others, whole pages: with the answers, and with texts
-        of each reader.
+        of each reader. They are in the order in which the answer is expected to repeat them, and
+        of equal ones only the first is there.
     """
     said = [(region, answers[place]) for place, region in enumerate(regions) if answers.get(place)]
-    drafts: list[str] = []
+    drafts: list[tuple[str, str]] = []
     if form.separate:
-        drafts += [answer for _, answer in said]
-        drafts += [draft for region in regions for draft in region_drafts(form, region)]
+        drafts += [(answer, ANSWERS) for _, answer in said]
+        for region in regions:
+            drafts += [(_draft_of(form, region, text), text.source) for text in region.texts]
     else:
-        drafts += [form.page(said, canvas)] if said else []
+        if said:
+            drafts.append((form.page(said, canvas), ANSWERS))
         drafts += _whole_pages(form, regions, canvas)
-    return list(dict.fromkeys(draft for draft in drafts if draft))
+    sources: dict[str, str] = {}
+    for draft, source in drafts:
+        if draft:
+            sources.setdefault(draft, source)
+    return sources
 
 
-def _whole_pages(form: DraftFormat, regions: Sequence[Region], canvas: Canvas) -> list[str]:
-    """The page by each reader, with broken words put together and with their hyphens."""
+def _whole_pages(
+    form: DraftFormat, regions: Sequence[Region], canvas: Canvas
+) -> list[tuple[str, str]]:
+    """The page by each reader, with broken words put together and with their hyphens; beside it
+    the reader's name."""
     names = dict.fromkeys(text.source for region in regions for text in region.texts)
     pages = []
     for source in names:
         written = [(region, _ways_of(form, region, source)) for region in regions]
         for way in range(_WAYS):
             parts = [(r, ways[min(way, len(ways) - 1)]) for r, ways in written if ways]
-            pages.append(form.page(parts, canvas))
+            pages.append((form.page(parts, canvas), source))
     return pages
 
 

@@ -50,6 +50,7 @@ KEYS = {
         "variants": True,
         "recovery": True,
         "heads": True,
+        "first_guesses": "auto",
         "sampling_rule": "coupled",
         **RUNTIME,
     },

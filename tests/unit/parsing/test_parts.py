@@ -113,7 +113,7 @@ def region(source: str, *lines: str) -> Region:
     return Region(Box(0, 0, 1, 1), "text", 0, (RegionText(source, lines),))
 
 
-def test_spans_and_where_tokens_came_from() -> None:
+def test_spans_of_regions() -> None:
     regions = [
         region("reader", "The mill stands by", "the river."),
         region("reader", "nothing of", "the kind"),
@@ -126,16 +126,18 @@ def test_spans_and_where_tokens_came_from() -> None:
         None,
         "The mill stands in the valley.",
     ]
-    ends = [7, 20, 39, 60, len(answer)]
-    drafted = [True, True, False, True, True]
-    assert shares_of(drafted, ends, regions, spans, False) == {
-        "answer": 0.2,
-        "other": 0.4,
-        "reader": 0.2,
-        "target": 0.2,
+
+
+def test_shares_of_sources() -> None:
+    """Several references may come from one source."""
+    sources = ["regions", "reader", "reader", "other"]
+    assert shares_of(20, {0: 4, 1: 2, 2: 3, -1: 1}, sources) == {
+        "answer": 0.05,
+        "reader": 0.25,
+        "regions": 0.2,
+        "target": 0.5,
     }
-    assert shares_of([True], [20], regions, spans, True) == {"regions": 1.0}
-    assert shares_of([], [], regions, spans, False) == {}
+    assert shares_of(0, {}, sources) == {}
 
 
 def test_auto_takes_the_way_that_was_measured_to_be_faster() -> None:

@@ -1,0 +1,141 @@
+"""The part `claims`: the fifteen claims of HSD's paper, each with a verdict.
+
+    python benchmarks/documents.py claims [--pages 2] [--only times stages] [--early FOLDER]
+
+Work (tokens a pass, forwards, forwarded tokens) is exact and without noise; seconds are medians
+over `--repeats` interleaved runs, with rendering, layout, reading and drafting counted. Each
+section is saved as soon as it is there: what ran before an interruption stays, and `--only` runs
+some sections anew and keeps the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from shared import argument_parser, configure, environment, environment_line, save
+
+from documents_parts import rows, runs, work
+from documents_parts.bench import Bench, Cell, Section
+from documents_parts.verdicts import CLAIMS, Claim
+from draftlens.measure.tables import markdown_table
+
+SECTIONS: Mapping[str, Callable[[Bench], Section]] = {
+    "times": runs.times,
+    "origins": runs.origins,
+    "stages": runs.stages,
+    "length": work.length,
+    "quality": work.quality,
+    "settings": work.settings,
+    "sources": runs.sources,
+    "draft model": runs.draft_model,
+    "crops": rows.crops,
+    "packing": rows.packing,
+    "replays": work.check_replays,
+}
+"""In the order in which they run: what is timed comes first, and its answers serve the others."""
+
+INTRODUCTION = """The fifteen claims of HSD, on held-out pages of the reader in the package. Every
+lossless way of every page has the tokens of stock `generate`; a run in which one differs fails.
+The reader is weak on long pages, so its drafts are contradicted often; the columns of a perfect
+reader are simulated and say what the same drafts would give without its mistakes."""
+
+
+def main() -> None:
+    """Measure, judge, and write the report."""
+    parser = argument_parser(__doc__, "benchmarks/results/documents_claims", repeats=1)
+    parser.add_argument("--pages", type=int, default=2, help="of each kind")
+    parser.add_argument("--only", nargs="+", choices=tuple(SECTIONS), default=list(SECTIONS))
+    parser.add_argument("--target", help="folder of the reader; that of the package by default")
+    parser.add_argument("--early", help="folder of an earlier checkpoint, as draft model")
+    parser.set_defaults(max_new_tokens=500)
+    args = parser.parse_args()
+    configure(args.threads)
+    report = _earlier(args.out.with_suffix(".json"))
+    report |= {"environment": environment(args), "pages": args.pages}
+    with tempfile.TemporaryDirectory() as folder:
+        bench = _bench(args, Path(folder))
+        for name in args.only:
+            report["sections"][name] = asdict(SECTIONS[name](bench))
+            report["verdicts"] = verdicts(report["sections"])
+            save(args.out, report, page(report))
+            print(f"{name}: done", flush=True)
+    print(page(report))
+
+
+def _bench(args: argparse.Namespace, folder: Path) -> Bench:
+    bench = Bench(args.target, args.early, folder, args.pages, args.repeats, args.max_new_tokens)
+    bench.parser(drafter="none").calibrate()
+    # The first answer of a process fills caches and chooses kernels.
+    bench.stock(bench.pages("crop")[0])
+    return bench
+
+
+def _earlier(file: Path) -> dict[str, Any]:
+    """The report of an earlier run, whose sections stay until they run again."""
+    if not file.exists():
+        return {"sections": {}, "verdicts": {}}
+    report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return report
+
+
+def verdicts(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """The verdict on each claim whose sections have run, by its number."""
+    figures = {name: section["figures"] for name, section in sections.items()}
+    found = {}
+    for claim in CLAIMS:
+        try:
+            found[str(claim.number)] = claim.judge(figures)
+        except KeyError as missing:
+            found[str(claim.number)] = f"not run yet: section {missing}"
+    return found
+
+
+def page(report: Mapping[str, Any]) -> str:
+    """The report as Markdown."""
+    lines = ["# The claims of HSD", "", INTRODUCTION, "", *_claims(report["verdicts"]), ""]
+    for name in SECTIONS:
+        if name in report["sections"]:
+            lines += _section(report["sections"][name])
+    return "\n".join([*lines, f"<sub>{environment_line(report['environment'])}</sub>", ""])
+
+
+def _claims(found: Mapping[str, str]) -> list[str]:
+    cells = [_claim(claim, found[str(claim.number)]) for claim in CLAIMS]
+    columns = ("", "the paper says", "prediction, before the first run", "verdict")
+    return markdown_table(columns, cells, text_columns=range(len(columns)))
+
+
+def _claim(claim: Claim, verdict: str) -> list[str]:
+    return [str(claim.number), claim.says, claim.prediction, verdict]
+
+
+def _section(section: Mapping[str, Any]) -> list[str]:
+    cells = [[_cell(value) for value in row] for row in section["rows"]]
+    table = markdown_table(section["columns"], cells, text_columns=_text_columns(section))
+    return [f"## {section['title']}", "", *table, "", section["note"], ""]
+
+
+def _text_columns(section: Mapping[str, Any]) -> list[int]:
+    """Columns that hold words."""
+    if not section["rows"]:
+        return [0]
+    first = section["rows"][0]
+    return [index for index, value in enumerate(first) if isinstance(value, str)]
+
+
+def _cell(value: Cell) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.3f}" if abs(value) < 0.1 else f"{value:.2f}"
+    return str(value)
+
+
+if __name__ == "__main__":
+    main()

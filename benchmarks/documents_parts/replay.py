@@ -1,0 +1,119 @@
+"""How many passes an answer takes that is known beforehand.
+
+The tokens of an exact method are those of stock `generate`, whatever is guessed. So the work of
+every way of guessing follows from one answer, without the model, and is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from draftlens.core.tree import ROOT
+from draftlens.draft.document_drafter import DocumentOptions, document_matcher
+from draftlens.draft.matching import Vocabulary
+from draftlens.ops.prefix_tree import PrefixTree
+
+LENGTH = 64
+"""Tokens of a candidate."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How guesses are found, all of which are checked.
+
+    Args:
+        options: of the matcher.
+        branches: most candidates.
+        nodes: most guesses of a pass.
+        first: whether the prefill checks a chain of guesses.
+    """
+
+    options: DocumentOptions = field(default_factory=DocumentOptions)
+    branches: int = 4
+    nodes: int = 256
+    first: bool = False
+
+    def but(self, **options: Any) -> Way:
+        """The same with other options of the matcher."""
+        return replace(self, options=replace(self.options, **options))
+
+
+@dataclass(frozen=True)
+class Count:
+    """What one answer took.
+
+    Args:
+        tokens: that passes emitted.
+        passes: of the target, behind the prefill.
+        guesses: that they checked.
+        first: tokens that the prefill emitted.
+    """
+
+    tokens: int
+    passes: int
+    guesses: int
+    first: int = 1
+
+    @property
+    def per_pass(self) -> float:
+        """Tokens of a pass, as `Stats.mean_acceptance_length`."""
+        return self.tokens / max(1, self.passes)
+
+
+def replay(
+    answer: Sequence[int],
+    references: Sequence[Any],
+    tokenizer: Any,
+    vocabulary: Vocabulary,
+    way: Way,
+    prompt: Sequence[int] = (),
+    eos: Sequence[int] = (),
+) -> Count:
+    """Say an answer, pass by pass.
+
+    Args:
+        answer: all of its tokens.
+        references: texts or ids.
+        tokenizer: of the target.
+        vocabulary: what may be guessed.
+        way: how guesses are found.
+        prompt: the tokens in front of the answer.
+        eos: ids that end an answer.
+    """
+    guessable = vocabulary.guessable(prompt)
+    matcher = document_matcher(references, tokenizer, vocabulary, way.options, guessable, eos)
+    first = 1
+    if way.first:
+        chain, _ = matcher.chain(min(LENGTH, way.nodes))
+        first += accepted(chain, answer)
+    matcher.extend(answer[:first])
+    said = first
+    passes = 0
+    guesses = 0
+    while said < len(answer):
+        tree, _ = matcher.tree(way.branches, LENGTH, way.nodes)
+        emitted = accepted(tree, answer[said:]) + 1
+        matcher.extend(answer[said : said + emitted])
+        said += emitted
+        passes += 1
+        guesses += len(tree)
+    return Count(len(answer) - first, passes, guesses, first)
+
+
+def accepted(tree: PrefixTree, answer: Sequence[int]) -> int:
+    """How many of the next tokens are guessed, the last token of the answer at most."""
+    node = ROOT
+    for depth, token in enumerate(answer[:-1]):
+        children = tree.topology.children.get(node, ())
+        right = [child for child in children if tree.tokens[child] == token]
+        if not right:
+            return depth
+        node = right[0]
+    return len(answer) - 1
+
+
+def per_pass(counts: Sequence[Count]) -> float:
+    """Tokens of a pass, of several answers together."""
+    return sum(count.tokens for count in counts) / max(1, sum(count.passes for count in counts))
