@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from draftlens.callers import callers_arguments
+from draftlens.compiled import Compile, check_compile
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.references import GivenReferences
 from draftlens.core.result import Result
@@ -38,7 +39,7 @@ class SpeculativeGenerate:
             features. Further views of the prompt as for `draftlens.generate`.
         method: as for `draftlens.generate`.
         seed: as for `draftlens.generate`.
-        references, prefill: as for `draftlens.generate`.
+        references, prefill, compile: as for `draftlens.generate`.
         tokenizer: of the target, for references that are texts.
 
     Example:
@@ -62,12 +63,15 @@ class SpeculativeGenerate:
         references: GivenReferences | None = None,
         tokenizer: Any = None,
         prefill: Any = None,
+        compile: Compile = False,
     ) -> None:
+        check_compile(compile)
         self.draft = Backbone.of(draft) if draft is not None else None
         self.draft_inputs = draft_inputs
         self.seed = seed
         self.references = references
         self.tokenizer = tokenizer
+        self.compile = compile
         self.method = with_prefill(resolve(method, draft is not None), prefill)
         self.last: Result | None = None
 
@@ -97,7 +101,7 @@ class SpeculativeGenerate:
         prepared = capture_call(
             model, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
         )
-        models = models_of(model, self.draft)
+        models = models_of(model, self.draft, self.compile)
         plan = self.method.plan(models)
         draft_inputs = self._draft_inputs(prepared) if plan.uses_draft else {}
         request = Request(

@@ -9,6 +9,7 @@ from typing import Any, SupportsIndex, TypedDict
 
 import torch
 
+from draftlens.compiled import Compile, attach
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.readings import NO_READINGS, ReadingSpec
 from draftlens.core.references import (
@@ -109,6 +110,8 @@ class Request:
         prefill: how the target reads the prompts, instead of the method's own way; None for that.
         read_references: reads references off the pictures of the prompts, for methods that want
             that (`Plan.reads_pictures`), if none are given; None if it cannot be done.
+        compile: whether decode forwards run as compiled code (`draftlens.compiled`); None for
+            whatever the models do already.
     """
 
     inputs: Mapping[str, Any]
@@ -124,6 +127,7 @@ class Request:
     tokenizer: Any = None
     prefill: Any = None
     read_references: Callable[[], GivenReferences] | None = None
+    compile: Compile | None = None
 
 
 @dataclass(frozen=True)
@@ -159,7 +163,7 @@ def open_call(
             made.
     """
     clock = clock or Clock(Stats())
-    models = models_of(target_model, draft_model)
+    models = models_of(target_model, draft_model, request.compile)
     method = with_prefill(resolve(request.method, models.draft is not None), request.prefill)
     plan = method.plan(models)
     with clock.phase("vision"):
@@ -200,10 +204,13 @@ def open_prepared(
     return Call(plan, session, sequences, models.target.dtype)
 
 
-def models_of(target_model: Any, draft_model: Any) -> Models:
-    """Transformers models, or backbones, behind the seam."""
+def models_of(target_model: Any, draft_model: Any, compile: Compile | None = None) -> Models:
+    """Transformers models, or backbones, behind the seam, with the passes that are asked for."""
+    target = Backbone.of(target_model)
     draft = None if draft_model is None else Backbone.of(draft_model)
-    return Models(Backbone.of(target_model), draft)
+    if compile is not None:
+        attach([target] if draft is None else [target, draft], compile)
+    return Models(target, draft)
 
 
 def references_for(plan: Plan, request: Request, num_rows: int) -> References:

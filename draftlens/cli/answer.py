@@ -29,7 +29,7 @@ class Answering:
         frames: to sample from a clip.
         target, draft, method, loading: as for `cli.loading.load_engine`.
         calibrate: whether to measure what forwards cost.
-        prefill, hosts: as for `draftlens.load`.
+        prefill, hosts, compile: as for `draftlens.load`.
         generation: options of `Engine.answer`, with the seed.
         limits: bounds on media.
         quiet: whether nothing but the result is printed, as JSON.
@@ -49,6 +49,7 @@ class Answering:
     quiet: bool
     prefill: Any = None
     hosts: int | None = None
+    compile: Any = False
 
     def load(self) -> Engine:
         """The engine."""
@@ -61,6 +62,7 @@ class Answering:
             self.calibrate,
             self.prefill,
             self.hosts,
+            self.compile,
         )
 
 

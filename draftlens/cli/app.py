@@ -54,6 +54,7 @@ def demo(
     loading: Loading = PLAIN,
     limits: opt.MediaLimits = None,
     calibrate: opt.Calibrate = True,
+    compile: opt.Compile = "no",
     as_json: opt.AsJson = False,
 ) -> None:
     """Compare draftlens with `generate` of transformers on a clip.
@@ -66,9 +67,12 @@ def demo(
     path = clip or str(files("draftlens") / "embedded" / "clips" / "shapes.mp4")
     decoding = opt.parse_method(method, speculative_config)
     reading = opt.parse_prefill(prefill)
+    compiling = opt.parse_compile(compile)
     chat = read_media(as_json, limits, prompt, frames, video=path)
     note_strangers(target, [path])
-    engine = load_engine(target, draft, decoding, loading, as_json, calibrate, reading, hosts)
+    engine = load_engine(
+        target, draft, decoding, loading, as_json, calibrate, reading, hosts, compiling
+    )
     run_demo(engine, engine.process([chat]), path, prompt, max_new_tokens, as_json)
 
 
@@ -98,6 +102,7 @@ def caption(
     loading: Loading = PLAIN,
     limits: opt.MediaLimits = None,
     calibrate: opt.Calibrate = True,
+    compile: opt.Compile = "no",
     out: opt.Answers = None,
     resume: opt.Resume = None,
     batch: opt.BatchSize = 4,
@@ -122,6 +127,7 @@ def caption(
         method=opt.parse_method(method, speculative_config),
         loading=loading,
         calibrate=calibrate,
+        compile=opt.parse_compile(compile),
         prefill=opt.parse_prefill(prefill),
         hosts=hosts,
         generation={"max_new_tokens": max_new_tokens, "seed": seed, **sampling},
@@ -162,6 +168,7 @@ def ask(
     loading: Loading = PLAIN,
     limits: opt.MediaLimits = None,
     calibrate: opt.Calibrate = True,
+    compile: opt.Compile = "no",
     out: opt.Answers = None,
     resume: opt.Resume = None,
     batch: opt.BatchSize = 4,
@@ -182,6 +189,7 @@ def ask(
         method=opt.parse_method(method, speculative_config),
         loading=loading,
         calibrate=calibrate,
+        compile=opt.parse_compile(compile),
         prefill=opt.parse_prefill(prefill),
         hosts=hosts,
         generation={"max_new_tokens": max_new_tokens, "seed": seed, **sampling},
@@ -223,6 +231,7 @@ def verify(
     loading: Loading = PLAIN,
     limits: opt.MediaLimits = None,
     calibrate: opt.Calibrate = True,
+    compile: opt.Compile = "no",
     as_json: opt.AsJson = False,
 ) -> None:
     """Check that speculative decoding does not change the answers.
@@ -237,10 +246,13 @@ def verify(
     generation = {"max_new_tokens": max_new_tokens, "seed": seed, **sampling}
     decoding = opt.parse_method(method, speculative_config)
     reading = opt.parse_prefill(prefill)
+    compiling = opt.parse_compile(compile)
     text = opt.prompt_or_default(prompt, images)
     prompts = read_prompts(media or [], images, text, frames, limits, as_json)
     note_strangers(target, media or [])
-    engine = load_engine(target, draft, decoding, loading, as_json, calibrate, reading, hosts)
+    engine = load_engine(
+        target, draft, decoding, loading, as_json, calibrate, reading, hosts, compiling
+    )
     if not verify_all(engine, prompts, generation, as_json):
         raise typer.Exit(1)
 
