@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from draftlens.compiled.attach import (
+from draftlens.compiled.switch import (
     Compile,
     attach,
     check_compile,

@@ -15,9 +15,6 @@ from draftlens.compiled.build import build
 from draftlens.compiled.orders import Built, Order
 from draftlens.lanes.channel import Channel, ClosedError
 
-NICENESS = 19
-"""Lowest priority: a core that answers is not shared with the compiler where another is idle."""
-
 
 def main(descriptor: int, threads: int) -> None:
     """Compile what is ordered until the parent has gone.
@@ -26,7 +23,6 @@ def main(descriptor: int, threads: int) -> None:
         descriptor: of the inherited socket.
         threads: for which the code is made. The compiler itself uses one.
     """
-    os.nice(NICENESS)
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)

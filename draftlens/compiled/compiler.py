@@ -17,6 +17,9 @@ from draftlens.compiled.orders import Built, Order
 from draftlens.lanes.channel import Channel, ClosedError
 from draftlens.lanes.spawn import no_interrupts, start_child
 
+NICENESS = 19
+"""Lowest priority, of a process that compiles while another one answers."""
+
 Report = Callable[[Built], None]
 """Receives the result of an order, in the thread that called `Compiler.look`."""
 
@@ -49,14 +52,18 @@ class Compiler(Protocol):
 
 
 class CompilingProcess:
-    """A `Compiler` in a process of its own with the lowest priority.
+    """A `Compiler` in a process of its own.
 
     Tracing a model is work of Python, which would hold up the thread that answers, so a thread
     would not do. The process starts with the first order, ends when nothing is ordered any more,
     and ends at once with this object or with its parent, however that ends.
+
+    Args:
+        background: whether it has the lowest priority.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, background: bool = True) -> None:
+        self.background = background
         self._using = threading.RLock()
         self._waiting: list[_Waiting] = []
         self._current: _Waiting | None = None
@@ -132,6 +139,8 @@ class CompilingProcess:
                 raise
             finally:
                 theirs.close()
+            if self.background:
+                os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
             self._channel = channel
             self._end = weakref.finalize(self, _end, channel, process, self._owner)
         return self._channel

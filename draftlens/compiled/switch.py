@@ -53,7 +53,7 @@ def attach(backbones: Sequence[Backbone], compile: Compile) -> None:
         ConfigError: `compile` has another value.
     """
     check_compile(compile)
-    compiler = CompilingProcess()
+    compiler = CompilingProcess(background=compile == "auto")
     for backbone in backbones:
         backbone.passes = EAGER
         library = _library_of(backbone, compiler) if compile else None
