@@ -13,8 +13,11 @@ from torch.export import Dim, ExportedProgram, export
 from draftlens.compiled.shapes import ANY, PassShape
 from draftlens.compiled.skeleton import Skeleton
 
-SAMPLE = 5
-"""A number of rows or tokens in the place of any number, while a pass is traced."""
+ROWS = 3
+"""Rows in the place of any number of them, while a pass is traced."""
+
+WIDTH = 5
+"""Tokens of each row, likewise; unlike `ROWS`, so that neither is taken for the other."""
 
 REACH = 96
 """Cached tokens while a pass is traced."""
@@ -68,8 +71,8 @@ def traced(skeleton: Skeleton, shape: PassShape) -> ExportedProgram:
 
 
 def _inputs(skeleton: Skeleton, shape: PassShape) -> tuple[Any, ...]:
-    rows = _sample(shape.rows)
-    width = _sample(shape.width)
+    rows = ROWS if shape.rows == ANY else shape.rows
+    width = WIDTH if shape.width == ANY else shape.width
     device = skeleton.device
     numbers = torch.zeros(rows, width, dtype=torch.long, device=device)
     keys: list[Tensor] = []
@@ -98,7 +101,3 @@ def _dynamic(skeleton: Skeleton, shape: PassShape) -> tuple[Any, ...]:
     visible = {index if index == 0 else 2: dim for index, dim in {**rows, **width}.items()}
     visible[3] = Dim("reach", min=2)
     return ({**rows, **width}, positions, {**rows, **width}, visible, buffers, buffers)
-
-
-def _sample(size: int) -> int:
-    return SAMPLE if size == ANY else size
