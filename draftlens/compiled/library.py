@@ -102,7 +102,9 @@ class Library:
         """Load code anew that reads weights which the model does not have any more: they have moved
         to the memory that a lane shares, or were replaced."""
         tensors = named_tensors(self._module)
-        if all(runner.reads(tensors) for runner in self.runners.values()):
+        is_current = all(runner.reads(tensors) for runner in self.runners.values())
+        model = self._model()
+        if model is None or (is_current and self.skeleton.has_small_tensors_of(model)):
             return
         shapes = list(self.runners)
         self.runners.clear()

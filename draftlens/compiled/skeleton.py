@@ -15,15 +15,19 @@ from draftlens.lanes.shared_model import ModelParts
 from draftlens.models.backbone import Backbone
 from draftlens.models.cache import KVCache
 
+SMALL = 8
+"""Most elements of a tensor that inductor may write into its code as numbers."""
+
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """A tensor without its values.
+    """A tensor without its values, unless it is small.
 
     Args:
         shape, stride, dtype, device: as of the tensor.
         is_parameter: whether it is one.
         owner: name of the first tensor that is the same object.
+        values: of a tensor of at most `SMALL` elements; else None.
     """
 
     shape: tuple[int, ...]
@@ -32,10 +36,27 @@ class TensorFacts:
     device: str
     is_parameter: bool
     owner: str
+    values: tuple[float, ...] | None
 
-    def empty(self) -> Tensor:
-        """A tensor like it, of which no byte is touched."""
+    @classmethod
+    def of(cls, tensor: Tensor, owner: str) -> TensorFacts:
+        """The facts of a tensor."""
+        return cls(
+            shape=tuple(tensor.shape),
+            stride=tuple(tensor.stride()),
+            dtype=tensor.dtype,
+            device=str(tensor.device),
+            is_parameter=isinstance(tensor, nn.Parameter),
+            owner=owner,
+            values=tuple(tensor.flatten().tolist()) if tensor.numel() <= SMALL else None,
+        )
+
+    def made(self) -> Tensor:
+        """A tensor like it. Of one that is not small no byte is touched, so that it takes no
+        memory."""
         tensor = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
+        if self.values is not None:
+            tensor.copy_(torch.tensor(self.values).reshape(self.shape))
         return nn.Parameter(tensor, requires_grad=False) if self.is_parameter else tensor
 
 
@@ -97,6 +118,14 @@ class Skeleton:
         if _facts_of_tensors(model) != self.tensors:
             raise UnsupportedModelError("the model's parameters have changed since")
 
+    def has_small_tensors_of(self, model: Any) -> bool:
+        """Whether the values of a model's small tensors, which the code may hold, are these."""
+        return all(
+            TensorFacts.of(_tensor_of(model, name), facts.owner) == facts
+            for name, facts in self.tensors.items()
+            if facts.values is not None
+        )
+
     def build(self) -> StaticPass:
         """The pass of a model of this structure. Its weights have no values, and take no memory as
         long as nobody writes or reads them.
@@ -107,7 +136,7 @@ class Skeleton:
         """
         made: dict[str, Tensor] = {}
         for name, facts in self.tensors.items():
-            made[name] = made[facts.owner] if facts.owner in made else facts.empty()
+            made[name] = made[facts.owner] if facts.owner in made else facts.made()
         model = ModelParts(self.architecture, self.config, None, made).build()
         return pass_of(model, self.divisor)
 
@@ -130,18 +159,17 @@ def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from module.named_buffers(remove_duplicate=False)
 
 
+def _tensor_of(model: nn.Module, name: str) -> Tensor:
+    path, _, leaf = name.rpartition(".")
+    tensor: Tensor = getattr(model.get_submodule(path), leaf)
+    return tensor
+
+
 def _facts_of_tensors(model: nn.Module) -> dict[str, TensorFacts]:
     first: dict[int, str] = {}
     facts = {}
     for name, tensor in _tensors(model):
-        facts[name] = TensorFacts(
-            shape=tuple(tensor.shape),
-            stride=tuple(tensor.stride()),
-            dtype=tensor.dtype,
-            device=str(tensor.device),
-            is_parameter=isinstance(tensor, nn.Parameter),
-            owner=first.setdefault(id(tensor), name),
-        )
+        facts[name] = TensorFacts.of(tensor, first.setdefault(id(tensor), name))
     return facts
 
 
