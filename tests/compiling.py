@@ -13,6 +13,7 @@ from draftlens.compiled.passes import CompiledPasses
 from draftlens.compiled.shapes import PassShape
 from draftlens.compiled.skeleton import pass_of
 from draftlens.models.backbone import Backbone
+from draftlens.models.passes import EAGER
 
 
 class UncompiledLibrary:
@@ -52,6 +53,9 @@ _LIBRARIES: weakref.WeakKeyDictionary[Any, UncompiledLibrary] = weakref.WeakKeyD
 def attach_static(backbones: list[Backbone], compile: object = True) -> None:
     """Stands in for `compiled.attach`."""
     for backbone in backbones:
+        backbone.passes = EAGER
+        if not compile:
+            continue
         library = _LIBRARIES.get(backbone.model)
         if library is None:
             library = _LIBRARIES.setdefault(backbone.model, UncompiledLibrary(backbone))
