@@ -13,6 +13,7 @@ from typing import Any, Unpack
 from torch import Tensor
 from transformers import StopStringCriteria
 
+from draftlens.compiled import Compile, attach, check_compile, compile_usual
 from draftlens.core.errors import InputError
 from draftlens.core.readings import NO_READINGS, ReadingSpec
 from draftlens.core.references import GivenReferences
@@ -133,6 +134,7 @@ def generate(
     references: GivenReferences | None = None,
     prefill: Any = None,
     hosts: int | None = None,
+    compile: Compile = False,
     **options: Unpack[GenerateOptions],
 ) -> Result:
     """Answer a batch as ``target_model.generate(**inputs, **options)`` would, in fewer target
@@ -159,6 +161,8 @@ def generate(
             uses them; then this call returns on rank 0 only, and the other processes end with it.
         hosts: number of processes that read prompts together, for a model on the CPU; they are
             started by the first call and end with the model.
+        compile: whether decode forwards run as compiled code: True (a pass waits until its code is
+            there), `"auto"` (the code is made meanwhile) or False. The code is kept on disk.
         options: options of `generate`, such as `max_new_tokens`, `do_sample`, `temperature`,
             `eos_token_id`, `logits_processor`, `stopping_criteria`, a `generation_config` or a
             `streamer`. As there, the model's own generation config holds the defaults.
@@ -186,6 +190,7 @@ def generate(
         references=references,
         prefill=prefill,
         hosts=hosts,
+        compile=compile,
     )
     return Stream(target_model, draft, request).run()
 
@@ -201,6 +206,7 @@ def stream(
     references: GivenReferences | None = None,
     prefill: Any = None,
     hosts: int | None = None,
+    compile: Compile = False,
     **options: Unpack[GenerateOptions],
 ) -> Stream:
     """The same as `generate`, with token ids as they come; a consumer may stop at any time.
@@ -223,6 +229,7 @@ def stream(
         references=references,
         prefill=prefill,
         hosts=hosts,
+        compile=compile,
     )
     return Stream(target_model, draft, request)
 
@@ -262,6 +269,7 @@ class Engine:
             tokenizer.
         prefill: how the target reads prompts, whatever the method; None for the method's own way.
         notice: why there is no draft although one was looked for; else empty.
+        compile: whether decode forwards run as compiled code; see `load`.
 
     Raises:
         ConfigError, UnsupportedModelError, IncompatiblePairError: the message names the cause.
@@ -284,7 +292,9 @@ class Engine:
         draft_processor: Any = None,
         prefill: Any = None,
         notice: str = "",
+        compile: Compile = False,
     ) -> None:
+        check_compile(compile)
         models = as_pair(target, draft, processor, draft_processor)
         self.target: Loaded = models[0]
         self.draft: Loaded | None = models[1]
@@ -294,6 +304,29 @@ class Engine:
         self._shared = self.draft is None or same_processing(
             self.target.processor, self.draft.processor
         )
+        if compile:
+            self.compile(compile)
+
+    def compile(self, mode: Compile = True) -> None:
+        """Let decode forwards of the models run as compiled code.
+
+        The code depends on the number of threads (`torch.set_num_threads`), which should be settled
+        before.
+
+        Args:
+            mode: True compiles the passes of single requests now, unless their code is on disk, and
+                further kinds of passes when they first run; this takes about a minute for each.
+                `"auto"` compiles in a process of its own while the models answer as before. False
+                takes the models' modules again.
+
+        Raises:
+            ConfigError: the mode is none of these.
+        """
+        models = [self.target] if self.draft is None else [self.target, self.draft]
+        backbones = [model.backbone for model in models]
+        attach(backbones, mode)
+        for backbone in backbones if mode is True else []:
+            compile_usual(backbone)
 
     def generate(
         self,
@@ -597,6 +630,7 @@ def load(
     calibrate: bool = True,
     prefill: Any = None,
     hosts: int | None = None,
+    compile: Compile = False,
     **options: Unpack[LoadWords],
 ) -> Engine:
     """Load a target and its draft, and check that they can work together.
@@ -623,6 +657,8 @@ def load(
             and the other processes end with it.
         hosts: number of processes that read prompts together, on the CPU of this machine; they are
             started here, and the threads of torch are divided among them.
+        compile: whether decode forwards run as compiled code, which has the same tokens in float32:
+            True, `"auto"` or False (`Engine.compile`). The code is kept in the user's cache folder.
         options: further options of loading, such as `revision`, `trust_remote_code`,
             `quantization`, `attn_implementation`, `device_map` and `cache_dir`
             (`models.loading.LoadOptions`); with the prefix `draft_` they are those of the draft.
@@ -640,6 +676,7 @@ def load(
     # Refuses a bad method before minutes of loading.
     with_prefill(resolve(method, has_draft=True), prefill)
     check_hosts(hosts, prefill)
+    check_compile(compile)
     if prefill is not None:
         device = own_device(device)
     words = {"device": device, "dtype": dtype, **options}
@@ -650,8 +687,11 @@ def load(
     )
     if prefill is not None:
         meet(engine.target.backbone, hosts)
+    loading_seconds = time.perf_counter() - began
+    if compile:
+        engine.compile(compile)
     if calibrate:
-        engine.calibrate(calibration_seconds(time.perf_counter() - began))
+        engine.calibrate(calibration_seconds(loading_seconds))
     return engine
 
 

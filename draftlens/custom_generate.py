@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from draftlens.callers import callers_arguments
+from draftlens.compiled import Compile, check_compile
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.references import GivenReferences
 from draftlens.core.result import Result
@@ -45,8 +46,8 @@ class SpeculativeGenerate:
             features. Further views of the prompt as for `draftlens.generate`.
         method: as for `draftlens.generate`.
         seed: as for `draftlens.generate`.
-        references, prefill, hosts: as for `draftlens.generate`. `generate` itself encodes pixels,
-            so one host does that.
+        references, prefill, hosts, compile: as for `draftlens.generate`. `generate` itself encodes
+            pixels, so one host does that.
         tokenizer: of the target, for references that are texts.
 
     Example:
@@ -71,13 +72,16 @@ class SpeculativeGenerate:
         tokenizer: Any = None,
         prefill: Any = None,
         hosts: int | None = None,
+        compile: Compile = False,
     ) -> None:
+        check_compile(compile)
         self.draft = Backbone.of(draft) if draft is not None else None
         self.draft_inputs = draft_inputs
         self.seed = seed
         self.references = references
         self.tokenizer = tokenizer
         self.hosts = hosts
+        self.compile = compile
         self.method = with_prefill(resolve(method, draft is not None), prefill)
         self.last: Result | None = None
 
@@ -107,7 +111,7 @@ class SpeculativeGenerate:
         prepared = capture_call(
             model, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
         )
-        models = models_of(model, self.draft)
+        models = models_of(model, self.draft, self.compile)
         plan = self.method.plan(models)
         meet_hosts(models.target, plan, self.hosts, {"input_ids": input_ids})
         draft_inputs = self._draft_inputs(prepared) if plan.uses_draft else {}

@@ -9,6 +9,7 @@ from typing import Any, SupportsIndex, TypedDict
 
 import torch
 
+from draftlens.compiled import Compile, attach
 from draftlens.core.background import start_in_background
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.readings import NO_READINGS, ReadingSpec
@@ -113,6 +114,8 @@ class Request:
             None for those that the model has, or those of torchrun.
         read_references: reads references off the pictures of the prompts, for methods that want
             that (`Plan.reads_pictures`), if none are given; None if it cannot be done.
+        compile: whether decode forwards run as compiled code (`draftlens.compiled`); None for
+            whatever the models do already.
     """
 
     inputs: Mapping[str, Any]
@@ -129,6 +132,7 @@ class Request:
     prefill: Any = None
     hosts: int | None = None
     read_references: Callable[[], GivenReferences] | None = None
+    compile: Compile | None = None
 
 
 @dataclass(frozen=True)
@@ -164,7 +168,7 @@ def open_call(
             token is made.
     """
     clock = clock or Clock(Stats())
-    models = models_of(target_model, draft_model)
+    models = models_of(target_model, draft_model, request.compile)
     method = with_prefill(resolve(request.method, models.draft is not None), request.prefill)
     plan = method.plan(models)
     meet_hosts(models.target, plan, request.hosts, request.inputs)
@@ -226,10 +230,13 @@ def meet_hosts(target: Backbone, plan: Plan, hosts: int | None, inputs: Mapping[
         meet(target, hosts, inputs)
 
 
-def models_of(target_model: Any, draft_model: Any) -> Models:
-    """Transformers models, or backbones, behind the seam."""
+def models_of(target_model: Any, draft_model: Any, compile: Compile | None = None) -> Models:
+    """Transformers models, or backbones, behind the seam, with the passes that are asked for."""
+    target = Backbone.of(target_model)
     draft = None if draft_model is None else Backbone.of(draft_model)
-    return Models(Backbone.of(target_model), draft)
+    if compile is not None:
+        attach([target] if draft is None else [target, draft], compile)
+    return Models(target, draft)
 
 
 def references_for(plan: Plan, request: Request, num_rows: int) -> References:

@@ -58,6 +58,7 @@ def demo(
     loading: Loading = PLAIN,
     limits: opt.MediaLimits = None,
     calibrate: opt.Calibrate = True,
+    compile: opt.Compile = "no",
     as_json: opt.AsJson = False,
 ) -> None:
     """Compare draftlens with `generate` of transformers on a clip.
@@ -158,6 +159,7 @@ def verify(
     loading: Loading = PLAIN,
     limits: opt.MediaLimits = None,
     calibrate: opt.Calibrate = True,
+    compile: opt.Compile = "no",
     as_json: opt.AsJson = False,
 ) -> None:
     """Check that speculative decoding does not change the answers.

@@ -95,6 +95,7 @@ def engine_of(decoding: Decoding, loading: Loading, quiet: bool, calibrate: bool
         calibrate,
         decoding.prefill,
         decoding.hosts,
+        decoding.compile,
     )
 
 
@@ -107,6 +108,7 @@ def load_engine(
     calibrate: bool = True,
     prefill: Any = None,
     hosts: int | None = None,
+    compile: Any = False,
 ) -> Engine:
     """Load a target and its draft while a spinner is shown; the draft `none` is no draft.
 
@@ -115,7 +117,7 @@ def load_engine(
         loading: further options of `draftlens.load`.
         quiet: whether the spinner is hidden.
         calibrate: whether to measure what forwards cost (`Engine.calibrate`).
-        prefill, hosts: as for `draftlens.load`.
+        prefill, hosts, compile: as for `draftlens.load`.
 
     Raises:
         ConfigError, UnsupportedModelError, IncompatiblePairError, HostError: as `draftlens.load`.
@@ -136,6 +138,8 @@ def load_engine(
         settle_threads(engine.target.backbone.model)
         if prefill is not None and engine.target.backbone.hosts.size == 1:
             meet(engine.target.backbone, hosts)
+        if compile:
+            engine.compile(compile)
         if calibrate:
             engine.calibrate(calibration_seconds(loading_seconds))
     return engine

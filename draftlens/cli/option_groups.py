@@ -67,6 +67,7 @@ class Decoding:
         method: a method or its name; None for the default.
         prefill: how the target reads prompts; None for the method's way.
         hosts: processes that read prompts together; None for this one alone.
+        compile: whether decode forwards run as compiled code; as for `draftlens.load`.
     """
 
     target: str
@@ -74,6 +75,7 @@ class Decoding:
     method: Method | str | None
     prefill: Any
     hosts: int | None
+    compile: Any
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class DecodingOptions:
     speculative_config: opt.SpeculativeConfig = None
     prefill: opt.Prefill = None
     hosts: opt.Hosts = None
+    compile: opt.Compile = "no"
 
     def parsed(self) -> Decoding:
         """What the options say.
@@ -99,6 +102,7 @@ class DecodingOptions:
             method=opt.parse_method(self.method, self.speculative_config),
             prefill=opt.parse_prefill(self.prefill),
             hosts=self.hosts,
+            compile=opt.parse_compile(self.compile),
         )
 
 

@@ -125,6 +125,14 @@ Calibrate = Annotated[
         "about two seconds.",
     ),
 ]
+Compile = Annotated[
+    str,
+    typer.Option(
+        "--compile",
+        help="Run decode forwards as compiled code, which is kept on disk: `yes` (compile first), "
+        "`auto` (compile meanwhile) or `no`.",
+    ),
+]
 Answers = Annotated[
     Path | None,
     typer.Option("--out", "-o", help="File for the answers: one JSON line for each file."),
@@ -198,6 +206,18 @@ def parse_prefill(text: str | None) -> Any:
 
     is_object = text.lstrip().startswith("{")
     return make_prefill(parse_text(text, "--prefill") if is_object else text)
+
+
+def parse_compile(text: str) -> Any:
+    """Return the option `compile` of `draftlens.load` from the value of `--compile`.
+
+    Raises:
+        ConfigError: the value is unknown.
+    """
+    values = {"yes": True, "auto": "auto", "no": False}
+    if text not in values:
+        raise ConfigError(f"--compile must be {', '.join(values)}, not {text!r}")
+    return values[text]
 
 
 def read_text(path: Path, noun: str) -> str:

@@ -28,6 +28,7 @@ from draftlens.core.tree import ROOT, Topology
 from draftlens.models.cache import BLOCK, KVCache, check_rollback
 from draftlens.models.cells import read_layout
 from draftlens.models.exclusion import lock_of
+from draftlens.models.passes import EAGER, Passes
 from draftlens.models.prompt import (
     PAST_REFUSAL,
     Prepared,
@@ -67,6 +68,8 @@ class Backbone:
     Attributes:
         hosts: processes with copies of the model that read prompts together with this one; none
             unless `distributed` sets it.
+        passes: computes decode forwards; the model's modules do unless `compiled` sets it.
+        divisor: of the logits behind the output head.
 
     Raises:
         UnsupportedModelError: the model does not fit; the message says what is missing.
@@ -77,6 +80,7 @@ class Backbone:
         self.model = model
         self.name = type(model).__name__
         self.hosts: Hosts = ALONE
+        self.passes: Passes = EAGER
         self._lock = lock_of(model)
         modules = _Modules.of(model, self.name)
         self.decoder = modules.decoder
@@ -84,7 +88,7 @@ class Backbone:
         self.embed = modules.embed
         self.text_config = model.config.get_text_config(decoder=True)
         # Granite's models divide the logits behind their head.
-        self._divisor = float(getattr(self.text_config, "logits_scaling", None) or 1.0)
+        self.divisor = float(getattr(self.text_config, "logits_scaling", None) or 1.0)
         check_rollback(self.name, self.text_config)
         with self._lock.exclusive():
             self.attention = self.decoder.config._attn_implementation
@@ -157,6 +161,7 @@ class Backbone:
             UnsupportedModelError: the model is in training mode.
         """
         self._check_mode()
+        self.passes.begin()
         if options.get("assistant_model") is not None:
             raise ConfigError("assistant_model is for stock generate: give it as draft")
         if options.get("past_key_values") is not None:
@@ -296,15 +301,31 @@ class Backbone:
             logits ``[B, T, V]`` in the model's dtype, on the device of the embeddings.
         """
         with cache.directing(tokens, position_ids, mask) as attention, self._running(attention):
-            output = self.decoder(
-                inputs_embeds=self.embed(tokens),
-                attention_mask=self._attention_mask(mask),
-                position_ids=position_ids,
-                past_key_values=cache,
-                use_cache=True,
-                **_directed(attention),
-            )
+            logits = None
+            if attention is None and not self._lock.is_watching():
+                logits = self.passes.run(tokens, position_ids, cache, mask)
+            if logits is None:
+                logits = self.forward_modules(tokens, position_ids, cache, mask, attention)
         cache.advance(tokens.shape[1])
+        return logits
+
+    def forward_modules(
+        self,
+        tokens: Tensor,
+        position_ids: Tensor,
+        cache: KVCache,
+        mask: Tensor | None,
+        attention: AttentionPass | None = None,
+    ) -> Tensor:
+        """`forward` by the model's own modules, without counting the tokens in the cache."""
+        output = self.decoder(
+            inputs_embeds=self.embed(tokens),
+            attention_mask=self._attention_mask(mask),
+            position_ids=position_ids,
+            past_key_values=cache,
+            use_cache=True,
+            **_directed(attention),
+        )
         return self._logits(output.last_hidden_state)
 
     @torch.inference_mode()
@@ -357,7 +378,8 @@ class Backbone:
             with self._lock.hooks:
                 handles = [_watch(modules, layer, receive) for layer in layers]
             try:
-                yield
+                with self._lock.watching():
+                    yield
             finally:
                 with self._lock.hooks:
                     for handle in handles:
@@ -407,8 +429,8 @@ class Backbone:
 
     def _logits(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self.head(hidden)
-        if self._divisor != 1:
-            logits = logits / self._divisor
+        if self.divisor != 1:
+            logits = logits / self.divisor
         return logits.to(self.device)
 
     def _attention_mask(self, mask: Tensor | None) -> Tensor | None:

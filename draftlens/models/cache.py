@@ -67,6 +67,27 @@ class KVCache(Cache):  # type: ignore[misc]
         """Bytes allocated so far for keys and values."""
         return sum(layer.buffers.nbytes for layer in self.layers)
 
+    def whole_buffers(self, end: int) -> tuple[list[Any], list[Any]] | None:
+        """Keys and values of each layer over the whole capacity, ``[B, H, capacity, D]``, for a
+        pass that writes slots itself.
+
+        Args:
+            end: slots of each row that the pass needs. Buffers that are smaller grow first.
+
+        Returns:
+            None before the first forward of a layer, and of a cache that must not grow.
+        """
+        layers: Any = self.layers
+        if not all(layer.is_initialized for layer in layers):
+            return None
+        if end > self.capacity:
+            if not self.grows:
+                return None
+            layers[0].enlarge(end)
+        for layer in layers:
+            layer.fill_capacity()
+        return [layer.keys for layer in layers], [layer.values for layer in layers]
+
     def advance(self, counts: int | Sequence[int]) -> None:
         """Count the first `counts` tokens of the last pass (per row, or one number for all)."""
         steps = [counts] * len(self.lengths) if isinstance(counts, int) else counts
@@ -287,7 +308,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         num_tokens = key_states.shape[2]
         end = max(cache.lengths) + num_tokens
         if end > cache.capacity:
-            self._enlarge(end)
+            self.enlarge(end)
         if not self.is_initialized or self.buffers.capacity < cache.capacity:
             self.lazy_initialization(key_states, value_states)
         rows = self._rows()
@@ -304,7 +325,20 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
             values[row, :, slots] = value_states.transpose(1, 2)
         return keys[:, :, :end], values[:, :, :end]
 
-    def _enlarge(self, end: int) -> None:
+    def fill_capacity(self) -> None:
+        """Let the buffers of an initialized layer hold as much as its cache may."""
+        buffers = self.buffers
+        if buffers.capacity < self.cache.capacity:
+            assert buffers.keys is not None
+            assert buffers.values is not None
+            self.lazy_initialization(buffers.keys, buffers.values)
+
+    def enlarge(self, end: int) -> None:
+        """Raise the capacity of the cache.
+
+        Raises:
+            RuntimeError: it must not grow.
+        """
         cache = self.cache
         if not cache.grows:
             raise RuntimeError(

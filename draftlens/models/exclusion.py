@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import weakref
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from threading import Condition, Lock, get_ident
 from typing import Any
 
@@ -28,6 +29,7 @@ class PassLock:
         self._holders: dict[int, int] = {}
         self._owner: int | None = None
         self._depth = 0
+        self._watching: dict[int, int] = {}
         self._shared = _Shared(self)
         self._exclusive = _Exclusive(self)
 
@@ -38,6 +40,22 @@ class PassLock:
     def exclusive(self) -> AbstractContextManager[None]:
         """Run alone."""
         return self._exclusive
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """This thread has set hooks that its own passes must call, so they call the modules."""
+        thread = get_ident()
+        self._watching[thread] = self._watching.get(thread, 0) + 1
+        try:
+            yield
+        finally:
+            self._watching[thread] -= 1
+            if not self._watching[thread]:
+                del self._watching[thread]
+
+    def is_watching(self) -> bool:
+        """Whether this thread is inside `watching`."""
+        return bool(self._watching) and get_ident() in self._watching
 
     def take_shared(self) -> None:
         """Wait until no other thread holds the lock exclusively."""

@@ -101,14 +101,17 @@ def path_of(backbone: Backbone) -> Path:
 
 def facts_of(backbone: Backbone) -> dict[str, Any]:
     """Everything that a model's cost curve depends on, as JSON values: its structure but not its
-    weights, the device, dtype, threads, attention and versions."""
+    weights, the device, dtype, threads, attention, what is compiled, and versions."""
     structure = backbone.text_config.to_dict()
     structure.pop("_name_or_path", None)
     device = backbone.device
     name = platform.processor() or platform.machine()
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
+    # Curves of forwards by the modules are kept from before there were compiled passes.
+    compiled = {"compiled": backbone.passes.label} if backbone.passes.label else {}
     return {
+        **compiled,
         "model": backbone.name,
         "structure": structure,
         "quantization": getattr(backbone.model.config, "quantization_config", None),

@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from compiling import attach_static
 from families import FAMILIES, PLANS, SPECIAL, VOCAB, inputs, tokenizer
 from hypothesis import event
 from hypothesis import strategies as st
@@ -37,6 +38,8 @@ from draftlens.prune import PRUNERS
 from draftlens.sequences import Sequence
 
 BY_NAME = {family.name: family for family in FAMILIES}
+STATIC = 7
+"""Of so many scripts one lets the models run static passes (`compiling`)."""
 NEVER = VOCAB
 """An end-of-sequence id that no model says; with it stock `generate` pads rows that have ended."""
 
@@ -204,7 +207,8 @@ class Case:
         options: of `generate`.
         entry: `generate`, `stream` or `custom_generate`.
         seeds: of the rows, if tokens are drawn.
-        script: seed of who moves when, with a draft in a lane of its own.
+        script: seed of who moves when, with a draft in a lane of its own. One in `STATIC` lets
+            forwards run as the static passes that are compiled elsewhere.
         references: a name of `REFERENCES`, or None for none. Other methods than those that guess
             from texts get none.
     """
@@ -231,7 +235,7 @@ class Case:
 
     def run(self) -> Result:
         """One call of the library."""
-        with scripted_lanes(self.script):
+        with scripted_lanes(self.script), patch("draftlens.request.attach", attach_static):
             return self._run()
 
     def _run(self) -> Result:
@@ -240,7 +244,11 @@ class Case:
         draft_inputs = None
         if self.draft_side is not None:
             draft_inputs = replace(self.prompts, side=self.draft_side).inputs
-        call: dict[str, Any] = {"method": self.method_options, "seed": self.seeds}
+        call: dict[str, Any] = {
+            "method": self.method_options,
+            "seed": self.seeds,
+            "compile": self.script % STATIC == STATIC - 1,
+        }
         if self.references is not None and guesses_from_texts(self.method_options):
             call["references"] = references_of(self.prompts, self.references)
             call["tokenizer"] = tokenizer()

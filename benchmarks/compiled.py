@@ -1,0 +1,27 @@
+"""Compiled passes (`compile=True`): what a pass, an answer and a start cost with them.
+
+    python benchmarks/compiled.py passes --repeats 40
+    python benchmarks/compiled.py decode --repeats 5
+    python benchmarks/compiled.py large --layers 8
+    python benchmarks/compiled.py families
+    python benchmarks/compiled.py start
+
+Every part is a module of `compiled_parts` with a `main()` that reads the options behind its name
+and writes its own report, `benchmarks/results/compiled_PART.json` and `.md`.
+"""
+
+from __future__ import annotations
+
+from shared import run_part
+
+PARTS = {
+    "passes": "compiled_parts.passes",
+    "decode": "compiled_parts.decode",
+    "large": "compiled_parts.large",
+    "families": "compiled_parts.families",
+    "start": "compiled_parts.start",
+}
+"""Modules by name."""
+
+if __name__ == "__main__":
+    run_part(__doc__, PARTS)

@@ -1,0 +1,45 @@
+"""A compiled pass from a file, with the weights of a model of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+
+class Runner:
+    """Calls compiled code. Several threads may call it; it runs one call at a time.
+
+    Args:
+        path: of the package that `build.build` has written.
+        tensors: parameters and buffers by name. The code reads their memory; nothing is copied.
+
+    Raises:
+        KeyError: the code needs a tensor that is not there.
+        RuntimeError: the file cannot be loaded.
+    """
+
+    def __init__(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
+        self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path))
+        names = self._loader.get_constant_fqns()
+        self._constants = {name: tensors[name].detach() for name in names}
+        self._loader.load_constants(
+            self._constants, use_inactive=False, check_full_update=True, user_managed=True
+        )
+
+    def __call__(self, inputs: list[Tensor]) -> Tensor:
+        """Logits ``[B, T, V]``.
+
+        Args:
+            inputs: those of `StaticPass.forward` in their order, lists unpacked, all contiguous.
+        """
+        return self._loader.boxed_run(inputs)[0]
+
+    def reads(self, tensors: Mapping[str, Tensor]) -> bool:
+        """Whether these are the tensors whose memory the code reads."""
+        return all(
+            tensors[name].data_ptr() == constant.data_ptr()
+            for name, constant in self._constants.items()
+        )

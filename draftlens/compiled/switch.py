@@ -1,0 +1,127 @@
+"""Who compiles: from the option `compile` to passes behind the seam of a model."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+
+from draftlens.compiled.compiler import Compiler, CompilingProcess
+from draftlens.compiled.library import Library
+from draftlens.compiled.passes import CompiledPasses
+from draftlens.compiled.shapes import ANY, PassShape
+from draftlens.compiled.skeleton import Skeleton
+from draftlens.compiled.store import folder_of
+from draftlens.core.errors import ConfigError
+from draftlens.models.backbone import Backbone
+from draftlens.models.passes import EAGER
+
+Compile = bool | Literal["auto"]
+"""Whether passes are compiled: `True` before they run, `"auto"` while the model's modules compute
+them, `False` never."""
+
+USUAL = ((1, 1), (1, ANY))
+"""Rows and widths of the passes of a request of one row."""
+
+# The code is that of a model, whatever calls use it.
+_LIBRARIES: weakref.WeakKeyDictionary[Any, Library] = weakref.WeakKeyDictionary()
+
+_log = logging.getLogger("draftlens")
+
+
+def check_compile(value: Any) -> None:
+    """Refuse what is no value of the option `compile`.
+
+    Raises:
+        ConfigError: names the values.
+    """
+    if not isinstance(value, bool) and value != "auto":
+        raise ConfigError(f"compile must be True, False or 'auto', not {value!r}")
+
+
+def attach(backbones: Sequence[Backbone], compile: Compile) -> None:
+    """Let models compute their decode forwards by compiled code, or by their modules again.
+
+    Args:
+        backbones: the models, which then share one compiling process.
+        compile: see `Compile`.
+
+    Raises:
+        ConfigError: `compile` has another value.
+    """
+    check_compile(compile)
+    compiler = CompilingProcess(background=compile == "auto")
+    for backbone in backbones:
+        backbone.passes = EAGER
+        library = _library_of(backbone, compiler) if compile else None
+        if library is not None:
+            backbone.passes = CompiledPasses(library, waits=compile is True)
+
+
+def compile_usual(backbone: Backbone) -> None:
+    """Compile the passes of a request of one row, and wait for them, if the option of `attach` was
+    True."""
+    library = _LIBRARIES.get(backbone.model)
+    if library is None:
+        return
+    axes = position_axes(backbone)
+    shapes = [PassShape(rows, width, axes) for rows, width in USUAL]
+    library.wait(*shapes)
+
+
+def describe(backbone: Backbone) -> str:
+    """Which passes of a model are compiled on this machine, or why none can be."""
+    reason = refusal(backbone)
+    if reason:
+        return f"never: {reason}"
+    missing = CompilingProcess().missing
+    if missing:
+        return f"never: {missing}"
+    folder = folder_of(backbone, Skeleton.of(backbone))
+    names = sorted(path.stem for path in folder.glob("*.pt2"))
+    return f"{', '.join(names) or 'none yet'} (in {folder})"
+
+
+def library_of(backbone: Backbone) -> Library | None:
+    """The compiled passes of a model; None if they were never requested or are refused."""
+    return _LIBRARIES.get(backbone.model)
+
+
+def _library_of(backbone: Backbone, compiler: Compiler) -> Library | None:
+    library = _LIBRARIES.get(backbone.model)
+    if library is not None:
+        return library
+    reason = refusal(backbone)
+    if reason:
+        _log.warning("passes of %s are not compiled: %s", backbone.name, reason)
+        return None
+    skeleton = Skeleton.of(backbone)
+    library = Library(backbone, skeleton, folder_of(backbone, skeleton), compiler)
+    _LIBRARIES[backbone.model] = library
+    return library
+
+
+def refusal(backbone: Backbone) -> str:
+    """Why passes of a model cannot be compiled, as far as this is known beforehand; else empty."""
+    if backbone.attention != "sdpa":
+        return f"it runs {backbone.attention} attention; load it with sdpa"
+    if backbone.is_spread:
+        return "accelerate moves its weights or inputs between devices"
+    if getattr(backbone.model.config, "quantization_config", None) is not None:
+        return "its weights are quantized"
+    if any(_has_hooks(module) for module in backbone.decoder.modules()):
+        return "its modules have hooks, which compiled code would not call"
+    return ""
+
+
+def _has_hooks(module: torch.nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def position_axes(backbone: Backbone) -> tuple[int, ...]:
+    """Leading dimensions of the model's positions: empty, or the axes of M-RoPE."""
+    ids = torch.ones(1, 2, dtype=torch.long, device=backbone.device)
+    return tuple(backbone.text_prompt(ids).position_ids.shape[:-2])

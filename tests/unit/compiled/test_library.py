@@ -1,0 +1,193 @@
+"""Which passes are compiled, when, and what happens where they cannot be."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from families import FAMILIES
+from torch import Tensor, nn
+
+from draftlens.compiled import library as libraries
+from draftlens.compiled import switch
+from draftlens.compiled.library import MIN_USES, Library
+from draftlens.compiled.orders import Built, Order
+from draftlens.compiled.passes import CompiledPasses
+from draftlens.compiled.shapes import ANY, PassShape
+from draftlens.compiled.skeleton import Skeleton, pass_of
+from draftlens.core.errors import ConfigError
+from draftlens.models import Backbone
+from draftlens.models.passes import EAGER
+
+ONE = PassShape(1, 1)
+SOME = PassShape(1, ANY)
+
+
+class ScriptedCompiler:
+    """A `Compiler` that carries out one order at every look.
+
+    Attributes:
+        missing: see `Compiler`.
+        failure: of all orders.
+        done: the kinds of passes that were compiled, in order.
+    """
+
+    def __init__(self, missing: str = "", failure: str = "") -> None:
+        self.missing = missing
+        self.failure = failure
+        self.done: list[PassShape] = []
+        self._waiting: list[tuple[Order, Callable[[], int], Callable[[Built], None]]] = []
+
+    def order(
+        self, order: Order, urgency: Callable[[], int], report: Callable[[Built], None]
+    ) -> None:
+        self._waiting.append((order, urgency, report))
+
+    def look(self, timeout: float | None = 0.0) -> None:
+        if not self._waiting:
+            return
+        next_one = max(self._waiting, key=lambda waiting: waiting[1]())
+        self._waiting.remove(next_one)
+        order, _, report = next_one
+        self.done.append(order.shape)
+        if not self.failure:
+            order.path.write_text("code")
+        report(Built(1.0, self.failure))
+
+
+class StaticRunner:
+    """Stands in for `Runner`: calls the modules that hold the tensors."""
+
+    module: nn.Module
+    factor = 1.0
+
+    def __init__(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
+        assert path.read_text() == "code"
+        self.weight = tensors["head.weight"].data_ptr()
+
+    def __call__(self, inputs: list[Tensor]) -> Tensor:
+        half = (len(inputs) - 4) // 2
+        logits: Tensor = self.module(*inputs[:4], inputs[4 : 4 + half], inputs[4 + half :])
+        return logits * self.factor
+
+    def reads(self, tensors: Mapping[str, Tensor]) -> bool:
+        return tensors["head.weight"].data_ptr() == self.weight
+
+
+@pytest.fixture
+def backbone(monkeypatch: pytest.MonkeyPatch) -> Backbone:
+    """A tiny model whose code is its own modules; every look at the compiler counts."""
+    made = Backbone(FAMILIES[0].build(num_hidden_layers=1))
+    monkeypatch.setattr(StaticRunner, "module", pass_of(made.model, made.divisor), raising=False)
+    monkeypatch.setattr(libraries, "Runner", StaticRunner)
+    monkeypatch.setattr(libraries, "LOOK_SECONDS", 0.0)
+    return made
+
+
+def make(backbone: Backbone, folder: Path, compiler: ScriptedCompiler) -> Library:
+    return Library(backbone, Skeleton.of(backbone), folder, compiler)
+
+
+def test_the_kind_of_a_pass_comes_from_its_positions() -> None:
+    assert PassShape.of(torch.zeros(1, 6)) == SOME
+    assert PassShape.of(torch.zeros(3, 4, 1)) == PassShape(ANY, 1, (3,))
+    assert [ONE.name, SOME.name, PassShape(ANY, 1, (3,)).name] == ["1x1", "1xN", "Nx1-axes3"]
+
+
+def test_what_is_used_often_is_compiled_first_and_once(backbone: Backbone, tmp_path: Path) -> None:
+    compiler = ScriptedCompiler()
+    library = make(backbone, tmp_path, compiler)
+    for _ in range(MIN_USES - 1):
+        library.wanted(ONE)
+        library.wanted(SOME)
+    assert compiler.done == []
+    compiler.look = lambda timeout=0.0: None  # type: ignore[method-assign]
+    for shape in (SOME, ONE, ONE):
+        library.wanted(shape)
+    del compiler.look
+    for _ in range(2 * MIN_USES):
+        library.wanted(ONE)
+    assert compiler.done == [ONE, SOME]
+    assert set(library.runners) == {ONE, SOME}
+
+
+def test_code_on_disk_needs_no_compiler(backbone: Backbone, tmp_path: Path) -> None:
+    make(backbone, tmp_path, ScriptedCompiler()).wait(ONE)
+    library = make(backbone, tmp_path, ScriptedCompiler(missing="there is none"))
+    library.wait(ONE, SOME)
+    assert set(library.runners) == {ONE}
+    assert library.failures == {SOME: "there is none"}
+
+
+def test_what_cannot_be_compiled_is_said_once(
+    backbone: Backbone, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiler = ScriptedCompiler(failure="UserError: data-dependent")
+    library = make(backbone, tmp_path, compiler)
+    backbone.passes = CompiledPasses(library, waits=True)
+    with caplog.at_level(logging.WARNING, "draftlens"):
+        library.wait(ONE, SOME)
+        library.wait(ONE)
+    assert len(compiler.done) == 2
+    assert [record.message for record in caplog.records] == [
+        f"passes of {backbone.name} are not compiled: UserError: data-dependent"
+    ]
+    assert backbone.passes.label == ""
+
+
+def test_code_that_computes_something_else_is_not_used(
+    backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StaticRunner, "factor", 1.01)
+    library = make(backbone, tmp_path, ScriptedCompiler())
+    library.wait(ONE)
+    assert not library.runners
+    assert "differ from those of the model" in library.failures[ONE]
+
+
+def test_weights_that_move_are_read_where_they_are(backbone: Backbone, tmp_path: Path) -> None:
+    library = make(backbone, tmp_path, ScriptedCompiler())
+    library.wait(ONE)
+    before = library.runners[ONE]
+    library.refresh()
+    assert library.runners[ONE] is before
+    weight = backbone.head.weight
+    weight.data = weight.data.clone()
+    library.refresh()
+    assert library.runners[ONE] is not before
+    weight.data = weight.data.double()
+    library.refresh()
+    assert not library.runners
+    assert "have changed" in library.failures[ONE]
+
+
+def test_hooks_are_called_though_passes_are_compiled(backbone: Backbone, tmp_path: Path) -> None:
+    library = make(backbone, tmp_path, ScriptedCompiler())
+    backbone.passes = CompiledPasses(library, waits=True)
+    ids = torch.ones(1, 3, dtype=torch.long)
+    prompt = backbone.text_prompt(ids[:, :2])
+    cache = backbone.new_cache(prompt, room=4)
+    backbone.prefill(prompt, cache)
+    positions = prompt.positions(torch.zeros(1, 1, dtype=torch.long))
+    with backbone.hidden_states([1]) as states:
+        backbone.forward(ids[:, 2:], positions, cache, None)
+    assert states[1].shape[1] == 1
+    assert not library.runners
+    backbone.forward(ids[:, 2:], positions + 1, cache, None)
+    assert set(library.runners) == {ONE}
+
+
+def test_modules_that_code_cannot_stand_for_are_refused(
+    backbone: Backbone, caplog: pytest.LogCaptureFixture
+) -> None:
+    handle = backbone.decoder.layers[0].register_forward_hook(lambda *_: None)
+    switch.attach([backbone], True)
+    assert backbone.passes is EAGER
+    assert "hooks" in caplog.text
+    handle.remove()
+    assert switch.refusal(backbone) == ""
+    with pytest.raises(ConfigError, match="True, False or 'auto'"):
+        switch.attach([backbone], "always")  # type: ignore[arg-type]
