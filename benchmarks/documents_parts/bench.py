@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,28 @@ class Bench:
     def know(self, page: HeldOut, stock: Spent) -> None:
         """Keep an answer of stock `generate`."""
         self._stock[page.file] = stock
+
+    def answers(self) -> dict[str, Any]:
+        """The answers of stock `generate` so far, as JSON values, and which weights gave them."""
+        pages = {
+            str(file.relative_to(self.folder)): asdict(spent) for file, spent in self._stock.items()
+        }
+        return {"weights": self._weights, "pages": pages}
+
+    def recall(self, answers: Mapping[str, Any]) -> None:
+        """Take over answers of an earlier run, unless other weights gave them."""
+        if answers.get("weights") != self._weights:
+            return
+        for name, values in answers["pages"].items():
+            spent = Spent(**{**values, "tokens": tuple(values["tokens"])})
+            self._stock[self.folder / name] = spent
+
+    @cached_property
+    def _weights(self) -> str:
+        """What tells the reader, and the limit of its answers, from others."""
+        file = Path(self.engine.target.name) / "model.safetensors"
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        return f"{digest[:16]}, {self.max_new_tokens} tokens"
 
     def accuracy(self, pages: Sequence[HeldOut], answers: Sequence[str]) -> float:
         """The share of characters that are right, of all pages together."""

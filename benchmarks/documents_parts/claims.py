@@ -1,6 +1,6 @@
 """The part `claims`: the fifteen claims of HSD's paper, each with a verdict.
 
-    python benchmarks/documents.py claims [--pages 2] [--only times stages] [--early FOLDER]
+    python benchmarks/documents.py claims [--pages 2] [--only stages sources] [--early FOLDER]
 
 Work (tokens a pass, forwards, forwarded tokens) is exact and without noise; seconds are medians
 over `--repeats` interleaved runs, with rendering, layout, reading and drafting counted. Each
@@ -15,6 +15,7 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,11 @@ from shared import argument_parser, configure, environment, environment_line, sa
 
 from documents_parts import rows, runs, work
 from documents_parts.bench import Bench, Cell, Section
-from documents_parts.verdicts import CLAIMS, Claim
+from documents_parts.verdicts import CLAIMS, TIMED_KINDS, Claim
 from draftlens.measure.tables import markdown_table
 
 SECTIONS: Mapping[str, Callable[[Bench], Section]] = {
-    "times": runs.times,
+    **{f"times, {kind}": partial(runs.times, kind=kind) for kind in TIMED_KINDS},
     "origins": runs.origins,
     "stages": runs.stages,
     "length": work.length,
@@ -59,17 +60,19 @@ def main() -> None:
     report = _earlier(args.out.with_suffix(".json"))
     report |= {"environment": environment(args), "pages": args.pages}
     with tempfile.TemporaryDirectory() as folder:
-        bench = _bench(args, Path(folder))
+        bench = _bench(args, Path(folder), report["answers"])
         for name in args.only:
             report["sections"][name] = asdict(SECTIONS[name](bench))
             report["verdicts"] = verdicts(report["sections"])
+            report["answers"] = bench.answers()
             save(args.out, report, page(report))
             print(f"{name}: done", flush=True)
     print(page(report))
 
 
-def _bench(args: argparse.Namespace, folder: Path) -> Bench:
+def _bench(args: argparse.Namespace, folder: Path, answers: Mapping[str, Any]) -> Bench:
     bench = Bench(args.target, args.early, folder, args.pages, args.repeats, args.max_new_tokens)
+    bench.recall(answers)
     bench.parser(drafter="none").calibrate()
     # The first answer of a process fills caches and chooses kernels.
     bench.stock(bench.pages("crop")[0])
@@ -79,7 +82,7 @@ def _bench(args: argparse.Namespace, folder: Path) -> Bench:
 def _earlier(file: Path) -> dict[str, Any]:
     """The report of an earlier run, whose sections stay until they run again."""
     if not file.exists():
-        return {"sections": {}, "verdicts": {}}
+        return {"sections": {}, "verdicts": {}, "answers": {}}
     report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return report
 

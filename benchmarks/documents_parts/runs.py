@@ -59,20 +59,15 @@ SOURCES = {
 }
 
 
-def times(bench: Bench) -> Section:
+def times(bench: Bench, kind: str) -> Section:
     """Seconds and work of every way on pages that are born digital (claims 1 to 3, 13, 15)."""
-    rows: list[list[Cell]] = []
-    figures: dict[str, Any] = {}
-    for kind in ("crop", "paragraph", "page", "long page"):
-        table = _table(bench, TIMED, bench.pages(kind), (STOCK, PROMPT_LOOKUP))
-        for page, stock in zip(bench.pages(kind), table[STOCK], strict=True):
-            bench.know(page, stock)
-        rows += _rows(kind, table)
-        figures[kind] = _figures(table)
-        figures[kind]["loops"] = sum(spent.ended == "loop" for spent in table["plain"])
-    return Section(
-        "End to end, born digital (claims 1 to 3, 13, 15)", COLUMNS, rows, TIMES_NOTE, figures
-    )
+    table = _table(bench, TIMED, bench.pages(kind), (STOCK, PROMPT_LOOKUP))
+    for page, stock in zip(bench.pages(kind), table[STOCK], strict=True):
+        bench.know(page, stock)
+    figures = _figures(table)
+    figures["loops"] = sum(spent.ended == "loop" for spent in table["plain"])
+    title = f"End to end, born digital, {kind} (claims 1 to 3, 13, 15)"
+    return Section(title, COLUMNS, _rows(kind, table), TIMES_NOTE, figures)
 
 
 def origins(bench: Bench) -> Section:
@@ -90,12 +85,13 @@ def origins(bench: Bench) -> Section:
 
 COLUMNS = (
     *("pages", "way", "of stock, e2e", "of stock, decode", "of plain, e2e"),
-    *("AAL", "tokens a pass", "forwards", "forwarded"),
+    *("AAL", "tokens a pass", "forwards", "forwarded", "outside forwards"),
 )
 TIMES_NOTE = (
     "Seconds of all pages together; rendering, layout, reading, drafting and crops count, decoding "
     "counts all of these but rendering. AAL is the mean number of accepted guesses a pass. "
-    "Forwards behind the prefill and the tokens that they read, those of crops included."
+    "Forwards behind the prefill and the tokens that they read, those of crops included. Outside "
+    "forwards: share of the rounds' seconds."
 )
 
 
@@ -130,6 +126,7 @@ def _figures(table: Table) -> dict[str, Any]:
             "per pass": statistics.mean(spent.per_pass for spent in found),
             "forwards": _sum(found, "forwards"),
             "forwarded": _sum(found, "forwarded"),
+            "outside": statistics.mean(spent.outside for spent in found),
         }
     return {"ways": ways, "seconds": _sum(stock, "seconds")}
 

@@ -39,6 +39,7 @@ class Spent:
         accepted: guesses a pass that were right, the AAL of the paper.
         forwards: of the target behind the prefill, those of crops included.
         forwarded: tokens that these forwards read.
+        outside: share of the rounds' seconds that is no forward: drafting, and bookkeeping.
         ended: why the answer ended; empty for stock `generate`.
         markdown: the answer as text.
         stages: how the page was read.
@@ -51,9 +52,14 @@ class Spent:
     accepted: float = 0.0
     forwards: int = 0
     forwarded: int = 0
+    outside: float = 0.0
     ended: str = ""
     markdown: str = ""
     stages: str = "page"
+
+
+ROUNDS = ("draft_prefill", "draft", "verify", "rollback")
+"""Phases of rounds."""
 
 
 def reader(folder: str | None, draft: str | None = None) -> Engine:
@@ -92,6 +98,7 @@ def _spent(page: ParsedPage, seconds: float) -> Spent:
         accepted=stats.mean_accepted_tokens,
         forwards=sum(part.target_forwards for part in both),
         forwarded=sum(part.drafted + part.passes for part in both),
+        outside=1 - stats.phases["verify"] / max(sum(stats.phases[name] for name in ROUNDS), 1e-9),
         ended=page.ended,
         markdown=page.markdown,
         stages=page.stages,

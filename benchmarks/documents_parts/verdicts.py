@@ -14,6 +14,9 @@ Figures = Mapping[str, Mapping[str, Any]]
 
 HSD = "hsd, text layer"
 
+TIMED_KINDS = ("crop", "paragraph", "page", "long page")
+"""Kinds of pages that every way is timed on, from short to long."""
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -44,23 +47,24 @@ def _verdict(holds: bool, why: str) -> str:
     return f"{'holds' if holds else 'fails'}: {why}"
 
 
-def _ways(figures: Figures, section: str, name: str) -> Mapping[str, Any]:
-    ways: Mapping[str, Any] = figures[section][name]["ways"]
+def _timed(figures: Figures, kind: str) -> Mapping[str, Any]:
+    """The ways of one kind of page."""
+    ways: Mapping[str, Any] = figures[f"times, {kind}"]["ways"]
     return ways
 
 
 def _all_cells(figures: Figures) -> list[float]:
     """End to end of stock `generate`, of every kind of page and origin that hsd was timed on."""
+    tables = [_timed(figures, kind) for kind in TIMED_KINDS]
+    tables += [found["ways"] for found in figures["origins"].values()]
     cells = []
-    for section in ("times", "origins"):
-        for name in figures[section]:
-            ways = _ways(figures, section, name)
-            cells += [found["e2e"] for way, found in ways.items() if way.startswith("hsd")]
+    for ways in tables:
+        cells += [found["e2e"] for way, found in ways.items() if way.startswith("hsd")]
     return cells
 
 
 def _paper_figures(figures: Figures) -> str:
-    ways = _ways(figures, "times", "page")[HSD]
+    ways = _timed(figures, "page")[HSD]
     return (
         "none of its targets can be had. This reader, on pages that it mostly misreads: AAL "
         f"{ways['aal']:.2f}, decode {ways['decode']:.2f}, e2e {ways['e2e']:.2f}"
@@ -162,19 +166,18 @@ def _claim_12(figures: Figures) -> str:
 
 def _claim_13(figures: Figures) -> str:
     found = figures["length"]
-    kinds = ("crop", "paragraph", "page", "long page")
-    right = [found[kind]["right"] for kind in kinds]
-    said = [found[kind]["said"] for kind in kinds]
-    seconds = [_ways(figures, "times", kind)[HSD]["e2e"] for kind in kinds]
+    right = [found[kind]["right"] for kind in TIMED_KINDS]
+    said = [found[kind]["said"] for kind in TIMED_KINDS]
+    seconds = [_timed(figures, kind)[HSD]["e2e"] for kind in TIMED_KINDS]
     shown = "; ".join(
         f"{found[kind]['tokens']:.0f} tokens: {a:.2f} a pass ({b:.2f} perfect), e2e {c:.2f}"
-        for kind, a, b, c in zip(kinds, said, right, seconds, strict=True)
+        for kind, a, b, c in zip(TIMED_KINDS, said, right, seconds, strict=True)
     )
     return _verdict(seconds[-1] > seconds[0], shown)
 
 
 def _claim_15(figures: Figures) -> str:
-    loops = {name: found["loops"] for name, found in figures["times"].items()}
+    loops = {kind: figures[f"times, {kind}"]["loops"] for kind in TIMED_KINDS}
     return _verdict(
         sum(loops.values()) > 0,
         f"pages of this reader that end in a loop, by kind: {loops}",

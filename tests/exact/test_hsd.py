@@ -15,10 +15,12 @@ import draftlens
 from draftlens.core.proposal import DraftTree
 from draftlens.core.references import references_of
 from draftlens.core.stats import Clock, Stats
+from draftlens.core.tree import attention_mask, batch_ancestors, batch_depths, path_to
 from draftlens.decode import Session, decode
 from draftlens.draft import DocumentDrafter
 from draftlens.methods import Models
 from draftlens.models import Backbone
+from draftlens.ops.prefix_tree import merge
 from draftlens.prefill import FullPrefill
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
@@ -358,6 +360,38 @@ def test_large_trees(family: Family, proposed: list[DraftTree]) -> None:
     result = draftlens.generate(model, given, **call)
     assert result.tokens == rows
     assert max(len(tree.topologies[0]) for tree in proposed) > 128
+
+
+def test_logits_of_256_nodes_behind_2000_tokens() -> None:
+    """Each path of the tree has the logits of a causal pass over the prompt and that path; the
+    largest difference is in docs/exactness.md."""
+    family = next(family for family in FAMILIES if family.name == "qwen2_vl")
+    backbone = Backbone.of(family.build(max_position_embeddings=4096))
+    rng = random.Random(5)
+    ids = torch.tensor([rng.choices(range(90), k=2000)])
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    prompt = backbone.encode(backbone.prepare(given, max_new_tokens=400))
+    cache = backbone.new_cache(prompt, 300)
+    backbone.prefill(prompt, cache)
+    stem = rng.choices(range(90), k=20)
+    tree = merge([[*stem, *rng.choices(range(90), k=60)] for _ in range(5)], 256)
+    assert len(tree) == 256
+    tokens = torch.tensor([[3, *tree.tokens]])
+    positions = prompt.next_position + batch_depths([tree.topology], ids.device)
+    window = batch_ancestors([tree.topology], ids.device)
+    mask = attention_mask(cache.lengths, window)
+    logits = backbone.forward(tokens, positions, cache, mask)[0]
+    largest = 0.0
+    leaves = [node for node in range(256) if node not in tree.topology.children]
+    for leaf in leaves:
+        path = [0, *(node + 1 for node in path_to(tree.topology, leaf))]
+        alone = backbone.followed_by(prompt, tokens[:, path])
+        fresh = backbone.new_cache(alone, 1)
+        expected = backbone.prefill(alone, fresh, None, len(path))[0]
+        largest = max(largest, float((logits[path] - expected).abs().max()))
+        assert torch.equal(logits[path].argmax(-1), expected.argmax(-1))
+    assert len(leaves) >= 4
+    assert 0 < largest < 5e-5
 
 
 # --- tolerance -----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import random
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pdfs
 import pytest
@@ -237,6 +238,27 @@ def test_tesseract_reads_a_picture(tmp_path: Path) -> None:
     for text in shared:
         assert stated[text].padded(3).holds(read[text].middle)
     document.close()
+
+
+@pytest.mark.skipif(
+    make_reader("rapidocr").missing() is not None, reason="rapidocr is not installed"
+)
+def test_rapidocr_reads_a_picture(tmp_path: Path) -> None:
+    """Its network runs once, on two lines; it gives whole lines with their places."""
+
+    def draw(canvas: Any) -> None:
+        canvas.setFont("Helvetica", 20)
+        canvas.drawString(20, 60, "The mill stands")
+        canvas.drawString(20, 25, "by the river")
+
+    document = open_document(pdfs.write(tmp_path / "a.pdf", [draw], (220, 100)))
+    reading = make_reader("rapidocr").read(document.page(1))
+    document.close()
+    text = " ".join(piece.text for piece in reading.pieces)
+    assert "".join(text.split()) == "Themillstandsbytheriver"
+    first, *_, last = reading.pieces
+    assert first.box.middle[1] < last.box.middle[1]
+    assert all(piece.score > 0.5 for piece in reading.pieces)
 
 
 @pytest.mark.skipif(

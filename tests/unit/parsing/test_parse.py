@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -253,6 +255,36 @@ def test_pages_are_read_one_ahead_and_no_further(engine: draftlens.Engine, tmp_p
         assert next(pages).number == number
         assert len(read) <= number + 1
     pages.close()  # type: ignore[attr-defined]
+
+
+def test_memory_is_flat_over_137_pages(engine: draftlens.Engine, tmp_path: Path) -> None:
+    """Neither pages nor pictures outlive their turn, and nothing else piles up either. Most pages
+    are blank, which saves the target's time and none of the rest."""
+    path = pdfs.write(
+        tmp_path / "long.pdf", [pdfs.columns, *[pdfs.blank] * 8] * 15 + [pdfs.blank] * 2
+    )
+    alive: list[weakref.ref[Any]] = []
+    most_alive = 0
+
+    class Watched(FixedPipeline):
+        def read(self, page: Page, phase: Phase = untimed) -> list[Region]:
+            alive.append(weakref.ref(page))
+            alive.append(weakref.ref(page.picture(20)))
+            return super().read(page)
+
+    objects = []
+    pages = draftlens.parse(
+        path, engine=engine, pipeline=Watched(), prompt="a", max_new_tokens=2, dpi=20
+    )
+    for number, _ in enumerate(pages, start=1):
+        alive = [reference for reference in alive if reference() is not None]
+        most_alive = max(most_alive, len(alive))
+        if number % 45 == 1:
+            gc.collect()
+            objects.append(len(gc.get_objects()))
+    assert number == 137
+    assert most_alive <= 6
+    assert objects[-1] - objects[1] < 300
 
 
 def test_an_engine_reads_its_pictures_if_no_references_are_given(
