@@ -58,7 +58,6 @@ def demo(
     loading: Loading = PLAIN,
     limits: opt.MediaLimits = None,
     calibrate: opt.Calibrate = True,
-    compile: opt.Compile = "no",
     as_json: opt.AsJson = False,
 ) -> None:
     """Compare draftlens with `generate` of transformers on a clip.
@@ -159,7 +158,6 @@ def verify(
     loading: Loading = PLAIN,
     limits: opt.MediaLimits = None,
     calibrate: opt.Calibrate = True,
-    compile: opt.Compile = "no",
     as_json: opt.AsJson = False,
 ) -> None:
     """Check that speculative decoding does not change the answers.
