@@ -3,10 +3,13 @@ on a terminal, threads."""
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +18,7 @@ from rich.text import Text
 
 from draftlens.cli import progress, show
 from draftlens.cli.loading import load_models
+from draftlens.cli.option_groups import AnswerOptions, takes_groups
 from draftlens.cli.progress import ProgressBar, ProgressLines, count_bar, progress_bars, spinner
 from draftlens.cli.show import WordWriter, show_files, show_stats, table
 from draftlens.cli.threads import MAX_SINGLE_THREADED, settle_threads
@@ -254,3 +258,24 @@ def test_small_models_get_one_thread_unless_the_user_chose(monkeypatch: pytest.M
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     settle_threads(Sized(MAX_SINGLE_THREADED - 1))
     assert torch.get_num_threads() == 2
+
+
+def test_a_group_of_options_is_a_dataclass_whose_fields_are_options() -> None:
+    received: list[Any] = []
+
+    def command(name: str, *, answers: AnswerOptions, last: int = 1) -> None:
+        received.append((name, answers, last))
+
+    flat = takes_groups(command)
+    names = list(inspect.signature(flat).parameters)
+    assert names == ["name", *(item.name for item in fields(AnswerOptions)), "last"]
+    values = {item.name: item.default for item in fields(AnswerOptions)}
+    flat(name="n", last=2, **{**values, "top_k": 3})
+    ((name, answers, last),) = received
+    assert (name, last, answers) == ("n", 2, AnswerOptions(top_k=3))
+    assert answers.generation == {
+        "max_new_tokens": 256,
+        "seed": None,
+        "do_sample": True,
+        "top_k": 3,
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import shutil
 import weakref
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -97,8 +99,8 @@ class Answer:
         return Result(rows, [[False] for _ in rows], Stats(e2e=2.0), True, (), texts)
 
 
-def frames(value: int) -> Any:
-    return np.full((1, 4, 4, 3), value, np.uint8)
+def frames(value: int, side: int = 4) -> Any:
+    return np.full((1, side, side, 3), value, np.uint8)
 
 
 def test_a_clip_that_fails_costs_itself_only() -> None:
@@ -179,6 +181,22 @@ def test_answers_are_those_of_single_calls(clips: list[str]) -> None:
         assert answers[index].tokens == tuple(alone.tokens[0])
         assert answers[index].text == alone.text
         assert answers[index].rows == 3
+
+
+def num_tensors() -> int:
+    """Tensors that somebody holds."""
+    gc.collect()
+    return sum(issubclass(type(value), torch.Tensor) for value in gc.get_objects())
+
+
+def test_answers_leave_no_tensors_behind() -> None:
+    engine = draftlens.load(device="cpu", method={"num_speculative_tokens": 3}, calibrate=False)
+    counts = []
+    for _ in range(3):
+        for answer in engine.map([frames(1, side=64)] * 3, "What?", options=FAST, max_new_tokens=4):
+            assert answer.error is None
+        counts.append(num_tensors())
+    assert counts[0] >= counts[1] == counts[2]
 
 
 def test_rows_of_a_dataset_keep_their_order_and_columns(clips: list[str]) -> None:
