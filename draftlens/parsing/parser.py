@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from draftlens.api import Inputs
@@ -157,7 +157,7 @@ class PageParser:
         tokens = result.tokens[index]
         markdown = self.asker.text(tokens)
         spans = spans_of(page.regions, markdown)
-        accepted = result.stats.accepted_by_reference.get(index, {})
+        accepted: Mapping[int, int] = result.stats.accepted_by_reference.get(index, {})
         return ParsedPage(
             source=page.source,
             number=page.number,
