@@ -49,6 +49,7 @@ class Bench:
         num_pages: of each kind.
         repeats: of everything that is timed.
         max_new_tokens: of a page.
+        real: files with one page that are not of the generator.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Bench:
         num_pages: int,
         repeats: int,
         max_new_tokens: int,
+        real: Sequence[Path] = (),
     ) -> None:
         self.target = target
         self.early = early
@@ -67,6 +69,7 @@ class Bench:
         self.num_pages = num_pages
         self.repeats = repeats
         self.max_new_tokens = max_new_tokens
+        self.real = real
         self.plain = self.parser(method="plain")
         self.tokenizer = self.plain.asker.tokenizer
         self._files: dict[tuple[str, str], list[HeldOut]] = {}

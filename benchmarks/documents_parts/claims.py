@@ -37,6 +37,7 @@ SECTIONS: Mapping[str, Callable[[Bench], Section]] = {
     "draft model": runs.draft_model,
     "crops": rows.crops,
     "packing": rows.packing,
+    "real pages": runs.real_pages,
     "replays": work.check_replays,
 }
 """In the order in which they run: what is timed comes first, and its answers serve the others."""
@@ -54,6 +55,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=tuple(SECTIONS), default=list(SECTIONS))
     parser.add_argument("--target", help="folder of the reader; that of the package by default")
     parser.add_argument("--early", help="folder of an earlier checkpoint, as draft model")
+    parser.add_argument("--real", nargs="+", type=Path, default=[], help="PDFs of one page")
     parser.set_defaults(max_new_tokens=500)
     args = parser.parse_args()
     configure(args.threads)
@@ -71,7 +73,15 @@ def main() -> None:
 
 
 def _bench(args: argparse.Namespace, folder: Path, answers: Mapping[str, Any]) -> Bench:
-    bench = Bench(args.target, args.early, folder, args.pages, args.repeats, args.max_new_tokens)
+    bench = Bench(
+        args.target,
+        args.early,
+        folder,
+        args.pages,
+        args.repeats,
+        args.max_new_tokens,
+        args.real,
+    )
     bench.recall(answers)
     bench.parser(drafter="none").calibrate()
     # The first answer of a process fills caches and chooses kernels.

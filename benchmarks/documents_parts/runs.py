@@ -51,6 +51,14 @@ STAGES: Ways = {
     "regions first, 0.75 in both": {**REGIONS, "tolerance": 0.75},
     "regions alone, 0.75": {**REGIONS, "stages": "regions", "tolerance": 0.75},
 }
+REAL: Ways = {
+    "lookup": {"method": "lookup", "drafter": "none"},
+    "hsd, auto": {"drafter": "auto", "stages": "page"},
+    "hsd, regions first": {"drafter": "auto", "stages": "regions+page"},
+}
+FEW_TOKENS = 48
+"""Of pages that the reader cannot read."""
+
 SOURCES = {
     "text layer, lines as blocks": ("text-layer", "blocks"),
     "text layer, layout network": ("text-layer", "rapid-layout"),
@@ -133,6 +141,25 @@ def _figures(table: Table) -> dict[str, Any]:
 
 def _sum(found: Sequence[Spent], name: str) -> float:
     return sum(getattr(spent, name) for spent in found)
+
+
+def real_pages(bench: Bench) -> Section:
+    """Files that the reader knows nothing of: nonsense as text, and identical tokens (claim 4)."""
+    ways = {name: {**way, "max_new_tokens": FEW_TOKENS} for name, way in REAL.items()}
+    parsers = {name: bench.parser(**way) for name, way in ways.items()}
+    rows: list[list[Cell]] = []
+    for file in bench.real:
+        found = read_in_every_way(parsers, file, 1, warm_ups=0, stock=(STOCK,))
+        for way, spent in found.items():
+            rows.append([file.stem, way, len(spent.tokens), spent.per_pass, spent.outside])
+    return Section(
+        "Real pages (claim 4)",
+        ("page", "way", "tokens", "tokens a pass", "outside forwards"),
+        rows,
+        "Pages of olmOCR-bench (`marker-pdf==2.0.0`, its source distribution; give them as "
+        f"--real). The first {FEW_TOKENS} tokens of each answer, which are those of stock "
+        "`generate` in every way.",
+    )
 
 
 def stages(bench: Bench) -> Section:

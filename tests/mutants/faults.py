@@ -967,6 +967,13 @@ FAULTS = (
         REFERENCES,
     ),
     Fault(
+        "a prefill checks a tree of guesses as if it were a chain",
+        "draft/matcher.py",
+        "self.candidates(1, length)[:1]",
+        "self.candidates(1, length)",
+        DOCUMENT,
+    ),
+    Fault(
         "a text is not found again behind a wrong guess",
         "draft/trail.py",
         "self._alignment.extend(self.source.said(tokens, text))",
