@@ -2,6 +2,7 @@
 
     python benchmarks/spava.py fidelity --minutes 60
     python benchmarks/spava.py selection
+    python benchmarks/spava.py sparse
     python benchmarks/spava.py counts
     python benchmarks/spava.py firsttoken --repeats 5
     python benchmarks/spava.py decode
@@ -19,6 +20,7 @@ from shared import run_part
 PARTS = {
     "fidelity": "spava_parts.fidelity",
     "selection": "spava_parts.selection",
+    "sparse": "spava_parts.sparse",
     "counts": "spava_parts.counts",
     "firsttoken": "spava_parts.first_token",
     "decode": "spava_parts.decode",

@@ -8,8 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from shared import argument_parser, environment, environment_line, save
-
+from draftlens.core.files import write_json, write_text
 from draftlens.measure.tables import markdown_table
 from spava_parts import judged_accuracy, judged_speed
 from spava_parts.verdicts import FEWEST, Reports, Verdict
@@ -36,23 +35,26 @@ def main() -> None:
         verdicts += judge(reports)
     verdicts.sort(key=lambda verdict: verdict.claim)
     report = {
-        "environment": environment(args),
+        "commits": reports.commits(),
         "verdicts": [asdict(verdict) for verdict in verdicts],
     }
-    save(args.out, report, page(report))
+    write_json(args.out.with_suffix(".json"), report, indent=None)
+    write_text(args.out.with_suffix(".md"), page(report))
     print(page(report))
 
 
 def parse() -> argparse.Namespace:
     """Options of the part."""
-    parser = argument_parser(__doc__, "benchmarks/results/spava_claims", repeats=1)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/spava_claims"))
     parser.add_argument("--reports", type=Path, default=Path("benchmarks/results"))
     return parser.parse_args()
 
 
 def page(report: Mapping[str, Any]) -> str:
     """The report as Markdown."""
-    lines = ["# Claims about SPAVA", "", environment_line(report["environment"]), ""]
+    commits = ", ".join(f"{part} {commit[:7]}" for part, commit in report["commits"].items())
+    lines = ["# Claims about SPAVA", "", f"From the reports of these commits: {commits}.", ""]
     lines += [
         "Numbers are those of the issue: 1 speed, 2 VNBench, 3 LongVideoBench and hosts, 4 "
         "counting, 5 optimizations, 6 l_p and l_a, 7 links, 8 work and figure 8, 9 FastV and "

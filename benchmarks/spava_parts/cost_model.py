@@ -128,7 +128,7 @@ def with_exchanges(
     rates: Rates, target: Backbone, hosts: Hosts, prompt: Prompt, args: argparse.Namespace
 ) -> Rates:
     """The rates with those of exchanges between two processes."""
-    alpha, beta = exchange_rates(hosts, args.repeats)
+    alpha, beta = exchange_rates(hosts)
     slower, deal = beside(target, prompt, hosts, args.repeats)
     return replace(rates, alpha=alpha, beta=beta, deal=deal, beside=slower)
 
@@ -261,7 +261,8 @@ def rates_in_words(rates: Mapping[str, Any]) -> str:
     return (
         f"A token of the linear layers {1e6 * rates['token']:.1f} µs, a thousand pairs of a query "
         f"and a key {1e9 * rates['pair']:.1f} µs, a call of the kernel {1e6 * rates['call']:.1f} "
-        f"µs, a merged token {1e6 * rates['merge']:.2f} µs, a dealt token "
+        f"µs, a merged token {1e6 * rates['merge']:.2f} µs, a copied key "
+        f"{1e6 * rates['copy']:.2f} µs, a dealt token "
         f"{1e6 * rates['deal']:.2f} µs; exchanges: {', '.join(exchanges)}. A process is "
         f"{rates['beside']:.2f} times as slow while another one computes on the other core."
     )

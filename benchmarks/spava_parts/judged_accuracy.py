@@ -106,7 +106,7 @@ def lengths(reports: Reports) -> list[Verdict]:
 def swept(reports: Reports, ways: tuple[str, ...]) -> list[Cell]:
     """Cells of a sweep, on the same prompts."""
     report = reports.of("fidelity") or {"cells": []}
-    cells = {cell["way"]: cell for cell in report["cells"] if cell["set"] == "lengths"}
+    cells = {cell["way"]: cell for cell in report["cells"] if cell.get("set") == "lengths"}
     return [cells[way] for way in ways if way in cells]
 
 

@@ -138,7 +138,7 @@ def work(reports: Reports) -> list[Verdict]:
     worst = max(row["spread"] for row in rows)
     error = max(row["error"] for row in large)
     short = max(1 - row["equation 7"] / max(row["flops"]) for row in rows)
-    received = max(row["error of received"] for row in rows)
+    received = max(row.get("error of received", 0.0) for row in rows)
     near = []
     for row in rows:
         if row["hosts"] == 64:

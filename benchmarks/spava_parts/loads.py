@@ -45,6 +45,7 @@ class Load:
         pairs: of a query and a key, of one head.
         calls: of the attention kernel.
         merged: tokens whose attention is merged with another part, once for each merge.
+        copied: passing keys that are put behind each other, once for each block that sees them.
         elements: that arrive inside the layers.
         messages: that it waits for there.
         collected: elements of keys and values that other hosts send to rank 0 afterwards.
@@ -54,6 +55,7 @@ class Load:
     pairs: int
     calls: int
     merged: int
+    copied: int = 0
     elements: int = 0
     messages: int = 0
     collected: int = 0
@@ -83,9 +85,9 @@ def ring(shape: Shape, hosts: int) -> Load:
         shape.layers * causal(shape.length) // hosts,
         shape.layers * calls,
         shape.layers * merged,
-        shape.layers * per_token * (shape.length - held),
-        shape.layers * (hosts - 1),
-        shape.layers * per_token * (shape.length - chunks.num_held(0)),
+        elements=shape.layers * per_token * (shape.length - held),
+        messages=shape.layers * (hosts - 1),
+        collected=shape.layers * per_token * (shape.length - chunks.num_held(0)),
     )
 
 
@@ -101,14 +103,16 @@ def in_blocks(shape: Shape, hosts: int, blocks: int, anchor: int, passing: int) 
     # which with several hosts comes in two parts.
     parts = 1 if hosts == 1 else 2
     held = sum(division.size(block) for block in share.mine)
+    copied = sum(division.passed(earlier) for block in share.mine for earlier in range(block))
     return Load(
         share.num_local,
         shape.layers * pairs(share),
         shape.layers * (3 + (1 + parts) * len(share.mine)),
         shape.layers * (parts * held + shape.query * hosts),
-        shape.layers * (per_token * passed + answers) if hosts > 1 else 0,
-        shape.layers * 2 if hosts > 1 else 0,
-        shape.layers * per_token * (shape.length - int(shares[0].owned().sum())),
+        shape.layers * copied,
+        elements=shape.layers * (per_token * passed + answers) if hosts > 1 else 0,
+        messages=shape.layers * 2 if hosts > 1 else 0,
+        collected=shape.layers * per_token * (shape.length - int(shares[0].owned().sum())),
     )
 
 
@@ -137,9 +141,9 @@ def star(shape: Shape, hosts: int) -> Load:
         shape.layers * (2 * causal(block) + block * block + per_query),
         shape.layers * 4,
         shape.layers * (block + shape.query * hosts),
-        shape.layers * answers,
-        shape.layers,
-        shape.layers * per_token * (shape.length - block),
+        elements=shape.layers * answers,
+        messages=shape.layers,
+        collected=shape.layers * per_token * (shape.length - block),
     )
 
 

@@ -27,6 +27,9 @@ SMALL = 1 << 10
 LARGE = 1 << 21
 """Elements of the messages whose seconds give latency and rate."""
 
+ROUNDS = 30
+"""Exchanges of each size, of which the fastest counts."""
+
 KINDS = ("gather", "all_gather", "pass_on")
 """Exchanges of a group (`core.hosts.Hosts`)."""
 
@@ -40,6 +43,7 @@ class Rates:
         pair: of a query and a key, of one head.
         call: of the attention kernel.
         merge: of a token's attention with another part of it.
+        copy: of a passing key that is put behind others.
         alpha, beta: seconds of an exchange, and of each element, by kind.
         deal: seconds in which a job and its tokens are given to another process, for each token.
         beside: factor of the processor's seconds while another process computes on the other core.
@@ -49,6 +53,7 @@ class Rates:
     pair: float
     call: float
     merge: float
+    copy: float
     alpha: Mapping[str, float]
     beta: Mapping[str, float]
     deal: float
@@ -56,8 +61,9 @@ class Rates:
 
     def computing(self, load: Load) -> float:
         """Seconds of computing of one host with a core of its own."""
-        attention = self.pair * load.pairs + self.call * load.calls + self.merge * load.merged
-        return self.token * load.tokens + attention
+        kernel = self.pair * load.pairs + self.call * load.calls
+        around = self.merge * load.merged + self.copy * load.copied
+        return self.token * load.tokens + kernel + around
 
     def exchanging(self, load: Load, kind: str, slower: float = 1.0) -> float:
         """Seconds of the exchanges inside the layers, on a link slower by a factor."""
@@ -119,17 +125,17 @@ def seconds_of(
 
 
 def fitted(loads: Sequence[Load], seconds: Sequence[float]) -> NDArray[np.float64]:
-    """Seconds of a token, a pair, a call and a merge, none below zero, with the least squares of
-    relative errors."""
-    rows = [[load.tokens, load.pairs, load.calls, load.merged] for load in loads]
+    """Seconds of a token, a pair, a call, a merge and a copy, none below zero, with the least
+    squares of relative errors."""
+    rows = [[load.tokens, load.pairs, load.calls, load.merged, load.copied] for load in loads]
     work = np.array(rows, dtype=np.float64) / np.array(seconds)[:, None]
-    used = [0, 1, 2, 3]
+    used = [0, 1, 2, 3, 4]
     while True:
         found = np.linalg.lstsq(work[:, used], np.ones(len(loads)), rcond=None)[0]
         if (found >= 0).all():
             break
         used.pop(int(found.argmin()))
-    rates = np.zeros(4)
+    rates = np.zeros(5)
     rates[used] = found
     return rates
 
@@ -164,29 +170,29 @@ def exchange(hosts: Hosts, kind: str, size: int) -> None:
     calls[kind]().wait()
 
 
-def exchange_rates(hosts: Hosts, repeats: int) -> tuple[dict[str, float], dict[str, float]]:
+def exchange_rates(hosts: Hosts) -> tuple[dict[str, float], dict[str, float]]:
     """Seconds of an exchange as such, and of each element that arrives, by kind."""
     alpha = {}
     beta = {}
     for kind in KINDS:
-        small, large = (exchange_seconds(hosts, kind, size, repeats) for size in (SMALL, LARGE))
+        small, large = (exchange_seconds(hosts, kind, size) for size in (SMALL, LARGE))
         beta[kind] = max(large - small, 0.0) / (LARGE - SMALL)
         alpha[kind] = max(small - beta[kind] * SMALL, 0.0)
     return alpha, beta
 
 
-def exchange_seconds(hosts: Hosts, kind: str, size: int, repeats: int) -> float:
+def exchange_seconds(hosts: Hosts, kind: str, size: int) -> float:
     """Least seconds of an exchange on rank 0, when all ranks have begun: other programs only
     lengthen it."""
     times = []
-    for _ in range(repeats + 1):
+    for _ in range(ROUNDS):
         with hosts.answering():
             hosts.give([Exchanging(kind, size)] * (hosts.size - 1))
             exchange(hosts, "gather", 1)
             began = time.perf_counter()
             exchange(hosts, kind, size)
             times.append(time.perf_counter() - began)
-    return min(times[1:])
+    return min(times)
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,10 @@ class Reports:
             if file.exists():
                 self._found[part] = json.loads(file.read_text())
 
+    def commits(self) -> dict[str, str]:
+        """The commit of each report."""
+        return {part: found["environment"]["commit"] for part, found in self._found.items()}
+
     def of(self, part: str) -> Any:
         """A report, or None."""
         return self._found.get(part)
