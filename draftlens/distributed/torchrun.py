@@ -10,7 +10,7 @@ import torch
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
-from draftlens.core.errors import HostError, InputError
+from draftlens.core.errors import ConfigError, HostError, InputError
 from draftlens.distributed.beats import ignore
 from draftlens.distributed.follow import exit_when_lost, follow_and_exit
 from draftlens.distributed.group import PATIENCE_SECONDS, GlooHosts
@@ -50,16 +50,15 @@ def join(backbone: Backbone, patience: float = PATIENCE_SECONDS, digest: str = "
     Raises:
         HostError: the others did not come.
         InputError: the others ask something else.
+        ConfigError: they have met with another model already, which they follow until the end.
     """
     try:
         store, rank, size = next(rendezvous("env://"))
         own = PrefixStore("draftlens", store)
-        # A program may join with several models, one after the other.
-        number = own.add(f"joined/{rank}", 1)
-        ours = PrefixStore(str(number), own)
-        check_equal(ours, rank, size, digest)
+        check_first(own, rank)
+        check_equal(own, rank, size, digest)
         on_lost = exit_when_lost if rank else ignore
-        hosts = GlooHosts(ours, rank, size, patience, None, on_lost)
+        hosts = GlooHosts(own, rank, size, patience, None, on_lost)
     except RuntimeError as error:
         raise HostError(f"the hosts that torchrun started did not meet: {error}") from error
     if rank:
@@ -67,6 +66,19 @@ def join(backbone: Backbone, patience: float = PATIENCE_SECONDS, digest: str = "
     atexit.register(hosts.end)
     backbone.hosts = hosts
     return hosts
+
+
+def check_first(store: Any, rank: int) -> None:
+    """Refuse a second model, for which the other ranks would never come.
+
+    Raises:
+        ConfigError: this rank has joined before.
+    """
+    if store.add(f"joined/{rank}", 1) > 1:
+        raise ConfigError(
+            "the processes of torchrun read prompts with one model, and they have met with another "
+            "one: use prefill 'full' for this model"
+        )
 
 
 def check_equal(store: Any, rank: int, size: int, digest: str) -> None:

@@ -26,8 +26,14 @@ ASK = """
 import os, signal, torch
 torch.set_num_threads(1)
 import draftlens
-engine = draftlens.load(device="cpu", method="plain", prefill="ring", calibrate=False)
-print("rank", os.environ["RANK"], engine.generate("Hello", max_new_tokens=4).tokens, flush=True)
+engine = draftlens.load(device="cpu", method="plain", calibrate=False)
+model = engine.target.backbone.model
+inputs = engine.read("Hello").target
+result = draftlens.generate(model, inputs, prefill="ring", max_new_tokens=4)
+print("rank", os.environ["RANK"], result.tokens, flush=True)
+custom = draftlens.SpeculativeGenerate(None, prefill="ring")
+model.generate(**inputs, max_new_tokens=4, custom_generate=custom)
+print("equal", custom.last.tokens == result.tokens, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 """What rank 0 asks. The other rank does not get so far."""
@@ -78,7 +84,8 @@ def test_bad_values_are_refused_in_a_sentence(command: Any, more: list[str], why
 
 
 def test_under_torchrun(tmp_path: Path) -> None:
-    """Only rank 0 goes on behind `load`. When it is killed, the other ends with a sentence."""
+    """Only rank 0 goes on behind the first call that several processes answer, also with
+    transformers' own models. When it is killed, the other ends with a sentence."""
     script = tmp_path / "ask.py"
     script.write_text(ASK)
     with socket.socket() as free:
@@ -104,6 +111,7 @@ def test_under_torchrun(tmp_path: Path) -> None:
         )
     outputs = [process.communicate(timeout=240) for process in processes]
     assert outputs[0][0].startswith("rank 0 [["), outputs
+    assert outputs[0][0].endswith("equal True\n"), outputs
     assert outputs[1][0] == ""
     assert processes[0].returncode == -signal.SIGKILL
     assert processes[1].returncode == 2

@@ -74,6 +74,11 @@ REFERENCES = ("tests/exact/test_references.py",)
 BLOCKS = ("tests/unit/attention/test_blocks.py",)
 BLOCK_ROWS = ("tests/unit/prefill/test_rows.py",)
 MERGE = ("tests/unit/ops/test_merge.py",)
+SPREAD = ("tests/unit/attention/test_spread.py",)
+SHARDED = ("tests/unit/models/test_sharded_cache.py",)
+KEEPING = ("tests/unit/prefill/test_keeping.py",)
+VISION_SHARES = _only("tests/unit/models/test_vision_by_hosts.py", "onevision or qwen3 or smolvlm")
+MEETING = ("tests/unit/distributed/test_meeting.py",)
 
 FAULTS = (
     Fault(
@@ -1107,5 +1112,82 @@ FAULTS = (
         "base + total.log()",
         "base",
         MERGE,
+    ),
+    Fault(
+        "hosts: several of them hold the same key of the anchor",
+        "attention/blocks.py",
+        "is_owned[self.anchor_slice] = True",
+        "is_owned[: self.blocks.anchor] = True",
+        BLOCKS,
+    ),
+    Fault(
+        "hosts: nodes of a tree attend to their siblings",
+        "attention/spread.py",
+        "visible=visible",
+        "visible=None",
+        SPREAD,
+    ),
+    Fault(
+        "hosts: new tokens do not see what other ranks hold",
+        "attention/spread.py",
+        "        if held is None:\n",
+        "        if held is None or layer == 0:\n",
+        SPREAD,
+    ),
+    Fault(
+        "hosts: a probe normalizes by the keys of one rank",
+        "attention/spread_probe.py",
+        "torch.stack(arrived).logsumexp(0)",
+        "message",
+        SPREAD,
+    ),
+    Fault(
+        "hosts: what others hold of a row that has left is not forgotten",
+        "models/spread.py",
+        "        weakref.finalize(self, hosts.forget, self.number)\n",
+        "",
+        SHARDED,
+    ),
+    Fault(
+        "hosts: a row that leaves takes what others hold of another one",
+        "models/sharded_cache.py",
+        "        self.spread[row] = self.spread[-1]\n",
+        "",
+        SHARDED,
+    ),
+    Fault(
+        "hosts: keys move to rank 0 though it has no memory for them",
+        "prefill/keeping.py",
+        "tokens * shape.bytes_per_token > free_bytes(backbone.device)",
+        "tokens * shape.bytes_per_token < 0",
+        KEEPING,
+    ),
+    Fault(
+        "vision by hosts: each share of a video ends with the token behind its features",
+        "models/pixel_shares.py",
+        "return int(last < self.units)",
+        "return 0",
+        VISION_SHARES,
+    ),
+    Fault(
+        "vision by hosts: every host encodes the first patches",
+        "models/pixel_shares.py",
+        "begin = int(patches[:first].sum())",
+        "begin = 0",
+        VISION_SHARES,
+    ),
+    Fault(
+        "vision by hosts: features of deeper layers are those of the first share",
+        "models/vision_by_hosts.py",
+        "    if len(levels) > 1:\n        output.deepstack_features = list(levels[1:])\n",
+        "",
+        VISION_SHARES,
+    ),
+    Fault(
+        "hosts: each call with a model starts processes",
+        "distributed/meeting.py",
+        "        _GROUPS[backbone.model] = group\n",
+        "",
+        MEETING,
     ),
 )

@@ -15,7 +15,7 @@ from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.hosts import ALONE
 from draftlens.distributed import check_hosts, meet, own_device
 from draftlens.distributed.meeting import digest_of
-from draftlens.distributed.torchrun import check_equal
+from draftlens.distributed.torchrun import check_equal, check_first
 from draftlens.distributed.wires import GlooWire, NcclWire, Operation, wire_of
 
 
@@ -148,6 +148,15 @@ def test_ranks_that_ask_different_things_are_told_so() -> None:
         with pytest.raises(InputError, match="host 2 was given other inputs than host 0"):
             call.result()
     check_equal(HashStore(), 0, 1, "a")
+
+
+def test_the_ranks_of_torchrun_meet_once() -> None:
+    """They follow rank 0 to its end, so a second model would wait for them in vain."""
+    store = HashStore()
+    for rank in range(2):
+        check_first(store, rank)
+    with pytest.raises(ConfigError, match="read prompts with one model"):
+        check_first(store, 0)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
