@@ -64,7 +64,7 @@ class StaticRunner:
     module: nn.Module
     factor = 1.0
 
-    def __init__(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, path: Path, tensors: Mapping[str, Tensor], device: torch.device) -> None:
         assert path.read_text() == "code"
         self.weight = tensors["head.weight"].data_ptr()
 
