@@ -92,8 +92,13 @@ class Library:
         """Have passes compiled and wait for them."""
         for shape in shapes:
             self.order(shape)
-        while not all(map(self.is_settled, shapes)):
-            self.compiler.look(None)
+        for shape in shapes:
+            while not self.is_settled(shape):
+                missing = self.compiler.missing
+                if missing:  # this process is a fork of the one that ordered
+                    self._fail(shape, missing)
+                else:
+                    self.compiler.look(None)
 
     def is_settled(self, shape: PassShape) -> bool:
         """Whether there is code, or it is known why there is none."""
