@@ -30,7 +30,7 @@ of the target takes 0.35 to 0.4 of its time, six tokens 0.35 to 0.45, 26 tokens 
 draft 0.2 to 0.3. Behind 4,097 visual tokens attention is most of the pass, and the share is 0.6 to
 0.75."""
 
-FRAMES = (8, 64)
+FRAMES = (8, 64, 256)
 WIDTHS = {"target": (1, 6, 26), "draft": (1, 2, 6)}
 PHASES = {
     ("target", 1): "plain decoding",

@@ -74,6 +74,8 @@ class CompilingProcess:
     @property
     def missing(self) -> str:
         """See `Compiler.missing`."""
+        if os.getpid() != self._owner:
+            return "this process is a fork of the one that compiles"
         names = (os.environ.get("CXX", ""), "g++", "clang++")
         if any(name and shutil.which(name) for name in names):
             return ""

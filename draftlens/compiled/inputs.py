@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -37,10 +37,15 @@ def inputs_of(
     keys, values = buffers
     if mask is None:
         mask = tokens.new_ones((len(tokens), 1, width, reach), dtype=torch.bool)
-    lengths = torch.tensor(cache.lengths, device=tokens.device)[:, None]
-    slots = lengths + torch.arange(width, device=tokens.device)
-    leading = (tokens, position_ids, slots, mask)
+    leading = (tokens, position_ids, _slots(cache.lengths, width, tokens.device), mask)
     return [*(tensor.contiguous() for tensor in leading), *keys, *values]
+
+
+def _slots(lengths: Sequence[int], width: int, device: torch.device) -> Tensor:
+    """Where the next tokens of each row are written, int64 ``[B, T]``."""
+    if len(lengths) == 1:
+        return torch.arange(lengths[0], lengths[0] + width, device=device)[None]
+    return torch.tensor(lengths, device=device)[:, None] + torch.arange(width, device=device)
 
 
 @torch.inference_mode()

@@ -58,10 +58,11 @@ class Library:
         self._looked_at = 0.0
 
     def wanted(self, shape: PassShape) -> None:
-        """A pass of this kind is run without compiled code. From the eighth time on it is compiled
-        beside the answer."""
+        """A pass of this kind is run without compiled code. The code is loaded if it is on disk;
+        else it is compiled beside the answer, from the eighth time on."""
         self._uses[shape] += 1
-        if self._uses[shape] >= MIN_USES:
+        is_first = self._uses[shape] == 1
+        if self._uses[shape] >= MIN_USES or (is_first and self.path_of(shape).exists()):
             self.order(shape)
         now = time.monotonic()
         if now - self._looked_at > LOOK_SECONDS:
@@ -91,8 +92,13 @@ class Library:
         """Have passes compiled and wait for them."""
         for shape in shapes:
             self.order(shape)
-        while not all(map(self.is_settled, shapes)):
-            self.compiler.look(None)
+        for shape in shapes:
+            while not self.is_settled(shape):
+                missing = self.compiler.missing
+                if missing:  # this process is a fork of the one that ordered
+                    self._fail(shape, missing)
+                else:
+                    self.compiler.look(None)
 
     def is_settled(self, shape: PassShape) -> bool:
         """Whether there is code, or it is known why there is none."""
@@ -130,8 +136,9 @@ class Library:
         try:
             tensors = named_tensors(self._module)
             self.skeleton.check(model)
-            runner = Runner(self.path_of(shape), tensors)
-            check_pass(Backbone.of(model), runner, shape)
+            backbone = Backbone.of(model)
+            runner = Runner(self.path_of(shape), tensors, backbone.device)
+            check_pass(backbone, runner, shape)
         except (KeyError, RuntimeError, UnsupportedModelError) as error:
             self._fail(shape, f"its compiled code cannot be used: {error}")
             return

@@ -15,14 +15,16 @@ class Runner:
     Args:
         path: of the package that `build.build` has written.
         tensors: parameters and buffers by name. The code reads their memory; nothing is copied.
+        device: of the model.
 
     Raises:
         KeyError: the code needs a tensor that is not there.
         RuntimeError: the file cannot be loaded.
     """
 
-    def __init__(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
-        self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path))
+    def __init__(self, path: Path, tensors: Mapping[str, Tensor], device: torch.device) -> None:
+        index = -1 if device.index is None else device.index
+        self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path), device_index=index)
         names = self._loader.get_constant_fqns()
         self._constants = {name: tensors[name].detach() for name in names}
         self._loader.load_constants(

@@ -99,7 +99,12 @@ def _library_of(backbone: Backbone, compiler: Compiler) -> Library | None:
         _log.warning("passes of %s are not compiled: %s", backbone.name, reason)
         return None
     skeleton = Skeleton.of(backbone)
-    library = Library(backbone, skeleton, folder_of(backbone, skeleton), compiler)
+    try:
+        folder = folder_of(backbone, skeleton)
+    except OSError as error:
+        _log.warning("passes of %s are not compiled: %s", backbone.name, error)
+        return None
+    library = Library(backbone, skeleton, folder, compiler)
     _LIBRARIES[backbone.model] = library
     return library
 

@@ -99,15 +99,17 @@ def score_tokens(
     Returns:
         logits ``[B, T, V]``.
     """
-    # The target may have ids that the draft does not have.
-    tokens = tokens.clamp_max(backbone.vocab_size - 1)
+    if vocab_size > backbone.vocab_size:
+        tokens = tokens.clamp_max(backbone.vocab_size - 1)
     return with_ids_of_the_target(backbone.forward(tokens, positions, cache, mask), vocab_size)
 
 
 def with_ids_of_the_target(logits: Tensor, vocab_size: int) -> Tensor:
     """Logits of a draft for the ids that the target has, ``[..., V]``."""
     missing = vocab_size - logits.shape[-1]
-    if missing <= 0:
+    if missing == 0:
+        return logits
+    if missing < 0:
         return logits[..., :vocab_size]
     # Logits processors are bound to the target's ids: those that the draft lacks are there, but
     # are never likely.

@@ -182,8 +182,16 @@ def grow(
                 break
         if level.expanded:
             parents = [level.nodes.start + node for node in level.expanded]
-            logits = scorer.expand(tokens[:, parents], first_step + depth, level)
+            logits = scorer.expand(_columns(tokens, parents), first_step + depth, level)
     return DraftTree.uniform(topology, tokens, torch.cat(probs, 1) if probs else None)
+
+
+def _columns(tokens: Tensor, nodes: list[int]) -> Tensor:
+    """The tokens of some nodes in level order, ``[B, M]``: without a table of indices where they
+    stand beside each other, as along a chain."""
+    first = nodes[0]
+    end = nodes[-1] + 1
+    return tokens[:, first:end] if end - first == len(nodes) else tokens[:, nodes]
 
 
 def _probabilities(scores: Tensor, tokens: Tensor) -> list[float]:

@@ -69,7 +69,7 @@ class KVCache(Cache):  # type: ignore[misc]
 
     def whole_buffers(self, end: int) -> tuple[list[Any], list[Any]] | None:
         """Keys and values of each layer over the whole capacity, ``[B, H, capacity, D]``, for a
-        pass that writes slots itself.
+        pass that writes slots itself. The capacity is that of the buffers, the same in all layers.
 
         Args:
             end: slots of each row that the pass needs. Buffers that are smaller grow first.
@@ -84,9 +84,12 @@ class KVCache(Cache):  # type: ignore[misc]
             if not self.grows:
                 return None
             layers[0].enlarge(end)
-        for layer in layers:
-            layer.fill_capacity()
-        return [layer.keys for layer in layers], [layer.values for layer in layers]
+        capacities = {layer.buffers.capacity for layer in layers}
+        if len(capacities) > 1 or min(capacities) < self.capacity:
+            for layer in layers:
+                layer.widen(max(*capacities, self.capacity))
+        views = [layer.rows() for layer in layers]
+        return [view.keys for view in views], [view.values for view in views]
 
     def advance(self, counts: int | Sequence[int]) -> None:
         """Count the first `counts` tokens of the last pass (per row, or one number for all)."""
@@ -262,7 +265,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
     @property
     def keys(self) -> Any:
         """Keys of the cache's rows, ``[B, H, capacity, D]``; None before the first forward."""
-        return self._rows().keys
+        return self.rows().keys
 
     @keys.setter
     def keys(self, value: None) -> None:
@@ -271,13 +274,13 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
     @property
     def values(self) -> Any:
         """Values of the cache's rows, ``[B, H, capacity, D]``; None before the first forward."""
-        return self._rows().values
+        return self.rows().values
 
     @values.setter
     def values(self, value: None) -> None:
         """Transformers sets the attribute to None when a layer is made."""
 
-    def _rows(self) -> _Views:
+    def rows(self) -> _Views:
         """Views of the cache's rows. They are kept, since every layer of every pass reads them."""
         buffers = self.buffers
         num_rows = len(self.cache.lengths)
@@ -311,7 +314,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
             self.enlarge(end)
         if not self.is_initialized or self.buffers.capacity < cache.capacity:
             self.lazy_initialization(key_states, value_states)
-        rows = self._rows()
+        rows = self.rows()
         keys: Any = rows.keys
         values: Any = rows.values
         if cache.uniform:
@@ -325,13 +328,13 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
             values[row, :, slots] = value_states.transpose(1, 2)
         return keys[:, :, :end], values[:, :, :end]
 
-    def fill_capacity(self) -> None:
-        """Let the buffers of an initialized layer hold as much as its cache may."""
+    def widen(self, capacity: int) -> None:
+        """Let the buffers of an initialized layer hold at least so many tokens of each row."""
         buffers = self.buffers
-        if buffers.capacity < self.cache.capacity:
-            assert buffers.keys is not None
-            assert buffers.values is not None
-            self.lazy_initialization(buffers.keys, buffers.values)
+        assert buffers.keys is not None
+        assert buffers.values is not None
+        rows = self.cache.first_row + len(self.cache.lengths)
+        buffers.reserve(rows, capacity, buffers.keys, buffers.values)
 
     def enlarge(self, end: int) -> None:
         """Raise the capacity of the cache.

@@ -8,7 +8,7 @@ import logging
 import platform
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,29 +89,43 @@ def checked_curve(backbone: Backbone) -> CostCurve | None:
 
 
 def known_curve(backbone: Backbone) -> CostCurve | None:
-    """The curve of a model from memory, else from disk; None if it was never measured."""
-    return checked_curve(backbone) or _stored(backbone)
+    """The curve of a model from memory, else from disk; None if it was never measured.
+
+    Where forwards have been compiled since, the curve of the modules is better than none: timings
+    correct it.
+    """
+    curve = checked_curve(backbone) or _stored(backbone)
+    if curve is None and backbone.passes.label:
+        curve = _read(_path_by(_facts_by_modules(backbone)))
+    return curve
 
 
 def path_of(backbone: Backbone) -> Path:
     """The file of a model's curve; its name is a hash of `facts_of`."""
-    text = json.dumps(facts_of(backbone), sort_keys=True, default=str)
+    return _path_by(facts_of(backbone))
+
+
+def _path_by(facts: Mapping[str, Any]) -> Path:
+    text = json.dumps(facts, sort_keys=True, default=str)
     return folder() / "costs" / f"{hashlib.sha256(text.encode()).hexdigest()[:20]}.json"
 
 
 def facts_of(backbone: Backbone) -> dict[str, Any]:
     """Everything that a model's cost curve depends on, as JSON values: its structure but not its
     weights, the device, dtype, threads, attention, what is compiled, and versions."""
+    facts = _facts_by_modules(backbone)
+    # Curves of forwards by the modules are kept from before there were compiled passes.
+    return {**facts, "compiled": backbone.passes.label} if backbone.passes.label else facts
+
+
+def _facts_by_modules(backbone: Backbone) -> dict[str, Any]:
     structure = backbone.text_config.to_dict()
     structure.pop("_name_or_path", None)
     device = backbone.device
     name = platform.processor() or platform.machine()
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
-    # Curves of forwards by the modules are kept from before there were compiled passes.
-    compiled = {"compiled": backbone.passes.label} if backbone.passes.label else {}
     return {
-        **compiled,
         "model": backbone.name,
         "structure": structure,
         "quantization": getattr(backbone.model.config, "quantization_config", None),
@@ -131,8 +145,12 @@ def _is_current(curve: CostCurve, backbone: Backbone) -> bool:
 
 
 def _stored(backbone: Backbone) -> CostCurve | None:
+    return _read(path_of(backbone))
+
+
+def _read(path: Path) -> CostCurve | None:
     try:
-        return CostCurve.from_dict(json.loads(path_of(backbone).read_text())["curve"])
+        return CostCurve.from_dict(json.loads(path.read_text())["curve"])
     except (OSError, ValueError, KeyError, TypeError, ArithmeticError):
         return None
 

@@ -11,6 +11,8 @@ import torch
 from families import FAMILIES
 from torch import Tensor, nn
 
+import draftlens
+from draftlens.cli.options import parse_compile
 from draftlens.compiled import library as libraries
 from draftlens.compiled import switch
 from draftlens.compiled.library import MIN_USES, Library
@@ -64,7 +66,7 @@ class StaticRunner:
     module: nn.Module
     factor = 1.0
 
-    def __init__(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, path: Path, tensors: Mapping[str, Tensor], device: torch.device) -> None:
         assert path.read_text() == "code"
         self.weight = tensors["head.weight"].data_ptr()
 
@@ -191,3 +193,25 @@ def test_modules_that_code_cannot_stand_for_are_refused(
     assert switch.refusal(backbone) == ""
     with pytest.raises(ConfigError, match="True, False or 'auto'"):
         switch.attach([backbone], "always")  # type: ignore[arg-type]
+
+
+def test_a_bad_value_is_refused_before_anything_is_loaded() -> None:
+    with pytest.raises(ConfigError, match="compile must be"):
+        draftlens.load(compile="yes")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="compile must be"):
+        draftlens.SpeculativeGenerate(None, compile=None)  # type: ignore[arg-type]
+    assert [parse_compile(text) for text in ("yes", "auto", "no")] == [True, "auto", False]
+    with pytest.raises(ConfigError, match="yes, auto, no"):
+        parse_compile("maybe")
+
+
+def test_without_a_folder_the_modules_compute(
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> Path:
+        raise OSError("read-only file system")
+
+    monkeypatch.setattr(switch, "folder_of", refuse)
+    switch.attach([backbone], "auto")
+    assert backbone.passes is EAGER
+    assert "read-only" in caplog.text

@@ -48,3 +48,13 @@ def test_a_family_can_be_traced_for_any_number_of_rows_and_tokens(name: str) -> 
     backbone = Backbone(target(BY_NAME[name]))
     program = traced(Skeleton.of(backbone), PassShape(ANY, ANY))
     assert len(program.range_constraints) == 4
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_a_pass_is_compiled_for_a_gpu(tmp_path: Path) -> None:
+    """Loading it compares its logits with those of the modules."""
+    backbone = Backbone(FAMILIES[0].build().to("cuda"))
+    library = Library(backbone, Skeleton.of(backbone), tmp_path, CompilingProcess())
+    library.wait(PassShape(ANY, ANY))
+    assert not library.failures

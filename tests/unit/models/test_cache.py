@@ -352,3 +352,33 @@ def test_caches_that_cannot_roll_back_are_refused_by_kind(config: Any, layer: st
 def test_full_attention_is_taken(kind: str) -> None:
     options = {"sliding_window": None} if kind == "MistralConfig" else {}
     check_rollback("Some", getattr(transformers, kind)(**SMALL, **options))
+
+
+def test_whole_buffers_grow_together_and_keep_what_they_hold() -> None:
+    """For passes that write the slots themselves."""
+    cache = KVCache(2, 1, 4, grows=True)
+    assert cache.whole_buffers(3) is None  # nothing has been forwarded yet
+    states = torch.arange(6.0).reshape(1, 1, 3, 2)
+    for layer in range(2):
+        cache.update(states, states, layer)
+    cache.advance(3)
+    keys, values = _whole(cache, 4)
+    assert [buffer.shape[2] for buffer in (*keys, *values)] == [4] * 4
+    grown, _ = _whole(cache, 9)
+    assert len({buffer.shape[2] for buffer in grown}) == 1
+    assert grown[0].shape[2] >= 9
+    assert torch.equal(grown[1][:, :, :3], states)
+    # A pass that is interrupted has written the first layer only.
+    more = states.repeat(1, 1, 10, 1)
+    cache.update(more, more, 0)
+    both, _ = _whole(cache, 4)
+    assert both[0].shape == both[1].shape
+    fixed = KVCache(1, 1, 4)
+    fixed.update(states, states, 0)
+    assert fixed.whole_buffers(5) is None
+
+
+def _whole(cache: KVCache, end: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    buffers = cache.whole_buffers(end)
+    assert buffers is not None
+    return buffers

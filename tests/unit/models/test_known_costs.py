@@ -319,3 +319,15 @@ def test_the_folder_is_in_the_cache_of_the_user(monkeypatch: pytest.MonkeyPatch)
         pytest.skip("the variable is one of Linux")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert known_costs.folder() == Path("/somewhere/draftlens")
+
+
+def test_compiled_passes_have_a_curve_of_their_own(measured: Measurements) -> None:
+    """Until it is measured, that of the modules stands in."""
+    backbone = Backbone(FAMILY.build())
+    by_modules = calibrate(backbone, 1.0)
+    backbone.passes = SimpleNamespace(label="1x1", begin=lambda: None)  # type: ignore[assignment]
+    assert known_curve(backbone) == by_modules
+    measured.seconds = 0.002
+    compiled = calibrate(backbone, 1.0)
+    assert known_curve(backbone) == compiled != by_modules
+    assert len(measured.calls) == 2
