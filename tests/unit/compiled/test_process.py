@@ -27,7 +27,7 @@ def test_a_compiled_pass_has_the_tokens_of_stock_generate(tmp_path: Path) -> Non
     """It is compiled in a process of its own, which ends when there is nothing left to do."""
     family = FAMILIES[0]
     backbone = Backbone(target(family))
-    compiler = CompilingProcess()
+    compiler = CompilingProcess(background=False)
     library = Library(backbone, Skeleton.of(backbone), tmp_path, compiler)
     one_row = PassShape(1, ANY)
     library.order(one_row)
