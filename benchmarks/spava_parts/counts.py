@@ -146,10 +146,9 @@ def ring_work(sizes: Sizes, rank: int) -> Work:
 
 
 def states(length: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of one layer, without memory: what is counted does not depend on
-    them."""
-    keys = torch.empty(1, GROUPS, length, WIDTH, device="meta")
-    return torch.empty(1, HEADS, length, WIDTH, device="meta"), keys, keys
+    """Queries, keys and values of one layer."""
+    keys = torch.zeros(1, GROUPS, length, WIDTH)
+    return torch.zeros(1, HEADS, length, WIDTH), keys, keys
 
 
 def spread(works: Sequence[Work]) -> float:
