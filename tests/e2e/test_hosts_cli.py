@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from tests.e2e.conftest import CLIPS
 
@@ -37,6 +38,22 @@ print("equal", custom.last.tokens == result.tokens, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 """What rank 0 asks. The other rank does not get so far."""
+
+
+ASK_GPUS = """
+import draftlens
+ring = {"name": "ring", "decode": "sharded"}
+engine = draftlens.load(method="plain", dtype="float32", prefill=ring, calibrate=False)
+clip = "draftlens/embedded/clips/drift.mp4"
+tokens = []
+for prefill in (ring, "full"):
+    result = engine.generate("Describe the video.", video=clip, prefill=prefill, max_new_tokens=16)
+    tokens.append(result.tokens)
+hosts = engine.target.backbone.hosts
+wire = hosts._wire_of(engine.target.backbone.device)
+print(type(wire).__name__, tokens[0] == tokens[1])
+"""
+"""What rank 0 asks where each rank has a GPU."""
 
 
 def test_hosts_change_nothing(command: Any) -> None:
@@ -83,11 +100,10 @@ def test_bad_values_are_refused_in_a_sentence(command: Any, more: list[str], why
     assert why in " ".join(err.split())
 
 
-def test_under_torchrun(tmp_path: Path) -> None:
-    """Only rank 0 goes on behind the first call that several processes answer, also with
-    transformers' own models. When it is killed, the other ends with a sentence."""
-    script = tmp_path / "ask.py"
-    script.write_text(ASK)
+def under_torchrun(folder: Path, words: str) -> tuple[list[int], list[tuple[str, str]]]:
+    """Exit status and output of two processes in torchrun's environment."""
+    script = folder / "ask.py"
+    script.write_text(words)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -103,17 +119,33 @@ def test_under_torchrun(tmp_path: Path) -> None:
         processes.append(
             subprocess.Popen(
                 [sys.executable, str(script)],
-                env={**environment, "RANK": str(rank)},
+                env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
             )
         )
     outputs = [process.communicate(timeout=240) for process in processes]
+    return [process.returncode for process in processes], outputs
+
+
+def test_under_torchrun(tmp_path: Path) -> None:
+    """Only rank 0 goes on behind the first call that several processes answer, also with
+    transformers' own models. When it is killed, the other ends with a sentence."""
+    statuses, outputs = under_torchrun(tmp_path, ASK)
     assert outputs[0][0].startswith("rank 0 [["), outputs
     assert outputs[0][0].endswith("equal True\n"), outputs
     assert outputs[1][0] == ""
-    assert processes[0].returncode == -signal.SIGKILL
-    assert processes[1].returncode == 2
+    assert statuses == [-signal.SIGKILL, 2]
     assert "error: host 0 has ended" in outputs[1][1]
     assert outputs[1][1].count("error:") == 1
+
+
+@pytest.mark.gpu
+def test_two_gpus_exchange_over_nccl(tmp_path: Path) -> None:
+    """The ring in float32, keys and values on both GPUs: the tokens of one GPU."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    statuses, outputs = under_torchrun(tmp_path, ASK_GPUS)
+    assert outputs[0][0] == "NcclWire True\n", outputs
+    assert statuses == [0, 0]
