@@ -82,7 +82,7 @@ def describe(backbone: Backbone) -> str:
         return f"never: {missing}"
     folder = folder_of(backbone, Skeleton.of(backbone))
     names = sorted(path.stem for path in folder.glob("*.pt2"))
-    return f"{', '.join(names) or 'none yet'} (in {folder})"
+    return ", ".join(names) or "none yet"
 
 
 def library_of(backbone: Backbone) -> Library | None:
