@@ -2,6 +2,7 @@
 
     python benchmarks/documents.py alignment --pages 12
     python benchmarks/documents.py alignment --tesseract --pdf paper.pdf
+    python benchmarks/documents.py claims --pages 2
 
 Every part is a module of `documents_parts` with a `main()` that reads the options behind its name
 and writes its own report, `benchmarks/results/documents_PART.json` and `.md`.

@@ -75,7 +75,7 @@ def times(bench: Bench, kind: str) -> Section:
     figures = _figures(table)
     figures["loops"] = sum(spent.ended == "loop" for spent in table["plain"])
     title = f"End to end, born digital, {kind} (claims 1 to 3, 13, 15)"
-    return Section(title, COLUMNS, _rows(kind, table), TIMES_NOTE, figures)
+    return Section(title, COLUMNS, _rows(kind, table), _times_note(bench), figures)
 
 
 def origins(bench: Bench) -> Section:
@@ -86,9 +86,8 @@ def origins(bench: Bench) -> Section:
         table = _table(bench, BY_ORIGIN, bench.pages("paragraph", origin), (STOCK,))
         rows += _rows(origin, table)
         figures[origin] = _figures(table)
-    return Section(
-        "Scans and lying text layers, paragraphs (claims 3, 4)", COLUMNS, rows, TIMES_NOTE, figures
-    )
+    title = "Scans and lying text layers, paragraphs (claims 3, 4)"
+    return Section(title, COLUMNS, rows, _times_note(bench), figures)
 
 
 COLUMNS = (
@@ -101,6 +100,10 @@ TIMES_NOTE = (
     "Forwards behind the prefill and the tokens that they read, those of crops included. Outside "
     "forwards: share of the rounds' seconds."
 )
+
+
+def _times_note(bench: Bench) -> str:
+    return f"Pages of each kind: {bench.num_pages}. {TIMES_NOTE}"
 
 
 def _table(

@@ -20,6 +20,7 @@ from draftlens.parsing.crops import (
     room_for,
 )
 from draftlens.parsing.drafting import DraftedPage
+from draftlens.sequences import Sequence as Row
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class _RegionBatch:
                 self._admit(stream)
         texts = {}
         for crop, tokens in zip(self._crops, self._tokens, strict=True):
-            texts[crop.page, crop.place] = self._asker.text(tokens)
+            texts[crop.page, crop.place] = self._asker.text(tokens[: crop.room])
         return RegionAnswers(texts, stream.result.stats, len(self._crops))
 
     def _open(self, group: list[Crop]) -> Stream:
@@ -126,11 +127,16 @@ class _RegionBatch:
         return Ending(room, seconds, self._ending.stops_loops)
 
     def _retire(self, stream: Stream) -> None:
-        """Let rows leave that have ended; the last one stays, since there is no empty batch."""
+        """Let rows leave that have ended, or have used up their own room, which may be less than
+        their group's; the last one stays, since there is no empty batch."""
         session = stream.session
         for sequence in list(session.sequences):
-            if sequence.finished and len(session.sequences) > 1:
+            if self._has_ended(sequence) and len(session.sequences) > 1:
                 session.remove(sequence)
+
+    def _has_ended(self, row: Row) -> bool:
+        is_full = len(self._tokens[row.number]) >= self._crops[row.number].room
+        return row.finished or is_full
 
     def _admit(self, stream: Stream) -> None:
         """Let groups join while they fit, and one in any case where no row goes on."""

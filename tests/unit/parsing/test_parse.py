@@ -158,10 +158,9 @@ def test_rows_that_leave_and_join_read_what_each_crop_reads_alone(
     assert together.num_crops == len(crops)
     lengths = set()
     for group in groups:
-        room = max(crop.room for crop in group)
         for crop in group:
             inputs = asker.process([crop.picture], [crop.prompt])
-            alone = asker.answer(inputs, [[]], {"method": "lookup"}, Ending(room)).run()
+            alone = asker.answer(inputs, [[]], {"method": "lookup"}, Ending(crop.room)).run()
             assert together.texts[0, crop.place] == asker.text(alone.tokens[0])
             lengths.add(len(alone.tokens[0]))
     assert len(lengths) > 2
