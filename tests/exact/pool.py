@@ -31,7 +31,7 @@ from draftlens.lanes.channel import Channel
 from draftlens.lanes.spawn import start_child
 from draftlens.models.backbone import Backbone
 
-START = 240.0
+START = 120.0
 """Seconds until the libraries are loaded."""
 
 
