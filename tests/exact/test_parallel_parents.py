@@ -88,6 +88,7 @@ def interrupted():
     report("interrupted", draft=process.pid)
     try:
         time.sleep(600)
+        os._exit(0)  # nobody has interrupted it
     except KeyboardInterrupt:
         pass
     answer()
@@ -105,6 +106,7 @@ for case in (loading, answering, idle, interrupted):
         with open(folder / (case.__name__ + ".err"), "w") as errors:
             os.dup2(errors.fileno(), 2)
         case()
+        os._exit(0)  # nobody has killed it
 child = multiprocessing.get_context("fork").Process(target=daemonic, daemon=True)
 child.start()
 child.join()
