@@ -27,7 +27,9 @@ from tabed_parts.verdicts import Difference, efficiency, share
 PREDICTION = """\
 Written before the run. The draft has seen tokens that are not pooled only. The projector has two
 layers with one GELU between them, so it is nearly linear on the mean of four cells that look alike,
-and differs where the cells show different things. So both ways are within 3% of each other."""
+and differs where the cells show different things. So both ways are within 3% of each other.
+Outcome: pooling in front makes 12% to 21% fewer tokens a pass. A draft that was not trained with it
+reads means of features worse than means of visual tokens."""
 
 KINDS = ("picture", "two pictures", "five pictures")
 
