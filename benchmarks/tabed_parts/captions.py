@@ -23,7 +23,7 @@ the first token is shorter by the time of the prefill, if there is a core to spa
 token comes up to 20% later, since both share the memory.
 Outcome: as predicted for one and two pictures; five pictures and 64 frames take longer to read than
 their captions to write, so nothing is left to wait for. The first token comes 80 to 190 ms later,
-more than predicted: both threads share the interpreter. Answers end 3 to 9% sooner but on two
+more than predicted: both threads share the interpreter. Answers end 6 to 9% sooner but on two
 pictures."""
 
 KINDS = ("picture", "two pictures", "five pictures", "64 frames")
