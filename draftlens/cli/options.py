@@ -216,7 +216,7 @@ def parse_compile(text: str) -> Any:
     """
     values = {"yes": True, "auto": "auto", "no": False}
     if text not in values:
-        raise ConfigError(f"--compile must be {', '.join(values)}, not {text!r}")
+        raise ConfigError(f"--compile must be 'yes', 'auto' or 'no', not {text!r}")
     return values[text]
 
 

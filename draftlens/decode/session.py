@@ -25,7 +25,7 @@ from draftlens.core.tree import EMPTY, ROOT, Topology
 from draftlens.core.weighed import Weighed
 from draftlens.draft.base import Drafter, DraftLane, TargetContext, ignore
 from draftlens.draft.cached_model import replace_by_last, without_row
-from draftlens.draft.first_guesses import FirstGuesses
+from draftlens.draft.first_guesses import FirstGuesser, FirstGuesses
 from draftlens.models.backbone import Backbone
 from draftlens.models.cache import KVCache
 from draftlens.models.prompt import Prepared, Prompt
@@ -259,21 +259,17 @@ class Session:
         base = [length - guesses.num_nodes for length in cache.lengths]
         cache.keep(base, slots)
         self._join(sequences, prompt, cache)
+        unread = _Unread(
+            sequences=sequences,
+            draft_inputs=arrival.draft_inputs,
+            prompt=prompt,
+            cache=cache,
+            readings=output.readings,
+            references=arrival.references,
+        )
         if guesses.num_nodes and self._first_guesses is not None:
-            with self._phase("draft_prefill"):
-                context = self._context(
-                    sequences, prompt, cache, output.readings, arrival.references
-                )
-                self._first_guesses.guesser.join_first(_batch_of(sequences), context)
+            self._join_first(self._first_guesses.guesser, unread)
         else:
-            unread = _Unread(
-                sequences=sequences,
-                draft_inputs=arrival.draft_inputs,
-                prompt=prompt,
-                cache=cache,
-                readings=output.readings,
-                references=arrival.references,
-            )
             self._unread.append(unread)
         self.stats.draft_forwards = self.drafter.forwards
         self._refresh()
@@ -281,6 +277,15 @@ class Session:
             self.clock.mark_first()
         self.clock.mark_last()
         return chunks
+
+    def _join_first(self, guesser: FirstGuesser, rows: _Unread) -> None:
+        """Let rows whose first tokens were guessed join the drafter, which has read their
+        prompts."""
+        with self._phase("draft_prefill"):
+            context = self._context(
+                rows.sequences, rows.prompt, rows.cache, rows.readings, rows.references
+            )
+            guesser.join_first(_batch_of(rows.sequences), context)
 
     def _remark(self, sequences: Seq[Sequence], output: PrefillOutput) -> None:
         """Keep what the user should know about how these rows were read."""

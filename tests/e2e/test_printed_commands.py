@@ -51,7 +51,13 @@ def test_every_printed_command_is_understood(page: Path) -> None:
         if not names or {"-h", "--help"} & set(words):
             continue
         rest = words[words.index(names[0]) + 1 :]
-        group.commands[names[0]].make_context(names[0], rest)
+        context = group.commands[names[0]].make_context(names[0], rest)
+        assert context.info_name == names[0]
+
+
+def test_the_readme_prints_commands() -> None:
+    """So that the test above has something to look at."""
+    assert len(printed(ROOT / "README.md")) > 10
 
 
 @pytest.fixture
