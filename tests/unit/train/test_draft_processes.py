@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate.state import AcceleratorState, GradientState, PartialState
+from accelerate.state import PartialState
 from families import FAMILIES
 from safetensors.torch import load_file
 from transformers import Trainer, TrainerCallback
@@ -27,20 +27,23 @@ RANKS = 3
 SECONDS = 120
 """Time limit of the processes of a test."""
 
+_SERVER = "forkserver"
+"""Processes are forked from one in which autograd has not run, since its threads end at a fork."""
+
 pytestmark = [
     pytest.mark.dist,
     pytest.mark.skipif(
-        "fork" not in multiprocessing.get_all_start_methods(), reason="processes cannot be forked"
+        _SERVER not in multiprocessing.get_all_start_methods(), reason="processes cannot be forked"
     ),
-    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
 ]
 
 Told = dict[str, Any]
 Act = Callable[[int], Told]
+"""What a process does, given its rank; it is pickled."""
 
 
 def as_rank(rank: int, port: int, act: Act, pipe: Any, count: int) -> None:
-    """Run a function in a forked process, with the environment of its rank."""
+    """Run a function in a process of its own, with the environment of its rank."""
     where = {
         "RANK": rank,
         "LOCAL_RANK": rank,
@@ -51,19 +54,20 @@ def as_rank(rank: int, port: int, act: Act, pipe: Any, count: int) -> None:
     os.environ.update(
         {name: str(value) for name, value in where.items()} | {"MASTER_ADDR": "127.0.0.1"}
     )
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
+    torch.set_num_threads(1)
     try:
         told = act(rank)
     except BaseException as error:
         told = {"raised": type(error).__name__, "said": str(error)}
     pipe.send(told)
-    os._exit(0)  # without the cleanup of the parent process
+    pipe.close()
+    os._exit(0)  # without waiting for the other processes
 
 
 def in_processes(act: Act, count: int = RANKS) -> list[Told]:
     """Run a function in several processes at once and return their results."""
-    context: Any = multiprocessing.get_context("fork")
+    context: Any = multiprocessing.get_context(_SERVER)
+    context.set_forkserver_preload(["accelerate", "transformers.trainer"])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -101,8 +105,9 @@ def options(llava: str, data: Path, tmp_path: Path) -> Callable[..., DraftTraini
     return made
 
 
-def dawdle(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+def dawdle(rank: int) -> None:
     """Delay the processes other than the main one, and the writing of the run's record."""
+    replaced = pytest.MonkeyPatch()  # until the process ends
     read, write, save = run._read_files, os.replace, Trainer._save_rng_state
 
     def late(options: DraftTraining) -> Any:
@@ -117,9 +122,9 @@ def dawdle(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
         time.sleep(0.2 * rank)
         save(trainer, folder)
 
-    monkeypatch.setattr(Trainer, "_save_rng_state", draw)
-    monkeypatch.setattr(run, "_read_files", late)
-    monkeypatch.setattr(os, "replace", slow)
+    replaced.setattr(Trainer, "_save_rng_state", draw)
+    replaced.setattr(run, "_read_files", late)
+    replaced.setattr(os, "replace", slow)
 
 
 class Parts(TrainerCallback):
@@ -133,24 +138,23 @@ class Parts(TrainerCallback):
         self.counts.append(len(list(folder.glob("rng_state_*.pth"))))
 
 
-def test_a_run_and_its_restart(
-    options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def train_late(rank: int, asked: DraftTraining) -> Told:
+    """Train, with delays that differ by rank."""
+    dawdle(rank)
+    parts = Parts()
+    made = train_draft(asked, callbacks=[parts])
+    return {
+        "losses": made.losses,
+        "resumed": made.resumed,
+        "main": made.main,
+        "parts": parts.counts,
+    }
+
+
+def test_a_run_and_its_restart(options: Any, tmp_path: Path) -> None:
     """All processes find the folder as the main process prepared it, also after a restart."""
-
-    def act(rank: int, **changed: Any) -> Told:
-        dawdle(monkeypatch, rank)
-        parts = Parts()
-        made = train_draft(options(**changed), callbacks=[parts])
-        return {
-            "losses": made.losses,
-            "resumed": made.resumed,
-            "main": made.main,
-            "parts": parts.counts,
-        }
-
-    for task in (act, partial(act, seed=1, restart=True)):
-        told = in_processes(task)
+    for asked in (options(), options(seed=1, restart=True)):
+        told = in_processes(partial(train_late, asked=asked))
         assert [one.get("main") for one in told] == [True, False, False], told
         assert [one["resumed"] for one in told] == [{"instruct": 0}] * RANKS
         assert told[0]["parts"] == [RANKS, RANKS]
@@ -159,37 +163,43 @@ def test_a_run_and_its_restart(
         assert not list((tmp_path / "out").glob("*.part"))
 
 
+def train_and_tell(rank: int, asked: DraftTraining) -> Told:
+    """Train and return the losses."""
+    return {"losses": train_draft(asked).losses}
+
+
 def test_what_the_main_process_refuses_all_refuse(options: Any, tmp_path: Path) -> None:
     """No process continues alone or waits for one that has ended."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
-    told = in_processes(lambda rank: {"made": str(train_draft(options()))})
+    told = in_processes(partial(train_and_tell, asked=options()))
     assert [one.get("raised") for one in told] == ["ConfigError"] * RANKS, told
     assert all("is not empty and contains no run of draft training" in one["said"] for one in told)
 
 
+def decide_or_refuse(rank: int) -> Told:
+    """Agree on a value of the main process, then on its error."""
+    state, asked = PartialState(cpu=True), []
+
+    def decide() -> str:
+        asked.append(rank)
+        time.sleep(0.2)
+        return f"by {rank}"
+
+    def refuse() -> None:
+        raise PermissionError(f"not for {rank}")
+
+    value = resume.agreed(state, decide)
+    try:
+        resume.agreed(state, refuse)
+    except PermissionError as error:
+        return {"value": value, "asked": asked, "refused": str(error)}
+    return {}
+
+
 def test_only_the_main_process_decides() -> None:
     """All processes receive its value, or the error that it raised."""
-
-    def act(rank: int) -> Told:
-        state, asked = PartialState(cpu=True), []
-
-        def decide() -> str:
-            asked.append(rank)
-            time.sleep(0.2)
-            return f"by {rank}"
-
-        def refuse() -> None:
-            raise PermissionError(f"not for {rank}")
-
-        value = resume.agreed(state, decide)
-        try:
-            resume.agreed(state, refuse)
-        except PermissionError as error:
-            return {"value": value, "asked": asked, "refused": str(error)}
-        return {}
-
-    told = in_processes(act)
+    told = in_processes(decide_or_refuse)
     assert told == [
         {"value": "by 0", "asked": [0] if rank == 0 else [], "refused": "not for 0"}
         for rank in range(3)
@@ -220,10 +230,14 @@ def test_one_process_and_two_learn_the_same(
         **changed,
     }
 
-    def act(rank: int, out: Path) -> Told:
-        return {"losses": train_draft(training(data, out, llava, **few)).losses}
-
-    one, two = (in_processes(partial(act, out=tmp_path / str(count)), count)[0] for count in (1, 2))
+    one, two = (
+        in_processes(
+            partial(train_and_tell, asked=training(data, tmp_path / str(count), llava, **few)),
+            count,
+        )[0]
+        for count in (1, 2)
+    )
+    assert list(one) == list(two) == ["losses"], (one, two)
     for stage, points in one["losses"].items():
         assert len(points) == 4
         assert [p["loss"] for p in two["losses"][stage]] == pytest.approx(
