@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from draftlens.attention.blocks import Blocks
@@ -133,24 +132,52 @@ def attend_in_blocks(
     anchor = slice(blocks.anchor)
     output[:, anchor] = attend(query[:, anchor], key[:, anchor], value[:, anchor], causal=True).out
     asked = query[:, blocks.context : blocks.asked]
-    shared_keys = [key[:, anchor]]
-    shared_values = [value[:, anchor]]
+    shared = _Shared(key, value, blocks)
+    shared.add(key[:, anchor], value[:, anchor])
     for block in range(blocks.count):
         span = blocks.span(block)
         own = attend(query[:, span], key[:, span], value[:, span], causal=True)
-        shared = attend(query[:, span], torch.cat(shared_keys, 1), torch.cat(shared_values, 1))
-        output[:, span] = merge_running(shared, own).out
+        earlier = attend(query[:, span], *shared.states)
+        output[:, span] = merge_running(earlier, own).out
         count = blocks.passed(block)
         if count:
             places = choice.places(asked, key[:, span], count, layer, block)
-            shared_keys.append(taken(key[:, span], places))
-            shared_values.append(taken(value[:, span], places))
+            shared.add(taken(key[:, span], places), taken(value[:, span], places))
     context = slice(blocks.context)
     behind = slice(blocks.context, blocks.length)
     seen = attend(query[:, behind], key[:, context], value[:, context])
     itself = attend(query[:, behind], key[:, behind], value[:, behind], causal=True)
     output[:, behind] = merge([seen, itself]).out
     return output
+
+
+class _Shared:
+    """Keys and values that later blocks attend to: the anchor's, and those that blocks pass on.
+
+    Each is copied once, whatever the number of blocks that attend to it.
+
+    Args:
+        key, value: of the row, ``[H', L, D]`` and ``[H', L, E]``.
+        blocks: of the row.
+    """
+
+    def __init__(self, key: Tensor, value: Tensor, blocks: Blocks) -> None:
+        room = blocks.anchor + sum(blocks.passed(block) for block in range(blocks.count))
+        self._keys = key.new_empty(key.shape[0], room, key.shape[-1])
+        self._values = value.new_empty(value.shape[0], room, value.shape[-1])
+        self._count = 0
+
+    @property
+    def states(self) -> tuple[Tensor, Tensor]:
+        """Those that were added, ``[H', K, D]`` and ``[H', K, E]``."""
+        return self._keys[:, : self._count], self._values[:, : self._count]
+
+    def add(self, key: Tensor, value: Tensor) -> None:
+        """Append ``[H', P, D]`` and ``[H', P, E]``."""
+        added = slice(self._count, self._count + key.shape[1])
+        self._keys[:, added] = key
+        self._values[:, added] = value
+        self._count = added.stop
 
 
 def taken(states: Tensor, places: Tensor) -> Tensor:

@@ -232,13 +232,16 @@ def _write(
     attend: Attend,
 ) -> None:
     """Complete the blocks by their passing keys, and write the row ``[H, T, E]``."""
-    output[:, : local.share.blocks.anchor] = parts[0].out
+    blocks = local.share.blocks
+    output[:, : blocks.anchor] = parts[0].out
+    keys = torch.cat([passed[block][0] for block in range(blocks.count)], 1)
+    values = torch.cat([passed[block][1] for block in range(blocks.count)], 1)
     spans = local.share.local_spans()
     for part, block, span in zip(parts[1:], local.share.mine, spans, strict=True):
-        earlier = [passed[number] for number in range(block)]
-        if earlier:
-            keys = torch.cat([pair[0] for pair in earlier], 1)
-            values = torch.cat([pair[1] for pair in earlier], 1)
-            part = merge_running(part, attend(local.query[:, span], keys, values))
+        earlier = slice(sum(blocks.passed(number) for number in range(block)))
+        if earlier.stop:
+            part = merge_running(
+                part, attend(local.query[:, span], keys[:, earlier], values[:, earlier])
+            )
         output[:, span] = part.out
     output[:, local.behind] = behind

@@ -1051,17 +1051,19 @@ FAULTS = (
     Fault(
         "passing values are of other tokens than their keys",
         "attention/anchor.py",
-        "shared_values.append(taken(value[:, span], places))",
-        "shared_values.append(taken(value[:, span], places.flip(-1)))",
+        "taken(value[:, span], places))",
+        "taken(value[:, span], places.flip(-1)))",
         BLOCKS,
     ),
     Fault(
         "a block sees its own passing keys twice",
         "attention/anchor.py",
-        "        own = attend(query[:, span], key[:, span], value[:, span], causal=True)\n",
-        "        own = attend(query[:, span], key[:, span], value[:, span], causal=True)\n"
-        "        shared_keys.append(key[:, span][:, : blocks.passed(block)])\n"
-        "        shared_values.append(value[:, span][:, : blocks.passed(block)])\n",
+        "        earlier = attend(query[:, span], *shared.states)\n",
+        "        before = shared._count\n"
+        "        twice = slice(span.start, span.start + blocks.passed(block))\n"
+        "        shared.add(key[:, twice], value[:, twice])\n"
+        "        earlier = attend(query[:, span], *shared.states)\n"
+        "        shared._count = before\n",
         BLOCKS,
     ),
     Fault(
