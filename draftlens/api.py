@@ -84,9 +84,8 @@ class Stream:
         streamer = request.options.get("streamer")
         if streamer is not None:
             chunks = with_streamer(chunks, streamer)
-        if tokenizer is not None:
-            chunks = with_text(chunks, self._decode)
-        self._chunks = chunks
+        self._without_text = chunks
+        self._chunks = chunks if tokenizer is None else with_text(chunks, self._decode)
 
     def __iter__(self) -> Iterator[Chunk]:
         return self
@@ -96,7 +95,7 @@ class Stream:
 
     def run(self) -> Result:
         """Consume the remaining chunks and return the result."""
-        for _ in self:
+        for _ in self._without_text:
             pass
         return self.result
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from draftlens.compiled.inputs import inputs_of
 from draftlens.compiled.library import Library
+from draftlens.compiled.runner import Runner
 from draftlens.compiled.shapes import PassShape
 from draftlens.models.cache import KVCache
 
@@ -37,15 +38,40 @@ class CompiledPasses:
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
     ) -> Tensor | None:
         """See `Passes.run`."""
-        library = self.library
-        shape = PassShape.of(position_ids)
-        if shape not in library.runners:
-            self._ask_for(shape)
-        runner = library.runners.get(shape)
-        if runner is None or torch.is_autocast_enabled(tokens.device.type):
+        runner = self._runner(position_ids)
+        if runner is None:
             return None
         inputs = inputs_of(tokens, position_ids, cache, mask)
         return None if inputs is None else runner(inputs)
+
+    def run_chain(
+        self, tokens: Tensor, position_ids: Tensor, cache: KVCache, count: int, vocab_size: int
+    ) -> Tensor | None:
+        """See `Passes.run_chain`. What the passes have in common is prepared once."""
+        runner = self._runner(position_ids)
+        length = cache.lengths[0]
+        buffers = cache.whole_buffers(length + count)
+        if runner is None or buffers is None:
+            return None
+        keys, values = buffers
+        slots = tokens.new_full(tokens.shape, length)
+        visible = tokens.new_ones((len(tokens), 1, 1, length + count), dtype=torch.bool)
+        chosen = []
+        for step in range(count):
+            seen = visible[..., : length + step + 1].contiguous()
+            logits = runner([tokens, position_ids + step, slots + step, seen, *keys, *values])
+            tokens = logits[..., :vocab_size].argmax(-1)
+            chosen.append(tokens)
+        return torch.cat(chosen, 1)
+
+    def _runner(self, position_ids: Tensor) -> Runner | None:
+        """The code of a pass, as far as it is there and may be used."""
+        shape = PassShape.of(position_ids)
+        if shape not in self.library.runners:
+            self._ask_for(shape)
+        if torch.is_autocast_enabled(position_ids.device.type):
+            return None
+        return self.library.runners.get(shape)
 
     def _ask_for(self, shape: PassShape) -> None:
         if shape in self.library.failures:

@@ -60,6 +60,14 @@ class ArrivingRows:
         positions = self.prompt.positions(steps)
         return score_tokens(self.backbone, self.vocab_size, tokens, positions, self.cache, mask)
 
+    def run_on(self, logits: Tensor, steps: Tensor, count: int) -> Tensor | None:
+        """See `TreeScorer.run_on`."""
+        if not self.cache.uniform:
+            return None
+        self.forwards += count - 1
+        positions = self.prompt.positions(steps)
+        return likeliest(self.backbone, self.vocab_size, logits, positions, self.cache, count)
+
     def follow(self, batch: Batch) -> list[list[int]]:
         """Keep the accepted guesses in the cache, as far as they were forwarded.
 
@@ -102,6 +110,37 @@ def score_tokens(
     if vocab_size > backbone.vocab_size:
         tokens = tokens.clamp_max(backbone.vocab_size - 1)
     return with_ids_of_the_target(backbone.forward(tokens, positions, cache, mask), vocab_size)
+
+
+def likeliest(
+    backbone: Backbone,
+    vocab_size: int,
+    logits: Tensor,
+    positions: Tensor,
+    cache: KVCache,
+    count: int,
+) -> Tensor:
+    """The likeliest chain of ids of the target, int64 ``[B, count]``; all but the last are
+    forwarded.
+
+    Args:
+        backbone, vocab_size: as for `score_tokens`.
+        logits: behind each row's last token, ``[B, 1, V]``.
+        positions: of the tokens that follow it, int64 ``[..., B, 1]``.
+        cache: of rows that are equally long.
+        count: length of the chain.
+    """
+    first = logits.argmax(-1)
+    if count == 1:
+        return first
+    others = backbone.greedy_chain(first, positions, cache, count - 1, vocab_size)
+    if others is not None:
+        return torch.cat([first, others], 1)
+    chosen = [first]
+    for step in range(count - 1):
+        logits = score_tokens(backbone, vocab_size, chosen[-1], positions + step, cache, None)
+        chosen.append(logits.argmax(-1))
+    return torch.cat(chosen, 1)
 
 
 def with_ids_of_the_target(logits: Tensor, vocab_size: int) -> Tensor:

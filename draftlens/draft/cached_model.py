@@ -11,7 +11,7 @@ from torch import Tensor
 from draftlens.core import tree as trees
 from draftlens.core.proposal import Verdict
 from draftlens.core.tree import Topology
-from draftlens.draft.arriving import ArrivingRows, score_tokens
+from draftlens.draft.arriving import ArrivingRows, likeliest, score_tokens
 from draftlens.draft.growth import Level, Nodes
 from draftlens.models.backbone import Backbone
 from draftlens.models.cache import KVCache
@@ -168,6 +168,17 @@ class CachedModel:
         if not (level.sees_all and self.cache.uniform):
             mask = trees.attention_mask(self._base, level.window.to(self.device))
         return self._forward(tokens, steps.expand(-1, tokens.shape[1]), mask)
+
+    def run_on(self, logits: Tensor, steps: Tensor, count: int) -> Tensor | None:
+        """See `TreeScorer.run_on`."""
+        assert self.cache is not None
+        assert self._next_position is not None
+        if not self.cache.uniform:
+            return None
+        self.forwards += count - 1
+        self.widths += [len(logits)] * (count - 1)
+        positions = self._next_position + steps
+        return likeliest(self.backbone, self.vocab_size, logits, positions, self.cache, count)
 
     def keep(self, verdict: Verdict, batch: Batch) -> None:
         """Follow the verdict: keep the accepted nodes that were forwarded; the others are pending.

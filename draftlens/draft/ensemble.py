@@ -317,6 +317,9 @@ class Ensemble:
         self._weights = weights
         return self._model.expand(tokens, steps, level)
 
+    def run_on(self, logits: Tensor, steps: Tensor, count: int) -> None:
+        """The views are weighed at every level; see `TreeScorer.run_on`."""
+
     def end_growth(self, topology: Topology, depth: int) -> None:
         """See `Follower.end_growth`."""
         self._model.end_growth(topology, depth)

@@ -126,6 +126,17 @@ class TreeScorer(Protocol):
         """
         ...
 
+    def run_on(self, logits: Tensor, steps: Tensor, count: int) -> Tensor | None:
+        """The likeliest chain of guesses in one go, int64 ``[B, count]``, as by one `expand` after
+        the other; None, with nothing forwarded, where the guesses need more than that.
+
+        Args:
+            logits: behind each row's last token, as `catch_up` returned them.
+            steps: index in its answer of each row's next token, int64 ``[B, 1]``.
+            count: length of the chain. All its tokens but the last are forwarded.
+        """
+        ...
+
 
 class Watch(Protocol):
     """Decides level by level how far a tree grows."""
@@ -146,7 +157,8 @@ def grow(
     logits: Tensor,
     watch: Watch | None = None,
 ) -> DraftTree:
-    """Grow the same non-empty tree for every row, one `expand` per level that has children below.
+    """Grow the same non-empty tree for every row, one `expand` per level that has children below,
+    or one `run_on` for a whole chain of likeliest tokens.
 
     Args:
         scorer: the model.
@@ -159,6 +171,10 @@ def grow(
         The tree as far as it was grown, with probabilities if a row uses rejection sampling.
     """
     device = logits.device
+    if watch is None and batch.is_greedy and topology.depth == len(topology):
+        run = scorer.run_on(logits, batch.steps(device), topology.depth)
+        if run is not None:
+            return DraftTree.uniform(topology, run)
     tokens = torch.empty(len(batch), len(topology), dtype=torch.long, device=device)
     first_step = batch.steps(device)
     probs: list[Tensor] = []

@@ -26,8 +26,8 @@ class Follower(Protocol):
     them (`TreeScorer`): one model, or several views of the prompt.
 
     One round is `begin_round`, `catch_up`, one `process` and `expand` for each level that has
-    children below it, `end_growth` and `keep`. Where nothing is drafted, it is `begin_round` and
-    `keep`.
+    children below it (or one `run_on` for all of them), `end_growth` and `keep`. Where nothing is
+    drafted, it is `begin_round` and `keep`.
     """
 
     device: torch.device
@@ -102,6 +102,10 @@ class Follower(Protocol):
 
     def expand(self, tokens: Tensor, steps: Tensor, level: Level) -> Tensor:
         """See `TreeScorer.expand`."""
+        ...
+
+    def run_on(self, logits: Tensor, steps: Tensor, count: int) -> Tensor | None:
+        """See `TreeScorer.run_on`."""
         ...
 
     def end_growth(self, topology: Topology, depth: int) -> None:

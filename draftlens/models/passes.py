@@ -38,6 +38,17 @@ class Passes(Protocol):
         """
         ...
 
+    def run_chain(
+        self, tokens: Tensor, position_ids: Tensor, cache: KVCache, count: int, vocab_size: int
+    ) -> Tensor | None:
+        """See `Backbone.greedy_chain`.
+
+        Args:
+            tokens, position_ids, cache, count, vocab_size: as for `Backbone.greedy_chain`. The
+                lengths of the cache stay as they are.
+        """
+        ...
+
 
 class EagerPasses:
     """Leaves every forward to the model's modules."""
@@ -51,6 +62,12 @@ class EagerPasses:
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
     ) -> Tensor | None:
         """See `Passes.run`."""
+        return None
+
+    def run_chain(
+        self, tokens: Tensor, position_ids: Tensor, cache: KVCache, count: int, vocab_size: int
+    ) -> Tensor | None:
+        """See `Passes.run_chain`."""
         return None
 
 

@@ -35,23 +35,31 @@ class Batch:
             rows.setdefault(history.sampling, []).append(row)
         return rows
 
-    @property
+    @cached_property
     def rejects(self) -> bool:
         """Whether any row uses rejection sampling, which needs the draft's probabilities."""
         return any(rule.rejects for rule in self.rules)
 
-    @property
+    @cached_property
     def is_greedy(self) -> bool:
         """Whether every row chooses the token with the best logit of the model itself."""
         return not any(rule.do_sample or rule.processors for rule in self.rules)
 
     def roots(self, device: torch.device) -> Tensor:
         """Last emitted tokens, the roots of the next draft trees, int64 ``[B, 1]``."""
-        return torch.tensor([[h.last_token] for h in self.histories], device=device)
+        return self._roots.to(device)
 
     def steps(self, device: torch.device) -> Tensor:
         """Index in its answer of the token that each row chooses next, int64 ``[B, 1]``."""
-        return torch.tensor([[h.length] for h in self.histories], device=device)
+        return self._steps.to(device)
+
+    @cached_property
+    def _roots(self) -> Tensor:
+        return torch.tensor([[h.last_token] for h in self.histories])
+
+    @cached_property
+    def _steps(self) -> Tensor:
+        return torch.tensor([[h.length] for h in self.histories])
 
     def seeds(self, device: torch.device) -> Tensor:
         """Seeds of the rows' noise, int64 ``[B]``."""

@@ -346,6 +346,9 @@ class Scripted:
         last = torch.tensor(prompt.lengths)[:, None] - 1
         return logits[torch.arange(len(last))[:, None], last]
 
+    def greedy_chain(self, *_: Any) -> None:
+        """Chains are computed by `forward`."""
+
     def forward(
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
     ) -> Tensor:

@@ -91,6 +91,9 @@ class TableModel:
     ) -> Tensor:
         return self.forward(prompt.embeds, prompt.position_ids, cache, None)[:, -num_logits:]
 
+    def greedy_chain(self, *_: Any) -> None:
+        """Chains are computed by `forward`."""
+
     def forward(
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
     ) -> Tensor:

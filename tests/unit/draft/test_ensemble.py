@@ -162,6 +162,7 @@ class Listening:
         self.scores: dict[int, Tensor] = {}
         self.expand = ensemble.expand
         self.catch_up = ensemble.catch_up
+        self.run_on = ensemble.run_on
 
     def process(self, logits: Tensor, nodes: Nodes) -> Tensor:
         scores = self.ensemble.process(logits, nodes)

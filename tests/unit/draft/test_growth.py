@@ -52,6 +52,9 @@ class Table:
     def expand(self, tokens: Tensor, steps: Tensor, level: Level) -> Tensor:
         return self.logits[tokens]
 
+    def run_on(self, logits: Tensor, steps: Tensor, count: int) -> None:
+        """Chains are grown level by level."""
+
 
 def slow_guess(logits: Tensor, row: int, path: list[int], rule: SamplingRule, rank: int) -> int:
     """The guess of a rank behind a path of tokens, with nothing shared between nodes."""

@@ -93,6 +93,9 @@ class Scripted:
     def prefill(self, prompt: Prompt, cache: KVCache) -> Tensor:
         return self.forward(prompt.embeds, prompt.position_ids, cache, None)
 
+    def greedy_chain(self, *_: Any) -> None:
+        """Chains are computed by `forward`."""
+
     def forward(
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
     ) -> Tensor:
