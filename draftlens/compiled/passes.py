@@ -58,8 +58,9 @@ class CompiledPasses:
         visible = tokens.new_ones((len(tokens), 1, 1, length + count), dtype=torch.bool)
         chosen = []
         for step in range(count):
-            seen = visible[..., : length + step + 1].contiguous()
-            logits = runner([tokens, position_ids + step, slots + step, seen, *keys, *values])
+            seen = visible[..., : length + step + 1]
+            leading = (tokens, position_ids + step, slots + step, seen)
+            logits = runner([*(tensor.contiguous() for tensor in leading), *keys, *values])
             tokens = logits[..., :vocab_size].argmax(-1)
             chosen.append(tokens)
         return torch.cat(chosen, 1)

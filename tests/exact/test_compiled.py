@@ -13,6 +13,7 @@ from families import FAMILIES, Family, inputs
 from stock import METHODS, NEW, draft, reference, target
 
 import draftlens
+from draftlens.compiled.passes import CompiledPasses
 from draftlens.compiled.shapes import ANY
 from draftlens.core import tree as trees
 from draftlens.models import Backbone
@@ -69,6 +70,75 @@ def _forward(
     logits = backbone.forward(tokens, positions, cache, mask)
     layer = cache.layers[-1]
     return logits, layer.keys[1, :, :5].clone(), layer.values[1, :, :5].clone()
+
+
+@every_family
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_chain_is_that_of_single_passes(family: Family, rows: int) -> None:
+    """Equal tokens, keys and values; ids beyond the target's are not chosen."""
+    backbone = Backbone.of(target(family))
+    ids = torch.arange(1, 1 + 4 * rows).reshape(rows, 4)
+    prompt = backbone.text_prompt(ids[:, :3])
+    positions = prompt.positions(torch.zeros(rows, 1, dtype=torch.long))
+    attach_static([backbone])
+    vocab_size = backbone.vocab_size // 2
+    caches = []
+    chains = []
+    for at_once in (True, False):
+        cache = backbone.new_cache(prompt, room=4)
+        backbone.prefill(prompt, cache)
+        chain: torch.Tensor | None = None
+        if at_once:
+            chain = backbone.greedy_chain(ids[:, 3:], positions, cache, 4, vocab_size)
+        else:
+            chosen = [ids[:, 3:]]
+            for step in range(4):
+                logits = backbone.forward(chosen[-1], positions + step, cache, None)
+                chosen.append(logits[..., :vocab_size].argmax(-1))
+            chain = torch.cat(chosen[1:], 1)
+        chains.append(chain)
+        caches.append(cache)
+    assert chains[0] is not None
+    assert chains[1] is not None
+    assert torch.equal(chains[0], chains[1])
+    assert int(chains[0].max()) < vocab_size
+    assert caches[0].lengths == caches[1].lengths == [7] * rows
+    for layers in zip(caches[0].layers, caches[1].layers, strict=True):
+        keys = [layer.keys[:, :, :7] for layer in layers]
+        assert torch.equal(keys[0], keys[1])
+
+
+def test_chains_run_in_one_go_only_where_they_may() -> None:
+    """Greedy rows of one length; not rows of several lengths, nor drawn guesses."""
+    family = FAMILIES[0]
+    asked = []
+    run_chain = CompiledPasses.run_chain
+
+    def spy(passes: CompiledPasses, tokens: torch.Tensor, *args: Any) -> torch.Tensor | None:
+        asked.append(len(tokens))
+        return run_chain(passes, tokens, *args)
+
+    def answer(rows: tuple[int, ...], **options: Any) -> list[list[int]]:
+        asked.clear()
+        return draftlens.generate(
+            target(family),
+            inputs(family, "text", rows),
+            draft=draft(family),
+            method=METHODS["chain5"],
+            max_new_tokens=NEW,
+            compile=True,
+            **options,
+        ).tokens
+
+    with patch.object(CompiledPasses, "run_chain", spy):
+        assert answer((0,)) == reference(family, "text")[:1]
+        assert set(asked) == {1}
+        answer((0,), do_sample=True, seed=1)
+        assert not asked
+        answer((0,), do_sample=False, repetition_penalty=1.3)
+        assert not asked
+        answer((0, 1, 2))
+        assert 3 not in asked  # their prompts have several lengths
 
 
 def test_no_kind_of_pass_is_made_twice_once_all_are_there() -> None:
