@@ -37,6 +37,7 @@ hub.HUB_SECONDS = 0.5
 # The signal arrives in the middle of the import of torch.
 INTERRUPTING = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
         if name == "torch":
