@@ -40,6 +40,11 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(200_000, 50, 50)
 
 
+def pytest_unconfigure() -> None:
+    """Let libraries that report what is left at the end find nothing."""
+    gc.unfreeze()
+
+
 def _put_long_files_first(items: list[pytest.Item]) -> None:
     """Files with slow tests, then whole runs, then the others, large ones first.
 

@@ -41,14 +41,23 @@ def test_a_world_clip_is_described_as_its_record_says(engine: draftlens.Engine, 
     assert not result.approximate
 
 
+@pytest.fixture(scope="module", params=sorted(CLIPS.glob("*.mp4")), ids=lambda clip: str(clip.stem))
+def described(
+    request: pytest.FixtureRequest, engine: draftlens.Engine
+) -> tuple[draftlens.Inputs, list[list[int]]]:
+    """A bundled clip with what stock `generate` says about it."""
+    inputs = engine.read("Describe the video.", video=request.param)
+    return inputs, stock_tokens(engine, inputs, max_new_tokens=120)
+
+
 @pytest.mark.parametrize("method", METHODS, ids=str)
-@pytest.mark.parametrize("clip", sorted(CLIPS.glob("*.mp4")), ids=lambda clip: clip.stem)
 def test_bundled_clips_give_the_tokens_of_stock_generate(
-    engine: draftlens.Engine, clip: Path, method: draftlens.api.MethodLike
+    engine: draftlens.Engine,
+    described: tuple[draftlens.Inputs, list[list[int]]],
+    method: draftlens.api.MethodLike,
 ) -> None:
-    inputs = engine.read("Describe the video.", video=clip)
-    result = engine.answer(inputs, method=method, max_new_tokens=120).run()
-    assert result.tokens == stock_tokens(engine, inputs, max_new_tokens=120)
+    inputs, expected = described
+    assert engine.answer(inputs, method=method, max_new_tokens=120).run().tokens == expected
 
 
 @pytest.mark.parametrize("frames", [3, 8, 16])

@@ -43,6 +43,12 @@ every_kind = pytest.mark.parametrize(("family", "kind"), ALL_KINDS, ids=str)
 
 GREEDY: Mapping[str, Any] = {"max_new_tokens": NEW, "do_sample": False}
 CASES = (("noisy", "chain3"), ("noisy", "odd"), ("self", "chain5"), ("random", "chain3"))
+RAGGED = [
+    (family, kind, *case)
+    for number, (family, kind) in enumerate(ALL_KINDS)
+    for case in (CASES[number % 4], CASES[(number + 1 + number // 4 % 3) % 4])
+]
+"""Two cases for each kind of input; each family and each kind of input meets every case."""
 PRUNED: Mapping[str, Any] = {
     "method": "specvlm",
     "pruner": {"name": "random", "seed": 3},
@@ -71,8 +77,7 @@ def answer(
 # --- tokens and work
 
 
-@every_kind
-@pytest.mark.parametrize(("guesser", "name"), CASES)
+@pytest.mark.parametrize(("family", "kind", "guesser", "name"), RAGGED, ids=str)
 def test_a_ragged_batch(family: Family, kind: str, guesser: str, name: str) -> None:
     """Each row accepts its own number of first guesses: as many as a draft that reads the answer
     afresh predicts, and so do the rounds behind them."""
@@ -91,6 +96,12 @@ def test_a_ragged_batch(family: Family, kind: str, guesser: str, name: str) -> N
     assert stats.mean_acceptance_length == (stats.emitted - stats.first) / stats.passes
     for row, count in zip(result.from_draft, accepted, strict=True):
         assert row[: count + 1] == [True] * count + [False]
+
+
+def test_the_cases_cover_families_and_kinds() -> None:
+    for place in (0, 1):
+        met = {(case[place], *case[2:]) for case in RAGGED}
+        assert len(met) == len(CASES) * len({case[place] for case in RAGGED})
 
 
 @every_kind

@@ -4,6 +4,7 @@ their own: a request's tokens do not depend on its neighbours, its slot, or when
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import pytest
@@ -81,6 +82,12 @@ def alone(family: Family, row: int, name: str, options: Mapping[str, Any]) -> li
     return sequence.tokens
 
 
+@cache
+def drawn_alone(family: Family, row: int) -> list[int]:
+    """What a row draws by itself without a draft; coupled drafts do not change it."""
+    return alone(family, row, "plain", SAMPLED)
+
+
 def rounds(session: Session, count: int) -> None:
     """Run some rounds, as the serial schedule does."""
     for _ in range(count):
@@ -109,9 +116,10 @@ def test_rows_that_join(family: Family, name: str, options: Mapping[str, Any]) -
     rows.append(add(session, family, 2, options))
     finish(session)
     for sequence, row in zip(rows, (1, 0, 2), strict=True):
-        assert sequence.tokens == alone(family, row, name, options)
         if options is GREEDY:
             assert sequence.tokens == reference(family, family.richest)[row]
+        else:
+            assert sequence.tokens == drawn_alone(family, row)
     check_caches(session)
 
 
