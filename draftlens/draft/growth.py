@@ -26,7 +26,10 @@ class Level:
         parents: for each of them, the index of its parent among the expanded nodes of the level
             above.
         ranks: for each of them, how many siblings come before it.
+        choices: where its guess is among those of all expanded nodes of the level above, which
+            have as many each as the longest row of siblings needs, int64 ``[nodes]``.
         expanded: which of them have children themselves, relative to the level.
+        inner: the same nodes in the tree, int64 ``[E]``.
         window: bool ``[E, W]``, which of the W nodes expanded so far each expanded node attends to.
         sees_all: whether that is all of them, as along a chain.
     """
@@ -34,7 +37,9 @@ class Level:
     nodes: slice
     parents: list[int]
     ranks: list[int]
+    choices: Tensor
     expanded: list[int]
+    inner: Tensor
     window: Tensor
     sees_all: bool
 
@@ -52,14 +57,19 @@ def levels(topology: Topology) -> tuple[Level, ...]:
         expanded = [node for node in nodes if node in topology.children]
         expanded_so_far = [node for node in inner if topology.depths[node] <= depth]
         window = visible[expanded][:, expanded_so_far]
+        places = [parents_above.index(parent) for parent in parents]
+        ranks = [
+            topology.children[parent].index(node)
+            for node, parent in zip(nodes, parents, strict=True)
+        ]
+        most = max(ranks) + 1
         level = Level(
             nodes=slice(nodes[0], nodes[-1] + 1),
-            parents=[parents_above.index(parent) for parent in parents],
-            ranks=[
-                topology.children[parent].index(node)
-                for node, parent in zip(nodes, parents, strict=True)
-            ],
+            parents=places,
+            ranks=ranks,
+            choices=torch.tensor(places) * most + torch.tensor(ranks),
             expanded=[node - nodes[0] for node in expanded],
+            inner=torch.tensor(expanded, dtype=torch.long),
             window=window,
             sees_all=bool(window.all()),
         )
@@ -189,7 +199,7 @@ def grow(
         if len(level.parents) == 1:
             tokens[:, level.nodes] = children[:, 0]
         else:
-            tokens[:, level.nodes] = children[:, level.parents, level.ranks]
+            tokens[:, level.nodes] = children.flatten(1).index_select(1, level.choices.to(device))
         if watch is not None:
             confidences = _probabilities(scores[:, 0], children[:, 0, :1])
             if not watch.grown(confidences):
@@ -198,16 +208,18 @@ def grow(
                 break
         if level.expanded:
             parents = [level.nodes.start + node for node in level.expanded]
-            logits = scorer.expand(_columns(tokens, parents), first_step + depth, level)
+            logits = scorer.expand(_inner(tokens, level), first_step + depth, level)
     return DraftTree.uniform(topology, tokens, torch.cat(probs, 1) if probs else None)
 
 
-def _columns(tokens: Tensor, nodes: list[int]) -> Tensor:
-    """The tokens of some nodes in level order, ``[B, M]``: without a table of indices where they
-    stand beside each other, as along a chain."""
-    first = nodes[0]
-    end = nodes[-1] + 1
-    return tokens[:, first:end] if end - first == len(nodes) else tokens[:, nodes]
+def _inner(tokens: Tensor, level: Level) -> Tensor:
+    """The tokens of the expanded nodes of a level, ``[B, E]``: without a table of indices where
+    they stand beside each other, as along a chain."""
+    first = level.nodes.start + level.expanded[0]
+    end = level.nodes.start + level.expanded[-1] + 1
+    if end - first == len(level.expanded):
+        return tokens[:, first:end]
+    return tokens.index_select(1, level.inner.to(tokens.device))
 
 
 def _probabilities(scores: Tensor, tokens: Tensor) -> list[float]:

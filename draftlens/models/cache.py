@@ -107,14 +107,31 @@ class KVCache(Cache):  # type: ignore[misc]
             base: per row, how many leading tokens stay where they are.
             slots: per row, strictly increasing offsets behind `base`: the accepted path of a tree.
         """
-        if any(list(row_slots) != list(range(len(row_slots))) for row_slots in slots):
-            longest = max(map(len, slots))
-            # Shorter rows copy later slots onto themselves.
-            padded = [[*row_slots, *range(len(row_slots), longest)] for row_slots in slots]
-            start = torch.tensor(base)[:, None]
-            for layer in self.layers:
-                layer.move(start + torch.tensor(padded), start + torch.arange(longest))
+        moves = [
+            (row, start + slot, start + place)
+            for row, (start, row_slots) in enumerate(zip(base, slots, strict=True))
+            for place, slot in enumerate(row_slots)
+            if slot != place
+        ]
+        if moves:
+            self._move(*torch.tensor(moves).unbind(1))
         self.lengths = [n + len(row_slots) for n, row_slots in zip(base, slots, strict=True)]
+
+    @torch.inference_mode()  # as the passes that write the buffers
+    def _move(self, rows: Tensor, source: Tensor, target: Tensor) -> None:
+        """Copy slots within rows, in all layers; each argument is int64 ``[M]``."""
+        indices: dict[Any, tuple[Tensor, Tensor]] = {}
+        for layer in self.layers:
+            for states in (layer.keys, layer.values):
+                place = (states.device, states.shape)
+                if place not in indices:
+                    indices[place] = (
+                        _flat(states, rows, source),
+                        _flat(states, rows, target),
+                    )
+                origin, goal = indices[place]
+                flat = states.view(-1, states.shape[-1])
+                flat.index_copy_(0, goal, flat.index_select(0, origin))
 
     def new_rows(self, count: int) -> KVCache:
         """A cache over further rows of the same buffers, for the prefill of rows that join.
@@ -176,6 +193,14 @@ class KVCache(Cache):  # type: ignore[misc]
             What computes the attention of the pass; None for the model itself.
         """
         return nullcontext()
+
+
+def _flat(states: Tensor, rows: Tensor, slots: Tensor) -> Tensor:
+    """Where slots of some rows, int64 ``[M]``, lie in ``[B, H, capacity, D]`` flattened to
+    ``[-1, D]``, for all heads: int64 ``[M * H]``."""
+    num_heads, capacity = states.shape[1:3]
+    heads = rows[:, None] * num_heads + torch.arange(num_heads)
+    return (heads * capacity + slots[:, None]).flatten().to(states.device)
 
 
 def _padded(slots: Sequence[Tensor]) -> Tensor:
@@ -348,17 +373,6 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
                 f"the cache holds {cache.capacity} tokens a row; {end} were asked of it"
             )
         cache.capacity = max(end, int(GROWTH * cache.capacity))
-
-    @torch.inference_mode()  # as the passes that write the buffers
-    def move(self, source: Tensor, target: Tensor) -> None:
-        """Copy slots within each row: int64 ``[B, K]`` positions, from `source` to `target`."""
-        source = source.to(self.device)
-        target = target.to(self.device)
-        rows = torch.arange(source.shape[0], device=self.device)[:, None]
-        keys = self.keys
-        values = self.values
-        keys[rows, :, target] = keys[rows, :, source]
-        values[rows, :, target] = values[rows, :, source]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Length and offset of the keys that the next `update` returns."""
