@@ -71,6 +71,7 @@ MATCH_RATES = ("tests/unit/draft/test_match_rates.py",)
 LOOKUP = ("tests/unit/draft/test_lookup.py",)
 DOCUMENT = ("tests/unit/draft/test_document.py",)
 REFERENCES = ("tests/exact/test_references.py",)
+COMPILED = ("tests/exact/test_compiled.py",)
 BLOCKS = ("tests/unit/attention/test_blocks.py",)
 BLOCK_ROWS = ("tests/unit/prefill/test_rows.py",)
 MERGE = ("tests/unit/ops/test_merge.py",)
@@ -203,8 +204,8 @@ FAULTS = (
     Fault(
         "drafted children stand at the wrong parent",
         "draft/growth.py",
-        "children[:, level.parents, level.ranks]",
-        "children[:, level.parents[::-1], level.ranks]",
+        "index_select(1, level.choices.to(device))",
+        "index_select(1, level.choices.flip(0).to(device))",
         GROWTH,
     ),
     Fault(
@@ -329,8 +330,8 @@ FAULTS = (
     Fault(
         "keep moves slots in the wrong order",
         "models/cache.py",
-        "start + torch.tensor(padded), start",
-        "start + torch.tensor(padded).flip(1), start",
+        "(row, start + slot, start + place)",
+        "(row, start + place, start + slot)",
         CACHE,
     ),
     Fault(
@@ -467,10 +468,24 @@ FAULTS = (
         CACHED,
     ),
     Fault(
+        "tokens of a chain in one go have the position of the first",
+        "compiled/passes.py",
+        "position_ids + step, slots + step",
+        "position_ids, slots + step",
+        COMPILED,
+    ),
+    Fault(
+        "a chain in one go sees one slot too many",
+        "compiled/passes.py",
+        "visible[..., : length + step + 1]",
+        "visible[..., : length + step + 2]",
+        COMPILED,
+    ),
+    Fault(
         "first guesses are forwarded one position too far",
         "draft/arriving.py",
-        "positions = self.prompt.positions(steps)",
-        "positions = self.prompt.positions(steps + 1)",
+        "logits, positions, self.cache, count)",
+        "logits, positions + 1, self.cache, count)",
         CACHED,
     ),
     Fault(
