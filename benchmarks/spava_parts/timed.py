@@ -26,6 +26,7 @@ class TimedHosts:
     def __init__(self, hosts: Hosts) -> None:
         self.rank = hosts.rank
         self.size = hosts.size
+        self.kept = hosts.kept
         self.seconds: dict[str, float] = {}
         self._hosts = hosts
         self.reset()
@@ -33,6 +34,14 @@ class TimedHosts:
     def reset(self) -> None:
         """Begin anew."""
         self.seconds = {"deal": 0.0, "wait": 0.0, "collect": 0.0}
+
+    def new_number(self) -> int:
+        """See `Hosts.new_number`."""
+        return self._hosts.new_number()
+
+    def forget(self, number: int) -> None:
+        """See `Hosts.forget`."""
+        self._hosts.forget(number)
 
     def all_gather(self, local: Tensor, sizes: Sequence[int]) -> Arriving:
         """See `Hosts.all_gather`."""

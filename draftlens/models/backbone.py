@@ -327,9 +327,9 @@ class Backbone:
             The likeliest token behind each appended one, int64 ``[B, count]``; the last is not in
             the cache. None, with nothing appended, if only `forward` can compute it.
         """
-        with cache.directing(tokens, position_ids, None) as attention, self._running(attention):
-            if attention is not None or self._lock.is_watching():
-                return None
+        if cache.spread or self._lock.is_watching():
+            return None
+        with self._passing():
             chosen = self.passes.run_chain(tokens, position_ids, cache, count, vocab_size)
         if chosen is not None:
             cache.advance(count)
