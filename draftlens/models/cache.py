@@ -49,6 +49,7 @@ class KVCache(Cache):  # type: ignore[misc]
     """
 
     spread: Sequence[SpreadRow] = ()
+    _whole: _Whole | None = None
 
     def __init__(self, num_layers: int, rows: int, capacity: int, grows: bool = False) -> None:
         self.lengths = [0] * rows
@@ -78,6 +79,9 @@ class KVCache(Cache):  # type: ignore[misc]
             None before the first forward of a layer, and of a cache that must not grow.
         """
         layers: Any = self.layers
+        whole = self._whole
+        if whole is not None and end <= self.capacity and whole.is_of(self, layers):
+            return whole.keys, whole.values
         if not all(layer.is_initialized for layer in layers):
             return None
         if end > self.capacity:
@@ -88,8 +92,8 @@ class KVCache(Cache):  # type: ignore[misc]
         if len(capacities) > 1 or min(capacities) < self.capacity:
             for layer in layers:
                 layer.widen(max(*capacities, self.capacity))
-        views = [layer.rows() for layer in layers]
-        return [view.keys for view in views], [view.values for view in views]
+        self._whole = _Whole(self, layers)
+        return self._whole.keys, self._whole.values
 
     def advance(self, counts: int | Sequence[int]) -> None:
         """Count the first `counts` tokens of the last pass (per row, or one number for all)."""
@@ -152,6 +156,7 @@ class KVCache(Cache):  # type: ignore[misc]
         """Take over the rows of the last `new_rows`."""
         self.lengths = [*self.lengths, *rows.lengths]
         self.capacity = max(self.capacity, rows.capacity)
+        self._whole = None
 
     def remove(self, row: int) -> None:
         """Drop a row; the last row takes its place, and no other row moves."""
@@ -278,6 +283,33 @@ class _Views:
         self.values = None if values is None else values[first : first + num_rows]
 
 
+class _Whole:
+    """The result of `KVCache.whole_buffers`, kept since one pass after the other reads it.
+
+    Args:
+        cache: whose capacity its buffers have.
+        layers: of it.
+    """
+
+    def __init__(self, cache: KVCache, layers: Sequence[_Layer]) -> None:
+        views = [layer.rows() for layer in layers]
+        self.keys = [view.keys for view in views]
+        self.values = [view.values for view in views]
+        self._num_rows = len(cache.lengths)
+        self._capacity = cache.capacity
+        self._ends = (layers[0].buffers.keys, layers[-1].buffers.keys)
+
+    def is_of(self, cache: KVCache, layers: Sequence[_Layer]) -> bool:
+        """Whether these are still the buffers. A pass goes through the layers in order, so the
+        first or the last has new ones if any has."""
+        return (
+            self._num_rows == len(cache.lengths)
+            and self._capacity == cache.capacity
+            and self._ends[0] is layers[0].buffers.keys
+            and self._ends[1] is layers[-1].buffers.keys
+        )
+
+
 class _Layer(CacheLayerMixin):  # type: ignore[misc]
     """One decoder layer's view of its buffers; the lengths are the cache's."""
 
@@ -373,6 +405,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
                 f"the cache holds {cache.capacity} tokens a row; {end} were asked of it"
             )
         cache.capacity = max(end, int(GROWTH * cache.capacity))
+        cache._whole = None  # lest the smaller buffers stay in memory
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Length and offset of the keys that the next `update` returns."""

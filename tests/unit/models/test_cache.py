@@ -83,6 +83,12 @@ def check(cache: KVCache, twin: SlowCache) -> None:
             keys, values = twin.stacked(layer, row)
             assert torch.equal(cache.layers[layer].keys[row, :, :length], keys)
             assert torch.equal(cache.layers[layer].values[row, :, :length], values)
+    whole = cache.whole_buffers(max(cache.lengths, default=0))
+    if whole is not None:
+        for layer in range(LAYERS):
+            assert whole[0][layer].data_ptr() == cache.layers[layer].keys.data_ptr()
+            assert whole[0][layer].shape == cache.layers[layer].keys.shape
+            assert whole[1][layer].data_ptr() == cache.layers[layer].values.data_ptr()
 
 
 @pytest.mark.parametrize("rows", [1, 3])
