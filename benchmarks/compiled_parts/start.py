@@ -33,15 +33,16 @@ engine = draftlens.load(calibrate=False)
 began = time.perf_counter()
 engine.compile({"no": False, "auto": "auto", "yes": True}[mode])
 ready = time.perf_counter() - began
-seconds = []
+seconds, tokens = [], []
 inputs = engine.read("Describe the video.", video=sys.argv[3], num_frames=8)
 method = {"num_speculative_tokens": 5}
 for _ in range(answers):
     began = time.perf_counter()
-    engine.answer(inputs, method=method, max_new_tokens=320).run()
+    result = engine.answer(inputs, method=method, max_new_tokens=320).run()
+    tokens.append(result.stats.ttft)
     seconds.append(time.perf_counter() - began)
 labels = [model.backbone.passes.label for model in (engine.target, engine.draft)]
-print(json.dumps({"ready": ready, "seconds": seconds, "labels": labels}))
+print(json.dumps({"ready": ready, "seconds": seconds, "tokens": tokens, "labels": labels}))
 """
 
 
@@ -85,14 +86,16 @@ def markdown(report: Mapping[str, Any]) -> str:
     rows = []
     for mode, runs in report["runs"].items():
         ready = statistics.median([run["ready"] for run in runs])
+        token = statistics.median([run["tokens"][0] for run in runs])
         first = statistics.median([run["seconds"][0] for run in runs])
         all_answers = statistics.median([sum(run["seconds"]) for run in runs])
         labels = runs[-1]["labels"]
-        cells = [f"{ready:.2f}", f"{first:.2f}", f"{all_answers:.2f}", "; ".join(labels)]
-        rows.append([mode, *cells])
+        seconds = [f"{value:.2f}" for value in (ready, token, first, all_answers)]
+        rows.append([mode, *seconds, "; ".join(labels)])
     columns = (
         "compile",
         "ready after loading, s",
+        "first token of the first answer, s",
         "first answer, s",
         f"{ANSWERS} answers, s",
         "compiled at the end: target; draft",
