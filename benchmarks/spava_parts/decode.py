@@ -35,10 +35,9 @@ PREDICTION = """\
 Written before the first run. Keys and values of the whole prompt are on rank 0 once it has been
 read, so a pass behind a prompt that two processes have read takes as long as behind one that one
 process has read. A pass of 26 nodes takes twice as long as one of a single token at 1,025 visual
-tokens and three times at 16,001, where reading the keys is most of the work. Added before sharded
-passes
-were measured: they cost 20 layers of two exchanges, 4 ms, and halve the time of attention, so they
-lose at 1,025 and 4,097 tokens and gain a quarter at 16,001."""
+tokens and three times at 16,001, where reading the keys is most of the work. Added before passes
+over shards were measured: they cost 20 layers of two exchanges, 4 ms, and halve the time of
+attention, so they lose at 1,025 and 4,097 tokens and gain a quarter at 16,001."""
 
 NODES = (1, 26)
 """Tokens of a pass: plain decoding, and a chain as long as a tree of SpecVLM's size."""

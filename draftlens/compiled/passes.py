@@ -49,9 +49,11 @@ class CompiledPasses:
     ) -> Tensor | None:
         """See `Passes.run_chain`. What the passes have in common is prepared once."""
         runner = self._runner(position_ids)
+        if runner is None:
+            return None
         length = cache.lengths[0]
         buffers = cache.whole_buffers(length + count)
-        if runner is None or buffers is None:
+        if buffers is None:
             return None
         keys, values = buffers
         slots = tokens.new_full(tokens.shape, length)
