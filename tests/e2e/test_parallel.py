@@ -48,7 +48,8 @@ def expected(parallel: draftlens.Engine) -> list[list[int]]:
         None,
         {"method": "parallelvlm", "schedule": "lockstep", "num_speculative_tokens": 4},
         {"method": "speculative", "schedule": "parallel"},
-        {"method": "parallelvlm", "schedule": "serial"},
+        # The automatic tree of a serial schedule may find that drafting does not pay.
+        {"method": "parallelvlm", "schedule": "serial", "num_speculative_tokens": 4},
     ],
     ids=["the engine's", "lock-step", "unpruned", "serial"],
 )
