@@ -37,7 +37,6 @@ def pytest_collection_finish() -> None:
     and again: a tenth of the suite's time."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(200_000, 50, 50)
 
 
 def pytest_unconfigure() -> None:

@@ -168,6 +168,14 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("draftlens.lanes.process._start", ForkedProcess)
 
 
+def is_alive(pid: int) -> bool:
+    """Whether a signal that kills has not ended a process yet. Nobody may have waited for it."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 @pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("method", [EAGER, LOCKSTEP, PARALLELVLM], ids=["eager", "lockstep", "uv"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
@@ -188,6 +196,8 @@ def test_a_lost_process_leaves_the_answer_to_plain_decoding(
             next(stream)
         os.kill(process.pid, how)
         began = time.monotonic()
+        while how is signal.SIGKILL and is_alive(process.pid):
+            time.sleep(0.01)
         result = stream.run()
         assert result.tokens == reference(FAMILY, FAMILY.richest)
         assert time.monotonic() - began < 5
