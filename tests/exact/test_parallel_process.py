@@ -168,12 +168,18 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("draftlens.lanes.process._start", ForkedProcess)
 
 
-def is_alive(pid: int) -> bool:
-    """Whether a signal that kills has not ended a process yet. Nobody may have waited for it."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+def wait_for_the_end_of(pid: int) -> None:
+    """Returns once a signal that kills has ended a process, which happens some time after the
+    signal is sent."""
+    # Not `psutil.wait_procs`: an exit status that it takes is one that the parent misses.
+    for _ in range(500):
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return
+        except psutil.NoSuchProcess:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"process {pid} has outlived SIGKILL by 5 s")
 
 
 @pytest.mark.usefixtures("forked")
@@ -196,8 +202,8 @@ def test_a_lost_process_leaves_the_answer_to_plain_decoding(
             next(stream)
         os.kill(process.pid, how)
         began = time.monotonic()
-        while how is signal.SIGKILL and is_alive(process.pid):
-            time.sleep(0.01)
+        if how is signal.SIGKILL:
+            wait_for_the_end_of(process.pid)
         result = stream.run()
         assert result.tokens == reference(FAMILY, FAMILY.richest)
         assert time.monotonic() - began < 5
@@ -224,6 +230,7 @@ def test_a_process_that_is_killed_at_any_moment() -> None:
         for _ in range(3):
             assert answer((EAGER, LOCKSTEP)[number % 2], model=model).tokens == expected
         timer.join()
+        wait_for_the_end_of(process.pid)
     process_of(model).close()
 
 
