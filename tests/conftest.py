@@ -6,7 +6,8 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
+from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # What draftlens measures on this machine is neither read nor left behind; subprocesses inherit it.
@@ -15,6 +16,16 @@ os.environ["XDG_CACHE_HOME"] = _CACHE.name
 
 import pytest  # noqa: E402 - the environment comes first
 import torch  # noqa: E402
+from covering import covering  # noqa: E402
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--all-combinations`."""
+    parser.addoption(
+        "--all-combinations",
+        action="store_true",
+        help="run every combination of parameters of tests that are marked `pairwise`",
+    )
 
 
 def pytest_configure() -> None:
@@ -22,14 +33,36 @@ def pytest_configure() -> None:
     torch.set_num_threads(1)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes long, and skip what is marked `gpu` where there is none."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Thin out what is marked `pairwise`, begin with what takes long, and skip what is marked `gpu`
+    where there is none."""
+    if not config.getoption("--all-combinations"):
+        _keep_all_pairs(items)
     _put_long_files_first(items)
     if torch.cuda.is_available():
         return
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def _keep_all_pairs(items: list[pytest.Item]) -> None:
+    """Leave so many combinations of a `pairwise` test's parameters that any two values which occur
+    together in one of all combinations still do."""
+    tests: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("pairwise"):
+            tests[item.nodeid.partition("[")[0]].append(item)
+    surplus = set[pytest.Item]()
+    for test in tests.values():
+        kept = covering([_named(item) for item in test])
+        surplus.update(item for number, item in enumerate(test) if number not in kept)
+    items[:] = [item for item in items if item not in surplus]
+
+
+def _named(item: Any) -> dict[str, str]:
+    """The parameters of a test."""
+    return {name: str(value) for name, value in item.callspec.params.items()}
 
 
 def pytest_collection_finish() -> None:

@@ -52,7 +52,7 @@ def test_a_process_is_lost_at_any_moment_and_leaves_nothing(tmp_path: Path) -> N
 
 
 def test_windows_are_ready_when_the_prefill_ends(tmp_path: Path) -> None:
-    words = ("--frames", "64", "--clips", "1", "--repeats", "1")
+    words = ("--frames", "16", "--clips", "1", "--repeats", "1")
     report, page = report_of("first-token", tmp_path, *words)
     firsts = {first["way"]: first for first in report["firsts"]}
     assert len(firsts) == len(report["firsts"]) == 4

@@ -407,6 +407,7 @@ CRITERIA = {
 }
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("criterion", CRITERIA)
 @pytest.mark.parametrize("rows", [(0, 1), (0, 1, 2)], ids=len)
 @pytest.mark.parametrize("ends", [False, True], ids=["no eos", "eos"])
@@ -682,6 +683,7 @@ def test_equal_prompts_of_a_batch_have_different_samples(rule: str | None) -> No
 # --- Answers longer than the reserved buffers
 
 
+@pytest.mark.pairwise
 @several_families
 @pytest.mark.parametrize("method", ["plain", "chain3", "eagle", "odd"])
 @pytest.mark.parametrize("rows", [(0,), (0, 1, 2)], ids=len)

@@ -20,6 +20,7 @@ FILTERS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.pairwise
 @every_family
 @pytest.mark.parametrize(
     ("temperature", "chosen"),

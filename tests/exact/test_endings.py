@@ -71,6 +71,7 @@ def test_eos_of_all_rows_at_once(family: Family) -> None:
     assert result.stats.draft_forwards == result.stats.passes == 0
 
 
+@pytest.mark.pairwise
 @every_family
 @pytest.mark.parametrize("most", [1, 2, 4, 7, 8])
 @pytest.mark.parametrize(("guesser", "method"), [("self", "chain5"), ("noisy", "eagle")])
@@ -90,6 +91,7 @@ def test_max_length_counts_the_padded_prompt(family: Family) -> None:
     assert result.tokens == [row[:5] for row in reference(family, family.richest)]
 
 
+@pytest.mark.pairwise
 @every_family
 @methods
 @guessers
@@ -150,6 +152,7 @@ def as_option(stop: str) -> dict[str, Any]:
     return {"stop_strings": stop, "tokenizer": tokenizer()}
 
 
+@pytest.mark.pairwise
 @every_family
 @methods
 @pytest.mark.parametrize("given_as", [as_criterion, as_option])

@@ -77,6 +77,7 @@ def answer(
 # --- tokens and work
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize(("family", "kind", "guesser", "name"), RAGGED, ids=str)
 def test_a_ragged_batch(family: Family, kind: str, guesser: str, name: str) -> None:
     """Each row accepts its own number of first guesses: as many as a draft that reads the answer
@@ -146,6 +147,7 @@ def test_the_work_of_a_draft_that_is_always_right(family: Family, gamma: int) ->
 # --- where answers end
 
 
+@pytest.mark.pairwise
 @every_family
 @pytest.mark.parametrize("guesser", ["noisy", "self"])
 @pytest.mark.parametrize("new", [1, 2, 3, 4, 5])
@@ -189,6 +191,7 @@ def test_all_rows_end_inside_the_first_run(family: Family) -> None:
     assert result.stats.draft_forwards == 4
 
 
+@pytest.mark.pairwise
 @every_family
 @pytest.mark.parametrize("guesser", ["noisy", "self"])
 @pytest.mark.parametrize("as_bool", [False, True])
@@ -230,6 +233,7 @@ def test_processors_read_the_guesses_before_their_own(family: Family) -> None:
     assert result.stats.first_accepted == result.stats.first_drafted == 15
 
 
+@pytest.mark.pairwise
 @every_family
 @pytest.mark.parametrize("guesser", ["noisy", "self"])
 @pytest.mark.parametrize("name", ["chain3", "odd"])

@@ -103,6 +103,7 @@ def finish(session: Session) -> None:
         pass
 
 
+@pytest.mark.pairwise
 @every_family
 @drafting
 @pytest.mark.parametrize("options", [GREEDY, SAMPLED], ids=["greedy", "coupled"])

@@ -55,6 +55,7 @@ def test_plain_decoding(family: Family, kind: str) -> None:
     assert not any(map(any, result.from_draft))
 
 
+@pytest.mark.pairwise
 @every_kind
 @pytest.mark.parametrize(("guesser", "method"), CASES)
 def test_a_ragged_batch(family: Family, kind: str, guesser: str, method: str) -> None:
@@ -66,6 +67,7 @@ def test_a_ragged_batch(family: Family, kind: str, guesser: str, method: str) ->
     check_agreement(result, guesser, method)
 
 
+@pytest.mark.pairwise
 @every_kind
 @pytest.mark.parametrize("method", ["chain5", "eagle"])
 def test_a_batch_of_one(family: Family, kind: str, method: str) -> None:

@@ -38,6 +38,7 @@ def with_vocabulary(family: Family, model: Any, size: int) -> Any:
     return copy
 
 
+@pytest.mark.pairwise
 @every_family
 @methods
 @pytest.mark.parametrize("penalty", [1.0, 1.3])

@@ -80,6 +80,7 @@ def test_drafts_that_are_always_and_hardly_ever_right(family: Family, kind: str)
         assert session.stats.passes <= 3 * -(-(NEW - 1) // 5)
 
 
+@pytest.mark.pairwise
 @every_family
 @pytest.mark.parametrize(
     ("pruner", "kind", "ratio"),

@@ -30,6 +30,7 @@ def link_of(family: Family, seed: int) -> ScriptedLink:
     return ScriptedLink(Backbone.of(draft(family)), seed)
 
 
+@pytest.mark.pairwise
 @every_family
 @hedges
 @pytest.mark.parametrize("seed", range(2))

@@ -48,6 +48,7 @@ def test_the_draft_may_be_padded_on_the_other_side(family: Family) -> None:
     assert result.stats.accepted_by_depth == same_side.stats.accepted_by_depth
 
 
+@pytest.mark.pairwise
 @every_family
 @methods
 @pytest.mark.parametrize("guesser", ["noisy", "self"])

@@ -203,6 +203,7 @@ def test_coupled_draft_with_the_target_distribution_guesses_what_the_target_take
 TOPOLOGIES = {"chain": chain(3), "tree": TREE}
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("processors", [(), WARPERS], ids=["plain", "warped"])
 @pytest.mark.parametrize("draft", DRAFTS)
 @pytest.mark.parametrize("shape", TOPOLOGIES)
@@ -216,6 +217,7 @@ def test_rejection_keeps_the_target_distribution(shape: str, draft: str, process
         assert session.stats.accepted == ROWS * TOPOLOGIES[shape].depth
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("processors", [(), WARPERS], ids=["plain", "warped"])
 @pytest.mark.parametrize("draft", DRAFTS)
 @pytest.mark.parametrize("num_first", [2, 3])

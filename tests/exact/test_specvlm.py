@@ -281,6 +281,7 @@ UV_CASES: tuple[tuple[float, dict[str, Any]], ...] = (
 """Prune ratio and options of pruner `uv`."""
 
 
+@pytest.mark.pairwise
 @every_family
 @pytest.mark.parametrize("guesser", ["noisy", "prefill"])
 @pytest.mark.parametrize(("ratio", "options"), UV_CASES, ids=str)
@@ -333,6 +334,7 @@ def test_pruning_nothing_is_speculative_decoding(family: Family, pruner: str, tr
     assert plain.stats.visual == plain.stats.kept == 0
 
 
+@pytest.mark.pairwise
 @every_family
 @itself
 @pytest.mark.parametrize("tree", TREES)
@@ -431,6 +433,7 @@ def test_forwards_of_a_model_that_drafts_for_itself(family: Family, kv: str) -> 
     assert stats.target_forwards < sum(map(len, stream.result.tokens)) / 3
 
 
+@pytest.mark.pairwise
 @every_family
 @pytest.mark.parametrize(
     ("guesser", "positions"),

@@ -219,6 +219,7 @@ def test_coupled_sampling_draws_the_same_tokens(tree: Any) -> None:
     assert result.stats.accepted > 20  # as it is only with the noise of the row
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("name", ["llava", "qwen3_vl"])
 @pytest.mark.parametrize("options", [GREEDY, SAMPLED], ids=["greedy", "coupled"])
 @pytest.mark.parametrize("wrong", [0, 1, 100], ids=["early", "late", "when rows join"])

@@ -111,6 +111,7 @@ def test_similarities_equal_an_explicit_map(family: Family, kind: str) -> None:
     assert all(not scores[~prompt.visual].any() for scores in readings.values())
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("name", ["llava", "qwen2_5_vl", "qwen3_vl"])
 @pytest.mark.parametrize("text", ["all", "after"])
 @pytest.mark.parametrize(("wanted", "read"), [(1, 1), (4, 4), (20, 7)])

@@ -37,6 +37,7 @@ def passes_a_token(rate: float, ratio: float, window: int, wait: int) -> float:
     return cost / tokens
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("rate", [0.3, 0.6, 0.8, 0.95])
 @pytest.mark.parametrize("ratio", [0.5, 2.0, 6.5, 20.0])
 @pytest.mark.parametrize("window", [1, 4, 8])

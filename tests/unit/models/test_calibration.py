@@ -345,6 +345,7 @@ def without_bisection(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(calibration, "STEP", inf)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("by_layers", [False, True], ids=["whole", "layers"])
 @pytest.mark.parametrize("family", SEVERAL, ids=str)

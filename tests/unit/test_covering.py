@@ -1,0 +1,26 @@
+"""Which combinations of a `pairwise` test's parameters run."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+
+from covering import covering
+
+
+def test_any_two_values_meet_in_far_fewer_rows() -> None:
+    names = ("family", "kind", "method", "guesser")
+    values = product("abcdefgh", "0123", "vwxyz", ("noisy", "self"))
+    rows = [dict(zip(names, row, strict=True)) for row in values]
+    # Not every combination exists.
+    rows = [row for row in rows if (row["method"], row["guesser"]) != ("v", "self")]
+    chosen = [rows[number] for number in covering(rows)]
+    pairs, left = (
+        {pair for row in some for pair in combinations(row.items(), 2)} for some in (rows, chosen)
+    )
+    assert left == pairs
+    assert 40 <= len(chosen) <= 50 < len(rows) == 288
+
+
+def test_two_parameters_or_one_run_whole() -> None:
+    rows = [{"family": family, "kind": kind} for family in "abc" for kind in "01"]
+    assert covering(rows) == set(range(6))
