@@ -29,6 +29,10 @@ class UncompiledLibrary:
         self.calls: Counter[PassShape] = Counter()
         self._module = pass_of(backbone.model, backbone.divisor)
 
+    def shape_of(self, position_ids: Tensor) -> PassShape:
+        """See `Library.shape_of`."""
+        return PassShape.of(position_ids)
+
     def wait(self, *shapes: PassShape) -> None:
         """Compiling takes no time."""
         for shape in shapes:

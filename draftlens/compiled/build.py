@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.export import Dim, ExportedProgram, export
 
+from draftlens.compiled.products import use_onednn
 from draftlens.compiled.shapes import ANY, PassShape
 from draftlens.compiled.skeleton import Skeleton
 
@@ -62,12 +63,15 @@ def traced(skeleton: Skeleton, shape: PassShape) -> ExportedProgram:
     Raises:
         Exception: the code depends on values or on sizes that vary.
     """
-    return export(
+    program = export(
         skeleton.build(),
         _inputs(skeleton, shape),
         dynamic_shapes=_dynamic(skeleton, shape),
         strict=False,
     )
+    if not (shape.is_single or shape.is_few):
+        use_onednn(program)
+    return program
 
 
 def _inputs(skeleton: Skeleton, shape: PassShape) -> tuple[Any, ...]:

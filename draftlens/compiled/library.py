@@ -8,11 +8,13 @@ import weakref
 from collections import Counter
 from pathlib import Path
 
+from torch import Tensor
+
 from draftlens.compiled.compiler import Compiler
 from draftlens.compiled.inputs import check_pass
 from draftlens.compiled.orders import Built, Order
 from draftlens.compiled.runner import Runner
-from draftlens.compiled.shapes import PassShape
+from draftlens.compiled.shapes import ANY, PassShape
 from draftlens.compiled.skeleton import Skeleton, named_tensors, pass_of
 from draftlens.core.errors import UnsupportedModelError
 from draftlens.models.backbone import Backbone
@@ -53,9 +55,25 @@ class Library:
         self.seconds: dict[PassShape, float] = {}
         self._model = weakref.ref(backbone.model)
         self._module = pass_of(backbone.model, backbone.divisor)
+        self._few_apart = skeleton.has_large_matrices
         self._ordered: set[PassShape] = set()
         self._uses: Counter[PassShape] = Counter()
         self._looked_at = 0.0
+
+    def shape_of(self, position_ids: Tensor) -> PassShape:
+        """The kind of a pass, from its positions, int64 ``[..., B, T]``."""
+        return PassShape.of(position_ids, self._few_apart)
+
+    def usual_shapes(self, axes: tuple[int, ...]) -> list[PassShape]:
+        """The kinds of passes of a request of one row.
+
+        Args:
+            axes: leading dimensions of the model's positions.
+        """
+        shapes = [PassShape(1, 1, axes), PassShape(1, ANY, axes)]
+        if self._few_apart:
+            shapes.append(PassShape(1, ANY, axes, is_few=True))
+        return shapes
 
     def wanted(self, shape: PassShape) -> None:
         """A pass of this kind is run without compiled code. The code is loaded if it is on disk;

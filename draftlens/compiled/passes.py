@@ -69,7 +69,7 @@ class CompiledPasses:
 
     def _runner(self, position_ids: Tensor) -> Runner | None:
         """The code of a pass, as far as it is there and may be used."""
-        shape = PassShape.of(position_ids)
+        shape = self.library.shape_of(position_ids)
         if shape not in self.library.runners:
             self._ask_for(shape)
         if torch.is_autocast_enabled(position_ids.device.type):

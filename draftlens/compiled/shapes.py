@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from draftlens.compiled.products import FEW
+
 ANY = 0
 """In place of a size: any number from 2 on."""
 
@@ -22,22 +24,38 @@ class PassShape:
         rows: 1, or `ANY`.
         width: new tokens of each row: 1, or `ANY`.
         axes: sizes of the leading dimensions of the positions: empty, or the axes of M-RoPE.
+        is_few: whether all rows together have two or three tokens, in a model of which such passes
+            have code of their own (`products`).
     """
 
     rows: int
     width: int
     axes: tuple[int, ...] = ()
+    is_few: bool = False
 
     @classmethod
-    def of(cls, position_ids: Tensor) -> PassShape:
-        """The kind of a pass, from its positions, int64 ``[..., B, T]``."""
+    def of(cls, position_ids: Tensor, few_apart: bool = False) -> PassShape:
+        """The kind of a pass.
+
+        Args:
+            position_ids: int64 ``[..., B, T]``.
+            few_apart: whether passes of two and three tokens have code of their own.
+        """
         *axes, rows, width = position_ids.shape
-        return cls(_kind(rows), _kind(width), tuple(axes))
+        is_few = few_apart and 1 < rows * width <= FEW
+        return cls(_kind(rows), _kind(width), tuple(axes), is_few)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it has one token."""
+        return (self.rows, self.width) == (1, 1)
 
     @property
     def name(self) -> str:
         """Such as ``1x1`` or ``1xN``, for files and for the user."""
         text = f"{_letter(self.rows)}x{_letter(self.width)}"
+        if self.is_few:
+            text += "-few"
         if self.axes:
             text += "-axes" + "x".join(map(str, self.axes))
         return text

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from draftlens.compiled.products import is_large
 from draftlens.compiled.static_pass import StaticPass
 from draftlens.core.errors import UnsupportedModelError
 from draftlens.lanes.shared_model import ModelParts
@@ -107,6 +108,13 @@ class Skeleton:
             divisor=backbone.divisor,
             layers=_layers_of(backbone),
             device=str(backbone.device),
+        )
+
+    @property
+    def has_large_matrices(self) -> bool:
+        """Whether passes of more than a few tokens have products by oneDNN (`products`)."""
+        return any(
+            is_large(facts.shape, facts.dtype, facts.device) for facts in self.tensors.values()
         )
 
     def check(self, model: Any) -> None:

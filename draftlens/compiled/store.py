@@ -16,7 +16,7 @@ from draftlens.core.files import write_json
 from draftlens.models.backbone import Backbone
 from draftlens.models.known_costs import facts_of, folder
 
-FORMAT = 1
+FORMAT = 2
 """Version of the code that is compiled. Passes of another version are compiled anew."""
 
 

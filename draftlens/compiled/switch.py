@@ -12,7 +12,6 @@ import torch
 from draftlens.compiled.compiler import Compiler, CompilingProcess
 from draftlens.compiled.library import Library
 from draftlens.compiled.passes import CompiledPasses
-from draftlens.compiled.shapes import ANY, PassShape
 from draftlens.compiled.skeleton import Skeleton
 from draftlens.compiled.store import folder_of
 from draftlens.core.errors import ConfigError
@@ -22,9 +21,6 @@ from draftlens.models.passes import EAGER
 Compile = bool | Literal["auto"]
 """Whether passes are compiled: `True` before they run, `"auto"` while the model's modules compute
 them, `False` never."""
-
-USUAL = ((1, 1), (1, ANY))
-"""Rows and widths of the passes of a request of one row."""
 
 # The code is that of a model, whatever calls use it.
 _LIBRARIES: weakref.WeakKeyDictionary[Any, Library] = weakref.WeakKeyDictionary()
@@ -67,9 +63,7 @@ def compile_usual(backbone: Backbone) -> None:
     library = _LIBRARIES.get(backbone.model)
     if library is None:
         return
-    axes = position_axes(backbone)
-    shapes = [PassShape(rows, width, axes) for rows, width in USUAL]
-    library.wait(*shapes)
+    library.wait(*library.usual_shapes(position_axes(backbone)))
 
 
 def describe(backbone: Backbone) -> str:

@@ -99,6 +99,24 @@ def test_the_kind_of_a_pass_comes_from_its_positions() -> None:
     assert [ONE.name, SOME.name, PassShape(ANY, 1, (3,)).name] == ["1x1", "1xN", "Nx1-axes3"]
 
 
+def test_passes_of_two_and_three_tokens_have_code_of_their_own_if_matrices_are_large(
+    backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    positions = [torch.zeros(size) for size in ((1, 1), (1, 3), (3, 2, 1), (1, 4), (2, 2))]
+    small = make(backbone, tmp_path, ScriptedCompiler())
+    assert [small.shape_of(one).is_few for one in positions] == [False] * 5
+    assert small.usual_shapes(()) == [ONE, SOME]
+    monkeypatch.setattr("draftlens.compiled.products.LARGE", 1)
+    large = make(backbone, tmp_path, ScriptedCompiler())
+    assert [large.shape_of(one).is_few for one in positions] == [False, True, True, False, False]
+    assert large.shape_of(positions[2]).name == "Nx1-few-axes3"
+    assert large.usual_shapes((3,)) == [
+        PassShape(1, 1, (3,)),
+        PassShape(1, ANY, (3,)),
+        PassShape(1, ANY, (3,), is_few=True),
+    ]
+
+
 def test_what_is_used_often_is_compiled_first_and_once(backbone: Backbone, tmp_path: Path) -> None:
     compiler = ScriptedCompiler()
     library = make(backbone, tmp_path, compiler)
