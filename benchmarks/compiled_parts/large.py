@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from random_models import random_model
 from shared import (
     Case,
     PrefilledPrompt,
@@ -16,7 +17,6 @@ from shared import (
     median_seconds,
     save,
 )
-from transformers import LlavaOnevisionConfig, LlavaOnevisionForConditionalGeneration
 
 from compiled_parts import by_modules
 from draftlens.compiled import attach, compile_usual
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--compile-only", action="store_true")
     args = parser.parse_args()
     configure(args.threads)
-    backbone = Backbone(model(args.layers))
+    backbone = Backbone(random_model("1.5B", args.layers))
     attach([backbone], True)
     compile_usual(backbone)
     if args.compile_only:
@@ -61,32 +61,6 @@ def main() -> None:
     page = markdown(report)
     save(args.out, report, page)
     print(page)
-
-
-def model(layers: int) -> Any:
-    """A language model of the sizes of Qwen2-1.5B, a tiny vision tower and a small vocabulary."""
-    torch.manual_seed(0)
-    text = {
-        "model_type": "qwen2",
-        "hidden_size": 1536,
-        "intermediate_size": 8960,
-        "num_attention_heads": 12,
-        "num_key_value_heads": 2,
-        "num_hidden_layers": layers,
-        "vocab_size": 8192,
-    }
-    vision = {
-        "model_type": "siglip_vision_model",
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "image_size": 16,
-        "patch_size": 8,
-        "vision_use_head": False,
-    }
-    config = LlavaOnevisionConfig(text_config=text, vision_config=vision)
-    return LlavaOnevisionForConditionalGeneration(config).eval()
 
 
 def markdown(report: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from draftlens.compiled.products import FEW
+from draftlens.models.products import FEW
 
 ANY = 0
 """In place of a size: any number from 2 on."""
@@ -25,7 +25,7 @@ class PassShape:
         width: new tokens of each row: 1, or `ANY`.
         axes: sizes of the leading dimensions of the positions: empty, or the axes of M-RoPE.
         is_few: whether all rows together have two or three tokens, in a model of which such passes
-            have code of their own (`products`).
+            have code of their own (`models.products`).
     """
 
     rows: int

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from draftlens.compiled.products import is_large
 from draftlens.compiled.static_pass import StaticPass
 from draftlens.core.errors import UnsupportedModelError
 from draftlens.lanes.shared_model import ModelParts
 from draftlens.models.backbone import Backbone
 from draftlens.models.cache import KVCache
+from draftlens.models.products import is_large
 
 SMALL = 8
 """Most elements of a tensor that inductor may write into its code as numbers."""
@@ -112,9 +112,10 @@ class Skeleton:
 
     @property
     def has_large_matrices(self) -> bool:
-        """Whether passes of more than a few tokens have products by oneDNN (`products`)."""
+        """Whether passes of more than a few tokens have products by oneDNN."""
         return any(
-            is_large(facts.shape, facts.dtype, facts.device) for facts in self.tensors.values()
+            is_large(facts.shape, facts.dtype, torch.device(facts.device))
+            for facts in self.tensors.values()
         )
 
     def check(self, model: Any) -> None:

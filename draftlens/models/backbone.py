@@ -29,6 +29,7 @@ from draftlens.models.cache import BLOCK, KVCache, check_rollback
 from draftlens.models.cells import read_layout
 from draftlens.models.exclusion import lock_of
 from draftlens.models.passes import EAGER, Passes
+from draftlens.models.products import few_rows, has_large
 from draftlens.models.prompt import (
     PAST_REFUSAL,
     Prepared,
@@ -70,6 +71,7 @@ class Backbone:
             unless `distributed` sets it.
         passes: computes decode forwards; the model's modules do unless `compiled` sets it.
         divisor: of the logits behind the output head.
+        has_large_matrices: whether oneDNN computes products of a few rows (`models.products`).
 
     Raises:
         UnsupportedModelError: the model does not fit; the message says what is missing.
@@ -89,6 +91,7 @@ class Backbone:
         self.text_config = model.config.get_text_config(decoder=True)
         # Granite's models divide the logits behind their head.
         self.divisor = float(getattr(self.text_config, "logits_scaling", None) or 1.0)
+        self.has_large_matrices = has_large([self.decoder, self.head])
         check_rollback(self.name, self.text_config)
         with self._lock.exclusive():
             self.attention = self.decoder.config._attn_implementation
@@ -344,15 +347,16 @@ class Backbone:
         attention: AttentionPass | None = None,
     ) -> Tensor:
         """`forward` by the model's own modules, without counting the tokens in the cache."""
-        output = self.decoder(
-            inputs_embeds=self.embed(tokens),
-            attention_mask=self._attention_mask(mask),
-            position_ids=position_ids,
-            past_key_values=cache,
-            use_cache=True,
-            **_directed(attention),
-        )
-        return self._logits(output.last_hidden_state)
+        with few_rows(tokens, self.has_large_matrices):
+            output = self.decoder(
+                inputs_embeds=self.embed(tokens),
+                attention_mask=self._attention_mask(mask),
+                position_ids=position_ids,
+                past_key_values=cache,
+                use_cache=True,
+                **_directed(attention),
+            )
+            return self._logits(output.last_hidden_state)
 
     @torch.inference_mode()
     def forward_along(self, tokens: Tensor, position_ids: Tensor, attention: AttentionPass) -> None:

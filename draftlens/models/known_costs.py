@@ -125,7 +125,10 @@ def _facts_by_modules(backbone: Backbone) -> dict[str, Any]:
     name = platform.processor() or platform.machine()
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
+    # Curves of other models are kept from before oneDNN was used.
+    products = {"products": "oneDNN"} if backbone.has_large_matrices else {}
     return {
+        **products,
         "model": backbone.name,
         "structure": structure,
         "quantization": getattr(backbone.model.config, "quantization_config", None),

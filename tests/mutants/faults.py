@@ -72,6 +72,8 @@ LOOKUP = ("tests/unit/draft/test_lookup.py",)
 DOCUMENT = ("tests/unit/draft/test_document.py",)
 REFERENCES = ("tests/exact/test_references.py",)
 COMPILED = ("tests/exact/test_compiled.py",)
+PRODUCTS = ("tests/unit/models/test_products.py",)
+COMPILED_PRODUCTS = ("tests/unit/compiled/test_products.py",)
 BLOCKS = ("tests/unit/attention/test_blocks.py",)
 BLOCK_ROWS = ("tests/unit/prefill/test_rows.py",)
 MERGE = ("tests/unit/ops/test_merge.py",)
@@ -480,6 +482,27 @@ FAULTS = (
         "visible[..., : length + step + 1]",
         "visible[..., : length + step + 2]",
         COMPILED,
+    ),
+    Fault(
+        "large products lose their bias",
+        "models/products.py",
+        "product(states, weight, bias[0] if bias else None)",
+        "product(states, weight, None)",
+        PRODUCTS,
+    ),
+    Fault(
+        "passes of two and three tokens wait for oneDNN",
+        "compiled/build.py",
+        "if not (shape.is_single or shape.is_few):",
+        "if not shape.is_single:",
+        COMPILED_PRODUCTS,
+    ),
+    Fault(
+        "large products under autocast keep their precision",
+        "models/products.py",
+        ' and not torch.is_autocast_enabled("cpu")',
+        "",
+        PRODUCTS,
     ),
     Fault(
         "first guesses are forwarded one position too far",

@@ -11,18 +11,16 @@ from stock import target
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 
-from draftlens.compiled import products
 from draftlens.compiled.build import OPTIONS, traced
-from draftlens.compiled.products import is_large, use_onednn
+from draftlens.compiled.products import use_onednn
 from draftlens.compiled.shapes import ANY, PassShape
 from draftlens.compiled.skeleton import Skeleton
-from draftlens.models import Backbone
+from draftlens.models import Backbone, products
 
 ONEDNN = torch.ops.mkldnn._linear_pointwise.default
 
 pytestmark = pytest.mark.skipif(
-    not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()),
-    reason="torch was built without MKL or oneDNN",
+    not products.is_available(), reason="torch was built without MKL or oneDNN"
 )
 
 
@@ -97,11 +95,3 @@ def test_small_matrices_do_not_use_it() -> None:
     skeleton = Skeleton.of(Backbone(target(FAMILIES[0])))
     assert not skeleton.has_large_matrices
     assert count(traced(skeleton, PassShape(1, ANY))) == 0
-
-
-def test_what_is_large() -> None:
-    assert is_large((1536, 8960), torch.float32, "cpu")
-    assert not is_large((1536, 1536), torch.float32, "cpu")
-    assert not is_large((1536, 8960), torch.bfloat16, "cpu")
-    assert not is_large((1536, 8960), torch.float32, "cuda:0")
-    assert not is_large((8_000_000,), torch.float32, "cpu")

@@ -1,0 +1,59 @@
+"""Models with the sizes of real ones and random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers import LlavaOnevisionConfig, LlavaOnevisionForConditionalGeneration
+
+SIZES: Mapping[str, Mapping[str, int]] = {
+    "0.5B": {
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+    },
+    "1.5B": {
+        "hidden_size": 1536,
+        "intermediate_size": 8960,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 2,
+    },
+    "3B": {
+        "hidden_size": 2048,
+        "intermediate_size": 11008,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+    },
+}
+"""Layers of Qwen2.5 by size."""
+
+
+def random_model(size: str, layers: int) -> Any:
+    """A language model with the layers of a size, a tiny vision tower and 8,192 words.
+
+    Args:
+        size: a key of `SIZES`.
+        layers: their number.
+    """
+    torch.manual_seed(0)
+    text = {
+        "model_type": "qwen2",
+        **SIZES[size],
+        "num_hidden_layers": layers,
+        "vocab_size": 8192,
+    }
+    vision = {
+        "model_type": "siglip_vision_model",
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 16,
+        "patch_size": 8,
+        "vision_use_head": False,
+    }
+    config = LlavaOnevisionConfig(text_config=text, vision_config=vision)
+    return LlavaOnevisionForConditionalGeneration(config).eval()
