@@ -3,12 +3,11 @@ logits move, and answers of a batch beside stock `generate`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from random_models import SIZES, random_model
+from random_models import SIZES, by_mkl, random_model
 from shared import (
     Case,
     PrefilledPrompt,
@@ -60,16 +59,6 @@ def main() -> None:
     page = markdown(report)
     save(args.out, report, page)
     print(page)
-
-
-@contextmanager
-def by_mkl(backbone: Backbone) -> Iterator[None]:
-    """Let MKL compute all products, as the model's modules do."""
-    backbone.has_large_matrices = False
-    try:
-        yield
-    finally:
-        backbone.has_large_matrices = True
 
 
 def passes(backbone: Backbone, width: int, repeats: int) -> dict[str, float]:

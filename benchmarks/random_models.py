@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from transformers import LlavaOnevisionConfig, LlavaOnevisionForConditionalGeneration
+
+from draftlens.models.backbone import Backbone
 
 SIZES: Mapping[str, Mapping[str, int]] = {
     "0.5B": {
@@ -57,3 +60,13 @@ def random_model(size: str, layers: int) -> Any:
     }
     config = LlavaOnevisionConfig(text_config=text, vision_config=vision)
     return LlavaOnevisionForConditionalGeneration(config).eval()
+
+
+@contextmanager
+def by_mkl(backbone: Backbone) -> Iterator[None]:
+    """Let MKL compute all products, as the model's modules do."""
+    backbone.has_large_matrices = False
+    try:
+        yield
+    finally:
+        backbone.has_large_matrices = True
