@@ -106,6 +106,7 @@ def parse(
     loading: Loading = PLAIN,
     limits: opt.MediaLimits = None,
     calibrate: opt.Calibrate = True,
+    compile: opt.Compile = "no",
     as_json: opt.AsJson = False,
 ) -> None:
     """Turn documents into Markdown and JSON, each page written as it ends.
@@ -125,5 +126,6 @@ def parse(
         limits=limits,
         skip_existing=skip_existing,
         calibrate=calibrate,
+        compile=opt.parse_compile(compile),
         as_json=as_json,
     )

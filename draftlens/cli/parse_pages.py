@@ -56,6 +56,7 @@ def parse_files(
     limits: str | None,
     skip_existing: bool,
     calibrate: bool,
+    compile: Any,
     as_json: bool,
 ) -> None:
     """Parse files, write and report their pages; the arguments are the options of the command.
@@ -71,7 +72,9 @@ def parse_files(
     if name is None:
         name = reader_path()
         _log.warning(TOY)
-    engine = load_engine(name, NO_DRAFT, "plain", loading, as_json, calibrate=False)
+    engine = load_engine(
+        name, NO_DRAFT, "plain", loading, as_json, calibrate=False, compile=compile
+    )
     parser = DocumentParser(engine, settings, limits=media_limits)
     if calibrate:
         parser.calibrate()

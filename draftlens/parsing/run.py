@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from draftlens.api import CALIBRATION_SECONDS, Engine, load
+from draftlens.compiled import Compile
 from draftlens.core.errors import ConfigError
 from draftlens.documents.open import find_files
 from draftlens.documents.pipeline import LayoutPipeline, StandardPipeline, parse_readers
@@ -138,6 +139,7 @@ def parse(
     limits: Limits | None = None,
     device: str | None = None,
     dtype: str | None = None,
+    compile: Compile = False,
     **settings: Any,
 ) -> Iterator[ParsedPage]:
     """Read PDF files, images and folders of them with a document model, page by page.
@@ -153,6 +155,7 @@ def parse(
         profile: how the target wants to be asked, instead of what is known about it.
         limits: bounds on the size of files and pages.
         device, dtype: as for `draftlens.load`.
+        compile: as for `draftlens.load`; unless it is False, it is applied to `engine`, too.
         settings: fields of `draftlens.parsing.ParseSettings`: `pages`, `drafter`, `stages`,
             `tolerance`, `batch`, `dpi`, `password`, `page_timeout`, `on_loop`, `prompt`, `verify`
             and others.
@@ -180,8 +183,12 @@ regions, not 'backwards'
     if engine is not None and target is not None:
         raise ConfigError("give parse a target or an engine, not both")
     if engine is None:
-        engine = load(target or reader_path(), method="plain", device=device, dtype=dtype)
+        engine = load(
+            target or reader_path(), method="plain", device=device, dtype=dtype, compile=compile
+        )
         parser = DocumentParser(engine, chosen, pipeline, profile, limits)
         parser.calibrate()
         return parser.parse(inputs)
+    if compile:
+        engine.compile(compile)
     return DocumentParser(engine, chosen, pipeline, profile, limits).parse(inputs)

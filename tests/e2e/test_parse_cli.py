@@ -9,6 +9,7 @@ from typing import Any
 
 import pdfs
 import pytest
+from compiling import attach_static, library_of
 
 from draftlens.parsing import reader
 from draftlens.parsing.parser import PageParser
@@ -59,6 +60,29 @@ def test_pages_are_files_with_stocks_tokens(command: Command, source: Path, tmp_
     text = (out / "a" / "page-0001.md").read_text()
     assert text == page["markdown"] + "\n"
     assert (out / "a.md").read_text().count(text.strip()) >= 1
+
+
+def test_pages_are_read_by_compiled_passes(
+    command: Command, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their tokens are stock's. The compiler's part is played by the modules."""
+    models = []
+
+    def attach(backbones: list[Any], compile: object) -> None:
+        models.extend(backbone.model for backbone in backbones)
+        attach_static(backbones, compile)
+
+    monkeypatch.setattr("draftlens.api.attach", attach)
+    monkeypatch.setattr("draftlens.api.compile_usual", lambda backbone: None)
+    words = (source, "-o", tmp_path / "out", "--stages", "page", "--verify")
+    code, printed, _ = parse(command, *words, "--compile", "yes")
+    assert code == 0
+    assert printed.count("identical to stock generate") == 2
+    (model,) = models
+    assert sum(library_of(model).calls.values()) > 0
+    code, _, error = parse(command, *words, "--compile", "maybe")
+    assert code == 2
+    assert "--compile must be 'yes', 'auto' or 'no', not 'maybe'" in error
 
 
 def test_existing_pages_are_left_out_unless_something_changed(
