@@ -78,6 +78,17 @@ def test_only_few_rows_but_more_than_three_use_it(calls: list[int]) -> None:
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_a_module_computes_what_it_did(has_bias: bool, calls: list[int]) -> None:
+    layer = nn.Linear(16, 8, bias=has_bias)
+    states = torch.randn(2, 3, 16)
+    with few_rows(torch.zeros(2, 3), applies=True):
+        output = layer(states)
+    assert calls == [6]
+    torch.testing.assert_close(output, layer(states))
+
+
+@torch.inference_mode()
 def test_autocast_and_other_weights_are_left_alone(calls: list[int]) -> None:
     tokens, states = torch.zeros(1, 4), torch.randn(1, 4, 8)
     layer = nn.Linear(8, 8)
