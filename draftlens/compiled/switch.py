@@ -17,6 +17,7 @@ from draftlens.compiled.store import folder_of
 from draftlens.core.errors import ConfigError
 from draftlens.models.backbone import Backbone
 from draftlens.models.passes import EAGER
+from draftlens.models.rope import changing_frequencies
 
 Compile = bool | Literal["auto"]
 """Whether passes are compiled: `True` before they run, `"auto"` while the model's modules compute
@@ -111,6 +112,9 @@ def refusal(backbone: Backbone) -> str:
         return "accelerate moves its weights or inputs between devices"
     if getattr(backbone.model.config, "quantization_config", None) is not None:
         return "its weights are quantized"
+    kind = changing_frequencies(backbone.text_config)
+    if kind:
+        return f"the frequencies of its {kind} rotary positions change with the length"
     if any(_has_hooks(module) for module in backbone.decoder.modules()):
         return "its modules have hooks, which compiled code would not call"
     return ""

@@ -49,6 +49,12 @@ def check_reach(model_name: str, text_config: Any, prompt: int, longest: int) ->
             )
 
 
+def changing_frequencies(text_config: Any) -> str:
+    """The type of a language model's rotary positions if their frequencies depend on how far a
+    forward reaches (`dynamic`, `longrope`); else empty."""
+    return next((limit.kind for limit in _limits(text_config)), "")
+
+
 def _limits(text_config: Any) -> list[_Limit]:
     """The limits of a model, which may have several sets of frequencies for its layer types."""
     rope = getattr(text_config, "rope_parameters", None) or {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -211,6 +212,21 @@ def test_modules_that_code_cannot_stand_for_are_refused(
     assert switch.refusal(backbone) == ""
     with pytest.raises(ConfigError, match="True, False or 'auto'"):
         switch.attach([backbone], "always")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_frequencies_that_change_with_the_length_are_refused(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rope: dict[str, Any] = {"rope_type": kind, "factor": 2.0, "rope_theta": 1e4}
+    if kind == "longrope":
+        factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
+        rope |= {**factors, "original_max_position_embeddings": 64}
+    family = next(family for family in FAMILIES if family.name == "internvl")
+    backbone = Backbone(family.build(rope_parameters=rope, max_position_embeddings=128))
+    switch.attach([backbone], True)
+    assert backbone.passes is EAGER
+    assert f"the frequencies of its {kind} rotary positions change with the length" in caplog.text
 
 
 def test_a_bad_value_is_refused_before_anything_is_loaded() -> None:
