@@ -25,7 +25,7 @@ from draftlens.core import tree as trees
 from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
 from draftlens.core.hosts import ALONE, Hosts
 from draftlens.core.tree import ROOT, Topology
-from draftlens.models.cache import BLOCK, KVCache, check_rollback
+from draftlens.models.cache import BLOCK, LAYERS_PER_BLOCK, KVCache, check_rollback
 from draftlens.models.cells import read_layout
 from draftlens.models.exclusion import lock_of
 from draftlens.models.passes import EAGER, Passes
@@ -236,7 +236,9 @@ class Backbone:
         """
         capacity = max(prompt.lengths) + min(room, BLOCK)
         num_layers = self.text_config.num_hidden_layers
-        return KVCache(num_layers, len(prompt.lengths), capacity, grows=True)
+        # The layers of a block lie on one device.
+        layers_per_block = 1 if self.is_spread else LAYERS_PER_BLOCK
+        return KVCache(num_layers, len(prompt.lengths), capacity, True, layers_per_block)
 
     @torch.no_grad()
     def followed_by(self, prompt: Prompt, tokens: Tensor) -> Prompt:

@@ -26,6 +26,10 @@ BLOCK = 1024
 GROWTH = 1.5
 """Factor by which full buffers grow, so that each token is copied a bounded number of times."""
 
+LAYERS_PER_BLOCK = 8
+"""Layers whose buffers are one tensor: accepted guesses of all of them move in one operation. While
+full buffers grow, the old and the new ones of so many layers are in memory."""
+
 
 class KVCache(Cache):  # type: ignore[misc]
     """A transformers `Cache` over buffers ``[B, H, capacity, D]``, allocated at the first forward
@@ -41,6 +45,8 @@ class KVCache(Cache):  # type: ignore[misc]
         capacity: tokens that a row can hold, guesses included.
         grows: whether a pass beyond the capacity enlarges the buffers (by `GROWTH`) instead of
             raising `RuntimeError`.
+        layers_per_block: layers whose buffers are allocated together. Those of another device,
+            dtype or shape than the first layer of their block get buffers of their own.
 
     Attributes:
         lengths: tokens that each row holds.
@@ -51,12 +57,20 @@ class KVCache(Cache):  # type: ignore[misc]
     spread: Sequence[SpreadRow] = ()
     _whole: _Whole | None = None
 
-    def __init__(self, num_layers: int, rows: int, capacity: int, grows: bool = False) -> None:
+    def __init__(
+        self,
+        num_layers: int,
+        rows: int,
+        capacity: int,
+        grows: bool = False,
+        layers_per_block: int = LAYERS_PER_BLOCK,
+    ) -> None:
         self.lengths = [0] * rows
         self.capacity = capacity
         self.grows = grows
         self.first_row = 0
-        super().__init__(layers=[_Layer(self, _Buffers()) for _ in range(num_layers)])
+        buffers = _in_blocks(num_layers, layers_per_block)
+        super().__init__(layers=[_Layer(self, layer_buffers) for layer_buffers in buffers])
 
     @property
     def uniform(self) -> bool:
@@ -124,18 +138,9 @@ class KVCache(Cache):  # type: ignore[misc]
     @torch.inference_mode()  # as the passes that write the buffers
     def _move(self, rows: Tensor, source: Tensor, target: Tensor) -> None:
         """Copy slots within rows, in all layers; each argument is int64 ``[M]``."""
-        indices: dict[Any, tuple[Tensor, Tensor]] = {}
-        for layer in self.layers:
-            for states in (layer.keys, layer.values):
-                place = (states.device, states.shape)
-                if place not in indices:
-                    indices[place] = (
-                        _flat(states, rows, source),
-                        _flat(states, rows, target),
-                    )
-                origin, goal = indices[place]
-                flat = states.view(-1, states.shape[-1])
-                flat.index_copy_(0, goal, flat.index_select(0, origin))
+        layers: Any = self.layers
+        for block in dict.fromkeys(layer.buffers.block for layer in layers):
+            block.move(rows + self.first_row, source, target)
 
     def new_rows(self, count: int) -> KVCache:
         """A cache over further rows of the same buffers, for the prefill of rows that join.
@@ -200,14 +205,6 @@ class KVCache(Cache):  # type: ignore[misc]
         return nullcontext()
 
 
-def _flat(states: Tensor, rows: Tensor, slots: Tensor) -> Tensor:
-    """Where slots of some rows, int64 ``[M]``, lie in ``[B, H, capacity, D]`` flattened to
-    ``[-1, D]``, for all heads: int64 ``[M * H]``."""
-    num_heads, capacity = states.shape[1:3]
-    heads = rows[:, None] * num_heads + torch.arange(num_heads)
-    return (heads * capacity + slots[:, None]).flatten().to(states.device)
-
-
 def _padded(slots: Sequence[Tensor]) -> Tensor:
     """Places of each row as one table, int64 ``[B, K]``, zeros behind the shorter rows."""
     table = torch.zeros(len(slots), max(map(len, slots)), dtype=torch.long)
@@ -216,13 +213,75 @@ def _padded(slots: Sequence[Tensor]) -> Tensor:
     return table
 
 
-class _Buffers:
-    """Keys and values of one layer for all rows, spare rows included."""
+class _Block:
+    """Keys and values of some layers, each one tensor ``[layers, B, H, capacity, D]``.
 
-    def __init__(self) -> None:
-        self.keys: Tensor | None = None
-        self.values: Tensor | None = None
-        self.capacity = 0
+    Args:
+        num_layers: how many.
+    """
+
+    def __init__(self, num_layers: int) -> None:
+        self.num_layers = num_layers
+        self.keys_by_layer: Sequence[Tensor] = ()
+        self.values_by_layer: Sequence[Tensor] = ()
+        self._keys: Tensor | None = None
+        self._values: Tensor | None = None
+
+    def fits(self, keys: Tensor, values: Tensor) -> bool:
+        """Whether states ``[B, H, T, D]`` can lie in these tensors."""
+        if self._keys is None or self._values is None:
+            return True
+        return _alike(self._keys, keys) and _alike(self._values, values)
+
+    def reserve(self, rows: int, capacity: int, keys: Tensor, values: Tensor) -> None:
+        """See `_Buffers.reserve`."""
+        self._keys = _reserved(self._keys, self.num_layers, rows, capacity, keys)
+        self._values = _reserved(self._values, self.num_layers, rows, capacity, values)
+        if not self.keys_by_layer or self.keys_by_layer[0].shape != self._keys.shape[1:]:
+            self.keys_by_layer = self._keys.unbind()
+            self.values_by_layer = self._values.unbind()
+
+    def move(self, rows: Tensor, source: Tensor, target: Tensor) -> None:
+        """Copy slots within rows, in all layers; each argument is int64 ``[M]``."""
+        for states in (self._keys, self._values):
+            if states is not None:
+                index, origin, goal = (part.to(states.device) for part in (rows, source, target))
+                states[:, index, :, goal] = states[:, index, :, origin]
+
+
+def _alike(stacked: Tensor, states: Tensor) -> bool:
+    """Whether states ``[B, H, T, D]`` have heads, width, dtype and device of a block's tensor."""
+    of_block = (stacked.shape[2], stacked.shape[4], stacked.dtype, stacked.device)
+    return of_block == (states.shape[1], states.shape[3], states.dtype, states.device)
+
+
+class _Buffers:
+    """Keys and values of one layer for all rows, spare rows included.
+
+    Args:
+        block: in which they lie.
+        index: the layer's place there.
+    """
+
+    def __init__(self, block: _Block, index: int) -> None:
+        self.block = block
+        self.index = index
+        self.is_reserved = False
+
+    @property
+    def keys(self) -> Tensor | None:
+        """``[B, H, capacity, D]``, the same object until they grow; None before `reserve`."""
+        return self.block.keys_by_layer[self.index] if self.is_reserved else None
+
+    @property
+    def values(self) -> Tensor | None:
+        """See `keys`."""
+        return self.block.values_by_layer[self.index] if self.is_reserved else None
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that a row can hold."""
+        return 0 if self.keys is None else self.keys.shape[2]
 
     @property
     def nbytes(self) -> int:
@@ -232,15 +291,17 @@ class _Buffers:
         return self.keys.nbytes + self.values.nbytes
 
     def reserve(self, rows: int, capacity: int, keys: Tensor, values: Tensor) -> None:
-        """Make room for some rows of some capacity.
+        """Make room for some rows of some capacity, in all layers of the block.
 
         Args:
             rows, capacity: least number of rows, and of tokens in each.
             keys, values: states ``[B, H, T, D]`` that name device, dtype, heads and widths.
         """
-        self.keys = _reserved(self.keys, rows, capacity, keys)
-        self.values = _reserved(self.values, rows, capacity, values)
-        self.capacity = self.keys.shape[2]
+        if not self.block.fits(keys, values):
+            self.block = _Block(1)
+            self.index = 0
+        self.block.reserve(rows, capacity, keys, values)
+        self.is_reserved = True
 
     @torch.inference_mode()  # as the passes that write the buffers
     def copy_row(self, source: int, target: int, length: int) -> None:
@@ -250,18 +311,32 @@ class _Buffers:
                 buffer[target, :, :length] = buffer[source, :, :length]
 
 
-def _reserved(buffer: Tensor | None, rows: int, capacity: int, states: Tensor) -> Tensor:
-    """A buffer of at least this size with the same contents; zeros, since 0 x NaN is NaN."""
+def _in_blocks(num_layers: int, layers_per_block: int) -> list[_Buffers]:
+    """Buffers of all layers, so many in each block."""
+    buffers: list[_Buffers] = []
+    for first in range(0, num_layers, layers_per_block):
+        size = min(layers_per_block, num_layers - first)
+        block = _Block(size)
+        buffers += [_Buffers(block, index) for index in range(size)]
+    return buffers
+
+
+def _reserved(
+    buffer: Tensor | None, num_layers: int, rows: int, capacity: int, states: Tensor
+) -> Tensor:
+    """A buffer ``[layers, B, H, capacity, D]`` of at least this size with the same contents; zeros,
+    since 0 x NaN is NaN."""
     if buffer is None:
-        return states.new_zeros(rows, states.shape[1], capacity, states.shape[-1])
-    old_rows = buffer.shape[0]
-    old_capacity = buffer.shape[2]
+        return states.new_zeros(num_layers, rows, states.shape[1], capacity, states.shape[-1])
+    old_rows = buffer.shape[1]
+    old_capacity = buffer.shape[3]
     if rows <= old_rows and capacity <= old_capacity:
         return buffer
     num_rows = old_rows if rows <= old_rows else max(rows, 2 * old_rows)
-    size = (num_rows, buffer.shape[1], max(capacity, old_capacity), buffer.shape[3])
+    num_heads, width = buffer.shape[2], buffer.shape[4]
+    size = (num_layers, num_rows, num_heads, max(capacity, old_capacity), width)
     grown = buffer.new_zeros(size)
-    grown[:old_rows, :, :old_capacity] = buffer
+    grown[:, :old_rows, :, :old_capacity] = buffer
     return grown
 
 

@@ -360,8 +360,22 @@ FAULTS = (
     Fault(
         "growing buffers lose their contents",
         "models/cache.py",
-        "    grown[:old_rows, :, :old_capacity] = buffer\n",
+        "    grown[:, :old_rows, :, :old_capacity] = buffer\n",
         "",
+        CACHE,
+    ),
+    Fault(
+        "accepted guesses of new rows move in the first rows",
+        "models/cache.py",
+        "block.move(rows + self.first_row, source, target)",
+        "block.move(rows, source, target)",
+        CACHE,
+    ),
+    Fault(
+        "layers of other shapes share buffers",
+        "models/cache.py",
+        "(states.shape[1], states.shape[3], states.dtype, states.device)",
+        "(stacked.shape[2], states.shape[3], states.dtype, states.device)",
         CACHE,
     ),
     Fault(

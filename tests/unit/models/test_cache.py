@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from draftlens.core.errors import UnsupportedModelError
 from draftlens.models.cache import GROWTH, KVCache, check_rollback
 
-LAYERS, HEADS, KEY_WIDTH, VALUE_WIDTH = 2, 2, 4, 6
+LAYERS, HEADS, KEY_WIDTH, VALUE_WIDTH = 3, 2, 4, 6
 
 
 class SlowCache:
@@ -93,10 +93,12 @@ def check(cache: KVCache, twin: SlowCache) -> None:
 
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("ragged", [False, True])
-def test_rounds_equal_the_slow_twin(rows: int, ragged: bool) -> None:
+@pytest.mark.parametrize("layers_per_block", [1, 2, 8])
+def test_rounds_equal_the_slow_twin(rows: int, ragged: bool, layers_per_block: int) -> None:
     rng = random.Random(rows)
     torch.manual_seed(0)
-    cache, twin = KVCache(LAYERS, rows, 200), SlowCache(rows)
+    cache = KVCache(LAYERS, rows, 200, layers_per_block=layers_per_block)
+    twin = SlowCache(rows)
     forward(cache, twin, 7)
     if ragged:
         lengths = [7 - row for row in range(rows)]
@@ -188,6 +190,12 @@ def joined(cache: KVCache, twin: SlowCache, rows: int, tokens: int) -> None:
     lengths = [max(1, tokens - row) for row in range(rows)]
     part.truncate(lengths)
     part_twin.truncate(lengths)
+    # Guesses that the prefill has checked: the second of the last two is accepted.
+    slots = [[1] for _ in range(rows)]
+    if tokens > rows + 1:
+        base = [length - 2 for length in lengths]
+        part.keep(base, slots)
+        part_twin.keep(base, slots)
     check(part, part_twin)
     check(cache, twin)
     cache.join(part)
@@ -298,6 +306,29 @@ def test_growing_buffers_keep_their_contents() -> None:
     assert capacities == [6, 6, 6, 9, 9, 17, 47]
     assert GROWTH == 1.5
     assert cache.layers[0].keys.shape[2] == 47
+
+
+def test_layers_of_other_shapes_have_buffers_of_their_own() -> None:
+    torch.manual_seed(0)
+    shapes = [(2, 4, 6), (2, 4, 6), (1, 4, 6), (2, 8, 6), (2, 4, 4), (2, 4, 6)]
+    cache = KVCache(len(shapes), 2, 3, grows=True)
+    written: list[list[tuple[Tensor, Tensor]]] = [[] for _ in shapes]
+    for tokens in (2, 3, 9):
+        for layer, (heads, key_width, value_width) in enumerate(shapes):
+            keys = torch.randn(2, heads, tokens, key_width)
+            values = torch.randn(2, heads, tokens, value_width)
+            cache.update(keys, values, layer)
+            written[layer].append((keys, values))
+        cache.advance(tokens)
+    cache.keep([5, 5], [[0, 4], [7]])
+    for layer, passes in enumerate(written):
+        for part, name in enumerate(("keys", "values")):
+            states = torch.cat([states[part] for states in passes], 2)
+            held = getattr(cache.layers[layer], name)
+            assert torch.equal(held[0, :, :7], states[0][:, [0, 1, 2, 3, 4, 5, 9]])
+            assert torch.equal(held[1, :, :6], states[1][:, [0, 1, 2, 3, 4, 12]])
+    addresses = {layer.keys.untyped_storage().data_ptr() for layer in cache.layers}
+    assert len(addresses) == 4
 
 
 def test_each_token_is_copied_a_bounded_number_of_times() -> None:
