@@ -3,6 +3,7 @@
     python benchmarks/documents.py alignment --pages 12
     python benchmarks/documents.py alignment --tesseract --pdf paper.pdf
     python benchmarks/documents.py claims --pages 2
+    python benchmarks/documents.py whole --pages 6
 
 Every part is a module of `documents_parts` with a `main()` that reads the options behind its name
 and writes its own report, `benchmarks/results/documents_PART.json` and `.md`.
@@ -15,6 +16,7 @@ from shared import run_part
 PARTS = {
     "alignment": "documents_parts.alignment",
     "speed": "documents_parts.speed",
+    "whole": "documents_parts.whole",
     "claims": "documents_parts.claims",
 }
 """Modules by name."""

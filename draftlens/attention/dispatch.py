@@ -1,7 +1,8 @@
 """One attention function, registered with transformers, that a pass can direct elsewhere.
 
 A forward that is given an `AttentionPass` under the keyword `ARGUMENT` computes its attention by
-it in every layer; any other forward computes transformers' `sdpa`.
+it in every layer; any other forward computes transformers' `sdpa`, without copies of keys and
+values for grouped queries (`attention.grouped`).
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import Any, Protocol
 
 from torch import Tensor
 from transformers import AttentionInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from draftlens.attention import grouped
+from draftlens.attention.switch import SharedSwitch
 
 NAME = "draftlens"
 ARGUMENT = "draftlens_attention"
@@ -49,20 +52,22 @@ def _dispatch(
 ) -> Any:
     attention: AttentionPass | None = kwargs.pop(ARGUMENT, None)
     if attention is None:
-        return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
+        return grouped.attend(module, query, key, value, mask, **kwargs)
     return attention.attend(module, query, key, value, mask, **kwargs)
 
 
 AttentionInterface.register(NAME, _dispatch)
 AttentionMaskInterface.register(NAME, sdpa_mask)
 
+_SWITCH = SharedSwitch(NAME)
+
 
 @contextmanager
 def dispatching(decoder: Any) -> Iterator[None]:
-    """Let a language model's forwards be directed by `ARGUMENT` while the context lasts."""
-    before = decoder.config._attn_implementation
-    decoder.config._attn_implementation = NAME
+    """Let a language model's forwards be directed by `ARGUMENT`, and read the keys of a group of
+    queries once, while the context lasts. Several threads may be inside."""
+    _SWITCH.enter(decoder.config)
     try:
         yield
     finally:
-        decoder.config._attn_implementation = before
+        _SWITCH.leave(decoder.config)

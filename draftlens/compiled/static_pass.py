@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from draftlens.attention import dispatching
+
 
 class StaticPass(nn.Module):
     """Embeddings, decoder layers and output head of a model over buffers of keys and values.
@@ -51,13 +53,14 @@ class StaticPass(nn.Module):
             _Slots(layer_keys, layer_values, slots, reach)
             for layer_keys, layer_values in zip(keys, values, strict=True)
         ]
-        output = self.decoder(
-            inputs_embeds=self.embed(tokens),
-            attention_mask=visible,
-            position_ids=position_ids,
-            past_key_values=Cache(layers=layers),
-            use_cache=True,
-        )
+        with dispatching(self.decoder):  # so that grouped queries cost no copies of the keys
+            output = self.decoder(
+                inputs_embeds=self.embed(tokens),
+                attention_mask=visible,
+                position_ids=position_ids,
+                past_key_values=Cache(layers=layers),
+                use_cache=True,
+            )
         logits: Tensor = self.head(output.last_hidden_state)
         if self.divisor != 1:
             logits = logits / self.divisor

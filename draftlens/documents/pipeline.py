@@ -58,6 +58,9 @@ class StandardPipeline:
             installed.
         layout: `"auto"` for the best that is installed, or a name or an object.
 
+    Attributes:
+        reads_pictures: whether `"auto"` may ask a reader of pictures.
+
     Raises:
         ConfigError: a name is unknown, or something has to be installed first.
     """
@@ -70,6 +73,7 @@ class StandardPipeline:
         elif readers != NONE:
             self._readers = [_installed_reader(choice) for choice in _several(readers)]
         self._ocr = installed_ocr() if self._automatic else None
+        self.reads_pictures = True
         self._layout = _installed_layout(layout)
         self._distrusted: set[str] = set()
 
@@ -102,7 +106,7 @@ class StandardPipeline:
         fault = fault_of(stated, regions, page.box)
         if fault is None and page.source not in self._distrusted:
             return [stated]
-        if self._ocr is None:
+        if self._ocr is None or not self.reads_pictures:
             return [stated]
         try:
             return [self._ocr.read(page), stated]
@@ -122,7 +126,7 @@ class StandardPipeline:
             return
         if source in self._distrusted:
             # Reading the pictures has not helped either: it is not paid for again.
-            self._ocr = None
+            self.reads_pictures = False
         self._distrusted.add(source)
 
 

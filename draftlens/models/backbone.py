@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from threading import get_ident
 from types import MappingProxyType
@@ -72,6 +72,7 @@ class Backbone:
         passes: computes decode forwards; the model's modules do unless `compiled` sets it.
         divisor: of the logits behind the output head.
         has_large_matrices: whether oneDNN computes products of a few rows (`models.products`).
+        has_groups: whether several heads of queries read the same keys (`attention.grouped`).
 
     Raises:
         UnsupportedModelError: the model does not fit; the message says what is missing.
@@ -92,6 +93,7 @@ class Backbone:
         # Granite's models divide the logits behind their head.
         self.divisor = float(getattr(self.text_config, "logits_scaling", None) or 1.0)
         self.has_large_matrices = has_large([self.decoder, self.head])
+        self.has_groups = _has_groups(self.text_config)
         check_rollback(self.name, self.text_config)
         with self._lock.exclusive():
             self.attention = self.decoder.config._attn_implementation
@@ -349,7 +351,9 @@ class Backbone:
         attention: AttentionPass | None = None,
     ) -> Tensor:
         """`forward` by the model's own modules, without counting the tokens in the cache."""
-        with few_rows(tokens, self.has_large_matrices):
+        copies_keys = attention is None and mask is not None and tokens.shape[1] > 1
+        grouping = self._grouping() if copies_keys else nullcontext()
+        with few_rows(tokens, self.has_large_matrices), grouping:
             output = self.decoder(
                 inputs_embeds=self.embed(tokens),
                 attention_mask=self._attention_mask(mask),
@@ -449,6 +453,13 @@ class Backbone:
     def _passing(self) -> AbstractContextManager[None]:
         """Of eager models passes run alone: the dispatching attention would change theirs."""
         return self._lock.shared() if self.attention == "sdpa" else self._lock.exclusive()
+
+    def _grouping(self) -> AbstractContextManager[None]:
+        """Around a masked pass over several tokens, for which transformers' `sdpa` copies the keys
+        that several heads of queries share."""
+        if self.has_groups and self.attention == "sdpa":
+            return dispatching(self.decoder)
+        return nullcontext()
 
     def _running(self, attention: AttentionPass | None) -> AbstractContextManager[None]:
         """Around a pass whose attention the model computes itself, or `attention` does."""
@@ -578,6 +589,12 @@ def _watch(modules: Any, layer: int, receive: Callable[[int, Tensor], None]) -> 
     if layer == len(modules):
         return modules[-1].register_forward_hook(after)
     return modules[layer].register_forward_pre_hook(before, with_kwargs=True)
+
+
+def _has_groups(text_config: Any) -> bool:
+    """Whether a language model may have fewer heads of keys than of queries."""
+    heads = getattr(text_config, "num_attention_heads", None)
+    return getattr(text_config, "num_key_value_heads", None) not in (None, heads)
 
 
 def _execution_device(module: Any) -> torch.device:

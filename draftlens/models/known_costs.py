@@ -125,10 +125,13 @@ def _facts_by_modules(backbone: Backbone) -> dict[str, Any]:
     name = platform.processor() or platform.machine()
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
-    # Curves of other models are kept from before oneDNN was used.
+    # Curves of other models are kept from before oneDNN was used, and from before the keys of
+    # grouped queries were read in place.
     products = {"products": "oneDNN"} if backbone.has_large_matrices else {}
+    keys = {"keys": "in place"} if backbone.has_groups else {}
     return {
         **products,
+        **keys,
         "model": backbone.name,
         "structure": structure,
         "quantization": getattr(backbone.model.config, "quantization_config", None),

@@ -12,13 +12,20 @@ from draftlens.api import CALIBRATION_SECONDS, Engine, load
 from draftlens.compiled import Compile
 from draftlens.core.errors import ConfigError
 from draftlens.documents.open import find_files
-from draftlens.documents.pipeline import LayoutPipeline, StandardPipeline, parse_readers
+from draftlens.documents.pipeline import (
+    OCR_BY_PREFERENCE,
+    LayoutPipeline,
+    StandardPipeline,
+    parse_readers,
+)
 from draftlens.documents.targets import TargetProfile
 from draftlens.media import Limits
+from draftlens.models.known_costs import checked_curve
 from draftlens.parsing.ahead import one_ahead
 from draftlens.parsing.asking import Asker
 from draftlens.parsing.drafting import DraftedPage, PageDrafter, drafted_pages
 from draftlens.parsing.parser import PageParser
+from draftlens.parsing.payoff import ReadingPayoff
 from draftlens.parsing.profiles import profile_for
 from draftlens.parsing.reader import reader_path
 from draftlens.parsing.results import ParsedPage
@@ -64,6 +71,7 @@ class DocumentParser:
         self._standard = None if pipeline is not None else self._standard_pipeline()
         self.pipeline = self._standard if pipeline is None else pipeline
         self.notes: list[str] = []
+        self._payoff: ReadingPayoff | None = None
 
     def _standard_pipeline(self) -> StandardPipeline | None:
         if self.settings.method != "hsd" and self.settings.stages in ("auto", "page"):
@@ -127,6 +135,33 @@ class DocumentParser:
             return
         used = 1 - page.shares.get("target", 0.0)
         self._standard.observe(page.source, used, len(page.tokens))
+        is_automatic = self.settings.drafter == "auto" and self._standard.reads_pictures
+        if is_automatic and _was_recognized(page) and self._alone(page):
+            self._observe_reading(self._standard, page)
+
+    def _alone(self, page: ParsedPage) -> bool:
+        """Whether the figures of a page are those of no other page or stage."""
+        return self.settings.batch == 1 and page.region_stats is None
+
+    def _observe_reading(self, pipeline: StandardPipeline, page: ParsedPage) -> None:
+        """Let the pipeline stop reading pictures once that takes longer than it saves."""
+        if self._payoff is None:
+            curve = checked_curve(self.engine.target.backbone)
+            if curve is None:
+                return
+            self._payoff = ReadingPayoff(curve.cost(1), self.settings.ahead)
+        if not self._payoff.pays(page.stats):
+            pipeline.reads_pictures = False
+            self.notes.append(
+                "reading the pictures takes longer than their drafts save: further pages are "
+                "answered without"
+            )
+
+
+def _was_recognized(page: ParsedPage) -> bool:
+    """Whether a reader of pictures has read the page."""
+    texts = (text for region in page.regions for text in region.region.texts)
+    return any(text.source in OCR_BY_PREFERENCE for text in texts)
 
 
 def parse(

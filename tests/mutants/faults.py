@@ -73,6 +73,7 @@ DOCUMENT = ("tests/unit/draft/test_document.py",)
 REFERENCES = ("tests/exact/test_references.py",)
 COMPILED = ("tests/exact/test_compiled.py",)
 PRODUCTS = ("tests/unit/models/test_products.py",)
+GROUPED = ("tests/unit/attention/test_grouped.py",)
 COMPILED_PRODUCTS = ("tests/unit/compiled/test_products.py",)
 BLOCKS = ("tests/unit/attention/test_blocks.py",)
 BLOCK_ROWS = ("tests/unit/prefill/test_rows.py",)
@@ -496,6 +497,34 @@ FAULTS = (
         "visible[..., : length + step + 1]",
         "visible[..., : length + step + 2]",
         COMPILED,
+    ),
+    Fault(
+        "packed queries of a group get each other's masks",
+        "attention/grouped.py",
+        "mask.repeat(1, 1, shared, 1)",
+        "mask.repeat_interleave(shared, 2)",
+        GROUPED,
+    ),
+    Fault(
+        "a bias of positions is forgotten where queries are grouped",
+        "attention/grouped.py",
+        '("position_bias", "softcap", "cache")',
+        '("softcap", "cache")',
+        GROUPED,
+    ),
+    Fault(
+        "passes over trees copy the keys of a group",
+        "models/backbone.py",
+        "grouping = self._grouping() if copies_keys else nullcontext()",
+        "grouping = nullcontext()",
+        GROUPED,
+    ),
+    Fault(
+        "a switch is off when its first user leaves",
+        "attention/switch.py",
+        "        if not users.threads:\n            users.config",
+        "        if True:\n            users.config",
+        GROUPED,
     ),
     Fault(
         "large products lose their bias",

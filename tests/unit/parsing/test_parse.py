@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,16 +17,20 @@ from PIL import Image
 
 import draftlens
 from draftlens.documents import PageNumbers
+from draftlens.documents import pipeline as pipelines
 from draftlens.documents.geometry import Box
 from draftlens.documents.page import Page
 from draftlens.documents.pipeline import Phase, untimed
-from draftlens.documents.values import Region, RegionText
+from draftlens.documents.values import Piece, Reading, Region, RegionText
 from draftlens.measure.stock import run_stock
 from draftlens.models.backbone import Backbone
 from draftlens.models.load import Loaded
+from draftlens.ops.cost_curve import CostCurve
+from draftlens.parsing import run
 from draftlens.parsing.asking import Asker, Ending
 from draftlens.parsing.crops import groups_of
 from draftlens.parsing.drafting import PageDrafter, drafted_pages
+from draftlens.parsing.payoff import LOSSES
 from draftlens.parsing.profiles import profile_for
 from draftlens.parsing.regions import crops_of, read_regions
 from draftlens.sequences.loops import LoopCriterion
@@ -235,6 +240,42 @@ def test_memory_of_the_model_that_runs_out_fails_one_page(
     first, _, third = parse(engine, three)
     assert first.error == f"cannot parse {three}, page 1: out of memory"
     assert third.error is None
+
+
+class SlowOcr:
+    """Reads one wrong word, slowly."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def read(self, page: Page) -> Reading:
+        """See `Reader.read`."""
+        self.calls += 1
+        time.sleep(0.3)
+        box = Box(0, 0, page.box.width, page.box.height)
+        return Reading("tesseract", (Piece("word", box, line=0),))
+
+
+@pytest.mark.parametrize("drafter", ["auto", "tesseract"])
+def test_pictures_are_read_no_more_once_that_takes_longer_than_it_saves(
+    engine: draftlens.Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drafter: str
+) -> None:
+    ocr = SlowOcr()
+    monkeypatch.setattr(pipelines, "installed_ocr", lambda: ocr)
+    monkeypatch.setattr(pipelines, "_installed_reader", lambda choice: ocr)
+    monkeypatch.setattr(run, "checked_curve", lambda backbone: CostCurve((1,), (1e-3,)))
+    for number in range(6):
+        picture = Image.new("RGB", (90, 60), (10 * number, 200, 90))
+        picture.paste((0, 0, 0), (5, 5, 40, 20))
+        picture.save(tmp_path / f"scan-{number}.png")
+    settings = draftlens.ParseSettings(
+        **OPTIONS, drafter=drafter, layout="page", stages="page", ahead=False
+    )
+    parser = draftlens.DocumentParser(engine, settings)
+    pages = list(parser.parse(tmp_path))
+    assert [page.error for page in pages] == [None] * 6
+    assert ocr.calls == (LOSSES if drafter == "auto" else 6)
+    assert [("takes longer" in note) for note in parser.notes] == [True] * (drafter == "auto")
 
 
 def test_pages_are_read_one_ahead_and_no_further(engine: draftlens.Engine, tmp_path: Path) -> None:

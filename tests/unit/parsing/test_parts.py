@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from draftlens import ConfigError, ParsedPage, ParseSettings
+from draftlens.core.stats import Stats
 from draftlens.documents.geometry import Box
 from draftlens.documents.values import Region, RegionText
 from draftlens.parsing.ahead import one_ahead
@@ -20,6 +21,7 @@ from draftlens.parsing.chooser import BOTH, PAGE, StageChooser
 from draftlens.parsing.crops import MOST_PIXELS, MOST_ROOM, Crop, cropped, groups_of
 from draftlens.parsing.drafting import DraftedPage
 from draftlens.parsing.output import OutputFolder, names_of
+from draftlens.parsing.payoff import ReadingPayoff
 from draftlens.parsing.spans import shares_of, spans_of
 from draftlens.sequences.loops import LONGEST_PERIOD, LoopCriterion
 
@@ -47,6 +49,41 @@ def test_settings_of_answers_leave_out_what_changes_no_answer() -> None:
     same = ParseSettings(pages="1", verify=True, page_timeout=3, password="x").of_answers()
     assert same == ParseSettings().of_answers()
     assert same != ParseSettings(tolerance=0.5).of_answers()
+
+
+def read_page(read: float, rounds: float, tokens: int = 100) -> Stats:
+    """Figures of a page with half a second of prefill and a tenth of layout."""
+    stats = Stats(emitted=tokens)
+    phases = {"layout": 0.1, "read": read, "target_prefill": 0.5, "verify": rounds}
+    stats.phases.update(phases)
+    return stats
+
+
+@pytest.mark.parametrize(
+    ("read", "rounds", "beside", "after"),
+    [
+        (0.2, 0.5, True, True),  # plain decoding takes a second
+        (0.2, 0.9, True, False),  # 0.3 + 1.4 against 0.1 + 1.5
+        (1.6, 0.2, False, False),
+        (1.3, 0.2, True, False),
+    ],
+)
+def test_reading_pays_if_it_saves_more_than_it_takes(
+    read: float, rounds: float, beside: bool, after: bool
+) -> None:
+    for ahead, pays in ((True, beside), (False, after)):
+        payoff = ReadingPayoff(0.01, ahead)
+        assert payoff.pays(read_page(read, rounds))
+        assert payoff.pays(read_page(read, rounds)) is pays
+
+
+def test_one_losing_page_among_others_does_not_end_reading() -> None:
+    payoff = ReadingPayoff(0.01, ahead=False)
+    for _ in range(3):
+        assert payoff.pays(read_page(5.0, 0.2))
+        assert payoff.pays(read_page(0.1, 0.2))
+    assert payoff.pays(read_page(5.0, 0.2))
+    assert not payoff.pays(read_page(5.0, 0.2))
 
 
 def slow_loop(tokens: list[int], repeats: int, least: int) -> bool:
