@@ -6,6 +6,7 @@
     python benchmarks/spava.py counts
     python benchmarks/spava.py firsttoken --repeats 5
     python benchmarks/spava.py decode
+    python benchmarks/spava.py answers --lengths 4097 16001
     python benchmarks/spava.py model
     python benchmarks/spava.py claims
 
@@ -24,6 +25,7 @@ PARTS = {
     "counts": "spava_parts.counts",
     "firsttoken": "spava_parts.first_token",
     "decode": "spava_parts.decode",
+    "answers": "spava_parts.answers",
     "model": "spava_parts.cost_model",
     "claims": "spava_parts.claims",
 }

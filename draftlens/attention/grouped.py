@@ -25,7 +25,7 @@ def attend(
 ) -> Any:
     """`sdpa_attention_forward`, without copies where queries are grouped and a mask is given."""
     is_usual = not kwargs.get("dropout") and all(kwargs.get(name) is None for name in _UNUSUAL)
-    if mask is None or query.shape[1] == key.shape[1] or not is_usual:
+    if mask is None or mask.shape[1] > 1 or query.shape[1] == key.shape[1] or not is_usual:
         return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
     out = attend_in_groups(query, key, value, mask, kwargs.get("scaling"))
     return out.transpose(1, 2).contiguous(), None

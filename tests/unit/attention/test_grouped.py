@@ -75,6 +75,7 @@ def test_other_calls_are_those_of_transformers() -> None:
     calls: list[tuple[Tensor, Tensor, Tensor, Tensor | None, dict[str, Any]]] = [
         (query, key, value, None, {"is_causal": False}),
         (query, key, value, mask, with_bias),
+        (query, key, value, mask.repeat(1, HEADS, 1, 1), {}),
         (query[:, :KEY_HEADS], key, value, mask, {}),
     ]
     for *given, kwargs in calls:
