@@ -139,8 +139,9 @@ class KVCache(Cache):  # type: ignore[misc]
     def _move(self, rows: Tensor, source: Tensor, target: Tensor) -> None:
         """Copy slots within rows, in all layers; each argument is int64 ``[M]``."""
         layers: Any = self.layers
+        places = (rows + self.first_row, source, target)
         for block in dict.fromkeys(layer.buffers.block for layer in layers):
-            block.move(rows + self.first_row, source, target)
+            places = block.move(*places)
 
     def new_rows(self, count: int) -> KVCache:
         """A cache over further rows of the same buffers, for the prefill of rows that join.
@@ -241,12 +242,19 @@ class _Block:
             self.keys_by_layer = self._keys.unbind()
             self.values_by_layer = self._values.unbind()
 
-    def move(self, rows: Tensor, source: Tensor, target: Tensor) -> None:
-        """Copy slots within rows, in all layers; each argument is int64 ``[M]``."""
+    def move(self, rows: Tensor, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Copy slots within rows, in all layers; each argument is int64 ``[M]``.
+
+        Returns:
+            The arguments on the device of the block, for the next block, which mostly lies there.
+        """
+        if self._keys is None or self._values is None:
+            return rows, source, target
+        device = self._keys.device
+        rows, source, target = rows.to(device), source.to(device), target.to(device)
         for states in (self._keys, self._values):
-            if states is not None:
-                index, origin, goal = (part.to(states.device) for part in (rows, source, target))
-                states[:, index, :, goal] = states[:, index, :, origin]
+            states[:, rows, :, target] = states[:, rows, :, source]
+        return rows, source, target
 
 
 def _alike(stacked: Tensor, states: Tensor) -> bool:

@@ -368,8 +368,8 @@ FAULTS = (
     Fault(
         "accepted guesses of new rows move in the first rows",
         "models/cache.py",
-        "block.move(rows + self.first_row, source, target)",
-        "block.move(rows, source, target)",
+        "places = (rows + self.first_row, source, target)",
+        "places = (rows, source, target)",
         CACHE,
     ),
     Fault(
