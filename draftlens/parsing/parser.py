@@ -143,7 +143,8 @@ class PageParser:
             phases = stats.phases
             reading = phases["vision"] + phases["target_prefill"]
             rounds = phases["draft"] + phases["verify"] + phases["rollback"]
-            self._chooser.estimate(reading, rounds, stats.target_forwards, stats.emitted)
+            longest = max(_share_of_longest_region(page) for page in turn.pages)
+            self._chooser.estimate(reading, rounds, longest, stats.emitted)
 
     def _page(
         self,
@@ -247,6 +248,12 @@ def _regions(
         ParsedRegion(region, span, texts.get(place))
         for place, (region, span) in enumerate(zip(page.regions, spans, strict=True))
     )
+
+
+def _share_of_longest_region(page: DraftedPage) -> float:
+    """Of the text that was read on a page, what stands in one region; 1 if nothing was read."""
+    lengths = [len(region.texts[0].text) for region in page.regions if region.texts]
+    return max(lengths) / sum(lengths) if any(lengths) else 1.0
 
 
 def _without_answer(page: DraftedPage) -> ParsedPage:

@@ -21,6 +21,7 @@ from draftlens.parsing.chooser import BOTH, PAGE, StageChooser
 from draftlens.parsing.crops import MOST_PIXELS, MOST_ROOM, Crop, cropped, groups_of
 from draftlens.parsing.drafting import DraftedPage
 from draftlens.parsing.output import OutputFolder, names_of
+from draftlens.parsing.parser import _share_of_longest_region
 from draftlens.parsing.payoff import ReadingPayoff
 from draftlens.parsing.spans import shares_of, spans_of
 from draftlens.sequences.loops import LONGEST_PERIOD, LoopCriterion
@@ -49,6 +50,19 @@ def test_settings_of_answers_leave_out_what_changes_no_answer() -> None:
     same = ParseSettings(pages="1", verify=True, page_timeout=3, password="x").of_answers()
     assert same == ParseSettings().of_answers()
     assert same != ParseSettings(tolerance=0.5).of_answers()
+
+
+def test_the_share_of_the_longest_region_counts_what_was_read_first() -> None:
+    def region(*texts: str) -> Region:
+        said = tuple(RegionText("fake", (text,)) for text in texts)
+        return Region(Box(0, 0, 1, 1), "text", texts=said)
+
+    def share(*regions: Region) -> float:
+        return _share_of_longest_region(DraftedPage("a.pdf", 1, regions=regions))
+
+    assert share(region("abc", "a longer one"), region("a"), region()) == 0.75
+    assert share(region(), region("")) == 1.0
+    assert share() == 1.0
 
 
 def read_page(read: float, rounds: float, tokens: int = 100) -> Stats:
@@ -181,9 +195,13 @@ def test_auto_takes_the_way_that_was_measured_to_be_faster() -> None:
     chooser = StageChooser()
     assert chooser.choose() == PAGE
     chooser.record(PAGE, seconds=4.0, tokens=400)
-    chooser.estimate(reading=3.0, decoding=1.0, passes=100, tokens=400)
+    chooser.estimate(reading=3.0, decoding=1.0, longest=0.1, tokens=400)
     assert chooser.choose() == PAGE  # crops cost more than rounds could be saved
-    chooser.estimate(reading=0.1, decoding=3.9, passes=100, tokens=400)
+    chooser.estimate(reading=0.1, decoding=3.9, longest=0.1, tokens=3)
+    assert chooser.choose() == PAGE  # so short an answer shows nothing
+    chooser.estimate(reading=0.1, decoding=3.9, longest=0.5, tokens=400)
+    assert chooser.choose() == PAGE  # the longest crop takes as long as rounds could be saved
+    chooser.estimate(reading=0.1, decoding=3.9, longest=0.4, tokens=400)
     assert chooser.choose() == BOTH
     chooser.record(BOTH, seconds=8.0, tokens=400)
     assert chooser.choose() == PAGE
