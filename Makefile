@@ -24,6 +24,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	MYPYPATH=benchmarks:tests $(BIN)/mypy benchmarks/*.py benchmarks/*_parts
 	$(BIN)/lint-imports
 
 # The site in build/docs; a dead link between pages is an error. The tests look at links, too.

@@ -91,7 +91,7 @@ def logits_of(backbone: Backbone, prompt: Any, tokens: Tensor, width: int) -> Te
     cache = backbone.new_cache(prompt, room=tokens.shape[1])
     backbone.prefill(prompt, cache)
     parts = []
-    for part in torch.arange(tokens.shape[1]).split(width):
+    for part in torch.split(torch.arange(tokens.shape[1]), width):
         mask = attention_mask(cache.lengths, torch.ones(len(part), len(part)).bool().tril())
         parts.append(backbone.forward(tokens[:, part], prompt.positions(part[None]), cache, mask))
     return torch.cat(parts, 1)

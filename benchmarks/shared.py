@@ -20,7 +20,7 @@ import transformers
 from draftlens.api import Engine, Inputs
 from draftlens.core.files import write_json, write_text
 from draftlens.core.tree import Topology, ancestors, attention_mask, chain, depths
-from draftlens.evaluate.answers import conversation
+from draftlens.evaluate.answers import dialogue
 from draftlens.measure.environment import environment as machine_environment
 from draftlens.measure.stock import assistant_settings, run_stock
 from draftlens.models.backbone import Backbone
@@ -36,7 +36,7 @@ Run = dict[str, Any]
 Answerer = Callable[[Inputs, dict[str, Any]], Run]
 """Answers a prompt with these options of `generate`."""
 
-Case = Callable[[], None]
+Case = Callable[[], object]
 """A call to be timed."""
 
 SIDE = 64
@@ -125,8 +125,9 @@ def caption_sample(seed: int) -> Sample:
 
 
 def sample_inputs(engine: Engine, sample: Sample, frames: int) -> Inputs:
-    """The processors' output for a sample that is shown as this number of frames."""
-    return engine.process([conversation(sample, frames, SIDE)])
+    """The processors' output for the last question of a sample that is shown as this number of
+    frames. Questions before it have their right answers."""
+    return engine.process([dialogue(sample, frames, SIDE)])
 
 
 def encoded_prompt(backbone: Backbone, inputs: Mapping[str, Any]) -> Prompt:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,7 +168,7 @@ def _warm_seconds(cell: Cell, machine: Machine, record: Record, seed: int) -> di
     answers = -(-WARM_TOKENS // cell.length)
     for number in range(answers):
         play_tuner(machine, texts_of(cell, 1000 * (seed + 1) + number), record, number)
-    seconds = Counter[str]()
+    seconds: dict[str, float] = defaultdict(float)
     for number in range(WARM_ANSWERS):
         texts = texts_of(cell, 10**6 + 1000 * seed + number)
         seconds["plain"] += plain_seconds(machine, texts)

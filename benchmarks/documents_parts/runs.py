@@ -143,7 +143,7 @@ def _figures(table: Table) -> dict[str, Any]:
 
 
 def _sum(found: Sequence[Spent], name: str) -> float:
-    return sum(getattr(spent, name) for spent in found)
+    return float(sum(getattr(spent, name) for spent in found))
 
 
 def real_pages(bench: Bench) -> Section:

@@ -91,4 +91,4 @@ def _install(fault: Fault) -> None:
             self.num_sent += 1
             super()._send_some(message)
 
-    child.Channel = FailingChannel
+    vars(child)["Channel"] = FailingChannel

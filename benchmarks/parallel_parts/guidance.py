@@ -254,8 +254,8 @@ class Outcome:
     def resampled(self, case: str, above: str, below: str) -> NDArray[np.float64]:
         """The same of each resample."""
         table = np.asarray(self.counts[case])
-        columns = (table[:, COLUMNS.index(name)].tolist() for name in (above, below))
-        return resampled_ratios(*columns, self.indices)
+        counts, bases = (table[:, COLUMNS.index(name)].tolist() for name in (above, below))
+        return resampled_ratios(counts, bases, self.indices)
 
     def with_interval(self, case: str, above: str, below: str, form: str) -> str:
         """A ratio with its 95% interval over samples."""
@@ -449,14 +449,15 @@ def main() -> None:
     engine = draftlens.load("embedded", device="cpu", calibrate=False)
     figures = measure(engine, args)
     facts = environment(args)
+    prediction = " ".join(PREDICTION.split())
     written = {
-        "prediction": " ".join(PREDICTION.split()),
+        "prediction": prediction,
         "found": figures,
         "environment": facts,
     }
     lines = ["# UV-Prune on the embedded pair", "", *report(figures), ""]
     lines += [f"<sub>{environment_line(facts)}</sub>", ""]
-    lines += ["Prediction. " + written["prediction"], ""]
+    lines += ["Prediction. " + prediction, ""]
     page = "\n".join(lines)
     save(args.out, written, page)
     print(page)

@@ -57,7 +57,7 @@ DRAFTS: Mapping[str, Mapping[str, Any]] = {
 
 
 def measure(
-    engine: Engine, frames: int, clips: int, repeats: int, options: Mapping[str, Any]
+    engine: Engine, frames: int, clips: int, repeats: int, options: dict[str, Any]
 ) -> dict[str, list[dict[str, float]]]:
     """Sums over clips of every way of answering, repeat by repeat."""
     target, draft = backbones(engine)

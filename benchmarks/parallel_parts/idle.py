@@ -114,7 +114,7 @@ def measure(engine: Engine, args: argparse.Namespace) -> list[Times]:
         for clip in range(args.clips):
             inputs = sample_inputs(engine, caption_sample(70 + clip), frames)
             visual = int(encoded_prompt(engine.target.backbone, inputs.target).visual.sum())
-            expected: list[int] | None = None
+            expected: list[list[int]] | None = None
             for repeat in range(args.repeats + 1):
                 for way in rotated(list(WAYS), clip + repeat):
                     tokens, times = _answer(engine, inputs, way, args.max_new_tokens)
@@ -128,7 +128,7 @@ def measure(engine: Engine, args: argparse.Namespace) -> list[Times]:
 
 def _answer(
     engine: Engine, inputs: Inputs, way: str, max_new_tokens: int
-) -> tuple[list[int], Times]:
+) -> tuple[list[list[int]], Times]:
     clock = Clock(Stats(), record=True)
     stream = engine.answer(inputs, method=WAYS[way], clock=clock, max_new_tokens=max_new_tokens)
     result = stream.run()

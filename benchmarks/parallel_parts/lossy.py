@@ -15,6 +15,7 @@ import statistics
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -173,8 +174,8 @@ def all_ways(engine: Engine) -> dict[str, Answerer]:
 
 def _stock(engine: Engine) -> Answerer:
     def answer(inputs: Inputs, most: int) -> Run:
-        options = {"max_new_tokens": most, "do_sample": False}
-        run = run_stock(engine.target.backbone, inputs.target, **options)
+        backbone = engine.target.backbone
+        run = run_stock(backbone, inputs.target, max_new_tokens=most, do_sample=False)
         return Run(run.tokens[0], run.e2e, run.decode)
 
     return answer
@@ -230,7 +231,7 @@ def _step_seconds(engine: Engine, inputs: Inputs, name: str) -> float:
     def note(event: Any) -> None:
         times.append(time.process_time())
 
-    options = {"max_new_tokens": 1 + STEPS, "do_sample": False}
+    options: dict[str, Any] = {"max_new_tokens": 1 + STEPS, "do_sample": False}
     if name == STOCK:
         tokens = run_stock(backbone, inputs.target, on_token=note, **options).tokens[0]
     else:
@@ -284,19 +285,15 @@ def summarize(records: Sequence[Mapping[str, Any]], frames: int) -> dict[str, di
     stock = by_way[STOCK]
     same_loop = by_way[SAME_LOOP]
     draws = resamples(len(stock), seed=frames)
-    everything = np.arange(len(stock))[None]
+    both = partial(_both, everything=np.arange(len(stock))[None], draws=draws)
     figures = {}
     for way, runs in by_way.items():
         figures[way] = {
-            "A": _both(lambda i, r=runs: _ratio(r, "accepted", "tokens", i), everything, draws),
-            "facts": _both(
-                lambda i, r=runs: _ratio(r, "facts_right", "facts", i), everything, draws
-            ),
-            "decode": _both(lambda i, r=runs: _step(stock, i) / _step(r, i), everything, draws),
-            "same_loop": _both(
-                lambda i, r=runs: _step(same_loop, i) / _step(r, i), everything, draws
-            ),
-            "e2e": _both(lambda i, r=runs: _seconds(stock, i) / _seconds(r, i), everything, draws),
+            "A": both(partial(_ratio, runs, "accepted", "tokens")),
+            "facts": both(partial(_ratio, runs, "facts_right", "facts")),
+            "decode": both(partial(_gain_of, _step, stock, runs)),
+            "same_loop": both(partial(_gain_of, _step, same_loop, runs)),
+            "e2e": both(partial(_gain_of, _seconds, stock, runs)),
             "retention": sum(run["kept"] for run in runs) / sum(run["visual"] for run in runs),
             "identical": sum(
                 run["tokens"] == reference["tokens"]
@@ -308,6 +305,7 @@ def summarize(records: Sequence[Mapping[str, Any]], frames: int) -> dict[str, di
 
 
 Indices = NDArray[np.int64]
+Runs = Sequence[Mapping[str, Any]]
 
 
 def _both(
@@ -317,9 +315,17 @@ def _both(
     return float(figure(everything)[0]), *central_interval(figure(draws))
 
 
-def _ratio(
-    runs: Sequence[Mapping[str, Any]], above: str, below: str, indices: Indices
+def _gain_of(
+    seconds: Callable[[Runs, Indices], NDArray[np.float64]],
+    slow: Runs,
+    fast: Runs,
+    indices: Indices,
 ) -> NDArray[np.float64]:
+    """Seconds of some runs over those of others."""
+    return seconds(slow, indices) / seconds(fast, indices)
+
+
+def _ratio(runs: Runs, above: str, below: str, indices: Indices) -> NDArray[np.float64]:
     numerators = [_count(run[above]) for run in runs]
     denominators = [_count(run[below]) for run in runs]
     return resampled_ratios(numerators, denominators, indices)
@@ -329,13 +335,13 @@ def _count(value: Any) -> int:
     return len(value) if isinstance(value, list) else int(value)
 
 
-def _step(runs: Sequence[Mapping[str, Any]], indices: Indices) -> NDArray[np.float64]:
+def _step(runs: Runs, indices: Indices) -> NDArray[np.float64]:
     """Microseconds of decoding for each token behind the first."""
     microseconds = [round(1e6 * run["decode"]) for run in runs]
     return resampled_ratios(microseconds, [len(run["tokens"]) - 1 for run in runs], indices)
 
 
-def _seconds(runs: Sequence[Mapping[str, Any]], indices: Indices) -> NDArray[np.float64]:
+def _seconds(runs: Runs, indices: Indices) -> NDArray[np.float64]:
     """Microseconds of a whole call, the mean over clips."""
     return resampled_ratios([round(1e6 * run["e2e"]) for run in runs], [1] * len(runs), indices)
 
@@ -352,8 +358,8 @@ def verdict(
     lines.append(f"- Lossless methods keep every token: {holds} (A of ours {100 * worst:.1f}%).")
     for frames, figures in summaries.items():
         lines += [f"- {frames} frames: {line}" for line in _length_verdict(figures)]
-    for frames, seconds in steps.items():
-        lines.append(f"- {frames} frames: {_speed_verdict(seconds)}")
+    for length, seconds in steps.items():
+        lines.append(f"- {length} frames: {_speed_verdict(seconds)}")
     return lines
 
 

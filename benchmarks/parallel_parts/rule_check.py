@@ -17,7 +17,7 @@ from typing import Any
 
 from shared import argument_parser, configure, environment, environment_line, save
 
-from draftlens.lanes.pace import DEFAULT_WINDOW, best_wait
+from draftlens.lanes.pace import best_wait
 from draftlens.measure.tables import markdown_table
 
 from . import simulated, theory
@@ -41,6 +41,9 @@ JUDGED = 4
 FIRST_SEED = 70_000
 STAY = 0.9
 """Chance that an easy or hard stretch goes on; the fit had 0.85."""
+
+FORMER_WINDOW = 8
+"""Most guesses in one check by the rule that this part judges."""
 
 LONGEST = 16
 MARGIN = 0.03
@@ -136,11 +139,11 @@ def window_of(
 
 
 def engine_pace(cell: Cell) -> Eager:
-    """The engine's present rule: a cap of 8, no fill, s from the median pass."""
+    """The engine's rule when this was measured: a cap of 8, no fill, s from the median pass."""
     ratio = cell.ratio
     for _ in range(2):
-        wait = best_wait(cell.acceptance, ratio, DEFAULT_WINDOW)
-        options = Eager(DEFAULT_WINDOW, wait, theory.lead(DEFAULT_WINDOW))
+        wait = best_wait(cell.acceptance, ratio, FORMER_WINDOW)
+        options = Eager(FORMER_WINDOW, wait, theory.lead(FORMER_WINDOW))
         ratio = _median_pass(cell, options) / cell.costs.draft(1)
     return options
 
@@ -180,17 +183,17 @@ def never_waiting(cell: Cell) -> Eager:
 def filling_at_small_ratios(cell: Cell) -> Eager:
     """The engine's rule that fills windows up to c - 1 where c is 4 or less."""
     options = engine_pace(cell)
-    return replace(options, fill=_fill(cell, DEFAULT_WINDOW)) if cell.ratio <= 4 else options
+    return replace(options, fill=_fill(cell, FORMER_WINDOW)) if cell.ratio <= 4 else options
 
 
 def filling(cell: Cell) -> Eager:
     """The engine's rule that fills windows up to c - 1 everywhere."""
-    return replace(engine_pace(cell), fill=_fill(cell, DEFAULT_WINDOW))
+    return replace(engine_pace(cell), fill=_fill(cell, FORMER_WINDOW))
 
 
 def filling_half(cell: Cell) -> Eager:
     """The engine's rule that fills windows up to half of c everywhere."""
-    fill = min(int(cell.ratio / 2), DEFAULT_WINDOW)
+    fill = min(int(cell.ratio / 2), FORMER_WINDOW)
     return replace(engine_pace(cell), fill=fill)
 
 

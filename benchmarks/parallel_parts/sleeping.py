@@ -19,7 +19,7 @@ from typing import Any
 from shared import argument_parser, configure, environment, environment_line, rotated, save
 
 import draftlens
-from draftlens.lanes.pace import DEFAULT_WINDOW, best_wait
+from draftlens.lanes.pace import best_wait
 from draftlens.lanes.process import process_of
 from draftlens.measure.tables import markdown_table
 
@@ -42,6 +42,9 @@ STEP = 0.020
 
 PLAIN_TOKENS = 24
 """Tokens of plain decoding, whose passes all take the same time."""
+
+WINDOW = 8
+"""Most guesses in one check where a case names none."""
 
 START_SECONDS = 120.0
 """Patience with the start of the drafting process."""
@@ -162,12 +165,12 @@ def extrapolated_draft(pair: paper.Pair, ratio: float) -> float:
 def contestants(case: Case) -> list[Contestant]:
     """What is measured for a case, plain decoding aside."""
     found = [_lockstep(case.window)]
-    found.append(_parallel("default", case, DEFAULT_WINDOW, None))
+    found.append(_parallel("default", case, WINDOW, None))
     if not case.is_swept:
         return found
     cap, _, _ = theory.best_window(case.costs.target, case.costs.draft(1), case.acceptance)
     found.append(_parallel("rule's cap", case, cap, None))
-    found.append(_parallel("no wait", case, DEFAULT_WINDOW, 0))
+    found.append(_parallel("no wait", case, WINDOW, 0))
     best = theory.best_serial(case.costs.target, case.costs.draft(1), case.acceptance)
     for guesses in sorted({max(best - 2, 1), best, best + 2}):
         found.append(_serial(guesses))

@@ -116,7 +116,8 @@ def rates_of_one(
             work[name] = loads.spava(blocks=blocks)(shape, 1)
     seconds = seconds_of(target, cases, ALONE, args.repeats)
     found = fitted([work[name] for name in seconds], [one.processor for one in seconds.values()])
-    rates = Rates(*found.tolist(), {}, {}, 0.0, 1.0)
+    token, pair, call, merge, copy = found.tolist()
+    rates = Rates(token, pair, call, merge, copy, alpha={}, beta={}, deal=0.0, beside=1.0)
     fit = []
     for name, measured in seconds.items():
         modeled = rates.computing(work[name])

@@ -165,7 +165,7 @@ def mismatch(works: Sequence[Work], expected: float) -> float:
 def crossing(sizes: Sizes) -> int | None:
     """The fewest hosts, a power of two, at which the ring needs no more FLOPs than spava."""
     for exponent in range(1, 13):
-        hosts = 2**exponent
+        hosts = 1 << exponent
         if 2 * hosts > sizes.context - sizes.anchor:
             return None
         more = replace(sizes, hosts=hosts)

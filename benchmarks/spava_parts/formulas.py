@@ -92,7 +92,7 @@ def pairs(share: Share) -> int:
         total += causal(size) + size * (blocks.anchor + passed)
         seen_by_query += size
     behind = blocks.length - blocks.context
-    total += behind * seen_by_query
+    total += behind * int(seen_by_query)
     return total + (causal(behind) if share.rank == 0 else 0)
 
 

@@ -13,15 +13,18 @@ from spava_parts.formulas import causal, pairs
 
 def linear_flops(target: Backbone) -> float:
     """FLOPs a token of the linear layers of the language model: two for each weight."""
-    weights = sum(weight.numel() for weight in target.decoder.parameters() if weight.ndim > 1)
-    return 2.0 * (weights - target.embed.weight.numel())
+    matrices = [weight for weight in target.decoder.parameters() if weight.ndim > 1]
+    weights: int = sum(weight.numel() for weight in matrices) - target.embed.weight.numel()
+    return 2.0 * weights
 
 
 def pair_flops(target: Backbone) -> float:
     """FLOPs of attention for each pair of a query and a key, all heads and layers."""
     config = target.text_config
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return 4.0 * width * config.num_attention_heads * config.num_hidden_layers
+    heads: int = config.num_attention_heads
+    layers: int = config.num_hidden_layers
+    width: int = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return 4.0 * width * heads * layers
 
 
 def flops_of(target: Backbone, tokens: int, num_pairs: float) -> float:

@@ -84,8 +84,8 @@ class Reports:
 def chance_of(lost: int, won: int) -> float:
     """Probability of a split at least as uneven if losing and winning are equally likely."""
     total = lost + won
-    tail = sum(comb(total, count) for count in range(min(lost, won) + 1)) / 2**total
-    return min(1.0, 2 * tail)
+    tail = sum(comb(total, count) for count in range(min(lost, won) + 1))
+    return min(1.0, 2 * tail / float(2**total))
 
 
 def loses(cell: Cell) -> bool:

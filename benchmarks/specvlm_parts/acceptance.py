@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from shared import caption_sample
 
 from draftlens.api import Engine
 from draftlens.measure.statistics import central_interval, resampled_ratios, resamples
 from draftlens.measure.tables import markdown_table
 from specvlm_parts.scenes import (
+    KINDS,
     TREES,
     Scene,
     Settings,
@@ -24,6 +24,7 @@ from specvlm_parts.scenes import (
     pruning_of,
     ranks,
     read_scene,
+    samples_of,
 )
 
 RATIOS = (0.5, 0.75, 0.9, 0.95, 0.97)
@@ -34,8 +35,8 @@ MASSES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
 DRAWS = 3
 """Number of seeds of pruner `random`."""
 
-CALIBRATION_SEEDS = range(9000, 9004)
-"""Clips that λ is calibrated on; they are not used for anything else."""
+CALIBRATION_SAMPLES = 4
+"""Number of samples that λ is calibrated on; they are not used for anything else."""
 
 CALIBRATION_RATIO = 0.9
 
@@ -91,24 +92,32 @@ class Difference:
         return "the contrary" if self.high < 0 else "not seen"
 
 
-def measure(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
-    """Counts by case, for each number of frames."""
-    return {str(frames): measure_length(engine, frames, args) for frames in args.frames}
+def measure(engine: Engine, args: argparse.Namespace, kind: str) -> dict[str, Any]:
+    """Counts by case, for each number of frames.
+
+    Args:
+        engine: the pair.
+        args: options of the benchmark.
+        kind: one of `KINDS`.
+    """
+    return {str(frames): measure_length(engine, kind, frames, args) for frames in args.frames}
 
 
-def measure_length(engine: Engine, frames: int, args: argparse.Namespace) -> dict[str, Any]:
-    """Counts of every case over the same clips of this number of frames."""
-    calibration = calibrate(engine, frames, args.max_new_tokens)
+def measure_length(
+    engine: Engine, kind: str, frames: int, args: argparse.Namespace
+) -> dict[str, Any]:
+    """Counts of every case over the same samples of this number of frames."""
+    calibration = calibrate(engine, kind, frames, args.max_new_tokens)
     settings_by_case = cases(calibration.mass)
     counts: Counts = {name: [] for name in settings_by_case}
     self_counts: Counts = {}
     visual = 0
-    for seed in range(args.clips):
-        scene = read_scene(engine, caption_sample(seed), frames, args.max_new_tokens)
+    for index, sample in enumerate(samples_of(kind, args.clips, frames)):
+        scene = read_scene(engine, sample, frames, args.max_new_tokens)
         visual = int(scene.prompt.visual.sum())
         for name, draws in settings_by_case.items():
             counts[name].append(count(engine, scene, draws))
-        if seed < args.checked:
+        if index < args.checked:
             for name in CHECKED_CASES:
                 check(engine, scene, settings_by_case[name][0], args.max_new_tokens)
             for name, settings in SELF.items():
@@ -171,12 +180,12 @@ def engine_counts(
     return [len(scene.answer) - 1, *counts]
 
 
-def calibrate(engine: Engine, frames: int, max_new_tokens: int) -> Calibration:
-    """Calibrate λ on a few clips by tokens per pass of the tree, as in appendix A of the paper."""
+def calibrate(engine: Engine, kind: str, frames: int, max_new_tokens: int) -> Calibration:
+    """Calibrate λ on some samples by tokens per pass of the tree, as in appendix A of the paper."""
     tokens = dict.fromkeys(MASSES, 0)
     tree_passes = dict.fromkeys(MASSES, 0)
-    for seed in CALIBRATION_SEEDS:
-        scene = read_scene(engine, caption_sample(seed), frames, max_new_tokens)
+    for sample in samples_of(kind, CALIBRATION_SAMPLES, frames, calibration=True):
+        scene = read_scene(engine, sample, frames, max_new_tokens)
         for mass in MASSES:
             settings = {
                 "prune_ratio": CALIBRATION_RATIO,
@@ -235,12 +244,12 @@ class Lengths:
         return Difference(margins[high] - margins[low], *central_interval(change))
 
 
-def report(figures: Mapping[str, Any]) -> list[str]:
+def report(figures: Mapping[str, Any], kind: str) -> list[str]:
     """Tables and verdicts as lines of Markdown."""
-    lines = ["## Mean acceptance length"]
+    lines = [f"## Mean acceptance length: {KINDS[kind]}"]
     for frames, part in figures.items():
-        clips = len(part["counts"]["all"])
-        title = f"{clips} held-out clips of {frames} frames, {part['visual']} visual tokens"
+        number = len(part["counts"]["all"])
+        title = f"{number} {KINDS[kind]} of {frames} frames, {part['visual']} visual tokens"
         lines += ["", f"### {title}", ""]
         for tree, tree_title in TREE_TITLES.items():
             lines += [*table_by_ratio(Lengths(part["counts"], tree), tree_title), ""]
@@ -248,7 +257,7 @@ def report(figures: Mapping[str, Any]) -> list[str]:
         lines += [*verdict_lines(Lengths(part["counts"], "tree")), ""]
         lines.append(
             f"Counted from the draft's ranks of the answer's tokens; on the first "
-            f"{part['checked']} clips the engine itself said the same tokens in as many passes."
+            f"{part['checked']} of them the engine itself said the same tokens in as many passes."
         )
     return lines
 
@@ -280,12 +289,12 @@ def further_lines(part: Mapping[str, Any]) -> list[str]:
         totals = np.sum(rows, 0)
         self_lengths.append(f"{name} {totals[0] / totals[2]:.2f}")
     return [
-        f"λ by the tree's length at r = {CALIBRATION_RATIO} on {len(CALIBRATION_SEEDS)} other "
-        f"clips: {curve}. `specvlm` has the best of them, {part['mass']}.",
+        f"λ by the tree's length at r = {CALIBRATION_RATIO} on {CALIBRATION_SAMPLES} others: "
+        f"{curve}. `specvlm` has the best of them, {part['mass']}.",
         "",
         f"Compact positions at r = 0.9, tree: {compact}.",
         "",
-        f"Self-speculation at r = 0.9, tree, the first {part['checked']} clips: "
+        f"Self-speculation at r = 0.9, tree, the first {part['checked']}: "
         f"{', '.join(self_lengths)}.",
     ]
 

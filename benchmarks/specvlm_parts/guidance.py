@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from shared import backbones, caption_sample
+from shared import backbones
 from torch import Tensor
 
 from draftlens.api import Engine
@@ -30,14 +30,22 @@ from draftlens.prune import Visual, keep_count, make_pruner
 from draftlens.prune.base import top
 from draftlens.world.samples import Sample
 from specvlm_parts.acceptance import Difference
-from specvlm_parts.scenes import TREES, Scene, attention_of_answer, passes, ranks, read_scene
+from specvlm_parts.scenes import (
+    KINDS,
+    SEED,
+    TREES,
+    Scene,
+    attention_of_answer,
+    passes,
+    ranks,
+    read_scene,
+    samples_of,
+)
 
 RATIOS = (0.9, 0.97)
 DRAWS = 4
 FAMILIES = ("retrieval", "attribute", "ordering", "counting")
-
-SEED = 7
-"""Seed of the questions; `draftlens evaluate` uses other scenes."""
+"""Families of questions with short answers."""
 
 PROMPT = "the prompt, target"
 ORACLE = "the answer, target"
@@ -66,9 +74,10 @@ class ScorePruner:
 
 
 def measure(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
-    """Captions, and questions of every family, about clips of the first length in `args.frames`."""
+    """All of `KINDS`, and questions of every family, about clips of the first length in
+    `args.frames`."""
     frames = args.frames[0]
-    samples = {"caption": [caption_sample(seed) for seed in range(args.clips)]}
+    samples = {kind: samples_of(kind, args.clips, frames) for kind in KINDS}
     for family in FAMILIES:
         samples[family] = question_samples(family, args.clips, SEED)
     kinds = {
@@ -149,16 +158,19 @@ def report(figures: Mapping[str, Any]) -> list[str]:
     """The distribution of attention, then a table for captions and one for questions, as lines of
     Markdown."""
     number = len(next(iter(figures["caption"]["counts"].values())))
-    return [
+    lines = [
         f"## What attention could guide to (clips of {figures['frames']} frames)",
         "",
         "The tenth of the visual tokens that is looked at most holds, of all attention to them:",
         "",
         *attention_table(figures),
-        "",
-        f"Captions of {number} clips, mean acceptance length:",
-        "",
-        *caption_table(figures["caption"]["counts"]),
+    ]
+    for kind in kinds_of(figures):
+        counts = figures[kind]["counts"]
+        lines += ["", f"{number} {KINDS[kind]}, mean acceptance length:", ""]
+        lines += [*length_table(counts), "", *length_gains(counts)]
+    return [
+        *lines,
         "",
         f"Answers to {number} questions of each family, share of their tokens that the draft "
         f"guesses:",
@@ -169,7 +181,7 @@ def report(figures: Mapping[str, Any]) -> list[str]:
 
 def attention_table(figures: Mapping[str, Any]) -> list[str]:
     """Share of attention to the highest tenth of the visual tokens."""
-    kinds = ("caption", *FAMILIES)
+    kinds = (*kinds_of(figures), *FAMILIES)
     rows = []
     for name in (PROMPT, ORACLE, DRAFT_ORACLE):
         shares = [figures[kind]["top_tenth"][name] for kind in kinds]
@@ -177,7 +189,12 @@ def attention_table(figures: Mapping[str, Any]) -> list[str]:
     return markdown_table(["by", *kinds], rows)
 
 
-def caption_table(counts: Counts) -> list[str]:
+def kinds_of(figures: Mapping[str, Any]) -> list[str]:
+    """Those of `KINDS` that were measured; older reports have captions only."""
+    return [kind for kind in KINDS if kind in figures]
+
+
+def length_table(counts: Counts) -> list[str]:
     """Mean acceptance lengths by case."""
     columns = ["the draft sees"]
     for ratio in RATIOS:
@@ -190,6 +207,33 @@ def caption_table(counts: Counts) -> list[str]:
             cells += [f"{tokens / number:.2f}" for number in tree_passes]
         rows.append(cells)
     return markdown_table(columns, rows)
+
+
+def length_gains(counts: Counts) -> list[str]:
+    """The gain in acceptance length of the tree by the prompt's and the oracles' selections over
+    chance, as a share of the unpruned length."""
+    lines = []
+    for name in (PROMPT, ORACLE, DRAFT_ORACLE):
+        gains = ", ".join(f"r = {ratio}: {length_gain(counts, name, ratio)}" for ratio in RATIOS)
+        lines.append(f"- Most by {name} against random: {gains}.")
+    return lines
+
+
+def length_gain(counts: Counts, source: str, ratio: float) -> Difference:
+    """Acceptance length of the tree in one case minus that of the random choice, as a share of the
+    unpruned length."""
+    lengths = {}
+    drawn = {}
+    for name in (f"most by {source}", "random", "all of it"):
+        rows = np.asarray(counts[f"{name} {ratio}"])
+        tokens, tree_passes = rows[:, 1], rows[:, -1]
+        lengths[name] = tokens.sum() / tree_passes.sum()
+        indices = resamples(len(rows), 0)
+        drawn[name] = resampled_ratios(tokens.tolist(), tree_passes.tolist(), indices)
+    whole = lengths["all of it"]
+    value = (lengths[f"most by {source}"] - lengths["random"]) / whole
+    interval = central_interval((drawn[f"most by {source}"] - drawn["random"]) / whole)
+    return Difference(float(value), *interval)
 
 
 def question_lines(families: Mapping[str, Counts]) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from shared import backbones, encoded_prompt, sample_inputs
+from shared import backbones, caption_sample, encoded_prompt, sample_inputs
 from torch import Tensor
 
 from draftlens.api import Engine, Inputs
@@ -20,12 +20,13 @@ from draftlens.attention import AttentionProbe
 from draftlens.core.readings import ATTENTION, ReadingSpec
 from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
 from draftlens.draft import Pruning, TargetContext
+from draftlens.evaluate.parts import part_samples
 from draftlens.evaluate.ranks import draft_ranks
 from draftlens.measure.rounds import accepted_per_pass
 from draftlens.methods import SpecVLM, from_dict
 from draftlens.models.backbone import Backbone
 from draftlens.models.prompt import Prepared, Prompt
-from draftlens.prefill import FullPrefill
+from draftlens.prefill import FullPrefill, Reading
 from draftlens.world.samples import Sample
 
 Settings = dict[str, Any]
@@ -37,6 +38,32 @@ TREE_OPTIONS: dict[str, dict[str, Any]] = {
     "tree": {"tree": "eagle"},
 }
 """Options of method specvlm for each of TREES."""
+
+
+KINDS = {
+    "caption": "captions of held-out clips",
+    "focus": "focus questions about held-out reels",
+    "chat": "second questions about held-out reels",
+}
+"""What is asked, and its name in reports."""
+
+SEED = 7
+"""Seed of questions; `draftlens evaluate` uses other scenes."""
+
+
+def samples_of(kind: str, number: int, frames: int, calibration: bool = False) -> list[Sample]:
+    """Held-out samples with one request each.
+
+    Args:
+        kind: one of `KINDS`.
+        number: number of samples.
+        frames: number of frames; reels have 16 or more.
+        calibration: whether to return those that only calibration uses.
+    """
+    if kind == "caption":
+        first = 9000 if calibration else 0
+        return [caption_sample(first + index) for index in range(number)]
+    return part_samples(kind, number, SEED + calibration, frames)
 
 
 @dataclass(frozen=True)
@@ -75,7 +102,7 @@ def read_scene(
     prepared = target.prepare(inputs.target, max_new_tokens=1, do_sample=False)
     target_prompt = target.encode(prepared)
     cache = target.new_cache(target_prompt, 1)
-    output = FullPrefill().run(target, target_prompt, cache, spec)
+    output = FullPrefill().run(target, Reading(target_prompt, cache, spec))
     context = TargetContext(target_prompt, cache, readings=output.readings)
     prompt = encoded_prompt(draft, inputs.draft or inputs.target)
     return Scene(inputs, prompt, context, prepared, result.tokens[0])

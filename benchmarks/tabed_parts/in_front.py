@@ -9,6 +9,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from shared import argument_parser, configure, environment, environment_line, save
 from torch import Tensor, nn
 
@@ -67,7 +68,7 @@ class PooledInFront:
         (features,) = args  # [N, P, D]
         side = math.isqrt(features.shape[1])
         assert side * side == features.shape[1], "the patches are no square"
-        means = block_means(features.unflatten(1, (side, side)), self.size)
+        means = block_means(torch.unflatten(features, 1, (side, side)), self.size)
         projected: Tensor = projector.forward(means.flatten(1, 2))
         return projected
 

@@ -100,7 +100,7 @@ TARGET_SECOND = SecondRecipe(
         ),
         (
             TARGET,
-            LanguageStage(Phase("target-spread", 3000, 5e-4, warmup=60), WIDE, seed_offset=50),
+            LanguageStage(Phase("target-spread", 1500, 5e-4, warmup=60), WIDE, seed_offset=50),
         ),
     ),
 )

@@ -65,7 +65,7 @@ class Sparge:
         """Mean of each block, ``[H, B, D]``, and whether its tokens are alike, bool ``[H, B]``."""
         means = []
         cosines = []
-        for block in states.split(size, 1):
+        for block in torch.split(states, size, 1):
             means.append(block.mean(1))
             # The mean of all cosines is the square of the mean direction.
             cosines.append(normalize(block, dim=-1).mean(1).square().sum(-1))
