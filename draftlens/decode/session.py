@@ -235,29 +235,12 @@ class Session:
             prompt = self.target.encode(arrival.prepared)
             cache = self._rows_for(prompt, sequences)
         guesses = self._guess_first(arrival, prompt, cache)
-        with self._phase("target_prefill"):
-            to_read = prompt
-            if guesses.num_nodes:
-                to_read = self.target.followed_by(prompt, guesses.tokens)
-
-            def hand_on(readings: Readings) -> None:
-                if self._lane is not None:
-                    self._lane.read(self._context(sequences, prompt, cache, readings))
-
-            reading = Reading(to_read, cache, self._readings, guesses.num_nodes + 1, hand_on)
-            output = self.prefill.run(self.target, reading)
-            verdict = self._judge(sequences, _batch_of(sequences), guesses, output.logits)
+        output, verdict = self._prefill(sequences, prompt, cache, guesses)
         self._remark(sequences, output)
         emissions = self._emissions(sequences, verdict)
         chunks = self._emit(sequences, verdict, emissions)
         self._count_first(guesses, verdict, emissions)
-        # The accepted guesses stay, as far as the row goes on; its last token is the next root.
-        slots = [
-            path[: max(emission.count - 1, 0)]
-            for path, emission in zip(verdict.paths, emissions, strict=True)
-        ]
-        base = [length - guesses.num_nodes for length in cache.lengths]
-        cache.keep(base, slots)
+        self._keep_first(cache, guesses, verdict, emissions)
         self._join(sequences, prompt, cache)
         unread = _Unread(
             sequences=sequences,
@@ -277,6 +260,36 @@ class Session:
             self.clock.mark_first()
         self.clock.mark_last()
         return chunks
+
+    def _prefill(
+        self, sequences: Seq[Sequence], prompt: Prompt, cache: KVCache, guesses: DraftTree
+    ) -> tuple[PrefillOutput, Verdict]:
+        """Read a prompt with the guesses of the first tokens behind it, and judge them."""
+
+        def hand_on(readings: Readings) -> None:
+            if self._lane is not None:
+                self._lane.read(self._context(sequences, prompt, cache, readings))
+
+        with self._phase("target_prefill"):
+            to_read = prompt
+            if guesses.num_nodes:
+                to_read = self.target.followed_by(prompt, guesses.tokens)
+            reading = Reading(to_read, cache, self._readings, guesses.num_nodes + 1, hand_on)
+            output = self.prefill.run(self.target, reading)
+            verdict = self._judge(sequences, _batch_of(sequences), guesses, output.logits)
+        return output, verdict
+
+    def _keep_first(
+        self, cache: KVCache, guesses: DraftTree, verdict: Verdict, emissions: Seq[Emission]
+    ) -> None:
+        """Keep the accepted guesses of the first tokens, as far as the row goes on; its last token
+        is the next root."""
+        slots = [
+            path[: max(emission.count - 1, 0)]
+            for path, emission in zip(verdict.paths, emissions, strict=True)
+        ]
+        base = [length - guesses.num_nodes for length in cache.lengths]
+        cache.keep(base, slots)
 
     def _join_first(self, guesser: FirstGuesser, rows: _Unread) -> None:
         """Let rows whose first tokens were guessed join the drafter, which has read their

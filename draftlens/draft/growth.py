@@ -27,7 +27,8 @@ class Level:
             above.
         ranks: for each of them, how many siblings come before it.
         choices: where its guess is among those of all expanded nodes of the level above, which
-            have as many each as the longest row of siblings needs, int64 ``[nodes]``.
+            have `most_siblings` each, int64 ``[nodes]``.
+        most_siblings: number of nodes in the longest row of siblings.
         expanded: which of them have children themselves, relative to the level.
         inner: the same nodes in the tree, int64 ``[E]``.
         window: bool ``[E, W]``, which of the W nodes expanded so far each expanded node attends to.
@@ -38,6 +39,7 @@ class Level:
     parents: list[int]
     ranks: list[int]
     choices: Tensor
+    most_siblings: int
     expanded: list[int]
     inner: Tensor
     window: Tensor
@@ -62,12 +64,13 @@ def levels(topology: Topology) -> tuple[Level, ...]:
             topology.children[parent].index(node)
             for node, parent in zip(nodes, parents, strict=True)
         ]
-        most = max(ranks) + 1
+        most_siblings = max(ranks) + 1
         level = Level(
             nodes=slice(nodes[0], nodes[-1] + 1),
             parents=places,
             ranks=ranks,
-            choices=torch.tensor(places) * most + torch.tensor(ranks),
+            choices=torch.tensor(places) * most_siblings + torch.tensor(ranks),
+            most_siblings=most_siblings,
             expanded=[node - nodes[0] for node in expanded],
             inner=torch.tensor(expanded, dtype=torch.long),
             window=window,
@@ -193,13 +196,9 @@ def grow(
         scores = scorer.process(logits, Nodes(batch, topology, tokens, parents))
         if batch.rejects:
             probs.append(torch.softmax(scores.double(), -1))
-        most = max(level.ranks) + 1
         steps = (first_step + depth).expand(-1, scores.shape[1])
-        children = draw_children(batch, scores, most, steps)
-        if len(level.parents) == 1:
-            tokens[:, level.nodes] = children[:, 0]
-        else:
-            tokens[:, level.nodes] = children.flatten(1).index_select(1, level.choices.to(device))
+        children = draw_children(batch, scores, level.most_siblings, steps)
+        tokens[:, level.nodes] = _guesses(children, level)
         if watch is not None:
             confidences = _probabilities(scores[:, 0], children[:, 0, :1])
             if not watch.grown(confidences):
@@ -210,6 +209,14 @@ def grow(
             parents = [level.nodes.start + node for node in level.expanded]
             logits = scorer.expand(_inner(tokens, level), first_step + depth, level)
     return DraftTree.uniform(topology, tokens, torch.cat(probs, 1) if probs else None)
+
+
+def _guesses(children: Tensor, level: Level) -> Tensor:
+    """The guesses at the nodes of a level, ``[B, nodes]``, from those of the expanded nodes above,
+    ``[B, E, most_siblings]``."""
+    if len(level.parents) == 1:
+        return children[:, 0]
+    return children.flatten(1).index_select(1, level.choices.to(children.device))
 
 
 def _inner(tokens: Tensor, level: Level) -> Tensor:

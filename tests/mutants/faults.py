@@ -207,8 +207,8 @@ FAULTS = (
     Fault(
         "drafted children stand at the wrong parent",
         "draft/growth.py",
-        "index_select(1, level.choices.to(device))",
-        "index_select(1, level.choices.flip(0).to(device))",
+        "index_select(1, level.choices.to(children.device))",
+        "index_select(1, level.choices.flip(0).to(children.device))",
         GROWTH,
     ),
     Fault(
