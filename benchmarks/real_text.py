@@ -56,6 +56,11 @@ stock in decoding, 2.5 end to end with a prompt of 600 tokens. With names in cap
 Lists and answers in own words: 1.0 to 1.3. Stock prompt lookup is behind by a tenth, since it
 guesses 10 tokens at most and always one chain. hsd is as fast as lookup."""
 
+OUTCOME = """Every token is that of stock generate. Repeating: 9 tokens a pass, 5.4 times as fast in
+decoding and 3.5 end to end. The other tasks gain more than predicted, 3.4 to 5.4 and 2.5 to 3.3,
+since this small model mostly copies what it read. Stock prompt lookup is at 1.2 to 1.9 end to end.
+hsd and lookup differ by no more than their spread."""
+
 
 def load_model(folder: Path) -> tuple[Any, Any]:
     """The model in float32 and its tokenizer.
@@ -177,7 +182,8 @@ def markdown(rows: list[dict[str, Any]], facts: str, prediction: str) -> str:
     cells = [[shown(row[key]) for key in header] for row in rows]
     table = markdown_table(header, cells, text_columns=(0, 1))
     lines = ["# Real weights: SmolLM2-135M-Instruct", "", *table, "", f"<sub>{facts}</sub>", ""]
-    return "\n".join([*lines, f"Prediction. {prediction}", ""])
+    outcome = " ".join(OUTCOME.split())
+    return "\n".join([*lines, f"Prediction. {prediction}", "", f"Outcome. {outcome}", ""])
 
 
 def shown(value: Any) -> str:

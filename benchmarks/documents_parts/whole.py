@@ -34,10 +34,11 @@ by blocks was on single pages: 1.9 times stock `generate` by the modules, 3.1 co
 scans tesseract takes longer than a compiled answer and holds up the pages: 1.3 by the modules, 1.5
 compiled, and plain decoding compiled is faster there, at 2.6."""
 
-OUTCOME = """Four pages, two repeats: by the modules 1.55 times stock on born-digital pages, less
-than predicted, and 1.41 on fair scans, a little more. Compiled, 2.5 on both, below plain decoding:
-`auto` tries two stages on one of the four pages, and guesses of this reader's answers save as much
-as finding and checking them costs. tesseract is fast enough to be hidden behind the answers."""
+OUTCOME = """Four pages, two repeats: by the modules 1.50 times stock on born-digital pages, less
+than predicted, and 1.41 on fair scans, a little more. Compiled, 2.8 and 2.5, below plain decoding:
+guesses of this reader's answers save as much as finding and checking them costs, and the first
+page waits for its layout. In an earlier run `auto` tried two stages on one of the four pages, which
+made 2.5 of the 2.8. tesseract is fast enough to be hidden behind the answers."""
 
 WAYS: Mapping[str, Mapping[str, Any]] = {"plain": {"method": "plain"}, "default": {}}
 """Settings of `draftlens.parse`."""
