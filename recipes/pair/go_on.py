@@ -55,15 +55,17 @@ class FurtherTraining:
                 continue
             model = self.model_of(shape, model)
             job, phase = self.job(model, stage)
+            if job.phase.steps <= 0:  # the kept weights are those of its end
+                continue
             probe = Probe(model, self.processor.tokenizer, self.runs / f"{phase}-probe.jsonl")
             train(job, self.runs, on_save=probe, minutes=minutes)
         return model
 
     def newest(self) -> tuple[Any, State]:
-        """The newest model of all stages, and its state.
+        """The newest model of all stages, and its state: that of a checkpoint, or the kept one.
 
         Raises:
-            FileNotFoundError: no stage has a checkpoint.
+            FileNotFoundError: no stage has a checkpoint, and no weights are kept.
         """
         found: tuple[Any, State] | None = None
         model: Any = None
@@ -79,9 +81,11 @@ class FurtherTraining:
             figures = _last_line(self.runs / f"{phase}-probe.jsonl")
             state = State(stage.phase.name, job.phase.first + step, shape.layers, figures)
             found = model, state
-        if found is None:
+        if found is not None:
+            return found
+        if self.state is None:
             raise FileNotFoundError(f"there is no checkpoint of {self.recipe.name} in {self.runs}")
-        return found
+        return model, self.state
 
     def model_of(self, shape: Shape, previous: Any) -> Any:
         """The model with which a stage begins.
