@@ -27,6 +27,8 @@ def export(model: Any, processor: Any, folder: Path) -> None:
     half.save_pretrained(folder)
     # By default only the owner may read this file.
     (folder / "model.safetensors").chmod(0o644)
+    for name in ("is_local", "local_files_only"):  # of this machine's loading, not the tokenizer's
+        tokenizer.init_kwargs.pop(name, None)
     processor.save_pretrained(folder)
     config = folder / "config.json"
     config.write_text(config.read_text().replace('"float16"', '"float32"'))

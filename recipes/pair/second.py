@@ -43,6 +43,16 @@ WIDE = replace(
     reel_frames=(16, 32, 64, 256),
     reel_share=(0.4, 0.2, 0.25, 0.15),
 )
+# The phases before have no talk without media, which is forgotten, and few long clips. Of 16
+# batches: 4 of clips, 1 of pictures, 1 of pairs, 2 of talk, 5 of focus and 1 of each other kind.
+WHOLE = replace(
+    WIDE,
+    frames=(8, 64, 256),
+    share=(0.3, 0.2, 0.5),
+    others=(1, 1, 2),
+    first=40_000_000,
+    seconds=(5, 1, 1, 1),
+)
 
 
 @dataclass(frozen=True)
@@ -102,6 +112,10 @@ TARGET_SECOND = SecondRecipe(
             TARGET,
             LanguageStage(Phase("target-spread", 1500, 5e-4, warmup=60), WIDE, seed_offset=50),
         ),
+        (
+            TARGET,
+            LanguageStage(Phase("target-whole", 220, 2e-4, warmup=15), WHOLE, seed_offset=75),
+        ),
     ),
 )
 
@@ -111,6 +125,7 @@ DRAFT_SECOND = SecondRecipe(
     (
         (DRAFT, LanguageStage(Phase("draft-focus", 3000, 1.5e-3, warmup=60), NEAR)),
         (DRAFT, LanguageStage(Phase("draft-wide", 1000, 6e-4, warmup=40), WIDE, seed_offset=25)),
+        (DRAFT, LanguageStage(Phase("draft-whole", 300, 4e-4, warmup=15), WHOLE, seed_offset=50)),
     ),
 )
 
