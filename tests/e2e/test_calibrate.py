@@ -18,6 +18,7 @@ from tests.e2e.conftest import CLIPS
 
 CLIP, PICTURE = str(CLIPS / "shapes.mp4"), str(CLIPS / "shapes.png")
 SHORT = ["--frames", "2", "--max-new-tokens", "6", "--device", "cpu"]
+LONGER = ["--frames", "2", "--max-new-tokens", "24", "--device", "cpu"]
 MASSES = (0.0, 0.5, 1.0)
 
 
@@ -32,8 +33,7 @@ def test_json_is_what_the_engine_says(run: Any, engine: draftlens.Engine) -> Non
     """The masses' mean acceptance lengths over both clips, measured again by hand."""
     config = '{"prune_ratio": 0.9, "tree": null, "num_speculative_tokens": 2}'
     clips = [CLIPS / "shapes.mp4", CLIPS / "drift.mp4"]
-    options = ["--frames", "2", "--max-new-tokens", "24", "--device", "cpu"]
-    status, out, _ = run(*map(str, clips), *options, "--speculative-config", config, "--json")
+    status, out, _ = run(*map(str, clips), *LONGER, "--speculative-config", config, "--json")
     assert status == 0
     report = json.loads(out)
     curve = []
@@ -54,7 +54,7 @@ def test_json_is_what_the_engine_says(run: Any, engine: draftlens.Engine) -> Non
 
 
 def test_the_table_shows_the_curve_and_marks_the_best(run: Any) -> None:
-    status, out, _ = run(CLIP, *SHORT, "--speculative-config", '{"num_speculative_tokens": 5}')
+    status, out, _ = run(CLIP, *LONGER, "--speculative-config", '{"num_speculative_tokens": 5}')
     assert status == 0
     rows = re.findall(r"│ (\d\.\d) +│ +(\d\.\d\d) │ +(#*)( <)? │", out)
     assert [float(mass) for mass, *_ in rows] == list(MASSES)
