@@ -85,7 +85,8 @@ class FurtherTraining:
             return found
         if self.state is None:
             raise FileNotFoundError(f"there is no checkpoint of {self.recipe.name} in {self.runs}")
-        return model, self.state
+        kept_shape = replace(self.recipe.stages[-1][0], layers=self.state.layers)
+        return self.model_of(kept_shape, None), self.state
 
     def model_of(self, shape: Shape, previous: Any) -> Any:
         """The model with which a stage begins.

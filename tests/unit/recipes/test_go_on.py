@@ -114,6 +114,10 @@ def test_training_goes_on_from_kept_weights_elsewhere(
     model, state = training(here, kept).newest()
     assert (state.phase, state.step, state.layers) == ("two", 2, DRAFT.layers)
     keep(kept, model, state)
+    other, same = training(there, kept).newest()
+    assert same == state
+    torch.testing.assert_close(outputs(other), outputs(model), rtol=0, atol=0.05)
+    assert not list(there.glob("*/checkpoint-*"))
     longer = training(there, kept, steps=3)
     longer.run(None)
     assert sorted(file.name for file in there.iterdir() if file.is_dir()) == ["two-from-2"]
