@@ -1,4 +1,4 @@
-"""Training of the middle layers to find the shot that a question is about.
+"""Training of the middle layers to find the frames that a question is about.
 
 An answer about a reel needs two steps: from what the question names to the number of a shot, and
 from there to what the shot shows. The loss of the answer alone teaches both only together. A head
@@ -7,47 +7,111 @@ shot. Later tokens could tell it from what was said before. The head is discarde
 
 The classifier learned ordinals but no texts: a query must match the text in the question with the
 same text in the visual tokens, and nothing rewards a partial match. Two attention heads below the
-classifier are therefore also trained to attend, from the end of the question on, to the shot.
+classifier are therefore also trained to attend, from the end of the question on, to the shot; for
+needles, to their frame.
+
+An answer about several shots, one after the other, has a label where each of its parts begins.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from transformers.models.qwen2.modeling_qwen2 import apply_rotary_pos_emb
 
+from draftlens.world import evidence, seen_spans
 from draftlens.world.dialogue import Turn
 from draftlens.world.focus import FocusTurn
+from draftlens.world.regions import Region
 from draftlens.world.samples import Sample
-from draftlens.world.scene import Scene
 from recipes.pair.data import IGNORED, encode
 
 ASKED_LOSS_WEIGHT = 0.3
 POINTER_LOSS_WEIGHT = 0.3
 POINTER_HEADS = 2
-FIRST_TOKENS = 8  # of an answer
+FIRST_TOKENS = 8  # of an answer or of a part of it
 LAST_TOKENS = 8  # before an answer: the end of the question
+LEADING_TOKENS = 1  # before a further part of an answer
+NO_FRAMES = (IGNORED, IGNORED)
 # Forms of questions about one shot, which is that of the last region.
-ONE_SHOT = ("word", "after", "ordinal", "after this", "of them", "place")
+ONE_SHOT = ("word", "after", "ordinal", "after this", "of them", "place", "next")
+# Forms whose answers go through the regions, a sentence or an item of a list each.
+BY_SENTENCE = ("hero", "compare")
+BY_ITEM = ("list", "hero texts")
 
 
-def asked_labels(
-    tokenizer: Any, samples: Sequence[Sample], num_frames: int, before: int = 0
-) -> torch.Tensor:
+@dataclass(frozen=True)
+class Part:
+    """A part of an answer that one region shows.
+
+    Args:
+        start: index of its first character in the answer without brackets.
+        region: the region.
+    """
+
+    start: int
+    region: Region
+
+
+def answer_parts(turn: Turn) -> list[Part]:
+    """The parts of an answer in order; none if the answer is about no region of a reel."""
+    if not isinstance(turn, FocusTurn):
+        return []
+    if turn.form in ONE_SHOT:
+        return [Part(0, turn.regions[-1])]
+    if turn.family == "needle":
+        return [Part(0, turn.regions[0])]
+    starts: list[int] = []
+    if turn.form in BY_SENTENCE:
+        starts = [match.start() for match in re.finditer(r"(?<!\S)[A-Z]", turn.answer)]
+    elif turn.form in BY_ITEM:
+        starts = [start for start, _ in seen_spans(turn.marked_answer)]
+    # The sentences of a comparison behind the first two are about both shots.
+    return [Part(*pair) for pair in zip(starts, turn.regions, strict=False)]
+
+
+def asked_labels(tokenizer: Any, samples: Sequence[Sample], num_frames: int) -> torch.Tensor:
     """The number of the shot that the next token is about, int64 ``[B, L]``; `IGNORED` where the
-    next token is not among the first ones of an answer about one shot.
+    next token is not among the first ones of a part of an answer about a shot.
 
     Args:
         tokenizer: the pair's tokenizer.
         samples: samples about reels.
         num_frames: frames of each clip.
-        before: number of further positions before each answer that have its label.
     """
-    rows = [_row(tokenizer, sample, num_frames, before) for sample in samples]
-    longest = max(len(row) for row in rows)
-    return torch.tensor([row + [IGNORED] * (longest - len(row)) for row in rows])
+    rows = []
+    for sample in samples:
+        starts = [shot.start for shot in sample.scenes[0].shots]
+        parts = [[] if turn.family == "needle" else answer_parts(turn) for turn in sample.turns]
+        row = []
+        for part in _labelled_places(tokenizer, sample, num_frames, parts, before=(0, 0)):
+            row.append(IGNORED if part is None else starts.index(part.region.start))
+        rows.append(row)
+    return _padded(rows, IGNORED)
+
+
+def pointed_labels(tokenizer: Any, samples: Sequence[Sample], num_frames: int) -> torch.Tensor:
+    """The frames that each token should attend to, int64 ``[B, L, 2]``: the first one, and the one
+    behind the last; `IGNORED` where there is no label.
+
+    Labelled are the positions of `asked_labels`, those before them, and those of needles.
+
+    Args:
+        tokenizer: the pair's tokenizer.
+        samples: samples about reels.
+        num_frames: frames of each clip.
+    """
+    rows = []
+    for sample in samples:
+        parts = [answer_parts(turn) for turn in sample.turns]
+        before = (LAST_TOKENS, LEADING_TOKENS)
+        places = _labelled_places(tokenizer, sample, num_frames, parts, before)
+        rows.append([_frames_of(part, num_frames) for part in places])
+    return _padded(rows, NO_FRAMES)
 
 
 def asked_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -61,19 +125,19 @@ def asked_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return total / (labels != IGNORED).sum().clamp(min=1)
 
 
-def pointer_loss(shares: torch.Tensor, shots: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Mean negative logarithm of the attention that the shot asked about receives; 0 without
-    labels.
+def pointer_loss(shares: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Mean negative logarithm of the attention that the labelled frames receive; 0 without labels.
 
     Args:
         shares: float ``[B, L, T]``, the share of each frame in the attention of each token.
-        shots: int64 ``[B, T]``, the shot of each frame.
-        labels: int64 ``[B, L]``, the shot that each token should attend to, or `IGNORED`.
+        labels: int64 ``[B, L, 2]``, see `pointed_labels`.
     """
-    is_asked = shots[:, None] == labels[:, :, None]  # [B, L, T]
-    losses = -(shares * is_asked).sum(-1).clamp(min=1e-6).log()
-    has_label = labels != IGNORED
-    return (losses * has_label).sum() / has_label.sum().clamp(min=1)
+    has_label = labels[..., 0] != IGNORED
+    spans = labels[has_label]  # [N, 2]
+    frames = torch.arange(shares.shape[-1], device=shares.device)
+    is_asked = (frames >= spans[:, :1]) & (frames < spans[:, 1:])  # [N, T]
+    losses = -(shares[has_label] * is_asked).sum(-1).clamp(min=1e-6).log()
+    return losses.sum() / has_label.sum().clamp(min=1)
 
 
 class Pointer:
@@ -121,22 +185,43 @@ class Pointer:
         return shares
 
 
-def _row(tokenizer: Any, sample: Sample, num_frames: int, before: int) -> list[int]:
-    shots = [_shot_of(turn, sample.scenes[0]) for turn in sample.turns]
-    turns = encode(tokenizer, sample, num_frames).turns
-    here = [IGNORED] * len(turns)
-    for index, turn in enumerate(turns):
-        if turn == IGNORED or turns[index - 1] == turn:
-            continue
-        end = index + turns[index : index + FIRST_TOKENS].count(turn)
-        for place in range(index - before, end):
-            here[place] = shots[turn]
-    return [*here[1:], IGNORED]
+def _labelled_places(
+    tokenizer: Any,
+    sample: Sample,
+    num_frames: int,
+    parts: list[list[Part]],
+    before: tuple[int, int],
+) -> list[Part | None]:
+    """For each position of a dialogue the part of an answer that its next token begins, or None.
+
+    Args:
+        tokenizer: the pair's tokenizer.
+        sample: the dialogue.
+        num_frames: frames of each clip.
+        parts: of each answer.
+        before: number of further positions before an answer, and before each further part of it.
+    """
+    owners = encode(tokenizer, sample, num_frames).turns
+    places: list[Part | None] = [None] * len(owners)
+    for index, turn in enumerate(sample.turns):
+        first = owners.index(index)
+        end = first + owners.count(index)
+        offsets = tokenizer(turn.answer, return_offsets_mapping=True)["offset_mapping"]
+        for number, part in enumerate(parts[index]):
+            begin = first + next(i for i, (_, stop) in enumerate(offsets) if stop > part.start)
+            lead = before[min(number, 1)]
+            for place in range(begin - lead, min(begin + FIRST_TOKENS, end)):
+                places[place] = part
+    return [*places[1:], None]  # at the position whose next token it is
 
 
-def _shot_of(turn: Turn, reel: Scene) -> int:
-    """The index of the shot that a question is about; `IGNORED` if it is about none or several."""
-    if not isinstance(turn, FocusTurn) or turn.form not in ONE_SHOT:
-        return IGNORED
-    starts = [shot.start for shot in reel.shots]
-    return starts.index(turn.regions[-1].start)
+def _frames_of(part: Part | None, num_frames: int) -> tuple[int, int]:
+    if part is None:
+        return NO_FRAMES
+    frames = evidence([part.region], num_frames).frames
+    return frames[0], frames[-1] + 1
+
+
+def _padded(rows: list[list[Any]], value: Any) -> torch.Tensor:
+    longest = max(len(row) for row in rows)
+    return torch.tensor([row + [value] * (longest - len(row)) for row in rows])

@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from draftlens.world import render, render_still
-from draftlens.world.samples import FIRST_KINDS, KINDS, MEDIA, REEL_KINDS, Sample, draw
+from draftlens.world.samples import FIRST_KINDS, KINDS, REEL_KINDS, Sample, draw
+from recipes.pair.drill import draw_drill
 from recipes.pair.models import FRAME_TOKENS, PATCHES, SIDE
 from recipes.pair.tokenizer import IMAGE, VIDEO, chat
 
@@ -25,7 +26,7 @@ PAIRED_TOKENS = PATCHES + 1  # one of several pictures: the whole picture and on
 IGNORED = -100
 POOL = 16  # batches that are drawn together, so that samples of similar length share a batch
 PLACEHOLDERS = {"video": (VIDEO,), "image": (IMAGE,), "images": (IMAGE, IMAGE), "none": ()}
-SECOND_KINDS = (*REEL_KINDS, "spot")
+SECOND_KINDS = (*REEL_KINDS, "spot", "drill")
 
 Batch = dict[str, torch.Tensor]
 
@@ -55,7 +56,7 @@ class Mix:
     tokens: int = 1 << 20
     others: tuple[int, int, int] = (2, 1, 1)
     first: int = 0
-    seconds: tuple[int, int, int, int] = (0, 0, 0, 0)
+    seconds: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
     reel_frames: tuple[int, ...] = (16,)
     reel_share: tuple[float, ...] = (1.0,)
     rows: int = 8
@@ -227,9 +228,12 @@ def _second_plan(mix: Mix, kind: str, seed: int, rng: np.random.Generator) -> Ba
     """A batch of one of `SECOND_KINDS`."""
     num_frames = int(rng.choice(mix.reel_frames, p=mix.reel_share))
     num_rows = mix.rows
-    if MEDIA[kind] == "video":
+    if kind != "spot":
         num_rows = max(1, min(mix.rows, mix.tokens // (num_frames * FRAME_TOKENS)))
-    samples = [draw(kind, seed + index, num_frames) for index in range(num_rows)]
+    seeds = range(seed, seed + num_rows)
+    if kind == "drill":
+        return BatchPlan([draw_drill(seed, num_frames) for seed in seeds], num_frames)
+    samples = [draw(kind, seed, num_frames) for seed in seeds]
     return BatchPlan(samples, num_frames)
 
 

@@ -28,11 +28,11 @@ from draftlens.world.scene import CAMERAS, PLACES, WORDS, Scene, Shot, Text
 from draftlens.world.wording import ACTIONS as ACTION_PHRASES
 from recipes.pair.asked import (
     ASKED_LOSS_WEIGHT,
-    LAST_TOKENS,
     POINTER_LOSS_WEIGHT,
     Pointer,
     asked_labels,
     asked_loss,
+    pointed_labels,
     pointer_loss,
 )
 from recipes.pair.data import IGNORED, Batch, Mix, collate, plans
@@ -85,7 +85,7 @@ class FilmBatch:
         batch: the dialogues.
         film: the events.
         asked: int64 ``[B, L]``, see `asked.asked_labels`.
-        pointed: int64 ``[B, L]``, the same from the end of the question on.
+        pointed: int64 ``[B, L, 2]``, see `asked.pointed_labels`.
     """
 
     batch: Batch
@@ -155,7 +155,7 @@ def film_batches(
         rows = [film_labels(sample.scenes[0], plan.num_frames, since) for sample in plan.samples]
         labels = {name: torch.tensor([row[name] for row in rows]) for name in rows[0]}
         asked = asked_labels(tokenizer, plan.samples, plan.num_frames)
-        pointed = asked_labels(tokenizer, plan.samples, plan.num_frames, before=LAST_TOKENS)
+        pointed = pointed_labels(tokenizer, plan.samples, plan.num_frames)
         yield FilmBatch(batch, Film(batch["pixel_values_videos"], **labels), asked, pointed)
 
 
@@ -287,8 +287,7 @@ def _film_step(
         if asked_depth and item.asked is not None and item.pointed is not None:
             asked = module.asked(F.rms_norm(deeper_outputs[0].float(), (module.width,)))
             total = total + ASKED_LOSS_WEIGHT * asked_loss(asked, item.asked)
-            shots = item.film.names[..., -1]
-            pointing = pointer_loss(pointer.shares(), shots, item.pointed)
+            pointing = pointer_loss(pointer.shares(), item.pointed)
             total = total + POINTER_LOSS_WEIGHT * pointing
         return StepResult(total, result.accuracy)
 

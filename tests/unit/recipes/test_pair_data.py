@@ -34,7 +34,6 @@ from draftlens.world.scene import (
     Scene,
 )
 from recipes.pair import video, vision
-from recipes.pair.asked import Pointer, asked_labels, asked_loss, pointer_loss
 from recipes.pair.data import (
     IGNORED,
     POOL,
@@ -46,7 +45,7 @@ from recipes.pair.data import (
     pixels,
     plans,
 )
-from recipes.pair.models import DRAFT, FRAME_TOKENS, SIDE, build_model
+from recipes.pair.models import FRAME_TOKENS, SIDE
 from recipes.pair.tokenizer import IMAGE, VIDEO, build_tokenizer
 from tests.unit.world.reference import expected_pose, shot_at, text_at
 
@@ -277,7 +276,7 @@ def test_reels_have_batches_of_their_own(fresh_processor: Any) -> None:
         batch=4,
         tokens=2 * 16 * FRAME_TOKENS,
         others=(1, 0, 0),
-        seconds=(3, 2, 1, 2),
+        seconds=(3, 2, 1, 2, 0),
         reel_frames=(16, 32),
         reel_share=(0.5, 0.5),
         rows=3,
@@ -324,74 +323,3 @@ def test_films_of_reels_have_actions_and_no_counts(fresh_processor: Any) -> None
             motions = [f"{t.motion} {t.when}".strip() for t in shot.things if t.place == place]
             assert motions == ([] if action == video.NO_ACTION else [video.ACTIONS[action]])
     assert video.film_labels(scene, 16, 0.6)["actions"][0] == [IGNORED] * 4
-
-
-def test_the_shot_asked_about_is_labelled_where_its_answer_is_predicted(
-    fresh_processor: Any,
-) -> None:
-    tokenizer = fresh_processor.tokenizer
-    samples = [draw("focus", seed, 16) for seed in range(6)]
-    labels = asked_labels(tokenizer, samples, 16)
-    forms = set()
-    for row, sample in enumerate(samples):
-        encoded = encode(tokenizer, sample, 16)
-        texts = [text for text in sample.scenes[0].texts if text.kind != "secret"]
-        for index, turn in enumerate(sample.turns):
-            positions = [at - 1 for at, owner in enumerate(encoded.turns) if owner == index]
-            (label,) = set(labels[row, positions[:8]].tolist())
-            assert set(labels[row, positions[8:]].tolist()) <= {IGNORED}
-            forms.add(turn.form)
-            if turn.form in ("word", "after"):
-                named = [i for i, t in enumerate(texts) if t.value.upper() in turn.question]
-                assert label in (named if turn.form == "word" else [i + 1 for i in named])
-            elif turn.form == "ordinal":
-                assert label == {"first": 0, "second": 1, "last": 3}[turn.question.split()[2]]
-            else:
-                assert label == IGNORED
-        answered = sum(owner != IGNORED for owner in encoded.turns)
-        assert sum(label != IGNORED for label in labels[row].tolist()) <= answered
-    assert forms >= {"word", "after", "ordinal", "hero"}
-    scores = torch.zeros(*labels.shape, 16)
-    assert float(asked_loss(scores, labels)) == pytest.approx(np.log(16), rel=1e-4)
-    assert float(asked_loss(scores, torch.full_like(labels, IGNORED))) == 0
-
-
-def test_positions_before_an_answer_have_its_label_on_request(fresh_processor: Any) -> None:
-    tokenizer = fresh_processor.tokenizer
-    samples = [draw("focus", seed, 16) for seed in range(3)]
-    answers = asked_labels(tokenizer, samples, 16)
-    labels = asked_labels(tokenizer, samples, 16, before=8)
-    is_answer = answers != IGNORED
-    assert torch.equal(labels[is_answer], answers[is_answer])
-    is_start = is_answer[:, 1:] & ~is_answer[:, :-1]
-    for row, position in is_start.nonzero().tolist():
-        assert set(labels[row, position - 7 : position + 1].tolist()) == {
-            int(answers[row, position + 1])
-        }
-        assert labels[row, position - 8] == IGNORED
-
-
-def test_the_pointer_computes_the_attention_of_the_layer(fresh_processor: Any) -> None:
-    tokenizer = fresh_processor.tokenizer
-    model = build_model(DRAFT, tokenizer, 0).eval()
-    model.set_attn_implementation("eager")
-    batch = collate(tokenizer, [draw("focus", 0, 16)], 16)
-    batch.pop("labels")
-    first = batch["input_ids"][0].tolist().index(tokenizer.convert_tokens_to_ids(VIDEO))
-    pointer = Pointer(model.model.language_model.layers[1].self_attn, first, 16, FRAME_TOKENS)
-    with pointer.watching(), torch.no_grad():
-        output = model.model(**batch, use_cache=False, output_attentions=True)
-        shares = pointer.shares()
-    video = slice(first, first + 16 * FRAME_TOKENS)
-    attention = output.attentions[1][:, :2, :, video]
-    expected = (attention / attention.sum(-1, keepdim=True)).unflatten(-1, (16, -1)).sum(-1).mean(1)
-    end = video.stop
-    torch.testing.assert_close(shares[:, end:], expected[:, end:], rtol=1e-4, atol=1e-5)
-
-
-def test_the_loss_of_the_pointer_is_that_of_the_shot_asked_about() -> None:
-    shares = torch.tensor([[[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]]])
-    shots = torch.tensor([[0, 0, 1]])
-    labels = torch.tensor([[0, IGNORED]])
-    assert float(pointer_loss(shares, shots, labels)) == pytest.approx(-np.log(0.5))
-    assert float(pointer_loss(shares, shots, torch.full_like(labels, IGNORED))) == 0

@@ -1,0 +1,79 @@
+"""Many questions about one reel that need more than one look.
+
+"What happens after SHIP is shown?" needs the shot with SHIP and then the one after it; what a thing
+does "from entering to leaving" needs one shot after the other; a picture in one frame of many is
+rarely asked about. Where only a few questions are of these kinds, a model learns what a single look
+answers and guesses the rest. A drill asks for the same steps in long and in short answers. The
+short forms are for training only: their few tokens depend on nothing but the right look.
+"""
+
+import numpy as np
+
+from draftlens.world import sample_reel
+from draftlens.world.captions import shown_value
+from draftlens.world.focus import FocusTurn, focus_turns, needle_turns
+from draftlens.world.reel import Reel, any_needle
+from draftlens.world.regions import STRIP_CELLS, Region
+from draftlens.world.samples import Sample
+
+NEEDLE_SHARE = 0.6  # of the drills
+PICTURE_SHARE = 0.7  # of the needles; other needles are learned sooner
+NEXT_TURNS = 3  # questions for the text after another one
+AFTER_TURNS = 2
+OTHER_TURNS = 1  # questions that need one look
+
+
+def draw_drill(seed: int, frames: int) -> Sample:
+    """The drill of a seed: questions in a random order about one reel.
+
+    Args:
+        seed: seed of the reel and of the choice of questions.
+        frames: number of frames, 16 or more.
+
+    Raises:
+        ConfigError: there are too few frames for a reel.
+    """
+    rng = np.random.default_rng([seed, 4])
+    needle = None
+    if rng.random() < NEEDLE_SHARE:
+        needle = "picture" if rng.random() < PICTURE_SHARE else any_needle(rng)
+    reel = sample_reel(seed, frames, needle)
+    forms = focus_turns(reel)
+    others = [*forms["word"], *forms["ordinal"], *forms["compare"]]
+    turns = [
+        *_some(next_turns(reel), NEXT_TURNS, rng),
+        *_some(forms["after"], AFTER_TURNS, rng),
+        *_some(others, OTHER_TURNS, rng),
+        *forms["hero"],
+        hero_texts_turn(reel),
+        *needle_turns(reel),
+    ]
+    return Sample("focus", (reel.scene,), tuple(_some(turns, len(turns), rng)), frames)
+
+
+def next_turns(reel: Reel) -> list[FocusTurn]:
+    """For each text but the last the question for the one after it."""
+    turns = []
+    for text, following in zip(reel.texts, reel.texts[1:], strict=False):
+        named, answered = (Region(t.start, t.end, STRIP_CELLS) for t in (text, following))
+        question = f"Which text is shown after {shown_value(text)}?"
+        answer = f"It is [{shown_value(following)}]."
+        turns.append(FocusTurn(question, answer, "focus", (named, answered), "next"))
+    return turns
+
+
+def hero_texts_turn(reel: Reel) -> FocusTurn:
+    """The question for the texts of the shots with the hero."""
+    _, hero = reel.hero[0]
+    shots = [index for index, _ in reel.hero]
+    listing = ", ".join(f"[{shown_value(reel.texts[index])}]" for index in shots)
+    regions = tuple(
+        Region(reel.texts[index].start, reel.texts[index].end, STRIP_CELLS) for index in shots
+    )
+    question = f"Which texts are shown with the {hero.colour} {hero.shape}?"
+    return FocusTurn(question, f"{listing}.", "focus", regions, "hero texts")
+
+
+def _some(turns: list[FocusTurn], count: int, rng: np.random.Generator) -> list[FocusTurn]:
+    """Up to ``count`` different ones of the turns, in a random order."""
+    return [turns[int(index)] for index in rng.permutation(len(turns))[:count]]

@@ -1,0 +1,223 @@
+"""What the middle layers of the pair's target are trained to find, and the drills that ask it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from draftlens.world import focus_turns, frame_times, render, sample_reel
+from draftlens.world.captions import shown_value
+from draftlens.world.reel import Reel
+from draftlens.world.samples import Sample, draw
+from draftlens.world.scene import Scene
+from recipes.pair.asked import (
+    FIRST_TOKENS,
+    LAST_TOKENS,
+    Pointer,
+    answer_parts,
+    asked_labels,
+    asked_loss,
+    pointed_labels,
+    pointer_loss,
+)
+from recipes.pair.data import IGNORED, POOL, Mix, collate, encode, plans
+from recipes.pair.drill import draw_drill, hero_texts_turn, next_turns
+from recipes.pair.models import DRAFT, FRAME_TOKENS, build_model
+from recipes.pair.tokenizer import VIDEO
+
+FRAMES = 32
+
+
+def texts_of(sample: Sample) -> list[str]:
+    """What is shown in each shot of a reel."""
+    return [shown_value(text) for text in sample.scenes[0].texts if text.kind != "secret"]
+
+
+def spans_of(sample: Sample, num_frames: int) -> list[tuple[int, int]]:
+    """The first frame of each shot and the one behind its last."""
+    spans = []
+    for shot in sample.scenes[0].shots:
+        inside = [i for i, t in enumerate(frame_times(num_frames)) if shot.start <= t < shot.end]
+        spans.append((inside[0], inside[-1] + 1))
+    return spans
+
+
+def test_the_shot_asked_about_is_labelled_where_its_answer_is_predicted(
+    fresh_processor: Any,
+) -> None:
+    tokenizer = fresh_processor.tokenizer
+    samples = [draw("focus", seed, 16) for seed in range(6)]
+    labels = asked_labels(tokenizer, samples, 16)
+    forms = set()
+    for row, sample in enumerate(samples):
+        owners = encode(tokenizer, sample, 16).turns
+        texts = texts_of(sample)
+        for index, turn in enumerate(sample.turns):
+            places = [at - 1 for at, owner in enumerate(owners) if owner == index]
+            form = getattr(turn, "form", "")
+            forms.add(form)
+            if form not in ("word", "after", "ordinal"):
+                continue
+            (label,) = set(labels[row, places[:FIRST_TOKENS]].tolist())
+            assert set(labels[row, places[FIRST_TOKENS:]].tolist()) <= {IGNORED}
+            if form == "ordinal":
+                assert label == {"first": 0, "second": 1, "last": 3}[turn.question.split()[2]]
+            else:
+                named = [i for i, text in enumerate(texts) if text in turn.question]
+                assert label in (named if form == "word" else [i + 1 for i in named])
+        answered = sum(owner != IGNORED for owner in owners)
+        assert sum(label != IGNORED for label in labels[row].tolist()) <= answered
+    assert forms >= {"word", "after", "ordinal", "hero"}
+    scores = torch.zeros(*labels.shape, 16)
+    assert float(asked_loss(scores, labels)) == pytest.approx(np.log(16), rel=1e-4)
+    assert float(asked_loss(scores, torch.full_like(labels, IGNORED))) == 0
+
+
+@pytest.mark.parametrize("form", ["hero", "hero texts", "compare"])
+def test_an_answer_about_several_shots_has_the_label_of_each_where_its_part_begins(
+    fresh_processor: Any, form: str
+) -> None:
+    tokenizer = fresh_processor.tokenizer
+    for seed in range(6):
+        reel = sample_reel(seed, FRAMES)
+        turn = hero_texts_turn(reel) if form == "hero texts" else focus_turns(reel)[form][0]
+        sample = Sample("focus", (reel.scene,), (turn,), FRAMES)
+        labels = asked_labels(tokenizer, [sample], FRAMES)[0]
+        pointed = pointed_labels(tokenizer, [sample], FRAMES)[0]
+        encoded = encode(tokenizer, sample, FRAMES)
+        expected = [0, 1] if form == "compare" else [index for index, _ in reel.hero]
+        parts = answer_parts(turn)
+        assert len(parts) == len(expected)
+        first = encoded.turns.index(0)
+        for part, shot in zip(parts, expected, strict=True):
+            # The position that predicts the first token of the part.
+            before = tokenizer(turn.answer[: part.start].rstrip()).input_ids
+            place = first + len(before) - 1
+            assert int(labels[place]) == shot
+            assert tuple(pointed[place].tolist()) == spans_of(sample, FRAMES)[shot]
+
+
+def test_the_frame_of_a_needle_is_labelled(fresh_processor: Any) -> None:
+    tokenizer = fresh_processor.tokenizer
+    found = set()
+    for seed in range(12):
+        sample = draw("needle", seed, FRAMES)
+        pointed = pointed_labels(tokenizer, [sample], FRAMES)[0]
+        asked = asked_labels(tokenizer, [sample], FRAMES)[0]
+        owners = encode(tokenizer, sample, FRAMES).turns
+        without = Sample("needle", (_without_needle(sample),), sample.turns, FRAMES)
+        clips = [render(each.scenes[0], FRAMES, 64) for each in (sample, without)]
+        (frame,) = np.flatnonzero((clips[0] != clips[1]).any((1, 2, 3)))
+        for index, turn in enumerate(sample.turns):
+            if turn.family != "needle":
+                continue
+            found.add(getattr(turn, "form", ""))
+            start = owners.index(index) - 1
+            for place in (start - LAST_TOKENS, start, start + 2):
+                assert pointed[place].tolist() == [frame, frame + 1]
+                assert int(asked[place]) == IGNORED
+    assert found >= {"picture", "secret strip", "secret card"}
+
+
+def _without_needle(sample: Sample) -> Scene:
+    (scene,) = sample.scenes
+    texts = tuple(text for text in scene.texts if text.kind != "secret")
+    return replace(scene, texts=texts, inserts=())
+
+
+def test_positions_before_an_answer_are_pointed_from(fresh_processor: Any) -> None:
+    tokenizer = fresh_processor.tokenizer
+    sample = draw("focus", 0, 16)
+    pointed = pointed_labels(tokenizer, [sample], 16)[0]
+    owners = encode(tokenizer, sample, 16).turns
+    spans = spans_of(sample, 16)
+    (index,) = [i for i, turn in enumerate(sample.turns) if getattr(turn, "form", "") == "word"][:1]
+    turn = sample.turns[index]
+    (shot,) = [i for i, text in enumerate(texts_of(sample)) if text in turn.question]
+    start = owners.index(index) - 1
+    span = list(spans[shot])
+    assert pointed[start - LAST_TOKENS : start + FIRST_TOKENS].tolist() == [span] * (
+        LAST_TOKENS + FIRST_TOKENS
+    )
+    assert pointed[start - LAST_TOKENS - 1].tolist() == [IGNORED, IGNORED]
+
+
+def test_the_pointer_computes_the_attention_of_the_layer(fresh_processor: Any) -> None:
+    tokenizer = fresh_processor.tokenizer
+    model = build_model(DRAFT, tokenizer, 0).eval()
+    model.set_attn_implementation("eager")
+    batch = collate(tokenizer, [draw("focus", 0, 16)], 16)
+    batch.pop("labels")
+    first = batch["input_ids"][0].tolist().index(tokenizer.convert_tokens_to_ids(VIDEO))
+    pointer = Pointer(model.model.language_model.layers[1].self_attn, first, 16, FRAME_TOKENS)
+    with pointer.watching(), torch.no_grad():
+        output = model.model(**batch, use_cache=False, output_attentions=True)
+        shares = pointer.shares()
+    video = slice(first, first + 16 * FRAME_TOKENS)
+    attention = output.attentions[1][:, :2, :, video]
+    expected = (attention / attention.sum(-1, keepdim=True)).unflatten(-1, (16, -1)).sum(-1).mean(1)
+    end = video.stop
+    torch.testing.assert_close(shares[:, end:], expected[:, end:], rtol=1e-4, atol=1e-5)
+
+
+def test_the_loss_of_the_pointer_is_that_of_the_labelled_frames() -> None:
+    shares = torch.tensor([[[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]]])
+    labels = torch.tensor([[[0, 2], [IGNORED, IGNORED]]])
+    assert float(pointer_loss(shares, labels)) == pytest.approx(-np.log(0.5))
+    assert float(pointer_loss(shares, torch.full_like(labels, IGNORED))) == 0
+
+
+def test_drills_ask_for_two_looks_more_often_than_for_one() -> None:
+    counts: dict[str, int] = {}
+    for seed in range(40):
+        for turn in draw_drill(seed, FRAMES).turns:
+            form = getattr(turn, "form", "")
+            counts[form] = counts.get(form, 0) + 1
+    one_look = counts["word"] + counts["ordinal"] + counts["compare"]
+    assert one_look == 40
+    assert counts["hero"] == counts["hero texts"] == 40
+    assert counts["after"] == 80
+    assert counts["next"] == 120
+    assert 10 < counts["picture"] < 30
+    assert draw_drill(3, FRAMES) == draw_drill(3, FRAMES)
+
+
+def test_the_short_questions_of_drills_have_right_answers() -> None:
+    for seed in range(20):
+        reel = sample_reel(seed, FRAMES)
+        values = [shown_value(text) for text in reel.texts]
+        turns = next_turns(reel)
+        assert len(turns) == len(values) - 1
+        for index, turn in enumerate(turns):
+            assert turn.question == f"Which text is shown after {values[index]}?"
+            assert turn.answer == f"It is {values[index + 1]}."
+        assert hero_texts_turn(reel).answer == f"{', '.join(_seen_with_hero(reel, values))}."
+
+
+def _seen_with_hero(reel: Reel, values: list[str]) -> list[str]:
+    """The texts of the shots that show a thing in the hero's colour and shape."""
+    _, hero = reel.hero[0]
+    looks = [[(thing.colour, thing.shape) for thing in shot.things] for shot in reel.scene.shots]
+    return [v for v, shown in zip(values, looks, strict=True) if (hero.colour, hero.shape) in shown]
+
+
+def test_batches_of_drills() -> None:
+    mix = Mix(
+        (8,),
+        (1.0,),
+        batch=2,
+        tokens=2 * FRAMES * FRAME_TOKENS,
+        others=(0, 0, 0),
+        seconds=(0, 0, 0, 0, POOL),
+        reel_frames=(FRAMES,),
+        rows=3,
+    )
+    for plan in islice(plans(mix, 1, 0), 3):
+        assert plan.num_frames == FRAMES
+        assert len(plan.samples) == 2
+        assert {sample.frames for sample in plan.samples} == {FRAMES}
