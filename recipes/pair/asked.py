@@ -8,9 +8,9 @@ shot. Later tokens could tell it from what was said before. The head is discarde
 The classifier learned ordinals but no texts: a query must match the text in the question with the
 same text in the visual tokens, and nothing rewards a partial match. Two attention heads below the
 classifier are therefore also trained to attend, from the end of the question on, to the shot; for
-needles, to their frame.
+needles, to their frame. Heads of further layers can be trained to do the same.
 
-An answer about several shots, one after the other, has a label where each of its parts begins.
+An answer about several shots, one after the other, has labels for each of its parts.
 """
 
 import re
@@ -50,10 +50,12 @@ class Part:
 
     Args:
         start: index of its first character in the answer without brackets.
+        end: index of the character behind its last.
         region: the region.
     """
 
     start: int
+    end: int
     region: Region
 
 
@@ -62,16 +64,17 @@ def answer_parts(turn: Turn) -> list[Part]:
     if not isinstance(turn, FocusTurn):
         return []
     if turn.form in ONE_SHOT:
-        return [Part(0, turn.regions[-1])]
+        return [Part(0, len(turn.answer), turn.regions[-1])]
     if turn.family == "needle":
-        return [Part(0, turn.regions[0])]
+        return [Part(0, len(turn.answer), turn.regions[0])]
     starts: list[int] = []
     if turn.form in BY_SENTENCE:
         starts = [match.start() for match in re.finditer(r"(?<!\S)[A-Z]", turn.answer)]
     elif turn.form in BY_ITEM:
         starts = [start for start, _ in seen_spans(turn.marked_answer)]
+    ends = [*starts[1:], len(turn.answer)]
     # The sentences of a comparison behind the first two are about both shots.
-    return [Part(*pair) for pair in zip(starts, turn.regions, strict=False)]
+    return [Part(*values) for values in zip(starts, ends, turn.regions, strict=False)]
 
 
 def asked_labels(tokenizer: Any, samples: Sequence[Sample], num_frames: int) -> torch.Tensor:
@@ -86,10 +89,13 @@ def asked_labels(tokenizer: Any, samples: Sequence[Sample], num_frames: int) -> 
     rows = []
     for sample in samples:
         starts = [shot.start for shot in sample.scenes[0].shots]
-        parts = [[] if turn.family == "needle" else answer_parts(turn) for turn in sample.turns]
-        row = []
-        for part in _labelled_places(tokenizer, sample, num_frames, parts, before=(0, 0)):
-            row.append(IGNORED if part is None else starts.index(part.region.start))
+        row = [IGNORED] * len(encode(tokenizer, sample, num_frames).ids)
+        for place in _places(tokenizer, sample, num_frames):
+            if place.turn.family == "needle":
+                continue
+            shot = starts.index(place.part.region.start)
+            for position in range(place.first, min(place.first + FIRST_TOKENS, place.end)):
+                row[position] = shot
         rows.append(row)
     return _padded(rows, IGNORED)
 
@@ -98,7 +104,7 @@ def pointed_labels(tokenizer: Any, samples: Sequence[Sample], num_frames: int) -
     """The frames that each token should attend to, int64 ``[B, L, 2]``: the first one, and the one
     behind the last; `IGNORED` where there is no label.
 
-    Labelled are the positions of `asked_labels`, those before them, and those of needles.
+    Labelled are the positions that predict an answer, and those shortly before.
 
     Args:
         tokenizer: the pair's tokenizer.
@@ -107,10 +113,13 @@ def pointed_labels(tokenizer: Any, samples: Sequence[Sample], num_frames: int) -
     """
     rows = []
     for sample in samples:
-        parts = [answer_parts(turn) for turn in sample.turns]
-        before = (LAST_TOKENS, LEADING_TOKENS)
-        places = _labelled_places(tokenizer, sample, num_frames, parts, before)
-        rows.append([_frames_of(part, num_frames) for part in places])
+        row = [NO_FRAMES] * len(encode(tokenizer, sample, num_frames).ids)
+        for place in _places(tokenizer, sample, num_frames):
+            frames = evidence([place.part.region], num_frames).frames
+            lead = LEADING_TOKENS if place.part.start else LAST_TOKENS
+            for position in range(place.first - lead, place.end):
+                row[position] = frames[0], frames[-1] + 1
+        rows.append(row)
     return _padded(rows, NO_FRAMES)
 
 
@@ -173,53 +182,46 @@ class Pointer:
             handle.remove()
 
     def shares(self) -> torch.Tensor:
-        """The share of each frame in the attention to the video, float ``[B, L, T]``, mean of the
-        heads; meaningless for tokens before the end of the video."""
+        """The share of each frame in the attention to the video, mean of the heads, for the tokens
+        behind the video: float ``[B, L', T]``."""
         states, (cos, sin) = self._inputs[-1]
         heads = (*states.shape[:2], -1, self.attention.head_dim)
         queries = self.attention.q_proj(states).view(heads)[:, :, :POINTER_HEADS].transpose(1, 2)
         keys = self.attention.k_proj(states).view(heads)[:, :, :POINTER_HEADS].transpose(1, 2)
         queries, keys = apply_rotary_pos_emb(queries, keys, cos, sin)
+        queries = queries[:, :, self.video.stop :]
         scores = queries @ keys[:, :, self.video].mT * self.attention.scaling
         shares: torch.Tensor = scores.softmax(-1).unflatten(-1, (-1, self.cells)).sum(-1).mean(1)
         return shares
 
 
-def _labelled_places(
-    tokenizer: Any,
-    sample: Sample,
-    num_frames: int,
-    parts: list[list[Part]],
-    before: tuple[int, int],
-) -> list[Part | None]:
-    """For each position of a dialogue the part of an answer that its next token begins, or None.
+@dataclass(frozen=True)
+class _Place:
+    """Where a dialogue predicts a part of an answer.
 
     Args:
-        tokenizer: the pair's tokenizer.
-        sample: the dialogue.
-        num_frames: frames of each clip.
-        parts: of each answer.
-        before: number of further positions before an answer, and before each further part of it.
+        turn: the question and its answer.
+        part: the part.
+        first: the position that predicts its first token.
+        end: the position that predicts the first token behind it.
     """
+
+    turn: Turn
+    part: Part
+    first: int
+    end: int
+
+
+def _places(tokenizer: Any, sample: Sample, num_frames: int) -> Iterator[_Place]:
+    """The places of the parts of all answers of a dialogue, in order."""
     owners = encode(tokenizer, sample, num_frames).turns
-    places: list[Part | None] = [None] * len(owners)
     for index, turn in enumerate(sample.turns):
-        first = owners.index(index)
-        end = first + owners.count(index)
+        first = owners.index(index) - 1
         offsets = tokenizer(turn.answer, return_offsets_mapping=True)["offset_mapping"]
-        for number, part in enumerate(parts[index]):
-            begin = first + next(i for i, (_, stop) in enumerate(offsets) if stop > part.start)
-            lead = before[min(number, 1)]
-            for place in range(begin - lead, min(begin + FIRST_TOKENS, end)):
-                places[place] = part
-    return [*places[1:], None]  # at the position whose next token it is
-
-
-def _frames_of(part: Part | None, num_frames: int) -> tuple[int, int]:
-    if part is None:
-        return NO_FRAMES
-    frames = evidence([part.region], num_frames).frames
-    return frames[0], frames[-1] + 1
+        for part in answer_parts(turn):
+            before = sum(stop <= part.start for _, stop in offsets)
+            until = sum(start < part.end - 1 for start, _ in offsets)
+            yield _Place(turn, part, first + before, first + until)
 
 
 def _padded(rows: list[list[Any]], value: Any) -> torch.Tensor:

@@ -127,6 +127,7 @@ class FurtherTraining:
                 stage.film_depth,
                 stage.since,
                 stage.asked_depth,
+                stage.pointing,
             )
         else:
             job = language_job(model, tokenizer, phase, stage.mix, seed)

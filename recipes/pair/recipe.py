@@ -34,6 +34,8 @@ class LanguageStage:
         since: time in each shot from which its frames have labels of actions and camera.
         asked_depth: number of layers below the head that classifies the shot that is asked about
             (see asked.py); 0 for none.
+        pointing: layers whose first heads are trained to attend to the shot asked about, from 1;
+            () for the last one below that head only.
     """
 
     phase: Phase
@@ -42,6 +44,7 @@ class LanguageStage:
     film_depth: int = 0
     since: float = 1.0
     asked_depth: int = 0
+    pointing: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ layers never learned to use what the first layers had recognised.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -168,6 +168,7 @@ def film_job(
     depth: int,
     since: float = 1.0,
     asked_depth: int = 0,
+    pointing: tuple[int, ...] = (),
 ) -> Job[FilmBatch]:
     """A job that trains the model on dialogues, and its first layers on events, in place.
 
@@ -182,6 +183,8 @@ def film_job(
             find it.
         asked_depth: number of layers below the head of the shots asked about, of which the last
             one's attention is trained, too; 0 for no such head.
+        pointing: the layers whose attention is trained, from 1; () for the last one below that
+            head only.
     """
     job = language_job(model, tokenizer, phase, mix, seed)
     torch.manual_seed(seed)
@@ -191,7 +194,7 @@ def film_job(
         phase,
         module,
         lambda start: film_batches(tokenizer, mix, seed, since, start),
-        _film_step(module, job, depth, video_id, asked_depth),
+        _film_step(module, job, depth, video_id, asked_depth, pointing),
         lambda item: item.batch["input_ids"].numel(),
     )
 
@@ -260,7 +263,12 @@ def _shot_actions(shot: Shot) -> list[int]:
 
 
 def _film_step(
-    module: FilmModel, job: Job[Batch], depth: int, video_id: int, asked_depth: int
+    module: FilmModel,
+    job: Job[Batch],
+    depth: int,
+    video_id: int,
+    asked_depth: int,
+    pointing: tuple[int, ...],
 ) -> Callable[[FilmBatch], StepResult]:
     """The loss of a film job: that of the dialogues, plus that of the events in clips and of the
     shots asked about."""
@@ -274,12 +282,15 @@ def _film_step(
         first = int(is_video.to(torch.uint8).argmax())
         deeper = asked_depth or depth
         layers = module.model.model.language_model.layers
-        pointer = Pointer(layers[deeper - 1].self_attn, first, count, FRAME_TOKENS)
-        with (
-            _layer_output(module.model, depth) as outputs,
-            _layer_output(module.model, deeper) as deeper_outputs,
-            pointer.watching(),
-        ):
+        pointers = [
+            Pointer(layers[index - 1].self_attn, first, count, FRAME_TOKENS)
+            for index in (pointing or (deeper,))
+        ]
+        with ExitStack() as watched:
+            outputs = watched.enter_context(_layer_output(module.model, depth))
+            deeper_outputs = watched.enter_context(_layer_output(module.model, deeper))
+            for pointer in pointers:
+                watched.enter_context(pointer.watching())
             result = job.loss(item.batch)
         states = outputs[0][:, first : first + count * FRAME_TOKENS]
         scores = module(states.reshape(len(states), count, FRAME_TOKENS, -1))
@@ -287,8 +298,9 @@ def _film_step(
         if asked_depth and item.asked is not None and item.pointed is not None:
             asked = module.asked(F.rms_norm(deeper_outputs[0].float(), (module.width,)))
             total = total + ASKED_LOSS_WEIGHT * asked_loss(asked, item.asked)
-            pointing = pointer_loss(pointer.shares(), item.pointed)
-            total = total + POINTER_LOSS_WEIGHT * pointing
+            behind_video = item.pointed[:, first + count * FRAME_TOKENS :]
+            losses = [pointer_loss(pointer.shares(), behind_video) for pointer in pointers]
+            total = total + POINTER_LOSS_WEIGHT * reduce(torch.add, losses) / len(losses)
         return StepResult(total, result.accuracy)
 
     return loss
