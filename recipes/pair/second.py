@@ -129,7 +129,8 @@ TARGET_SECOND = SecondRecipe(
             TARGET,
             LanguageStage(Phase("target-whole", 220, 2e-4, warmup=15), WHOLE, seed_offset=75),
         ),
-        # The heads that learned to attend to the shot asked about are in the 14th layer now.
+        # The heads that learned to attend to the shot asked about are in the 14th layer now. What
+        # comes after a text takes a second look, so heads of later layers are trained, too.
         (
             TARGET,
             LanguageStage(
@@ -139,6 +140,7 @@ TARGET_SECOND = SecondRecipe(
                 film_depth=10,
                 since=LATE,
                 asked_depth=14,
+                pointing=(14, 16, 18, 20),
             ),
         ),
     ),

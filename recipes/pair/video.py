@@ -300,7 +300,7 @@ def _film_step(
             total = total + ASKED_LOSS_WEIGHT * asked_loss(asked, item.asked)
             behind_video = item.pointed[:, first + count * FRAME_TOKENS :]
             losses = [pointer_loss(pointer.shares(), behind_video) for pointer in pointers]
-            total = total + POINTER_LOSS_WEIGHT * reduce(torch.add, losses) / len(losses)
+            total = total + POINTER_LOSS_WEIGHT * reduce(torch.add, losses)
         return StepResult(total, result.accuracy)
 
     return loss
