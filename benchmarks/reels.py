@@ -65,7 +65,7 @@ def markdown(report: dict[str, Any]) -> str:
         "",
         *markdown_table(COLUMNS, table),
         "",
-        "Held-out reels; 95% intervals. A reel of 16 frames has 4 shots, one of 64 or more 4 to 16. A "
+        "Held-out reels; 95% intervals. A reel of 16 frames has 4 shots, longer ones up to 16. A "
         "needle is in one frame. Of a secret word, the answer is the fact.",
     ]
     return "\n".join(lines) + "\n"
