@@ -10,6 +10,11 @@ same text in the visual tokens, and nothing rewards a partial match. Two attenti
 classifier are therefore also trained to attend, from the end of the question on, to the shot; for
 needles, to their frame. Heads of further layers can be trained to do the same.
 
+For "after SHIP" these heads found nothing in 600 steps, although the tokens of each frame told the
+text of the shot before: the text of the question must be compared with that text, and not with the
+frame's own. So the classifier that reads from the tokens of a frame what can name their shot (see
+video.py) also reads from the end of the question what it looks for, in the same terms.
+
 An answer about several shots, one after the other, has labels for each of its parts.
 """
 
@@ -24,7 +29,6 @@ import torch.nn.functional as F
 from transformers.models.qwen2.modeling_qwen2 import apply_rotary_pos_emb
 
 from draftlens.world import evidence, seen_spans
-from draftlens.world.dialogue import Turn
 from draftlens.world.focus import FocusTurn
 from draftlens.world.regions import Region
 from draftlens.world.samples import Sample
@@ -59,10 +63,8 @@ class Part:
     region: Region
 
 
-def answer_parts(turn: Turn) -> list[Part]:
+def answer_parts(turn: FocusTurn) -> list[Part]:
     """The parts of an answer in order; none if the answer is about no region of a reel."""
-    if not isinstance(turn, FocusTurn):
-        return []
     if turn.form in ONE_SHOT:
         return [Part(0, len(turn.answer), turn.regions[-1])]
     if turn.family == "needle":
@@ -90,7 +92,7 @@ def asked_labels(tokenizer: Any, samples: Sequence[Sample], num_frames: int) -> 
     for sample in samples:
         starts = [shot.start for shot in sample.scenes[0].shots]
         row = [IGNORED] * len(encode(tokenizer, sample, num_frames).ids)
-        for place in _places(tokenizer, sample, num_frames):
+        for place in places(tokenizer, sample, num_frames):
             if place.turn.family == "needle":
                 continue
             shot = starts.index(place.part.region.start)
@@ -114,7 +116,7 @@ def pointed_labels(tokenizer: Any, samples: Sequence[Sample], num_frames: int) -
     rows = []
     for sample in samples:
         row = [NO_FRAMES] * len(encode(tokenizer, sample, num_frames).ids)
-        for place in _places(tokenizer, sample, num_frames):
+        for place in places(tokenizer, sample, num_frames):
             frames = evidence([place.part.region], num_frames).frames
             lead = LEADING_TOKENS if place.part.start else LAST_TOKENS
             for position in range(place.first - lead, place.end):
@@ -196,7 +198,7 @@ class Pointer:
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """Where a dialogue predicts a part of an answer.
 
     Args:
@@ -206,22 +208,24 @@ class _Place:
         end: the position that predicts the first token behind it.
     """
 
-    turn: Turn
+    turn: FocusTurn
     part: Part
     first: int
     end: int
 
 
-def _places(tokenizer: Any, sample: Sample, num_frames: int) -> Iterator[_Place]:
+def places(tokenizer: Any, sample: Sample, num_frames: int) -> Iterator[Place]:
     """The places of the parts of all answers of a dialogue, in order."""
     owners = encode(tokenizer, sample, num_frames).turns
     for index, turn in enumerate(sample.turns):
+        if not isinstance(turn, FocusTurn):
+            continue
         first = owners.index(index) - 1
         offsets = tokenizer(turn.answer, return_offsets_mapping=True)["offset_mapping"]
         for part in answer_parts(turn):
             before = sum(stop <= part.start for _, stop in offsets)
             until = sum(start < part.end - 1 for start, _ in offsets)
-            yield _Place(turn, part, first + before, first + until)
+            yield Place(turn, part, first + before, first + until)
 
 
 def _padded(rows: list[list[Any]], value: Any) -> torch.Tensor:

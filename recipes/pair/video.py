@@ -12,7 +12,7 @@ The same training before the dialogues, instead of together with them, did not w
 layers never learned to use what the first layers had recognised.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -24,18 +24,22 @@ from torch import nn
 
 from draftlens.world import frame_times
 from draftlens.world.reel import MAX_SHOTS
+from draftlens.world.samples import Sample
 from draftlens.world.scene import CAMERAS, PLACES, WORDS, Scene, Shot, Text
 from draftlens.world.wording import ACTIONS as ACTION_PHRASES
 from recipes.pair.asked import (
     ASKED_LOSS_WEIGHT,
+    FIRST_TOKENS,
+    LAST_TOKENS,
     POINTER_LOSS_WEIGHT,
     Pointer,
     asked_labels,
     asked_loss,
+    places,
     pointed_labels,
     pointer_loss,
 )
-from recipes.pair.data import IGNORED, Batch, Mix, collate, plans
+from recipes.pair.data import IGNORED, Batch, Mix, collate, encode, plans
 from recipes.pair.jobs import language_job
 from recipes.pair.loop import Job, Phase, StepResult
 from recipes.pair.models import FRAME_TOKENS
@@ -46,6 +50,7 @@ ACTIONS = tuple(ACTION_PHRASES)
 NO_ACTION = len(ACTIONS)  # the class of an empty quarter
 FILM_LOSS_WEIGHT = 0.3
 NAMES_LOSS_WEIGHT = 0.1  # of what questions about reels name
+SOUGHT_LOSS_WEIGHT = 0.3
 CLASSES = {"actions": len(ACTIONS) + 1, "camera": len(CAMERAS), "texts": 5, "shot": 2}
 TEXT_CLASSES = {"word": len(WORDS), "tens": 10, "ones": 10}
 # What a question about a reel can name: the text of a shot or of the one before, or its number.
@@ -53,6 +58,16 @@ NAME_CLASSES = {
     **TEXT_CLASSES,
     **{f"{name} before": count for name, count in TEXT_CLASSES.items()},
     "number": MAX_SHOTS,
+}
+# Which part of the names of a shot a question looks for, by its form.
+SOUGHT = {
+    "word": "text",
+    "place": "text",
+    "after": "before",
+    "next": "before",
+    "after this": "before",
+    "ordinal": "number",
+    "of them": "number",
 }
 
 
@@ -86,12 +101,14 @@ class FilmBatch:
         film: the events.
         asked: int64 ``[B, L]``, see `asked.asked_labels`.
         pointed: int64 ``[B, L, 2]``, see `asked.pointed_labels`.
+        sought: int64 ``[B, L, 7]``, see `sought_labels`.
     """
 
     batch: Batch
     film: Film | None
     asked: torch.Tensor | None = None
     pointed: torch.Tensor | None = None
+    sought: torch.Tensor | None = None
 
 
 class FilmModel(nn.Module):
@@ -156,7 +173,49 @@ def film_batches(
         labels = {name: torch.tensor([row[name] for row in rows]) for name in rows[0]}
         asked = asked_labels(tokenizer, plan.samples, plan.num_frames)
         pointed = pointed_labels(tokenizer, plan.samples, plan.num_frames)
-        yield FilmBatch(batch, Film(batch["pixel_values_videos"], **labels), asked, pointed)
+        sought = sought_labels(tokenizer, plan.samples, plan.num_frames)
+        film = Film(batch["pixel_values_videos"], **labels)
+        yield FilmBatch(batch, film, asked, pointed, sought)
+
+
+def sought_labels(tokenizer: Any, samples: Sequence[Sample], num_frames: int) -> torch.Tensor:
+    """What the end of each question looks for, int64 ``[B, L, 7]`` in the order of `NAME_CLASSES`;
+    `IGNORED` where nothing of a kind is looked for, and elsewhere.
+
+    Args:
+        tokenizer: the pair's tokenizer.
+        samples: samples about clips.
+        num_frames: frames of each clip.
+    """
+    nothing = [IGNORED] * len(NAME_CLASSES)
+    rows = []
+    for sample in samples:
+        (scene,) = sample.scenes
+        starts = [shot.start for shot in scene.shots]
+        row = [nothing] * len(encode(tokenizer, sample, num_frames).ids)
+        for place in places(tokenizer, sample, num_frames):
+            if place.turn.form in SOUGHT:
+                shot = starts.index(place.part.region.start)
+                sought = _named_part(_shot_names(scene, shot, shot), SOUGHT[place.turn.form])
+                end = min(place.first + FIRST_TOKENS, place.end)
+                for position in range(place.first - LAST_TOKENS, end):
+                    row[position] = sought
+        rows.append(row)
+    longest = max(len(row) for row in rows)
+    return torch.tensor([row + [nothing] * (longest - len(row)) for row in rows])
+
+
+def sought_loss(scores: dict[str, torch.Tensor], sought: torch.Tensor) -> torch.Tensor:
+    """The sum of the mean cross entropies of what questions look for.
+
+    Args:
+        scores: float ``[B, L, 1, C]`` by name.
+        sought: see `sought_labels`.
+    """
+    losses = [
+        cell_loss(scores[name], sought[..., index]) for index, name in enumerate(NAME_CLASSES)
+    ]
+    return reduce(torch.add, losses)
 
 
 def film_job(
@@ -245,6 +304,18 @@ def _shot_names(reel: Scene, index: int, frame_before: int) -> list[int]:
     return [*text, *before, index]
 
 
+def _named_part(names: list[int], part: str) -> list[int]:
+    """The names of a shot without all but one part of them.
+
+    Args:
+        names: in the order of `NAME_CLASSES`.
+        part: ``text``, ``before`` or ``number``.
+    """
+    count = len(TEXT_CLASSES)
+    parts = {"text": range(count), "before": range(count, 2 * count), "number": [2 * count]}
+    return [name if index in parts[part] else IGNORED for index, name in enumerate(names)]
+
+
 def _text_classes(text: Text) -> list[int]:
     """The classes of a text, in the order of `TEXT_CLASSES`."""
     if text.kind == "word":
@@ -280,6 +351,7 @@ def _film_step(
         # The video begins at the same position in every row.
         is_video = item.batch["input_ids"][0] == video_id
         first = int(is_video.to(torch.uint8).argmax())
+        texts = slice(first + count * FRAME_TOKENS, None)  # positions behind the video
         deeper = asked_depth or depth
         layers = module.model.model.language_model.layers
         pointers = [
@@ -298,9 +370,13 @@ def _film_step(
         if asked_depth and item.asked is not None and item.pointed is not None:
             asked = module.asked(F.rms_norm(deeper_outputs[0].float(), (module.width,)))
             total = total + ASKED_LOSS_WEIGHT * asked_loss(asked, item.asked)
-            behind_video = item.pointed[:, first + count * FRAME_TOKENS :]
-            losses = [pointer_loss(pointer.shares(), behind_video) for pointer in pointers]
+            pointed = item.pointed[:, texts]
+            losses = [pointer_loss(pointer.shares(), pointed) for pointer in pointers]
             total = total + POINTER_LOSS_WEIGHT * reduce(torch.add, losses)
+        if asked_depth and item.sought is not None:
+            # To the head, a text of one token is like a frame of one cell.
+            scores = module(outputs[0][:, texts, None])
+            total = total + SOUGHT_LOSS_WEIGHT * sought_loss(scores, item.sought[:, texts])
         return StepResult(total, result.accuracy)
 
     return loss

@@ -14,7 +14,8 @@ from draftlens.world import focus_turns, frame_times, render, sample_reel
 from draftlens.world.captions import shown_value
 from draftlens.world.reel import Reel
 from draftlens.world.samples import Sample, draw
-from draftlens.world.scene import Scene
+from draftlens.world.scene import WORDS, Scene
+from recipes.pair import video
 from recipes.pair.asked import (
     FIRST_TOKENS,
     LAST_TOKENS,
@@ -144,6 +145,49 @@ def test_positions_before_an_answer_are_pointed_from(fresh_processor: Any) -> No
     labels = [tuple(label) for label in pointed[start - LAST_TOKENS : end].tolist()]
     assert labels == [spans[shot]] * (LAST_TOKENS + end - start)
     assert pointed[start - LAST_TOKENS - 1].tolist() == [IGNORED, IGNORED]
+
+
+def test_the_end_of_a_question_has_labels_of_what_it_looks_for(fresh_processor: Any) -> None:
+    tokenizer = fresh_processor.tokenizer
+    names = list(video.NAME_CLASSES)
+    found = set()
+    for seed in range(8):
+        sample = draw_drill(seed, FRAMES)
+        sought = video.sought_labels(tokenizer, [sample], FRAMES)[0]
+        owners = encode(tokenizer, sample, FRAMES).turns
+        for index, turn in enumerate(sample.turns):
+            form = getattr(turn, "form", "")
+            start = owners.index(index) - 1
+            row = sought[start].tolist()
+            labels = {name: label for name, label in zip(names, row, strict=True) if label >= 0}
+            assert sought[start - LAST_TOKENS].tolist() == row
+            if form not in video.SOUGHT:
+                assert not labels
+                continue
+            found.add(form)
+            if form == "ordinal":
+                last = len(sample.scenes[0].shots) - 1
+                ordinals = {"first": 0, "second": 1, "last": last}
+                assert labels == {"number": ordinals[turn.question.split()[2]]}
+                continue
+            suffix = "" if form == "word" else " before"
+            if f"word{suffix}" in labels:
+                assert WORDS[labels.pop(f"word{suffix}")].upper() in turn.question
+            else:
+                tens, ones = labels.pop(f"tens{suffix}"), labels.pop(f"ones{suffix}")
+                assert f"{tens}{ones}" in turn.question
+            assert not labels
+    assert found >= {"word", "after", "next", "ordinal"}
+
+
+def test_what_is_looked_for_has_a_loss() -> None:
+    counts = video.NAME_CLASSES
+    scores = {name: torch.zeros(1, 2, 1, count) for name, count in counts.items()}
+    nothing = torch.full((1, 2, len(counts)), IGNORED)
+    assert float(video.sought_loss(scores, nothing)) == 0
+    sought = nothing.clone()
+    sought[0, 1, 0] = 5
+    assert float(video.sought_loss(scores, sought)) == pytest.approx(np.log(counts["word"]))
 
 
 def test_the_pointer_computes_the_attention_of_the_layer(fresh_processor: Any) -> None:
