@@ -10,16 +10,17 @@ short forms are for training only: their few tokens depend on nothing but the ri
 import numpy as np
 
 from draftlens.world import sample_reel
-from draftlens.world.captions import shown_value
+from draftlens.world.captions import noun_phrase, shown_value
 from draftlens.world.focus import FocusTurn, focus_turns, needle_turns
 from draftlens.world.reel import Reel, any_needle
-from draftlens.world.regions import STRIP_CELLS, Region
+from draftlens.world.regions import PLACE_CELLS, STRIP_CELLS, Region
 from draftlens.world.samples import Sample
 
 NEEDLE_SHARE = 0.6  # of the drills
 PICTURE_SHARE = 0.7  # of the needles; other needles are learned sooner
 NEXT_TURNS = 3  # questions for the text after another one
 AFTER_TURNS = 2
+PICTURE_TURNS = 2  # questions for one thing in an inserted picture
 OTHER_TURNS = 1  # questions that need one look
 
 
@@ -47,6 +48,7 @@ def draw_drill(seed: int, frames: int) -> Sample:
         *forms["hero"],
         hero_texts_turn(reel),
         *needle_turns(reel),
+        *_some(picture_turns(reel), PICTURE_TURNS, rng),
     ]
     return Sample("focus", (reel.scene,), tuple(_some(turns, len(turns), rng)), frames)
 
@@ -72,6 +74,18 @@ def hero_texts_turn(reel: Reel) -> FocusTurn:
     )
     question = f"Which texts are shown with the {hero.colour} {hero.shape}?"
     return FocusTurn(question, f"{listing}.", "focus", regions, "hero texts")
+
+
+def picture_turns(reel: Reel) -> list[FocusTurn]:
+    """The questions for each thing in the inserted picture of a reel; none without one."""
+    turns = []
+    for insert in reel.scene.inserts:
+        for thing in insert.things:
+            question = f"What is at the {thing.place} of the picture on the card?"
+            answer = f"{noun_phrase(thing).capitalize()}."
+            region = Region(insert.start, insert.end, PLACE_CELLS[thing.place])
+            turns.append(FocusTurn(question, answer, "needle", (region,), "picture place"))
+    return turns
 
 
 def _some(turns: list[FocusTurn], count: int, rng: np.random.Generator) -> list[FocusTurn]:

@@ -63,8 +63,8 @@ DRILLED = replace(
     others=(1, 0, 1),
     first=50_000_000,
     seconds=(2, 1, 1, 1, 7),
-    reel_frames=(16, 32, 64, 128),
-    reel_share=(0.5, 0.3, 0.15, 0.05),
+    reel_frames=(16, 32, 64, 128, 256),
+    reel_share=(0.35, 0.25, 0.2, 0.1, 0.1),
 )
 
 
@@ -134,7 +134,7 @@ TARGET_SECOND = SecondRecipe(
         (
             TARGET,
             LanguageStage(
-                Phase("target-drill", 1400, 6e-4, warmup=40),
+                Phase("target-drill", 1800, 6e-4, warmup=40),
                 DRILLED,
                 seed_offset=100,
                 film_depth=10,

@@ -27,7 +27,7 @@ from recipes.pair.asked import (
     pointer_loss,
 )
 from recipes.pair.data import IGNORED, POOL, Mix, collate, encode, plans
-from recipes.pair.drill import draw_drill, hero_texts_turn, next_turns
+from recipes.pair.drill import draw_drill, hero_texts_turn, next_turns, picture_turns
 from recipes.pair.models import DRAFT, FRAME_TOKENS, build_model
 from recipes.pair.tokenizer import VIDEO
 
@@ -240,6 +240,23 @@ def test_the_short_questions_of_drills_have_right_answers() -> None:
             assert turn.question == f"Which text is shown after {values[index]}?"
             assert turn.answer == f"It is {values[index + 1]}."
         assert hero_texts_turn(reel).answer == f"{', '.join(_seen_with_hero(reel, values))}."
+
+
+def test_drills_ask_for_things_in_an_inserted_picture() -> None:
+    asked = 0
+    for seed in range(40):
+        sample = draw_drill(seed, FRAMES)
+        for turn in sample.turns:
+            if getattr(turn, "form", "") != "picture place":
+                continue
+            asked += 1
+            ((insert,),) = [scene.inserts for scene in sample.scenes]
+            (thing,) = [
+                thing for thing in insert.things if f"at the {thing.place}" in turn.question
+            ]
+            assert turn.answer == f"A {thing.texture} {thing.colour} {thing.shape}."
+    assert asked > 20
+    assert picture_turns(sample_reel(3, FRAMES)) == []
 
 
 def _seen_with_hero(reel: Reel, values: list[str]) -> list[str]:
