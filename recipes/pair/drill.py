@@ -16,11 +16,11 @@ from draftlens.world.reel import Reel, any_needle
 from draftlens.world.regions import PLACE_CELLS, STRIP_CELLS, Region
 from draftlens.world.samples import Sample
 
-NEEDLE_SHARE = 0.6  # of the drills
-PICTURE_SHARE = 0.7  # of the needles; other needles are learned sooner
+NEEDLE_SHARE = 0.8  # of the drills
+PICTURE_SHARE = 0.85  # of the needles; other needles are learned sooner
 NEXT_TURNS = 3  # questions for the text after another one
 AFTER_TURNS = 2
-PICTURE_TURNS = 2  # questions for one thing in an inserted picture
+PICTURE_TURNS = 4  # questions for one thing in an inserted picture
 OTHER_TURNS = 1  # questions that need one look
 
 

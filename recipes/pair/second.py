@@ -2,7 +2,7 @@
 
 The tasks are new: reels with questions about a small part, needles, chats, and pairs of pictures.
 The target learns them with four and then eight layers, which takes less than half of the time; then
-their work is spread over twenty, which are all trained.
+their work is spread over twenty, which are all trained. A last phase drills what takes two looks.
 """
 
 from dataclasses import dataclass, replace
@@ -134,7 +134,7 @@ TARGET_SECOND = SecondRecipe(
         (
             TARGET,
             LanguageStage(
-                Phase("target-drill", 1800, 6e-4, warmup=40),
+                Phase("target-drill", 2000, 6e-4, warmup=40),
                 DRILLED,
                 seed_offset=100,
                 film_depth=10,
