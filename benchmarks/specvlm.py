@@ -41,12 +41,12 @@ length and the tenth that the answer attends to most loses 2%. The prompt's atte
 the two, 1 to 3% above random at r = 0.9, since the target finds the shot that the question names
 before it answers; stage I then helps by as much. In chats the text of the first answer names the
 shot less directly, so the margin is half of that.
-Before the run behind the phase of drills, in which heads of the 14th, 16th, 18th and 20th layer learn
-to attend to the shot asked about, the last eight tokens of the prompt included: the tenth most
-attended by the answer holds 30 to 40% of its attention on focus questions (22% before), since four
-frames of 16 are the least that a shot has. The prompt's attention beats random by 1 to 3% on focus
-questions at r = 0.9 and by 2 to 5% at 0.97, and by half of that in chats, whose first answer is not
-in the prompt's last tokens; on captions nothing changes."""
+Before the run behind the phase of drills, in which heads of four late layers learn to attend to the
+shot asked about, from the last eight tokens of the prompt on: the tenth most attended by the answer
+holds 30 to 40% of its attention on focus questions (22% before), since a shot has at least four of
+16 frames. The prompt's attention beats random by 1 to 3% on focus questions at r = 0.9, by 2 to 5%
+at 0.97, and by half of that in chats, whose first answer is not in the prompt's last tokens; on
+captions nothing changes."""
 
 
 @dataclass(frozen=True)
