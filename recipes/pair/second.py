@@ -66,6 +66,16 @@ DRILLED = replace(
     reel_frames=(16, 32, 64, 128, 256),
     reel_share=(0.35, 0.25, 0.2, 0.1, 0.1),
 )
+# The drills cost half a point of the facts of captions. Of 16 batches: 6 of clips, 2 of pictures, 1
+# of pairs, 1 of talk, 2 of focus, 2 of drills, 1 of chats and 1 of pairs with further questions.
+REVIEWED = replace(
+    DRILLED,
+    frames=(8, 64, 256),
+    share=(0.6, 0.2, 0.2),
+    others=(2, 1, 1),
+    first=55_000_000,
+    seconds=(2, 0, 1, 1, 2),
+)
 
 
 @dataclass(frozen=True)
@@ -134,13 +144,19 @@ TARGET_SECOND = SecondRecipe(
         (
             TARGET,
             LanguageStage(
-                Phase("target-drill", 2000, 6e-4, warmup=40),
+                Phase("target-drill", 1800, 6e-4, warmup=40, horizon=2000),
                 DRILLED,
                 seed_offset=100,
                 film_depth=10,
                 since=LATE,
                 asked_depth=14,
                 pointing=(14, 16, 18, 20),
+            ),
+        ),
+        (
+            TARGET,
+            LanguageStage(
+                Phase("target-review", 200, 2.5e-4, warmup=10), REVIEWED, seed_offset=110
             ),
         ),
     ),
