@@ -48,8 +48,8 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.8, help="weight of the second model")
     parser.add_argument("--out", type=Path, required=True, help="folder of the mean")
     options = parser.parse_args()
-    models = [load_file(folder / WEIGHTS) for folder in (options.first, options.second)]
-    mean = average(*models, options.share)
+    first, second = (load_file(folder / WEIGHTS) for folder in (options.first, options.second))
+    mean = average(first, second, options.share)
     shutil.copytree(options.second, options.out, dirs_exist_ok=True)
     save_file(mean, options.out / WEIGHTS, metadata={"format": "pt"})
 
