@@ -6,7 +6,10 @@ guesses their motions. While the model learns to answer, a head on its first lay
 classifies events. From the tokens of a shot's last frames it classifies the action of the thing in
 each quarter and the movement of the camera; from the tokens of every frame, the number of texts so
 far and the shot. In reels it classifies, from every token of a frame, the number of the shot, its
-text and the text of the shot before: what a question can name. The head is discarded afterwards.
+text and the text of the shot before: what a question can name. From the tokens of an inserted
+picture it classifies the thing in each quarter: at the depth where answers read, the shapes of
+things are left in the last frames of a shot only, and one picture is a frame like any other. The
+head is discarded afterwards.
 
 The same training before the dialogues, instead of together with them, did not work: the later
 layers never learned to use what the first layers had recognised.
@@ -22,10 +25,21 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from draftlens.world import frame_times
+from draftlens.world import evidence, frame_times
 from draftlens.world.reel import MAX_SHOTS
+from draftlens.world.regions import Region
 from draftlens.world.samples import Sample
-from draftlens.world.scene import CAMERAS, PLACES, WORDS, Scene, Shot, Text
+from draftlens.world.scene import (
+    CAMERAS,
+    COLOURS,
+    PLACES,
+    SHAPES,
+    TEXTURES,
+    WORDS,
+    Scene,
+    Shot,
+    Text,
+)
 from draftlens.world.wording import ACTIONS as ACTION_PHRASES
 from recipes.pair.asked import (
     ASKED_LOSS_WEIGHT,
@@ -52,6 +66,12 @@ FILM_LOSS_WEIGHT = 0.3
 NAMES_LOSS_WEIGHT = 0.1  # of what questions about reels name
 SOUGHT_LOSS_WEIGHT = 0.3
 CLASSES = {"actions": len(ACTIONS) + 1, "camera": len(CAMERAS), "texts": 5, "shot": 2}
+# The look of the thing in a quarter of an inserted picture; the last class is that of none.
+LOOK_CLASSES = {
+    "colour": len(COLOURS) + 1,
+    "shape": len(SHAPES) + 1,
+    "texture": len(TEXTURES) + 1,
+}
 TEXT_CLASSES = {"word": len(WORDS), "tens": 10, "ones": 10}
 # What a question about a reel can name: the text of a shot or of the one before, or its number.
 NAME_CLASSES = {
@@ -82,6 +102,8 @@ class Film:
         texts: int64 ``[B, T]``, the number of texts that have begun.
         shot: int64 ``[B, T]``, the index of the shot.
         names: int64 ``[B, T, 7]``, what names the shot in a reel, in the order of `NAME_CLASSES`.
+        looks: int64 ``[B, T, 4, 3]``, the look of the thing in each quarter of an inserted picture,
+            in the order of `LOOK_CLASSES`.
     """
 
     frames: torch.Tensor
@@ -90,6 +112,7 @@ class Film:
     texts: torch.Tensor
     shot: torch.Tensor
     names: torch.Tensor
+    looks: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -119,7 +142,7 @@ class FilmModel(nn.Module):
         # The names of the attributes are part of the checkpoints.
         self.model = model
         self.width = model.config.text_config.hidden_size
-        self.counts = {**CLASSES, **NAME_CLASSES}
+        self.counts = {**CLASSES, **NAME_CLASSES, **LOOK_CLASSES}
         self.head = nn.Linear(self.width, sum(self.counts.values()))
         self.asked = nn.Linear(self.width, MAX_SHOTS)
 
@@ -157,7 +180,14 @@ def film_labels(scene: Scene, count: int, since: float = 1.0) -> dict[str, Any]:
         names = [_shot_names(scene, *pair) for pair in zip(shots, befores, strict=True)]
         # A reel has more shots and texts than there are classes.
         texts = shots = [IGNORED] * count
-    return {"actions": actions, "camera": camera, "texts": texts, "shot": shots, "names": names}
+    looks = [[[IGNORED] * len(LOOK_CLASSES)] * len(PLACES)] * count
+    for insert in scene.inserts:
+        for frame in evidence([Region(insert.start, insert.end)], count).frames:
+            actions[frame] = [IGNORED] * len(PLACES)
+            camera[frame] = IGNORED
+            looks[frame] = _looks(insert)
+    events = {"actions": actions, "camera": camera, "texts": texts, "shot": shots}
+    return {**events, "names": names, "looks": looks}
 
 
 def film_batches(
@@ -260,9 +290,7 @@ def film_job(
 
 def film_loss(scores: dict[str, torch.Tensor], film: Film) -> StepResult:
     """Summed losses, and the mean accuracy of actions and of numbers of texts."""
-    batch_size, count = film.texts.shape
-    actions = by_quarter(scores["actions"].flatten(0, 1))
-    actions = actions.reshape(batch_size, count, 4, 4, -1)  # [B, T, quarter, cell, class]
+    actions = _quarters(scores["actions"])
     texts = scores["texts"][:, :, BOTTOM_CELLS]
     losses = [
         cell_loss(actions, film.actions),
@@ -273,12 +301,31 @@ def film_loss(scores: dict[str, torch.Tensor], film: Film) -> StepResult:
             NAMES_LOSS_WEIGHT / FILM_LOSS_WEIGHT * cell_loss(scores[name], film.names[..., index])
             for index, name in enumerate(NAME_CLASSES)
         ),
+        *(
+            cell_loss(_quarters(scores[name]), film.looks[..., index])
+            for index, name in enumerate(LOOK_CLASSES)
+        ),
     ]
     has_action = (film.actions != IGNORED) & (film.actions != NO_ACTION)
     right_actions = actions.argmax(-1) == film.actions[..., None]
     right_texts = texts.argmax(-1) == film.texts[..., None]
     accuracy = right_actions[has_action].float().mean() + right_texts.float().mean()
     return StepResult(reduce(torch.add, losses), float(accuracy / 2))
+
+
+def _quarters(scores: torch.Tensor) -> torch.Tensor:
+    """Scores ``[B, T, 16, C]`` of cells as ``[B, T, 4, 4, C]``, the cells of each quarter."""
+    batch_size, count = scores.shape[:2]
+    return by_quarter(scores.flatten(0, 1)).reshape(batch_size, count, 4, 4, -1)
+
+
+def _looks(picture: Shot) -> list[list[int]]:
+    """The classes of the look of the thing in each quarter, in the order of `LOOK_CLASSES`."""
+    looks = [[count - 1 for count in LOOK_CLASSES.values()] for _ in PLACES]
+    for thing in picture.things:
+        colour, shape = COLOURS.index(thing.colour), SHAPES.index(thing.shape)
+        looks[PLACES.index(thing.place)] = [colour, shape, TEXTURES.index(thing.texture)]
+    return looks
 
 
 def _shot_index(scene: Scene, time: float) -> int:

@@ -323,3 +323,32 @@ def test_films_of_reels_have_actions_and_no_counts(fresh_processor: Any) -> None
             motions = [f"{t.motion} {t.when}".strip() for t in shot.things if t.place == place]
             assert motions == ([] if action == video.NO_ACTION else [video.ACTIONS[action]])
     assert video.film_labels(scene, 16, 0.6)["actions"][0] == [IGNORED] * 4
+
+
+def test_the_looks_in_an_inserted_picture_are_labelled() -> None:
+    frames = 32
+    labelled = 0
+    for seed in range(12):
+        scene = sample_reel(seed, frames, "picture").scene
+        labels = video.film_labels(scene, frames, 0.6)
+        shown = [i for i, looks in enumerate(labels["looks"]) if looks[0][0] != IGNORED]
+        inserted = [
+            i
+            for i, t in enumerate(frame_times(frames))
+            for x in scene.inserts
+            if x.start <= t < x.end
+        ]
+        assert shown == inserted
+        for frame, insert in zip(shown, scene.inserts, strict=True):
+            labelled += 1
+            assert labels["actions"][frame] == [IGNORED] * 4
+            looks = {thing.place: thing for thing in insert.things}
+            for place, label in zip(PLACES, labels["looks"][frame], strict=True):
+                thing = looks.get(place)
+                if thing is None:
+                    assert label == [count - 1 for count in video.LOOK_CLASSES.values()]
+                    continue
+                assert COLOURS[label[0]] == thing.colour
+                assert SHAPES[label[1]] == thing.shape
+                assert TEXTURES[label[2]] == thing.texture
+    assert labelled > 6
