@@ -99,7 +99,7 @@ def asked_labels(tokenizer: Any, samples: Sequence[Sample], num_frames: int) -> 
             for position in range(place.first, min(place.first + FIRST_TOKENS, place.end)):
                 row[position] = shot
         rows.append(row)
-    return _padded(rows, IGNORED)
+    return padded_rows(rows, IGNORED)
 
 
 def pointed_labels(tokenizer: Any, samples: Sequence[Sample], num_frames: int) -> torch.Tensor:
@@ -122,7 +122,7 @@ def pointed_labels(tokenizer: Any, samples: Sequence[Sample], num_frames: int) -
             for position in range(place.first - lead, place.end):
                 row[position] = frames[0], frames[-1] + 1
         rows.append(row)
-    return _padded(rows, NO_FRAMES)
+    return padded_rows(rows, NO_FRAMES)
 
 
 def asked_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -228,6 +228,7 @@ def places(tokenizer: Any, sample: Sample, num_frames: int) -> Iterator[Place]:
             yield Place(turn, part, first + before, first + until)
 
 
-def _padded(rows: list[list[Any]], value: Any) -> torch.Tensor:
+def padded_rows(rows: list[list[Any]], value: Any) -> torch.Tensor:
+    """One tensor of rows of different lengths, with ``value`` behind the shorter ones."""
     longest = max(len(row) for row in rows)
     return torch.tensor([row + [value] * (longest - len(row)) for row in rows])

@@ -49,6 +49,7 @@ from recipes.pair.asked import (
     Pointer,
     asked_labels,
     asked_loss,
+    padded_rows,
     places,
     pointed_labels,
     pointer_loss,
@@ -231,8 +232,7 @@ def sought_labels(tokenizer: Any, samples: Sequence[Sample], num_frames: int) ->
                 for position in range(place.first - LAST_TOKENS, end):
                     row[position] = sought
         rows.append(row)
-    longest = max(len(row) for row in rows)
-    return torch.tensor([row + [nothing] * (longest - len(row)) for row in rows])
+    return padded_rows(rows, nothing)
 
 
 def sought_loss(scores: dict[str, torch.Tensor], sought: torch.Tensor) -> torch.Tensor:
