@@ -205,7 +205,8 @@ def test_ctrl_c_ends_a_parent_but_does_not_reach_its_process(cases: Cases) -> No
     assert has_ended(facts["parent"])
     assert has_ended(facts["draft"])
     errors = (cases.folder / "interrupted.err").read_text()
-    assert errors.count("Traceback") == 1
+    # The interrupt may arrive while another exception is handled; both are then in one report.
+    assert errors.count("Traceback") == 1 + errors.count("During handling of the above exception")
     assert errors.rstrip().endswith("KeyboardInterrupt")
 
 
