@@ -46,6 +46,20 @@ def focus_turns(reel: Reel) -> dict[str, list[FocusTurn]]:
     }
 
 
+def place_turn(reel: Reel, index: int, thing: Thing) -> FocusTurn:
+    """The question for one thing of a shot.
+
+    Args:
+        reel: the reel.
+        index: that of the shot.
+        thing: a thing of the shot.
+    """
+    shot = reel.scene.shots[index]
+    question = f"What is at the {thing.place} in the shot with {_named_text(reel.texts[index])}?"
+    answer = f"{_look(thing).capitalize()}."
+    return FocusTurn(question, answer, "focus", (_region(shot, PLACE_CELLS[thing.place]),), "place")
+
+
 def needle_turns(reel: Reel) -> list[FocusTurn]:
     """The questions about the needle of a reel; none without a needle."""
     if reel.scene.secret is not None:
@@ -220,15 +234,7 @@ def _list_of_texts(reel: Reel) -> FocusTurn:
 
 def _hero_chat(reel: Reel) -> tuple[FocusTurn, FocusTurn]:
     """The look of the hero in its first shot, and then what "it" does."""
-    index, hero = reel.hero[0]
-    shot = reel.scene.shots[index]
-    first = FocusTurn(
-        f"What is at the {hero.place} in the shot with {_named_text(reel.texts[index])}?",
-        f"{_look(hero).capitalize()}.",
-        "focus",
-        (_region(shot, PLACE_CELLS[hero.place]),),
-        "place",
-    )
+    first = place_turn(reel, *reel.hero[0])
     return first, _of_chat(_hero_turn(reel, f"What does it do, {_FROM_TO}?"))
 
 

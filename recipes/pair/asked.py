@@ -8,7 +8,8 @@ shot. Later tokens could tell it from what was said before. The head is discarde
 The classifier learned ordinals but no texts: a query must match the text in the question with the
 same text in the visual tokens, and nothing rewards a partial match. Two attention heads below the
 classifier are therefore also trained to attend, from the end of the question on, to the shot; for
-needles, to their frame. Heads of further layers can be trained to do the same.
+needles, to their frame; where one quarter or the strip carries the answer, to its cells only. Heads
+of further layers can be trained to do the same.
 
 For "after SHIP" these heads found nothing in 600 steps, although the tokens of each frame told the
 text of the shot before: the text of the question must be compared with that text, and not with the
@@ -40,7 +41,7 @@ POINTER_HEADS = 2
 FIRST_TOKENS = 8  # of an answer or of a part of it
 LAST_TOKENS = 8  # before an answer: the end of the question
 LEADING_TOKENS = 1  # before a further part of an answer
-NO_FRAMES = (IGNORED, IGNORED)
+NO_CELLS = (IGNORED, IGNORED, IGNORED)
 # Forms of questions about one shot, which is that of the last region.
 ONE_SHOT = ("word", "after", "ordinal", "after this", "of them", "place", "next")
 # Forms whose answers go through the regions, a sentence or an item of a list each.
@@ -103,8 +104,8 @@ def asked_labels(tokenizer: Any, samples: Sequence[Sample], num_frames: int) -> 
 
 
 def pointed_labels(tokenizer: Any, samples: Sequence[Sample], num_frames: int) -> torch.Tensor:
-    """The frames that each token should attend to, int64 ``[B, L, 2]``: the first one, and the one
-    behind the last; `IGNORED` where there is no label.
+    """What each token should attend to, int64 ``[B, L, 3]``: the first frame, the one behind the
+    last, and the cells of these frames, bit by bit; `IGNORED` where there is no label.
 
     Labelled are the positions that predict an answer, and those shortly before.
 
@@ -115,14 +116,14 @@ def pointed_labels(tokenizer: Any, samples: Sequence[Sample], num_frames: int) -
     """
     rows = []
     for sample in samples:
-        row = [NO_FRAMES] * len(encode(tokenizer, sample, num_frames).ids)
+        row = [NO_CELLS] * len(encode(tokenizer, sample, num_frames).ids)
         for place in places(tokenizer, sample, num_frames):
             frames = evidence([place.part.region], num_frames).frames
-            lead = LEADING_TOKENS if place.part.start else LAST_TOKENS
-            for position in range(place.first - lead, place.end):
-                row[position] = frames[0], frames[-1] + 1
+            cells = sum(1 << cell for cell in place.part.region.cells)
+            for position in range(place.first - place.lead, place.end):
+                row[position] = frames[0], frames[-1] + 1, cells
         rows.append(row)
-    return padded_rows(rows, NO_FRAMES)
+    return padded_rows(rows, NO_CELLS)
 
 
 def asked_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -137,18 +138,23 @@ def asked_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def pointer_loss(shares: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Mean negative logarithm of the attention that the labelled frames receive; 0 without labels.
+    """Mean negative logarithm of the attention that the labelled cells receive; 0 without labels.
 
     Args:
-        shares: float ``[B, L, T]``, the share of each frame in the attention of each token.
-        labels: int64 ``[B, L, 2]``, see `pointed_labels`.
+        shares: float ``[B, L, T, C]``, the share of each cell of each frame in the attention of
+            each token.
+        labels: int64 ``[B, L, 3]``, see `pointed_labels`.
     """
     has_label = labels[..., 0] != IGNORED
-    spans = labels[has_label]  # [N, 2]
-    frames = torch.arange(shares.shape[-1], device=shares.device)
-    is_asked = (frames >= spans[:, :1]) & (frames < spans[:, 1:])  # [N, T]
-    losses = -(shares[has_label] * is_asked).sum(-1).clamp(min=1e-6).log()
-    return losses.sum() / has_label.sum().clamp(min=1)
+    first, end, bits = labels[has_label][:, None].unbind(-1)  # [N, 1] each
+    frames = torch.arange(shares.shape[-2], device=shares.device)
+    cells = torch.arange(shares.shape[-1], device=shares.device)
+    is_frame = (frames >= first) & (frames < end)  # [N, T]
+    is_cell = (bits >> cells) & 1  # [N, C]
+    is_asked = is_frame[:, :, None] & is_cell[:, None].bool()
+    losses = -(shares[has_label] * is_asked).sum((-2, -1)).clamp(min=1e-6).log()
+    total: torch.Tensor = losses.sum() / has_label.sum().clamp(min=1)
+    return total
 
 
 class Pointer:
@@ -184,8 +190,8 @@ class Pointer:
             handle.remove()
 
     def shares(self) -> torch.Tensor:
-        """The share of each frame in the attention to the video, mean of the heads, for the tokens
-        behind the video: float ``[B, L', T]``."""
+        """The share of each cell in the attention to the video, mean of the heads, for the tokens
+        behind the video: float ``[B, L', T, cells]``."""
         states, (cos, sin) = self._inputs[-1]
         heads = (*states.shape[:2], -1, self.attention.head_dim)
         queries = self.attention.q_proj(states).view(heads)[:, :, :POINTER_HEADS].transpose(1, 2)
@@ -193,7 +199,7 @@ class Pointer:
         queries, keys = apply_rotary_pos_emb(queries, keys, cos, sin)
         queries = queries[:, :, self.video.stop :]
         scores = queries @ keys[:, :, self.video].mT * self.attention.scaling
-        shares: torch.Tensor = scores.softmax(-1).unflatten(-1, (-1, self.cells)).sum(-1).mean(1)
+        shares: torch.Tensor = scores.softmax(-1).mean(1).unflatten(-1, (-1, self.cells))
         return shares
 
 
@@ -212,6 +218,11 @@ class Place:
     part: Part
     first: int
     end: int
+
+    @property
+    def lead(self) -> int:
+        """Number of positions before the first that can already look for what the part needs."""
+        return LEADING_TOKENS if self.part.start else LAST_TOKENS
 
 
 def places(tokenizer: Any, sample: Sample, num_frames: int) -> Iterator[Place]:

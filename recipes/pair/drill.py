@@ -11,7 +11,7 @@ import numpy as np
 
 from draftlens.world import sample_reel
 from draftlens.world.captions import noun_phrase, shown_value
-from draftlens.world.focus import FocusTurn, focus_turns, needle_turns
+from draftlens.world.focus import FocusTurn, focus_turns, needle_turns, place_turn
 from draftlens.world.reel import Reel, any_needle
 from draftlens.world.regions import PLACE_CELLS, STRIP_CELLS, Region
 from draftlens.world.samples import Sample
@@ -22,6 +22,11 @@ NEXT_TURNS = 3  # questions for the text after another one
 AFTER_TURNS = 2
 PICTURE_TURNS = 4  # questions for one thing in an inserted picture
 OTHER_TURNS = 1  # questions that need one look
+PLACE_TURNS = 2  # questions for one thing of a shot
+# A long reel costs as much as many answers, so it is asked more.
+LONG = 64  # frames
+LONG_OTHER_TURNS = 4
+LONG_PLACE_TURNS = 4
 
 
 def draw_drill(seed: int, frames: int) -> Sample:
@@ -41,10 +46,14 @@ def draw_drill(seed: int, frames: int) -> Sample:
     reel = sample_reel(seed, frames, needle)
     forms = focus_turns(reel)
     others = [*forms["word"], *forms["ordinal"], *forms["compare"]]
+    num_others, num_places = OTHER_TURNS, PLACE_TURNS
+    if frames >= LONG:
+        num_others, num_places = LONG_OTHER_TURNS, LONG_PLACE_TURNS
     turns = [
         *_some(next_turns(reel), NEXT_TURNS, rng),
         *_some(forms["after"], AFTER_TURNS, rng),
-        *_some(others, OTHER_TURNS, rng),
+        *_some(others, num_others, rng),
+        *_some(place_turns(reel), num_places, rng),
         *forms["hero"],
         hero_texts_turn(reel),
         *needle_turns(reel),
@@ -62,6 +71,15 @@ def next_turns(reel: Reel) -> list[FocusTurn]:
         answer = f"It is [{shown_value(following)}]."
         turns.append(FocusTurn(question, answer, "focus", (named, answered), "next"))
     return turns
+
+
+def place_turns(reel: Reel) -> list[FocusTurn]:
+    """The questions for each thing of each shot."""
+    return [
+        place_turn(reel, index, thing)
+        for index, shot in enumerate(reel.scene.shots)
+        for thing in shot.things
+    ]
 
 
 def hero_texts_turn(reel: Reel) -> FocusTurn:

@@ -3,13 +3,12 @@
 The vision encoder processes one frame at a time, so the motion of a thing only appears in a
 comparison of frames. Captions alone teach it slowly: a model that names all things correctly still
 guesses their motions. While the model learns to answer, a head on its first layers therefore
-classifies events. From the tokens of a shot's last frames it classifies the action of the thing in
-each quarter and the movement of the camera; from the tokens of every frame, the number of texts so
-far and the shot. In reels it classifies, from every token of a frame, the number of the shot, its
-text and the text of the shot before: what a question can name. From the tokens of an inserted
-picture it classifies the thing in each quarter: at the depth where answers read, the shapes of
-things are left in the last frames of a shot only, and one picture is a frame like any other. The
-head is discarded afterwards.
+classifies events. From the tokens of a shot's last frames it classifies the look and the action of
+the thing in each quarter and the movement of the camera; from the tokens of every frame, the number
+of texts so far and the shot. In reels it classifies, from every token of a frame, the number of the
+shot, its text and the text of the shot before: what a question can name. From the tokens of an
+inserted picture it classifies the thing in each quarter: without these labels its shapes are
+forgotten before the depth where answers read. The head is discarded afterwards.
 
 The same training before the dialogues, instead of together with them, did not work: the later
 layers never learned to use what the first layers had recognised.
@@ -27,7 +26,7 @@ from torch import nn
 
 from draftlens.world import evidence, frame_times
 from draftlens.world.reel import MAX_SHOTS
-from draftlens.world.regions import Region
+from draftlens.world.regions import PLACE_CELLS, Region
 from draftlens.world.samples import Sample
 from draftlens.world.scene import (
     CAMERAS,
@@ -44,8 +43,8 @@ from draftlens.world.wording import ACTIONS as ACTION_PHRASES
 from recipes.pair.asked import (
     ASKED_LOSS_WEIGHT,
     FIRST_TOKENS,
-    LAST_TOKENS,
     POINTER_LOSS_WEIGHT,
+    Place,
     Pointer,
     asked_labels,
     asked_loss,
@@ -67,7 +66,7 @@ FILM_LOSS_WEIGHT = 0.3
 NAMES_LOSS_WEIGHT = 0.1  # of what questions about reels name
 SOUGHT_LOSS_WEIGHT = 0.3
 CLASSES = {"actions": len(ACTIONS) + 1, "camera": len(CAMERAS), "texts": 5, "shot": 2}
-# The look of the thing in a quarter of an inserted picture; the last class is that of none.
+# The look of the thing in a quarter; the last class is that of none.
 LOOK_CLASSES = {
     "colour": len(COLOURS) + 1,
     "shape": len(SHAPES) + 1,
@@ -80,6 +79,8 @@ NAME_CLASSES = {
     **{f"{name} before": count for name, count in TEXT_CLASSES.items()},
     "number": MAX_SHOTS,
 }
+# What a question can look for: a shot by its names, or a thing by its look.
+SOUGHT_NAMES = (*NAME_CLASSES, "colour", "shape")
 # Which part of the names of a shot a question looks for, by its form.
 SOUGHT = {
     "word": "text",
@@ -103,8 +104,8 @@ class Film:
         texts: int64 ``[B, T]``, the number of texts that have begun.
         shot: int64 ``[B, T]``, the index of the shot.
         names: int64 ``[B, T, 7]``, what names the shot in a reel, in the order of `NAME_CLASSES`.
-        looks: int64 ``[B, T, 4, 3]``, the look of the thing in each quarter of an inserted picture,
-            in the order of `LOOK_CLASSES`.
+        looks: int64 ``[B, T, 4, 3]``, the look of the thing in each quarter, late in each shot and
+            in an inserted picture, in the order of `LOOK_CLASSES`.
     """
 
     frames: torch.Tensor
@@ -124,8 +125,8 @@ class FilmBatch:
         batch: the dialogues.
         film: the events.
         asked: int64 ``[B, L]``, see `asked.asked_labels`.
-        pointed: int64 ``[B, L, 2]``, see `asked.pointed_labels`.
-        sought: int64 ``[B, L, 7]``, see `sought_labels`.
+        pointed: int64 ``[B, L, 3]``, see `asked.pointed_labels`.
+        sought: int64 ``[B, L, 9]``, see `sought_labels`.
     """
 
     batch: Batch
@@ -160,19 +161,21 @@ def film_labels(scene: Scene, count: int, since: float = 1.0) -> dict[str, Any]:
     Args:
         scene: the scene of the clip.
         count: number of frames.
-        since: time in each shot, from 0 to 1, from which its frames have labels of actions and
-            camera; the last frame of a shot always has them.
+        since: time in each shot, from 0 to 1, from which its frames have labels of looks, actions
+            and camera; the last frame of a shot always has them.
     """
     times = frame_times(count)
     shots = [_shot_index(scene, time) for time in times]
     actions = [[IGNORED] * 4 for _ in times]
     camera = [IGNORED] * count
+    looks = [[[IGNORED] * len(LOOK_CLASSES)] * len(PLACES)] * count
     for index, shot in enumerate(scene.shots):
         frames = [frame for frame, frame_shot in enumerate(shots) if frame_shot == index]
         first_time = shot.start + since * (shot.end - shot.start)
         for frame in frames:
             if frame == frames[-1] or times[frame] >= first_time:
                 actions[frame] = _shot_actions(shot)
+                looks[frame] = _looks(shot)
                 camera[frame] = CAMERAS.index(shot.camera)
     texts = [sum(text.start <= time for text in scene.texts) for time in times]
     names = [[IGNORED] * len(NAME_CLASSES)] * count
@@ -181,7 +184,6 @@ def film_labels(scene: Scene, count: int, since: float = 1.0) -> dict[str, Any]:
         names = [_shot_names(scene, *pair) for pair in zip(shots, befores, strict=True)]
         # A reel has more shots and texts than there are classes.
         texts = shots = [IGNORED] * count
-    looks = [[[IGNORED] * len(LOOK_CLASSES)] * len(PLACES)] * count
     for insert in scene.inserts:
         for frame in evidence([Region(insert.start, insert.end)], count).frames:
             actions[frame] = [IGNORED] * len(PLACES)
@@ -210,7 +212,7 @@ def film_batches(
 
 
 def sought_labels(tokenizer: Any, samples: Sequence[Sample], num_frames: int) -> torch.Tensor:
-    """What the end of each question looks for, int64 ``[B, L, 7]`` in the order of `NAME_CLASSES`;
+    """What the end of each question looks for, int64 ``[B, L, 9]`` in the order of `SOUGHT_NAMES`;
     `IGNORED` where nothing of a kind is looked for, and elsewhere.
 
     Args:
@@ -218,19 +220,16 @@ def sought_labels(tokenizer: Any, samples: Sequence[Sample], num_frames: int) ->
         samples: samples about clips.
         num_frames: frames of each clip.
     """
-    nothing = [IGNORED] * len(NAME_CLASSES)
+    nothing = [IGNORED] * len(SOUGHT_NAMES)
     rows = []
     for sample in samples:
         (scene,) = sample.scenes
-        starts = [shot.start for shot in scene.shots]
         row = [nothing] * len(encode(tokenizer, sample, num_frames).ids)
         for place in places(tokenizer, sample, num_frames):
-            if place.turn.form in SOUGHT:
-                shot = starts.index(place.part.region.start)
-                sought = _named_part(_shot_names(scene, shot, shot), SOUGHT[place.turn.form])
-                end = min(place.first + FIRST_TOKENS, place.end)
-                for position in range(place.first - LAST_TOKENS, end):
-                    row[position] = sought
+            sought = _sought(scene, place)
+            end = min(place.first + FIRST_TOKENS, place.end)
+            for position in range(place.first - place.lead, end):
+                row[position] = sought
         rows.append(row)
     return padded_rows(rows, nothing)
 
@@ -243,7 +242,7 @@ def sought_loss(scores: dict[str, torch.Tensor], sought: torch.Tensor) -> torch.
         sought: see `sought_labels`.
     """
     losses = [
-        cell_loss(scores[name], sought[..., index]) for index, name in enumerate(NAME_CLASSES)
+        cell_loss(scores[name], sought[..., index]) for index, name in enumerate(SOUGHT_NAMES)
     ]
     return reduce(torch.add, losses)
 
@@ -349,6 +348,22 @@ def _shot_names(reel: Scene, index: int, frame_before: int) -> list[int]:
     text = _text_classes(texts[index]) if index == frame_before else unknown
     before = _text_classes(texts[index - 1]) if index else unknown
     return [*text, *before, index]
+
+
+def _sought(scene: Scene, place: Place) -> list[int]:
+    """What the next part of an answer looks for, in the order of `SOUGHT_NAMES`."""
+    region, form = place.part.region, place.turn.form
+    names = [IGNORED] * len(NAME_CLASSES)
+    look = [IGNORED] * (len(SOUGHT_NAMES) - len(NAME_CLASSES))
+    if form in SOUGHT or form == "hero":
+        index = [shot.start for shot in scene.shots].index(region.start)
+        if form in SOUGHT:
+            names = _named_part(_shot_names(scene, index, index), SOUGHT[form])
+        else:
+            things = scene.shots[index].things
+            (hero,) = [thing for thing in things if PLACE_CELLS[thing.place] == region.cells]
+            look = [COLOURS.index(hero.colour), SHAPES.index(hero.shape)]
+    return [*names, *look]
 
 
 def _named_part(names: list[int], part: str) -> list[int]:

@@ -12,9 +12,11 @@ import torch
 
 from draftlens.world import focus_turns, frame_times, render, sample_reel
 from draftlens.world.captions import shown_value
+from draftlens.world.focus import FocusTurn, chats
 from draftlens.world.reel import Reel
+from draftlens.world.regions import ALL_CELLS, PLACE_CELLS, STRIP_CELLS
 from draftlens.world.samples import Sample, draw
-from draftlens.world.scene import WORDS, Scene
+from draftlens.world.scene import COLOURS, SHAPES, WORDS, Scene
 from recipes.pair import video
 from recipes.pair.asked import (
     FIRST_TOKENS,
@@ -27,7 +29,13 @@ from recipes.pair.asked import (
     pointer_loss,
 )
 from recipes.pair.data import IGNORED, POOL, Mix, collate, encode, plans
-from recipes.pair.drill import draw_drill, hero_texts_turn, next_turns, picture_turns
+from recipes.pair.drill import (
+    draw_drill,
+    hero_texts_turn,
+    next_turns,
+    picture_turns,
+    place_turns,
+)
 from recipes.pair.models import DRAFT, FRAME_TOKENS, build_model
 from recipes.pair.tokenizer import VIDEO
 
@@ -46,6 +54,11 @@ def spans_of(sample: Sample, num_frames: int) -> list[tuple[int, int]]:
         inside = [i for i, t in enumerate(frame_times(num_frames)) if shot.start <= t < shot.end]
         spans.append((inside[0], inside[-1] + 1))
     return spans
+
+
+def bits(cells: tuple[int, ...]) -> int:
+    """The label of some cells of a frame."""
+    return sum(2**cell for cell in cells)
 
 
 def test_the_shot_asked_about_is_labelled_where_its_answer_is_predicted(
@@ -100,7 +113,12 @@ def test_an_answer_about_several_shots_has_the_label_of_each_where_its_part_begi
             before = tokenizer(turn.answer[: part.start].rstrip()).input_ids
             place = first + len(before) - 1
             assert int(labels[place]) == shot
-            assert tuple(pointed[place].tolist()) == spans_of(sample, FRAMES)[shot]
+            cells = {"hero texts": STRIP_CELLS, "compare": ALL_CELLS}.get(form)
+            if cells is None:
+                (hero,) = [hero for index, hero in reel.hero if index == shot]
+                cells = PLACE_CELLS[hero.place]
+            expected_label = [*spans_of(sample, FRAMES)[shot], bits(cells)]
+            assert pointed[place].tolist() == expected_label
 
 
 def test_the_frame_of_a_needle_is_labelled(fresh_processor: Any) -> None:
@@ -117,10 +135,12 @@ def test_the_frame_of_a_needle_is_labelled(fresh_processor: Any) -> None:
         for index, turn in enumerate(sample.turns):
             if turn.family != "needle":
                 continue
-            found.add(getattr(turn, "form", ""))
+            assert isinstance(turn, FocusTurn)
+            found.add(turn.form)
             start = owners.index(index) - 1
             for place in (start - LAST_TOKENS, start, start + 2):
-                assert pointed[place].tolist() == [frame, frame + 1]
+                cells = STRIP_CELLS if turn.form == "secret strip" else ALL_CELLS
+                assert pointed[place].tolist() == [frame, frame + 1, bits(cells)]
                 assert int(asked[place]) == IGNORED
     assert found >= {"picture", "secret strip", "secret card"}
 
@@ -143,13 +163,13 @@ def test_positions_before_an_answer_are_pointed_from(fresh_processor: Any) -> No
     start = owners.index(index) - 1
     end = start + len(tokenizer(turn.answer).input_ids) - 1
     labels = [tuple(label) for label in pointed[start - LAST_TOKENS : end].tolist()]
-    assert labels == [spans[shot]] * (LAST_TOKENS + end - start)
-    assert pointed[start - LAST_TOKENS - 1].tolist() == [IGNORED, IGNORED]
+    assert labels == [(*spans[shot], bits(ALL_CELLS))] * (LAST_TOKENS + end - start)
+    assert pointed[start - LAST_TOKENS - 1].tolist() == [IGNORED, IGNORED, IGNORED]
 
 
 def test_the_end_of_a_question_has_labels_of_what_it_looks_for(fresh_processor: Any) -> None:
     tokenizer = fresh_processor.tokenizer
-    names = list(video.NAME_CLASSES)
+    names = video.SOUGHT_NAMES
     found = set()
     for seed in range(8):
         sample = draw_drill(seed, FRAMES)
@@ -161,27 +181,45 @@ def test_the_end_of_a_question_has_labels_of_what_it_looks_for(fresh_processor: 
             row = sought[start].tolist()
             labels = {name: label for name, label in zip(names, row, strict=True) if label >= 0}
             assert sought[start - LAST_TOKENS].tolist() == row
+            found.add(form)
+            if form == "hero":
+                assert COLOURS[labels.pop("colour")] in turn.question
+                assert SHAPES[labels.pop("shape")] in turn.question
             if form not in video.SOUGHT:
                 assert not labels
                 continue
-            found.add(form)
             if form == "ordinal":
                 last = len(sample.scenes[0].shots) - 1
                 ordinals = {"first": 0, "second": 1, "last": last}
                 assert labels == {"number": ordinals[turn.question.split()[2]]}
                 continue
-            suffix = "" if form == "word" else " before"
+            suffix = "" if form in ("word", "place") else " before"
             if f"word{suffix}" in labels:
                 assert WORDS[labels.pop(f"word{suffix}")].upper() in turn.question
             else:
                 tens, ones = labels.pop(f"tens{suffix}"), labels.pop(f"ones{suffix}")
                 assert f"{tens}{ones}" in turn.question
             assert not labels
-    assert found >= {"word", "after", "next", "ordinal"}
+    assert found >= {"word", "after", "next", "ordinal", "hero", "place", "picture"}
+
+
+def test_a_thing_that_a_chat_calls_it_is_looked_for_in_each_part(fresh_processor: Any) -> None:
+    tokenizer = fresh_processor.tokenizer
+    reel = sample_reel(3, FRAMES)
+    (turns,) = [pair for pair in chats(reel) if pair[1].form == "hero"]
+    sample = Sample("chat", (reel.scene,), turns, FRAMES)
+    sought = video.sought_labels(tokenizer, [sample], FRAMES)[0]
+    first = encode(tokenizer, sample, FRAMES).turns.index(1)
+    (_, hero), *_ = reel.hero
+    look = [COLOURS.index(hero.colour), SHAPES.index(hero.shape)]
+    assert turns[1].question.startswith("What does it do")
+    for part in answer_parts(turns[1]):
+        before = tokenizer(turns[1].answer[: part.start].rstrip()).input_ids
+        assert sought[first + len(before) - 1].tolist() == [IGNORED] * 7 + look
 
 
 def test_what_is_looked_for_has_a_loss() -> None:
-    counts = video.NAME_CLASSES
+    counts = {name: (video.NAME_CLASSES | video.LOOK_CLASSES)[name] for name in video.SOUGHT_NAMES}
     scores = {name: torch.zeros(1, 2, 1, count) for name, count in counts.items()}
     nothing = torch.full((1, 2, len(counts)), IGNORED)
     assert float(video.sought_loss(scores, nothing)) == 0
@@ -203,15 +241,18 @@ def test_the_pointer_computes_the_attention_of_the_layer(fresh_processor: Any) -
         shares = pointer.shares()
     video = slice(first, first + 16 * FRAME_TOKENS)
     attention = output.attentions[1][:, :2, :, video]
-    expected = (attention / attention.sum(-1, keepdim=True)).unflatten(-1, (16, -1)).sum(-1).mean(1)
+    expected = (attention / attention.sum(-1, keepdim=True)).mean(1).unflatten(-1, (16, -1))
     end = video.stop
     torch.testing.assert_close(shares, expected[:, end:], rtol=1e-4, atol=1e-5)
 
 
-def test_the_loss_of_the_pointer_is_that_of_the_labelled_frames() -> None:
-    shares = torch.tensor([[[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]]])
-    labels = torch.tensor([[[0, 2], [IGNORED, IGNORED]]])
+def test_the_loss_of_the_pointer_is_that_of_the_labelled_cells() -> None:
+    frames = torch.tensor([[[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]]])
+    shares = frames[..., None] * torch.tensor([0.4, 0.5, 0.1])
+    labels = torch.tensor([[[0, 2, 0b111], [IGNORED] * 3]])
     assert float(pointer_loss(shares, labels)) == pytest.approx(-np.log(0.5))
+    labels = torch.tensor([[[0, 2, 0b101], [IGNORED] * 3]])
+    assert float(pointer_loss(shares, labels)) == pytest.approx(-np.log(0.25))
     assert float(pointer_loss(shares, torch.full_like(labels, IGNORED))) == 0
 
 
@@ -240,6 +281,27 @@ def test_the_short_questions_of_drills_have_right_answers() -> None:
             assert turn.question == f"Which text is shown after {values[index]}?"
             assert turn.answer == f"It is {values[index + 1]}."
         assert hero_texts_turn(reel).answer == f"{', '.join(_seen_with_hero(reel, values))}."
+
+
+def test_long_reels_are_asked_more_and_things_are_asked_for_by_their_place() -> None:
+    for frames, expected in ((FRAMES, 2), (64, 4)):
+        sample = draw_drill(5, frames)
+        forms = [getattr(turn, "form", "") for turn in sample.turns]
+        assert forms.count("place") == expected
+    reel = sample_reel(5, FRAMES)
+    turns = place_turns(reel)
+    assert len(turns) == sum(len(shot.things) for shot in reel.scene.shots)
+    for turn in turns:
+        (region,) = turn.regions
+        (index,) = [i for i, shot in enumerate(reel.scene.shots) if shot.start == region.start]
+        assert shown_value(reel.texts[index]) in turn.question
+        (thing,) = [
+            thing
+            for thing in reel.scene.shots[index].things
+            if f"at the {thing.place}" in turn.question
+        ]
+        assert turn.answer == f"A {thing.texture} {thing.colour} {thing.shape}."
+        assert region.cells == PLACE_CELLS[thing.place]
 
 
 def test_drills_ask_for_things_in_an_inserted_picture() -> None:

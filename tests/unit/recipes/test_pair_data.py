@@ -32,6 +32,7 @@ from draftlens.world.scene import (
     TEXTURES,
     WORDS,
     Scene,
+    Shot,
 )
 from recipes.pair import video, vision
 from recipes.pair.data import (
@@ -325,30 +326,41 @@ def test_films_of_reels_have_actions_and_no_counts(fresh_processor: Any) -> None
     assert video.film_labels(scene, 16, 0.6)["actions"][0] == [IGNORED] * 4
 
 
+def test_looks_are_labelled_late_in_each_shot() -> None:
+    scene = sample_reel(5, 16).scene
+    looks = video.film_labels(scene, 16, 0.6)["looks"]
+    for frame in (3, 7, 11, 15):
+        check_looks(looks[frame], scene.shots[frame // 4])
+    assert looks[4] == [[IGNORED] * 3] * 4
+
+
+def check_looks(labels: list[list[int]], shot: Shot) -> None:
+    """Each quarter has the label of the thing in it, or that of none."""
+    things = {thing.place: thing for thing in shot.things}
+    for place, label in zip(PLACES, labels, strict=True):
+        thing = things.get(place)
+        if thing is None:
+            assert label == [count - 1 for count in video.LOOK_CLASSES.values()]
+            continue
+        assert COLOURS[label[0]] == thing.colour
+        assert SHAPES[label[1]] == thing.shape
+        assert TEXTURES[label[2]] == thing.texture
+
+
 def test_the_looks_in_an_inserted_picture_are_labelled() -> None:
     frames = 32
     labelled = 0
     for seed in range(12):
         scene = sample_reel(seed, frames, "picture").scene
         labels = video.film_labels(scene, frames, 0.6)
-        shown = [i for i, looks in enumerate(labels["looks"]) if looks[0][0] != IGNORED]
         inserted = [
             i
             for i, t in enumerate(frame_times(frames))
             for x in scene.inserts
             if x.start <= t < x.end
         ]
-        assert shown == inserted
-        for frame, insert in zip(shown, scene.inserts, strict=True):
+        for frame, insert in zip(inserted, scene.inserts, strict=True):
             labelled += 1
             assert labels["actions"][frame] == [IGNORED] * 4
-            looks = {thing.place: thing for thing in insert.things}
-            for place, label in zip(PLACES, labels["looks"][frame], strict=True):
-                thing = looks.get(place)
-                if thing is None:
-                    assert label == [count - 1 for count in video.LOOK_CLASSES.values()]
-                    continue
-                assert COLOURS[label[0]] == thing.colour
-                assert SHAPES[label[1]] == thing.shape
-                assert TEXTURES[label[2]] == thing.texture
+            check_looks(labels["looks"][frame], insert)
     assert labelled > 6
