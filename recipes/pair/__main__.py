@@ -20,7 +20,7 @@ from transformers.utils import logging
 from recipes.pair.data import check_fast_path
 from recipes.pair.export import export, size
 from recipes.pair.grow import deepen
-from recipes.pair.jobs import language_job, vision_job
+from recipes.pair.jobs import vision_job
 from recipes.pair.loop import Job, OutOfTime, train
 from recipes.pair.models import build_model, build_processor
 from recipes.pair.recipe import (
@@ -33,7 +33,7 @@ from recipes.pair.recipe import (
     shortened,
 )
 from recipes.pair.tokenizer import build_tokenizer
-from recipes.pair.video import film_job
+from recipes.pair.video import stage_job
 
 EXIT_OUT_OF_TIME = 3
 
@@ -79,11 +79,7 @@ class ModelTraining:
 
     def _stage_job(self, model: Any, stage: LanguageStage) -> Job[Any]:
         seed = self.recipe.seed + stage.seed_offset
-        if not stage.film_depth:
-            return language_job(model, self.tokenizer, stage.phase, stage.mix, seed)
-        return film_job(
-            model, self.tokenizer, stage.phase, stage.mix, seed, stage.film_depth, stage.since
-        )
+        return stage_job(model, self.tokenizer, stage, seed)
 
     def _train(self, job: Job[Any]) -> None:
         remaining = None

@@ -17,14 +17,13 @@ from torch import nn
 
 from recipes.pair.export import export, load
 from recipes.pair.grow import deepen, shallow_copy
-from recipes.pair.jobs import language_job
 from recipes.pair.kept import KEPT, State, continued, keep, load_weights, read_state
 from recipes.pair.loop import Job, OutOfTime, newest_checkpoint, train
 from recipes.pair.models import TARGET, Shape, build_model
 from recipes.pair.probe import Probe
 from recipes.pair.recipe import EMBEDDED, RUNS, WEIGHT_SEED, LanguageStage
 from recipes.pair.second import SECOND, SecondRecipe
-from recipes.pair.video import film_job
+from recipes.pair.video import stage_job
 
 
 class FurtherTraining:
@@ -116,21 +115,7 @@ class FurtherTraining:
         """The job of a stage and the name of its phase in ``runs``."""
         phase = continued(stage.phase, self.runs, self.state)
         seed = self.recipe.seed + stage.seed_offset
-        tokenizer = self.processor.tokenizer
-        if stage.film_depth:
-            job: Job[Any] = film_job(
-                model,
-                tokenizer,
-                phase,
-                stage.mix,
-                seed,
-                stage.film_depth,
-                stage.since,
-                stage.asked_depth,
-                stage.pointing,
-            )
-        else:
-            job = language_job(model, tokenizer, phase, stage.mix, seed)
+        job = stage_job(model, self.processor.tokenizer, replace(stage, phase=phase), seed)
         source = job.source
         return replace(job, source=lambda start: source(phase.first + start)), phase.name
 

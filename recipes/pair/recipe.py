@@ -31,9 +31,10 @@ class LanguageStage:
         seed_offset: added to the recipe's seed, so that each stage has its own.
         film_depth: number of layers below the head that classifies events (see video.py); 0 for
             none.
-        since: time in each shot from which its frames have labels of actions and camera.
+        since: time in each shot from which its frames have labels of what happens in it. The more
+            frames have them, the sooner the later layers find an event.
         asked_depth: number of layers below the head that classifies the shot that is asked about
-            (see asked.py); 0 for none.
+            (see asked.py), of which the last one's attention is trained, too; 0 for none.
         pointing: layers whose first heads are trained to attend to the shot asked about, from 1;
             () for the last one below that head only.
     """

@@ -55,8 +55,9 @@ from recipes.pair.asked import (
 )
 from recipes.pair.data import IGNORED, Batch, Mix, collate, encode, plans
 from recipes.pair.jobs import language_job
-from recipes.pair.loop import Job, Phase, StepResult
+from recipes.pair.loop import Job, StepResult
 from recipes.pair.models import FRAME_TOKENS
+from recipes.pair.recipe import LanguageStage
 from recipes.pair.tokenizer import VIDEO
 from recipes.pair.vision import BOTTOM_CELLS, by_quarter, cell_loss
 
@@ -247,42 +248,39 @@ def sought_loss(scores: dict[str, torch.Tensor], sought: torch.Tensor) -> torch.
     return reduce(torch.add, losses)
 
 
-def film_job(
-    model: Any,
-    tokenizer: Any,
-    phase: Phase,
-    mix: Mix,
-    seed: int,
-    depth: int,
-    since: float = 1.0,
-    asked_depth: int = 0,
-    pointing: tuple[int, ...] = (),
-) -> Job[FilmBatch]:
+def stage_job(model: Any, tokenizer: Any, stage: LanguageStage, seed: int) -> Job[Any]:
+    """The job of a stage, which trains the model in place.
+
+    Args:
+        model: the model.
+        tokenizer: the pair's tokenizer.
+        stage: the length and speed of the training, the data, and which layers are trained on
+            events.
+        seed: seed of the data and of the heads.
+    """
+    if stage.film_depth:
+        return film_job(model, tokenizer, stage, seed)
+    return language_job(model, tokenizer, stage.phase, stage.mix, seed)
+
+
+def film_job(model: Any, tokenizer: Any, stage: LanguageStage, seed: int) -> Job[FilmBatch]:
     """A job that trains the model on dialogues, and its first layers on events, in place.
 
     Args:
         model: the model.
         tokenizer: the pair's tokenizer.
-        phase: the length and speed of the training.
-        mix: the data.
-        seed: seed of the data and of the head.
-        depth: number of layers below the head.
-        since: as in `film_labels`. The more frames contain an event, the sooner the later layers
-            find it.
-        asked_depth: number of layers below the head of the shots asked about, of which the last
-            one's attention is trained, too; 0 for no such head.
-        pointing: the layers whose attention is trained, from 1; () for the last one below that
-            head only.
+        stage: see `stage_job`; it has a ``film_depth``.
+        seed: seed of the data and of the heads.
     """
-    job = language_job(model, tokenizer, phase, mix, seed)
+    job = language_job(model, tokenizer, stage.phase, stage.mix, seed)
     torch.manual_seed(seed)
     module = FilmModel(model).to(model.device)
     video_id = tokenizer.convert_tokens_to_ids(VIDEO)
     return Job(
-        phase,
+        stage.phase,
         module,
-        lambda start: film_batches(tokenizer, mix, seed, since, start),
-        _film_step(module, job, depth, video_id, asked_depth, pointing),
+        lambda start: film_batches(tokenizer, stage.mix, seed, stage.since, start),
+        _film_step(module, job, stage, video_id),
         lambda item: item.batch["input_ids"].numel(),
     )
 
@@ -396,12 +394,7 @@ def _shot_actions(shot: Shot) -> list[int]:
 
 
 def _film_step(
-    module: FilmModel,
-    job: Job[Batch],
-    depth: int,
-    video_id: int,
-    asked_depth: int,
-    pointing: tuple[int, ...],
+    module: FilmModel, job: Job[Batch], stage: LanguageStage, video_id: int
 ) -> Callable[[FilmBatch], StepResult]:
     """The loss of a film job: that of the dialogues, plus that of the events in clips and of the
     shots asked about."""
@@ -414,14 +407,14 @@ def _film_step(
         is_video = item.batch["input_ids"][0] == video_id
         first = int(is_video.to(torch.uint8).argmax())
         texts = slice(first + count * FRAME_TOKENS, None)  # positions behind the video
-        deeper = asked_depth or depth
+        deeper = stage.asked_depth or stage.film_depth
         layers = module.model.model.language_model.layers
         pointers = [
             Pointer(layers[index - 1].self_attn, first, count, FRAME_TOKENS)
-            for index in (pointing or (deeper,))
+            for index in (stage.pointing or (deeper,))
         ]
         with ExitStack() as watched:
-            outputs = watched.enter_context(_layer_output(module.model, depth))
+            outputs = watched.enter_context(_layer_output(module.model, stage.film_depth))
             deeper_outputs = watched.enter_context(_layer_output(module.model, deeper))
             for pointer in pointers:
                 watched.enter_context(pointer.watching())
@@ -429,13 +422,13 @@ def _film_step(
         states = outputs[0][:, first : first + count * FRAME_TOKENS]
         scores = module(states.reshape(len(states), count, FRAME_TOKENS, -1))
         total = result.loss + FILM_LOSS_WEIGHT * film_loss(scores, item.film).loss
-        if asked_depth and item.asked is not None and item.pointed is not None:
+        if stage.asked_depth and item.asked is not None and item.pointed is not None:
             asked = module.asked(F.rms_norm(deeper_outputs[0].float(), (module.width,)))
             total = total + ASKED_LOSS_WEIGHT * asked_loss(asked, item.asked)
             pointed = item.pointed[:, texts]
             losses = [pointer_loss(pointer.shares(), pointed) for pointer in pointers]
             total = total + POINTER_LOSS_WEIGHT * reduce(torch.add, losses)
-        if asked_depth and item.sought is not None:
+        if stage.asked_depth and item.sought is not None:
             # To the head, a text of one token is like a frame of one cell.
             scores = module(outputs[0][:, texts, None])
             total = total + SOUGHT_LOSS_WEIGHT * sought_loss(scores, item.sought[:, texts])
