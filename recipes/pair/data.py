@@ -24,6 +24,7 @@ STD = (0.26862954, 0.26130258, 0.27577711)
 IMAGE_TOKENS = PATCHES + PATCHES + SIDE // 8
 PAIRED_TOKENS = PATCHES + 1  # one of several pictures: the whole picture and one newline
 IGNORED = -100
+REACHING = 0.6  # of the batches of reels, in a mix that reaches further than their tokens
 POOL = 16  # batches that are drawn together, so that samples of similar length share a batch
 PLACEHOLDERS = {"video": (VIDEO,), "image": (IMAGE,), "images": (IMAGE, IMAGE), "none": ()}
 SECOND_KINDS = (*REEL_KINDS, "spot", "drill")
@@ -48,6 +49,8 @@ class Mix:
         reel_frames: possible numbers of frames of reels.
         reel_share: probability of each of these numbers.
         rows: samples per batch of `SECOND_KINDS`, whose answers are longer.
+        reach: number of positions to which the frames of some reels are spread, as if many frames
+            between them had been left out; 0 for none.
     """
 
     frames: tuple[int, ...]
@@ -60,6 +63,7 @@ class Mix:
     reel_frames: tuple[int, ...] = (16,)
     reel_share: tuple[float, ...] = (1.0,)
     rows: int = 8
+    reach: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,10 +73,12 @@ class BatchPlan:
     Args:
         samples: samples of one kind.
         num_frames: frames of each clip.
+        gaps: positions that are left out before each frame, none if empty.
     """
 
     samples: list[Sample]
     num_frames: int
+    gaps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,23 +127,34 @@ def pixels(frames: NDArray[np.uint8]) -> torch.Tensor:
     return (x - mean) / std
 
 
-def collate(tokenizer: Any, samples: list[Sample], num_frames: int) -> Batch:
+def collate(
+    tokenizer: Any, samples: list[Sample], num_frames: int, gaps: tuple[int, ...] = ()
+) -> Batch:
     """One batch of samples of one kind, padded on the right.
 
     No attention mask is needed: with causal attention no token attends to the padding after it.
+
+    Args:
+        tokenizer: the pair's tokenizer.
+        samples: the samples.
+        num_frames: frames of each clip.
+        gaps: see `BatchPlan`.
     """
     rows = [encode(tokenizer, sample, num_frames) for sample in samples]
     longest = max(len(row.ids) for row in rows)
     ids = [_padded(row.ids, longest, tokenizer.pad_token_id) for row in rows]
     labels = [_padded(row.labels, longest, IGNORED) for row in rows]
     text = {"input_ids": torch.tensor(ids), "labels": torch.tensor(labels)}
+    if gaps:
+        video_id = tokenizer.convert_tokens_to_ids(VIDEO)
+        text |= _spread_positions(text["input_ids"], video_id, gaps)
     return {**text, **_visual_inputs(samples, num_frames)}
 
 
 def batches(tokenizer: Any, mix: Mix, seed: int, start: int) -> Iterator[Batch]:
     """Endless batches that depend on the seed only, beginning with number ``start``."""
     for plan in plans(mix, seed, start):
-        yield collate(tokenizer, plan.samples, plan.num_frames)
+        yield collate(tokenizer, plan.samples, plan.num_frames, plan.gaps)
 
 
 def plans(mix: Mix, seed: int, start: int) -> Iterator[BatchPlan]:
@@ -170,6 +187,22 @@ def check_fast_path(processor: Any) -> None:
 
 def _padded(row: list[int], length: int, value: int) -> list[int]:
     return row + [value] * (length - len(row))
+
+
+def _spread_positions(input_ids: torch.Tensor, video_id: int, gaps: tuple[int, ...]) -> Batch:
+    """The positions of a batch of videos with gaps before their frames.
+
+    The mask of ones says that a row is one sequence: without a mask, transformers takes positions
+    with gaps for those of several sequences, packed into a row.
+    """
+    first = int((input_ids[0] == video_id).to(torch.uint8).argmax())  # the same in every row
+    added = torch.zeros(input_ids.shape[1], dtype=torch.int64)
+    added[first : first + len(gaps) * FRAME_TOKENS : FRAME_TOKENS] = torch.tensor(gaps)
+    positions = torch.arange(input_ids.shape[1]) + added.cumsum(0)
+    return {
+        "position_ids": positions.expand_as(input_ids),
+        "attention_mask": torch.ones_like(input_ids),
+    }
 
 
 def _visual_inputs(samples: list[Sample], num_frames: int) -> Batch:
@@ -232,9 +265,21 @@ def _second_plan(mix: Mix, kind: str, seed: int, rng: np.random.Generator) -> Ba
         num_rows = max(1, min(mix.rows, mix.tokens // (num_frames * FRAME_TOKENS)))
     seeds = range(seed, seed + num_rows)
     if kind == "drill":
-        return BatchPlan([draw_drill(seed, num_frames) for seed in seeds], num_frames)
-    samples = [draw(kind, seed, num_frames) for seed in seeds]
-    return BatchPlan(samples, num_frames)
+        samples = [draw_drill(seed, num_frames) for seed in seeds]
+    else:
+        samples = [draw(kind, seed, num_frames) for seed in seeds]
+    gaps: tuple[int, ...] = ()
+    if mix.reach and kind != "spot" and rng.random() < REACHING:
+        gaps = _gaps(num_frames, mix.reach, rng)
+    return BatchPlan(samples, num_frames, gaps)
+
+
+def _gaps(num_frames: int, reach: int, rng: np.random.Generator) -> tuple[int, ...]:
+    """Random gaps before the frames of a video, which then takes up to ``reach`` positions."""
+    taken = num_frames * FRAME_TOKENS
+    end = int(np.exp(rng.uniform(np.log(taken), np.log(max(taken, reach)))))
+    shares = rng.dirichlet(np.ones(num_frames))
+    return tuple(int(share * (end - taken)) for share in shares)
 
 
 def _text_length(sample: Sample) -> int:

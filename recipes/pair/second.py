@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from recipes.pair.data import Mix
 from recipes.pair.loop import Phase
-from recipes.pair.models import DRAFT, TARGET, TARGET_SHALLOW, Shape
+from recipes.pair.models import DRAFT, FRAME_TOKENS, TARGET, TARGET_SHALLOW, Shape
 from recipes.pair.recipe import FILM_DEPTH, LATE, LanguageStage
 
 TARGET_HALF = replace(TARGET_SHALLOW, layers=8)
@@ -86,6 +86,20 @@ LONGER = replace(
     first=60_000_000,
     seconds=(1, 1, 1, 1, 8),
     reel_share=(0.2, 0.15, 0.3, 0.15, 0.2),
+)
+
+# A reel of 1,024 frames takes a minute for a step. The distances between its frames and a question
+# are learned from fewer frames, between which positions are left out (PoSE, arXiv 2309.10400). Of
+# 16 batches: 4 of clips, 1 of pictures, 1 of pairs, 1 of talk, 1 of focus, 5 of drills and 1 of
+# each other kind.
+FAR = replace(
+    LONGER,
+    frames=(8, 64, 256),
+    share=(0.5, 0.25, 0.25),
+    first=65_000_000,
+    others=(1, 1, 1),
+    seconds=(1, 1, 1, 1, 5),
+    reach=1024 * FRAME_TOKENS,
 )
 
 
@@ -175,9 +189,21 @@ TARGET_SECOND = SecondRecipe(
         (
             TARGET,
             LanguageStage(
-                Phase("target-look", 1200, 5e-4, warmup=30),
+                Phase("target-look", 800, 5e-4, warmup=30),
                 LONGER,
                 seed_offset=125,
+                film_depth=13,
+                since=LATE,
+                asked_depth=14,
+                pointing=(14, 16, 18, 20),
+            ),
+        ),
+        (
+            TARGET,
+            LanguageStage(
+                Phase("target-far", 250, 3e-4, warmup=15),
+                FAR,
+                seed_offset=150,
                 film_depth=13,
                 since=LATE,
                 asked_depth=14,

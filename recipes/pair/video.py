@@ -199,7 +199,7 @@ def film_batches(
 ) -> Iterator[FilmBatch]:
     """The batches of `batches`, with the events of clips; ``since`` as in `film_labels`."""
     for plan in plans(mix, seed, start):
-        batch = collate(tokenizer, plan.samples, plan.num_frames)
+        batch = collate(tokenizer, plan.samples, plan.num_frames, plan.gaps)
         if plan.samples[0].media != "video":
             yield FilmBatch(batch, None)
             continue

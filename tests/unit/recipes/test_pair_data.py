@@ -46,7 +46,7 @@ from recipes.pair.data import (
     pixels,
     plans,
 )
-from recipes.pair.models import FRAME_TOKENS, SIDE
+from recipes.pair.models import DRAFT, FRAME_TOKENS, SIDE, build_model
 from recipes.pair.tokenizer import IMAGE, VIDEO, build_tokenizer
 from tests.unit.world.reference import expected_pose, shot_at, text_at
 
@@ -256,6 +256,53 @@ def test_what_is_watched_are_the_batches_and_their_stories(fresh_processor: Any)
             for name, expected in video.film_labels(sample.scenes[0], plan.num_frames, 0.6).items():
                 assert getattr(film, name)[row].tolist() == expected
     assert len(kinds) > 1
+
+
+def test_the_frames_of_some_reels_are_spread_over_many_positions(fresh_processor: Any) -> None:
+    reach = 1024 * FRAME_TOKENS
+    mix = Mix((8,), (1.0,), batch=2, others=(0, 0, 0), seconds=(0, 0, 0, 0, 16), reach=reach)
+    tokenizer = fresh_processor.tokenizer
+    spread = 0
+    furthest = 0
+    for plan in islice(plans(mix, 1, 0), 16):
+        batch = collate(tokenizer, plan.samples[:1], plan.num_frames, plan.gaps)
+        if not plan.gaps:
+            assert "position_ids" not in batch
+            continue
+        spread += 1
+        (positions,) = batch["position_ids"]
+        (ids,) = batch["input_ids"]
+        assert batch["attention_mask"].tolist() == [[1] * len(ids)]
+        first = ids.tolist().index(tokenizer.convert_tokens_to_ids(VIDEO))
+        assert positions[:first].tolist() == list(range(first))
+        video = positions[first : first + plan.num_frames * FRAME_TOKENS].unflatten(0, (-1, 16))
+        assert (video.diff(dim=1) == 1).all()
+        assert (video[1:, 0] - video[:-1, -1] - 1).tolist() == list(plan.gaps[1:])
+        assert (positions[first + plan.num_frames * FRAME_TOKENS - 1 :].diff() == 1).all()
+        furthest = max(furthest, int(video[-1, -1]))
+    assert 5 < spread < 15
+    assert 4096 < furthest <= reach + first
+
+
+def test_spread_frames_are_one_sequence(fresh_processor: Any) -> None:
+    """Later tokens attend to every frame; without gaps the positions change nothing."""
+    tokenizer = fresh_processor.tokenizer
+    model = build_model(DRAFT, tokenizer, 0).eval()
+    model.set_attn_implementation("sdpa")
+    sample = draw("focus", 0, 16)
+
+    def last_state(gaps: tuple[int, ...], shift: float = 0.0) -> torch.Tensor:
+        batch = collate(tokenizer, [sample], 16, gaps)
+        del batch["labels"]
+        batch["pixel_values_videos"][:, 0] += shift
+        with torch.no_grad():
+            state: torch.Tensor = model.model(**batch, use_cache=False).last_hidden_state[0, -1]
+        return state
+
+    torch.testing.assert_close(last_state((0,) * 16), last_state(()))
+    spread = last_state((7,) * 16)
+    assert not torch.allclose(spread, last_state(()), atol=1e-5)
+    assert not torch.allclose(spread, last_state((7,) * 16, shift=1.0), atol=1e-5)
 
 
 @pytest.mark.parametrize("frames", [16, 64])
