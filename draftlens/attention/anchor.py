@@ -129,11 +129,13 @@ def attend_in_blocks(
         ``[H, L, E]`` in the dtype of `query`.
     """
     output = query.new_empty(*query.shape[:2], value.shape[-1])
+
     anchor = slice(blocks.anchor)
     output[:, anchor] = attend(query[:, anchor], key[:, anchor], value[:, anchor], causal=True).out
-    asked = query[:, blocks.context : blocks.asked]
     shared = _Shared(key, value, blocks)
     shared.add(key[:, anchor], value[:, anchor])
+
+    asked = query[:, blocks.context : blocks.asked]
     for block in range(blocks.count):
         span = blocks.span(block)
         own = attend(query[:, span], key[:, span], value[:, span], causal=True)
@@ -143,6 +145,8 @@ def attend_in_blocks(
         if count:
             places = choice.places(asked, key[:, span], count, layer, block)
             shared.add(taken(key[:, span], places), taken(value[:, span], places))
+
+    # The query, and the answer where it is read together with the prompt.
     context = slice(blocks.context)
     behind = slice(blocks.context, blocks.length)
     seen = attend(query[:, behind], key[:, context], value[:, context])
