@@ -189,7 +189,7 @@ TARGET_SECOND = SecondRecipe(
         (
             TARGET,
             LanguageStage(
-                Phase("target-look", 750, 5e-4, warmup=30),
+                Phase("target-look", 600, 5e-4, warmup=30, horizon=1000),
                 LONGER,
                 seed_offset=125,
                 film_depth=13,
@@ -201,7 +201,7 @@ TARGET_SECOND = SecondRecipe(
         (
             TARGET,
             LanguageStage(
-                Phase("target-far", 230, 3e-4, warmup=15),
+                Phase("target-far", 300, 2e-4, warmup=10),
                 FAR,
                 seed_offset=150,
                 film_depth=13,
