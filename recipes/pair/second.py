@@ -201,7 +201,7 @@ TARGET_SECOND = SecondRecipe(
         (
             TARGET,
             LanguageStage(
-                Phase("target-far", 300, 2e-4, warmup=10),
+                Phase("target-far", 400, 2e-4, warmup=10),
                 FAR,
                 seed_offset=150,
                 film_depth=13,
