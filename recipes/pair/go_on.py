@@ -23,7 +23,7 @@ from recipes.pair.models import TARGET, Shape, build_model
 from recipes.pair.probe import Probe
 from recipes.pair.recipe import EMBEDDED, RUNS, WEIGHT_SEED, LanguageStage
 from recipes.pair.second import SECOND, SecondRecipe
-from recipes.pair.video import stage_job
+from recipes.pair.video import FilmModel, stage_job
 
 
 class FurtherTraining:
@@ -49,6 +49,7 @@ class FurtherTraining:
             OutOfTime: the time limit of a stage was reached.
         """
         model: Any = None
+        heads: FilmModel | None = None
         for shape, stage in self.recipe.stages:
             if self._is_over(stage):
                 continue
@@ -56,6 +57,10 @@ class FurtherTraining:
             job, phase = self.job(model, stage)
             if job.phase.steps <= 0:  # the kept weights are those of its end
                 continue
+            if isinstance(job.module, FilmModel):
+                if heads is not None:
+                    job.module.take_heads(heads)
+                heads = job.module
             probe = Probe(model, self.processor.tokenizer, self.runs / f"{phase}-probe.jsonl")
             train(job, self.runs, on_save=probe, minutes=minutes)
         return model

@@ -88,16 +88,25 @@ LONGER = replace(
     reel_share=(0.2, 0.15, 0.3, 0.15, 0.2),
 )
 
-# A reel of 1,024 frames takes a minute for a step. The distances between its frames and a question
-# are learned from fewer frames, between which positions are left out (PoSE, arXiv 2309.10400). Of
-# 16 batches: 4 of clips, 1 of pictures, 1 of pairs, 1 of talk, 1 of focus, 5 of drills and 1 of
-# each other kind.
-FAR = replace(
+# The phase of long reels cost answers about short ones: its heads were fresh. Of 16 batches: 4 of
+# clips, 1 of pictures, 1 of pairs, 1 of talk, 2 of focus, 5 of drills, 1 of chats and 1 of pairs
+# with further questions.
+MENDED = replace(
     LONGER,
     frames=(8, 64, 256),
     share=(0.5, 0.25, 0.25),
     first=65_000_000,
     others=(1, 1, 1),
+    seconds=(2, 0, 1, 1, 5),
+    reel_share=(0.35, 0.15, 0.25, 0.1, 0.15),
+)
+# A reel of 1,024 frames takes a minute for a step. The distances between its frames and a question
+# are learned from fewer frames, between which positions are left out (PoSE, arXiv 2309.10400). Of
+# 16 batches: 4 of clips, 1 of pictures, 1 of pairs, 1 of talk, 1 of focus, 5 of drills and 1 of
+# each other kind.
+FAR = replace(
+    MENDED,
+    first=70_000_000,
     seconds=(1, 1, 1, 1, 5),
     reach=1024 * FRAME_TOKENS,
 )
@@ -198,6 +207,19 @@ TARGET_SECOND = SecondRecipe(
                 pointing=(14, 16, 18, 20),
             ),
         ),
+        (
+            TARGET,
+            LanguageStage(
+                Phase("target-mend", 360, 2.5e-4, warmup=10),
+                MENDED,
+                seed_offset=140,
+                film_depth=13,
+                since=LATE,
+                asked_depth=14,
+                pointing=(14, 16, 18, 20),
+            ),
+        ),
+        # Not run yet.
         (
             TARGET,
             LanguageStage(

@@ -149,6 +149,15 @@ class FilmModel(nn.Module):
         self.head = nn.Linear(self.width, sum(self.counts.values()))
         self.asked = nn.Linear(self.width, MAX_SHOTS)
 
+    def take_heads(self, other: "FilmModel") -> None:
+        """Begin with the heads of another job for models of the same width.
+
+        Fresh heads disturb a trained model: they cost captions and answers what hundreds of steps
+        had taught it.
+        """
+        self.head.load_state_dict(other.head.state_dict())
+        self.asked.load_state_dict(other.asked.state_dict())
+
     def forward(self, states: torch.Tensor) -> dict[str, torch.Tensor]:
         """Scores by name, for states ``[B, T, 16, D]`` of the visual tokens."""
         scores = self.head(F.rms_norm(states.float(), (self.width,)))

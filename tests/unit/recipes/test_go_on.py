@@ -156,6 +156,26 @@ def test_a_later_stage_goes_on_with_the_trained_weights(
     assert not torch.equal(outputs(further.newest()[0]), outputs(further.model_of(DRAFT, None)))
 
 
+def test_a_stage_begins_with_the_heads_of_the_stage_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first_heads = []
+
+    def train(job: Any, *args: Any, **kwargs: Any) -> None:
+        first_heads.append([head.weight.clone() for head in (job.module.head, job.module.asked)])
+        with torch.no_grad():
+            for head in (job.module.head, job.module.asked):
+                head.weight.add_(1.0)
+
+    monkeypatch.setattr(go_on, "train", train)
+    stage = LanguageStage(Phase("one", 1, 1e-3), FEW, film_depth=1)
+    next_stage = replace(stage, phase=Phase("two", 1, 1e-3), seed_offset=1)
+    stages = ((DRAFT, stage), (DRAFT, next_stage))
+    go_on.FurtherTraining(SecondRecipe("draft", 5, stages), tmp_path, tmp_path / "kept").run(None)
+    for first, second in zip(*first_heads, strict=True):
+        assert torch.equal(first + 1.0, second)
+
+
 def test_the_recipes_follow_from_the_first_edition() -> None:
     for name, second in SECOND.items():
         assert second.name == name
