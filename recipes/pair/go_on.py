@@ -19,7 +19,7 @@ from recipes.pair.export import export, load
 from recipes.pair.grow import deepen, shallow_copy
 from recipes.pair.kept import KEPT, State, continued, keep, load_weights, read_state
 from recipes.pair.loop import Job, OutOfTime, newest_checkpoint, train
-from recipes.pair.models import TARGET, Shape, build_model
+from recipes.pair.models import TARGET, Shape, build_model, set_theta
 from recipes.pair.probe import Probe
 from recipes.pair.recipe import EMBEDDED, RUNS, WEIGHT_SEED, LanguageStage
 from recipes.pair.second import SECOND, SecondRecipe
@@ -54,6 +54,7 @@ class FurtherTraining:
             if self._is_over(stage):
                 continue
             model = self.model_of(shape, model)
+            set_theta(model, stage.theta, stage.max_positions)
             job, phase = self.job(model, stage)
             if job.phase.steps <= 0:  # the kept weights are those of its end
                 continue
@@ -81,6 +82,7 @@ class FurtherTraining:
             checkpoint, step = newest_checkpoint(self.runs / phase)
             if checkpoint is None:
                 continue
+            set_theta(model, stage.theta, stage.max_positions)
             load_model(nn.ModuleDict({"trained": job.module}), checkpoint / "model.safetensors")
             figures = _last_line(self.runs / f"{phase}-probe.jsonl")
             state = State(stage.phase.name, job.phase.first + step, shape.layers, figures)
@@ -90,7 +92,11 @@ class FurtherTraining:
         if self.state is None:
             raise FileNotFoundError(f"there is no checkpoint of {self.recipe.name} in {self.runs}")
         kept_shape = replace(self.recipe.stages[-1][0], layers=self.state.layers)
-        return self.model_of(kept_shape, None), self.state
+        model = self.model_of(kept_shape, None)
+        stages = {stage.phase.name: stage for _, stage in self.recipe.stages}
+        stage = stages[self.state.phase]
+        set_theta(model, stage.theta, stage.max_positions)
+        return model, self.state
 
     def model_of(self, shape: Shape, previous: Any) -> Any:
         """The model with which a stage begins.

@@ -21,6 +21,7 @@ PATCH = 8
 PATCHES = (SIDE // PATCH) ** 2  # visual tokens of a picture, without newlines
 FRAME_TOKENS = PATCHES // 4  # a video frame is pooled to a quarter of its patches
 MAX_POSITIONS = 8192
+THETA = 10_000.0  # base of the rotary positions
 POSITION_STD = 0.5
 
 
@@ -92,6 +93,26 @@ def build_model(shape: Shape, tokenizer: Any, seed: int) -> Any:
     positions = model.model.vision_tower.embeddings.position_embedding
     torch.nn.init.normal_(positions.weight, std=POSITION_STD)
     return model
+
+
+def set_theta(model: Any, theta: float, max_positions: int = MAX_POSITIONS) -> None:
+    """Change the base of the rotary positions of a model, in place.
+
+    A pair of dimensions compares contents only over distances at which its rotation is small: with
+    16 pairs and a base of 10,000, these are five pairs over 256 tokens and none over 4,096. A
+    larger base gives more of them (Xiong et al., 2023, "Effective long-context scaling of
+    foundation models"). The model has to be trained further.
+
+    Args:
+        model: the model.
+        theta: the base.
+        max_positions: the number of positions that its configuration states.
+    """
+    language_model = model.model.language_model
+    language_model.config.rope_parameters["rope_theta"] = theta
+    language_model.config.max_position_embeddings = max_positions
+    rotary = type(language_model.rotary_emb)(language_model.config)
+    language_model.rotary_emb = rotary.to(model.device)
 
 
 def _vision_config(shape: Shape) -> Any:

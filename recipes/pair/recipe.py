@@ -5,7 +5,16 @@ from pathlib import Path
 
 from recipes.pair.data import Mix
 from recipes.pair.loop import Phase
-from recipes.pair.models import DRAFT, LARGE, LARGE_SHALLOW, TARGET, TARGET_SHALLOW, Shape
+from recipes.pair.models import (
+    DRAFT,
+    LARGE,
+    LARGE_SHALLOW,
+    MAX_POSITIONS,
+    TARGET,
+    TARGET_SHALLOW,
+    THETA,
+    Shape,
+)
 
 WEIGHT_SEED = 0
 TARGET_SEED = 1  # of the data
@@ -37,6 +46,8 @@ class LanguageStage:
             (see asked.py), of which the last one's attention is trained, too; 0 for none.
         pointing: layers whose first heads are trained to attend to the shot asked about, from 1;
             () for the last one below that head only.
+        theta: base of the rotary positions (see `models.set_theta`).
+        max_positions: number of positions that the model's configuration states.
     """
 
     phase: Phase
@@ -46,6 +57,8 @@ class LanguageStage:
     since: float = 1.0
     asked_depth: int = 0
     pointing: tuple[int, ...] = ()
+    theta: float = THETA
+    max_positions: int = MAX_POSITIONS
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,7 @@ FAR = replace(
     seconds=(1, 1, 1, 1, 5),
     reach=1024 * FRAME_TOKENS,
 )
+FAR_POSITIONS = 2 * FAR.reach  # stated by the configuration
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,6 @@ TARGET_SECOND = SecondRecipe(
                 pointing=(14, 16, 18, 20),
             ),
         ),
-        # Not run yet.
         (
             TARGET,
             LanguageStage(
@@ -231,6 +231,31 @@ TARGET_SECOND = SecondRecipe(
                 asked_depth=14,
                 pointing=(14, 16, 18, 20),
             ),
+        ),
+        # None of the last phases helped with long reels: the rotary positions leave too few
+        # dimensions in which contents can be compared over 4,096 tokens. Their base grows in three
+        # steps, since a large step costs everything that was learned (3 nats at once, 0.2 in the
+        # first of these).
+        *(
+            (
+                TARGET,
+                LanguageStage(
+                    Phase(name, steps, 6e-4, warmup=10, horizon=horizon),
+                    mix,
+                    seed_offset=offset,
+                    film_depth=13,
+                    since=LATE,
+                    asked_depth=14,
+                    pointing=(14, 16, 18, 20),
+                    theta=theta,
+                    max_positions=FAR_POSITIONS,
+                ),
+            )
+            for name, steps, horizon, mix, offset, theta in (
+                ("target-turn", 100, 2000, replace(MENDED, first=80_000_000), 160, 3e4),
+                ("target-slow", 130, 2000, replace(MENDED, first=85_000_000), 170, 1.2e5),
+                ("target-still", 850, 0, replace(FAR, first=90_000_000), 180, 5e5),
+            )
         ),
     ),
 )

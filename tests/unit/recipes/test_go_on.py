@@ -15,10 +15,11 @@ from draftlens.world import HELD_OUT, Turn
 from draftlens.world.samples import draw
 from recipes.pair import go_on, probe
 from recipes.pair.data import Mix
+from recipes.pair.export import export, load
 from recipes.pair.grow import deepen, shallow_copy
 from recipes.pair.kept import State, first_step, keep, load_weights, read_state
 from recipes.pair.loop import Phase, learning_rate
-from recipes.pair.models import DRAFT, Shape, build_model
+from recipes.pair.models import DRAFT, THETA, Shape, build_model, set_theta
 from recipes.pair.recipe import LanguageStage
 from recipes.pair.second import SECOND, SecondRecipe
 
@@ -174,6 +175,41 @@ def test_a_stage_begins_with_the_heads_of_the_stage_before(
     go_on.FurtherTraining(SecondRecipe("draft", 5, stages), tmp_path, tmp_path / "kept").run(None)
     for first, second in zip(*first_heads, strict=True):
         assert torch.equal(first + 1.0, second)
+
+
+def test_the_base_of_rotary_positions_is_exported(fresh_processor: Any, tmp_path: Path) -> None:
+    model = tiny(fresh_processor)
+    before = outputs(model)
+    set_theta(model, 5e5, 1234)
+    after = outputs(model)
+    assert not torch.equal(after, before)
+    export(model, fresh_processor, tmp_path / "export")
+    loaded, _ = load(tmp_path / "export")
+    assert loaded.config.text_config.max_position_embeddings == 1234
+    torch.testing.assert_close(outputs(loaded), after, rtol=0, atol=0.02)  # float16 weights
+    set_theta(model, THETA)
+    assert torch.equal(outputs(model), before)
+
+
+def test_each_stage_sets_its_base_of_rotary_positions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "PLAN", (("spot", 2, 1),))
+    stages = (
+        (DRAFT, LanguageStage(Phase("one", 1, 1e-3, save_every=1), FEW)),
+        (DRAFT, LanguageStage(Phase("two", 1, 1e-3, save_every=1), FEW, theta=3e4)),
+        (DRAFT, LanguageStage(Phase("three", 0, 1e-3), FEW, theta=9e4)),
+    )
+    further = go_on.FurtherTraining(SecondRecipe("draft", 5, stages), tmp_path, tmp_path / "kept")
+    trained = further.run(None)
+    newest, state = further.newest()
+    keep(tmp_path / "kept", newest, state)
+    elsewhere = go_on.FurtherTraining(further.recipe, tmp_path / "there", tmp_path / "kept")
+    kept, _ = elsewhere.newest()
+    bases = [model.config.text_config.rope_parameters["rope_theta"] for model in (newest, kept)]
+    assert bases == [3e4, 3e4]
+    torch.testing.assert_close(outputs(kept), outputs(newest), rtol=0, atol=0.05)
+    assert not torch.equal(outputs(trained), outputs(newest))  # the last stage has its own base
 
 
 def test_the_recipes_follow_from_the_first_edition() -> None:
