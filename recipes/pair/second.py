@@ -110,6 +110,15 @@ FAR = replace(
     seconds=(1, 1, 1, 1, 5),
     reach=1024 * FRAME_TOKENS,
 )
+# Long reels are found at once with a larger base of the rotary positions; what was known about
+# short ones comes back slowly.
+SETTLED = replace(
+    FAR,
+    first=100_000_000,
+    frames=(8, 64, 256),
+    share=(0.6, 0.25, 0.15),
+    reel_share=(0.45, 0.1, 0.25, 0.05, 0.15),
+)
 FAR_POSITIONS = 2 * FAR.reach  # stated by the configuration
 
 
@@ -254,8 +263,22 @@ TARGET_SECOND = SecondRecipe(
             for name, steps, horizon, mix, offset, theta in (
                 ("target-turn", 100, 2000, replace(MENDED, first=80_000_000), 160, 3e4),
                 ("target-slow", 130, 2000, replace(MENDED, first=85_000_000), 170, 1.2e5),
-                ("target-still", 850, 0, replace(FAR, first=90_000_000), 180, 5e5),
+                ("target-still", 400, 850, replace(FAR, first=90_000_000), 180, 5e5),
             )
+        ),
+        (
+            TARGET,
+            LanguageStage(
+                Phase("target-settle", 1800, 5e-4, warmup=10),
+                SETTLED,
+                seed_offset=190,
+                film_depth=13,
+                since=LATE,
+                asked_depth=14,
+                pointing=(14, 16, 18, 20),
+                theta=5e5,
+                max_positions=FAR_POSITIONS,
+            ),
         ),
     ),
 )
