@@ -137,6 +137,31 @@ class SecondRecipe:
     stages: tuple[tuple[Shape, LanguageStage], ...]
 
 
+def two_looks(
+    phase: Phase, mix: Mix, seed_offset: int, theta: float | None = None
+) -> LanguageStage:
+    """A stage of the target in which heads of four layers are trained for what takes two looks.
+
+    Args:
+        phase: steps and learning rate.
+        mix: what it sees.
+        seed_offset: of the data.
+        theta: another base of the rotary positions, which then reach further, too.
+    """
+    stage = LanguageStage(
+        phase,
+        mix,
+        seed_offset=seed_offset,
+        film_depth=13,
+        since=LATE,
+        asked_depth=14,
+        pointing=(14, 16, 18, 20),
+    )
+    if theta is None:
+        return stage
+    return replace(stage, theta=theta, max_positions=FAR_POSITIONS)
+
+
 TARGET_SECOND = SecondRecipe(
     "target",
     11,
@@ -205,80 +230,43 @@ TARGET_SECOND = SecondRecipe(
         ),
         # The shapes in an inserted picture are told by its tokens as they enter the model (94%
         # right), but behind the drills no longer at the depth from which answers read (48%).
-        (
-            TARGET,
-            LanguageStage(
-                Phase("target-look", 600, 5e-4, warmup=30, horizon=1000),
-                LONGER,
-                seed_offset=125,
-                film_depth=13,
-                since=LATE,
-                asked_depth=14,
-                pointing=(14, 16, 18, 20),
-            ),
-        ),
-        (
-            TARGET,
-            LanguageStage(
-                Phase("target-mend", 360, 2.5e-4, warmup=10),
-                MENDED,
-                seed_offset=140,
-                film_depth=13,
-                since=LATE,
-                asked_depth=14,
-                pointing=(14, 16, 18, 20),
-            ),
-        ),
-        (
-            TARGET,
-            LanguageStage(
-                Phase("target-far", 400, 2e-4, warmup=10),
-                FAR,
-                seed_offset=150,
-                film_depth=13,
-                since=LATE,
-                asked_depth=14,
-                pointing=(14, 16, 18, 20),
-            ),
-        ),
+        (TARGET, two_looks(Phase("target-look", 600, 5e-4, 30, horizon=1000), LONGER, 125)),
+        (TARGET, two_looks(Phase("target-mend", 360, 2.5e-4, 10), MENDED, 140)),
+        (TARGET, two_looks(Phase("target-far", 400, 2e-4, 10), FAR, 150)),
         # None of the last phases helped with long reels: the rotary positions leave too few
         # dimensions in which contents can be compared over 4,096 tokens. Their base grows in three
         # steps, since a large step costs everything that was learned (3 nats at once, 0.2 in the
         # first of these).
-        *(
-            (
-                TARGET,
-                LanguageStage(
-                    Phase(name, steps, 6e-4, warmup=10, horizon=horizon),
-                    mix,
-                    seed_offset=offset,
-                    film_depth=13,
-                    since=LATE,
-                    asked_depth=14,
-                    pointing=(14, 16, 18, 20),
-                    theta=theta,
-                    max_positions=FAR_POSITIONS,
-                ),
-            )
-            for name, steps, horizon, mix, offset, theta in (
-                ("target-turn", 100, 2000, replace(MENDED, first=80_000_000), 160, 3e4),
-                ("target-slow", 130, 2000, replace(MENDED, first=85_000_000), 170, 1.2e5),
-                ("target-still", 400, 850, replace(FAR, first=90_000_000), 180, 5e5),
-            )
+        (
+            TARGET,
+            two_looks(
+                Phase("target-turn", 100, 6e-4, 10, horizon=2000),
+                replace(MENDED, first=80_000_000),
+                160,
+                theta=3e4,
+            ),
         ),
         (
             TARGET,
-            LanguageStage(
-                Phase("target-settle", 1800, 5e-4, warmup=10),
-                SETTLED,
-                seed_offset=190,
-                film_depth=13,
-                since=LATE,
-                asked_depth=14,
-                pointing=(14, 16, 18, 20),
-                theta=5e5,
-                max_positions=FAR_POSITIONS,
+            two_looks(
+                Phase("target-slow", 130, 6e-4, 10, horizon=2000),
+                replace(MENDED, first=85_000_000),
+                170,
+                theta=1.2e5,
             ),
+        ),
+        (
+            TARGET,
+            two_looks(
+                Phase("target-still", 400, 6e-4, 10, horizon=850),
+                replace(FAR, first=90_000_000),
+                180,
+                theta=5e5,
+            ),
+        ),
+        (
+            TARGET,
+            two_looks(Phase("target-settle", 1800, 5e-4, 10), SETTLED, 190, theta=5e5),
         ),
     ),
 )
