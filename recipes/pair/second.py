@@ -119,6 +119,13 @@ SETTLED = replace(
     share=(0.6, 0.25, 0.15),
     reel_share=(0.45, 0.1, 0.25, 0.05, 0.15),
 )
+# Facts of captions are back, those of a thing over several shots of 64 frames are not: more reels of
+# this length.
+CLOSED = replace(
+    SETTLED,
+    first=110_000_000,
+    reel_share=(0.35, 0.1, 0.35, 0.05, 0.15),
+)
 FAR_POSITIONS = 2 * FAR.reach  # stated by the configuration
 
 
@@ -267,6 +274,10 @@ TARGET_SECOND = SecondRecipe(
         (
             TARGET,
             two_looks(Phase("target-settle", 1800, 5e-4, 10), SETTLED, 190, theta=5e5),
+        ),
+        (
+            TARGET,
+            two_looks(Phase("target-close", 900, 3e-4, 10), CLOSED, 200, theta=5e5),
         ),
     ),
 )
