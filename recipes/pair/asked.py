@@ -141,19 +141,18 @@ def pointer_loss(shares: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Mean negative logarithm of the attention that the labelled cells receive; 0 without labels.
 
     Args:
-        shares: float ``[B, L, T, C]``, the share of each cell of each frame in the attention of
-            each token.
-        labels: int64 ``[B, L, 3]``, see `pointed_labels`.
+        shares: float ``[N, T, C]``, the share of each cell of each frame in the attention of each
+            token with a label.
+        labels: int64 ``[N, 3]``, see `pointed_labels`.
     """
-    has_label = labels[..., 0] != IGNORED
-    first, end, bits = labels[has_label][:, None].unbind(-1)  # [N, 1] each
+    first, end, bits = labels[:, None].unbind(-1)  # [N, 1] each
     frames = torch.arange(shares.shape[-2], device=shares.device)
     cells = torch.arange(shares.shape[-1], device=shares.device)
     is_frame = (frames >= first) & (frames < end)  # [N, T]
     is_cell = (bits >> cells) & 1  # [N, C]
     is_asked = is_frame[:, :, None] & is_cell[:, None].bool()
-    losses = -(shares[has_label] * is_asked).sum((-2, -1)).clamp(min=1e-6).log()
-    total: torch.Tensor = losses.sum() / has_label.sum().clamp(min=1)
+    losses = -(shares * is_asked).sum((-2, -1)).clamp(min=1e-6).log()
+    total: torch.Tensor = losses.sum() / max(1, len(labels))
     return total
 
 
@@ -189,18 +188,26 @@ class Pointer:
         finally:
             handle.remove()
 
-    def shares(self) -> torch.Tensor:
-        """The share of each cell in the attention to the video, mean of the heads, for the tokens
-        behind the video: float ``[B, L', T, cells]``."""
+    def shares(self, chosen: torch.Tensor) -> torch.Tensor:
+        """The share of each cell in the attention to the video, mean of the heads: float
+        ``[N, T, cells]`` for the N chosen tokens, row by row.
+
+        Args:
+            chosen: bool ``[B, L']``, which tokens behind the video.
+        """
         states, (cos, sin) = self._inputs[-1]
         heads = (*states.shape[:2], -1, self.attention.head_dim)
         queries = self.attention.q_proj(states).view(heads)[:, :, :POINTER_HEADS].transpose(1, 2)
         keys = self.attention.k_proj(states).view(heads)[:, :, :POINTER_HEADS].transpose(1, 2)
         queries, keys = apply_rotary_pos_emb(queries, keys, cos, sin)
-        queries = queries[:, :, self.video.stop :]
-        scores = queries @ keys[:, :, self.video].mT * self.attention.scaling
-        shares: torch.Tensor = scores.softmax(-1).mean(1).unflatten(-1, (-1, self.cells))
-        return shares
+        queries, keys = queries[:, :, self.video.stop :], keys[:, :, self.video]
+        rows = []
+        for row, is_chosen in enumerate(chosen):
+            scores = queries[row][:, is_chosen] @ keys[row].mT * self.attention.scaling
+            rows.append(scores.softmax(-1).mean(0))
+        shares = torch.cat(rows)
+        num_frames = shares.shape[1] // self.cells
+        return shares.view(-1, num_frames, self.cells)
 
 
 @dataclass(frozen=True)

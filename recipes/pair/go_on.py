@@ -17,13 +17,25 @@ from torch import nn
 
 from recipes.pair.export import export, load
 from recipes.pair.grow import deepen, shallow_copy
-from recipes.pair.kept import KEPT, State, continued, keep, load_weights, read_state
-from recipes.pair.loop import Job, OutOfTime, newest_checkpoint, train
-from recipes.pair.models import TARGET, Shape, build_model, set_theta
+from recipes.pair.kept import (
+    KEPT,
+    State,
+    Weights,
+    continued,
+    keep,
+    load_heads,
+    load_weights,
+    read_state,
+)
+from recipes.pair.loop import Job, OutOfTime, Phase, newest_checkpoint, train
+from recipes.pair.models import TARGET, Shape, build_model, slow_down
 from recipes.pair.probe import Probe
 from recipes.pair.recipe import EMBEDDED, RUNS, WEIGHT_SEED, LanguageStage
 from recipes.pair.second import SECOND, SecondRecipe
-from recipes.pair.video import FilmModel, stage_job
+from recipes.pair.video import FilmModel, film_job, stage_job
+
+HEADS_RATE = 1e-2  # of heads on a frozen model
+HEADS_SECONDS = (4, 2, 2, 0, 6)  # the rest are clips: pictures have no events
 
 
 class FurtherTraining:
@@ -49,30 +61,33 @@ class FurtherTraining:
             OutOfTime: the time limit of a stage was reached.
         """
         model: Any = None
-        heads: FilmModel | None = None
+        heads = load_heads(self.kept)
         for shape, stage in self.recipe.stages:
             if self._is_over(stage):
                 continue
             model = self.model_of(shape, model)
-            set_theta(model, stage.theta, stage.max_positions)
+            if stage.is_far:
+                slow_down(model)
+            if heads is None and stage.heads_first:
+                heads = self._first_heads(model, stage)
             job, phase = self.job(model, stage)
             if job.phase.steps <= 0:  # the kept weights are those of its end
                 continue
-            if isinstance(job.module, FilmModel):
-                if heads is not None:
-                    job.module.take_heads(heads)
-                heads = job.module
+            if isinstance(job.module, FilmModel) and heads is not None:
+                job.module.take_heads(heads)
             probe = Probe(model, self.processor.tokenizer, self.runs / f"{phase}-probe.jsonl")
             train(job, self.runs, on_save=probe, minutes=minutes)
+            heads = _heads(job) or heads
         return model
 
-    def newest(self) -> tuple[Any, State]:
-        """The newest model of all stages, and its state: that of a checkpoint, or the kept one.
+    def newest(self) -> tuple[Any, State, Weights | None]:
+        """The newest model of all stages, its state and its heads: of a checkpoint, or the kept
+        ones.
 
         Raises:
             FileNotFoundError: no stage has a checkpoint, and no weights are kept.
         """
-        found: tuple[Any, State] | None = None
+        found: tuple[Any, State, Weights | None] | None = None
         model: Any = None
         for shape, stage in self.recipe.stages:
             if self._is_over(stage):
@@ -82,11 +97,12 @@ class FurtherTraining:
             checkpoint, step = newest_checkpoint(self.runs / phase)
             if checkpoint is None:
                 continue
-            set_theta(model, stage.theta, stage.max_positions)
+            if stage.is_far:
+                slow_down(model)
             load_model(nn.ModuleDict({"trained": job.module}), checkpoint / "model.safetensors")
             figures = _last_line(self.runs / f"{phase}-probe.jsonl")
             state = State(stage.phase.name, job.phase.first + step, shape.layers, figures)
-            found = model, state
+            found = model, state, _heads(job)
         if found is not None:
             return found
         if self.state is None:
@@ -94,9 +110,9 @@ class FurtherTraining:
         kept_shape = replace(self.recipe.stages[-1][0], layers=self.state.layers)
         model = self.model_of(kept_shape, None)
         stages = {stage.phase.name: stage for _, stage in self.recipe.stages}
-        stage = stages[self.state.phase]
-        set_theta(model, stage.theta, stage.max_positions)
-        return model, self.state
+        if stages[self.state.phase].is_far:
+            slow_down(model)
+        return model, self.state, load_heads(self.kept)
 
     def model_of(self, shape: Shape, previous: Any) -> Any:
         """The model with which a stage begins.
@@ -130,6 +146,19 @@ class FurtherTraining:
         source = job.source
         return replace(job, source=lambda start: source(phase.first + start)), phase.name
 
+    def _first_heads(self, model: Any, stage: LanguageStage) -> Weights:
+        """The heads of a stage, trained on a frozen model."""
+        name, steps = f"{stage.phase.name}-heads", stage.heads_first
+        phase = Phase(name, steps, HEADS_RATE, warmup=10, decay=0.0, save_every=steps)
+        seed = self.recipe.seed + stage.seed_offset
+        mix = replace(stage.mix, others=(0, 0, 0), seconds=HEADS_SECONDS)
+        heads_stage = replace(stage, phase=phase, mix=mix)
+        job = film_job(model, self.processor.tokenizer, heads_stage, seed)
+        model.requires_grad_(False)  # the next job trains it again
+        train(job, self.runs)
+        heads: Weights = job.module.heads()
+        return heads
+
     def _is_over(self, stage: LanguageStage) -> bool:
         """Whether the kept weights are from a later stage."""
         if self.state is None:
@@ -143,17 +172,22 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     training = FurtherTraining(SECOND[options.part], options.runs, options.kept / options.part)
     if options.keep:
-        model, state = training.newest()
-        keep(options.kept / options.part, model, state)
+        model, state, heads = training.newest()
+        keep(options.kept / options.part, model, state, heads)
         print(state)
     elif options.export is not None:
-        model, _ = training.newest()
+        model, _, _ = training.newest()
         export(model, training.processor, options.export)
     else:
         try:
             training.run(options.minutes)
         except OutOfTime as error:
             print(f"{error}; the same command resumes from it")
+
+
+def _heads(job: Job[Any]) -> Weights | None:
+    """The heads that a job trains beside its model, if it does."""
+    return job.module.heads() if isinstance(job.module, FilmModel) else None
 
 
 def _last_line(file: Path) -> dict[str, float]:

@@ -15,6 +15,10 @@ from safetensors.torch import load_file, save_file
 from recipes.pair.loop import Phase, newest_checkpoint
 
 KEPT = Path(__file__).resolve().parent / "checkpoints"
+WEIGHTS_FILE = "weights.safetensors"
+HEADS_FILE = "heads.safetensors"
+
+Weights = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -34,13 +38,20 @@ class State:
     figures: dict[str, float]
 
 
-def keep(folder: Path, model: Any, state: State) -> None:
-    """Write the weights in float16, and the state."""
+def keep(folder: Path, model: Any, state: State, heads: Weights | None = None) -> None:
+    """Write the weights in float16, and the state.
+
+    Args:
+        folder: where.
+        model: the model.
+        state: how far it has come.
+        heads: the heads that are trained with it and discarded at the end, if there are any.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: value.half().contiguous() for name, value in model.state_dict().items()}
-    file = folder / "weights.safetensors"
-    save_file(weights, file)
-    file.chmod(0o644)  # by default only the owner may read it
+    _save(model.state_dict(), folder / WEIGHTS_FILE)
+    (folder / HEADS_FILE).unlink(missing_ok=True)
+    if heads is not None:
+        _save(heads, folder / HEADS_FILE)
     (folder / "state.json").write_text(json.dumps(asdict(state), indent=2) + "\n")
 
 
@@ -53,8 +64,13 @@ def read_state(folder: Path) -> State | None:
 @torch.no_grad()
 def load_weights(folder: Path, model: Any) -> None:
     """Load the kept weights into a model of the same sizes, in float32."""
-    weights = load_file(folder / "weights.safetensors")
-    model.load_state_dict({name: value.float() for name, value in weights.items()})
+    model.load_state_dict(_load(folder / WEIGHTS_FILE))
+
+
+def load_heads(folder: Path) -> Weights | None:
+    """The kept heads in float32, or None."""
+    file = folder / HEADS_FILE
+    return _load(file) if file.exists() else None
 
 
 def continued(phase: Phase, runs: Path, state: State | None) -> Phase:
@@ -86,3 +102,12 @@ def first_step(name: str, runs: Path, state: State | None) -> int | None:
     furthest = max(reached.values())
     # Of equal ones the last: a run on this machine has its optimizer, kept weights have none.
     return [first for first, step in reached.items() if step == furthest][-1]
+
+
+def _save(weights: Weights, file: Path) -> None:
+    save_file({name: value.half().contiguous() for name, value in weights.items()}, file)
+    file.chmod(0o644)  # by default only the owner may read it
+
+
+def _load(file: Path) -> Weights:
+    return {name: value.float() for name, value in load_file(file).items()}

@@ -199,9 +199,11 @@ def answer_loss(model: Any, batch: Batch) -> StepResult:
 def bfloat16_is_fast(device: str) -> bool:
     """Whether a device multiplies matrices faster in bfloat16 than in float32.
 
-    A CPU without AMX emulates bfloat16, at a quarter of the speed of float32.
+    A CPU without AMX or AVX512-BF16 emulates bfloat16, at a quarter of the speed of float32.
     """
-    return device != "cpu" or torch.cpu._is_amx_tile_supported()
+    if device != "cpu":
+        return True
+    return torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

@@ -9,10 +9,8 @@ from recipes.pair.models import (
     DRAFT,
     LARGE,
     LARGE_SHALLOW,
-    MAX_POSITIONS,
     TARGET,
     TARGET_SHALLOW,
-    THETA,
     Shape,
 )
 
@@ -46,8 +44,10 @@ class LanguageStage:
             (see asked.py), of which the last one's attention is trained, too; 0 for none.
         pointing: layers whose first heads are trained to attend to the shot asked about, from 1;
             () for the last one below that head only.
-        theta: base of the rotary positions (see `models.set_theta`).
-        max_positions: number of positions that the model's configuration states.
+        heads_first: steps in which only the heads of `film_depth` and `asked_depth` are trained
+            before the stage begins, if they are fresh.
+        is_far: whether the slowest pairs of the rotary positions are slowed down (see
+            `models.slow_down`).
     """
 
     phase: Phase
@@ -57,8 +57,8 @@ class LanguageStage:
     since: float = 1.0
     asked_depth: int = 0
     pointing: tuple[int, ...] = ()
-    theta: float = THETA
-    max_positions: int = MAX_POSITIONS
+    heads_first: int = 0
+    is_far: bool = False
 
 
 @dataclass(frozen=True)

@@ -77,64 +77,20 @@ REVIEWED = replace(
     seconds=(2, 0, 1, 1, 2),
 )
 
-# Behind the drills, answers about reels of 64 frames had 76% of facts, of 256 frames 40%: the
-# heads of the 14th layer attended to the right shot with 97% and 53% of their attention, those of
-# later layers with 70% and 25%. Most drills are long here. Of 16 batches: 2 of clips, 1 of
-# pictures, 1 of talk, 1 of focus, 8 of drills and 1 of each other kind.
-LONGER = replace(
-    DRILLED,
-    first=60_000_000,
-    seconds=(1, 1, 1, 1, 8),
-    reel_share=(0.2, 0.15, 0.3, 0.15, 0.2),
-)
-
-# The phase of long reels cost answers about short ones: its heads were fresh. Of 16 batches: 4 of
-# clips, 1 of pictures, 1 of pairs, 1 of talk, 2 of focus, 5 of drills, 1 of chats and 1 of pairs
-# with further questions.
-MENDED = replace(
-    LONGER,
-    frames=(8, 64, 256),
-    share=(0.5, 0.25, 0.25),
-    first=65_000_000,
-    others=(1, 1, 1),
-    seconds=(2, 0, 1, 1, 5),
-    reel_share=(0.35, 0.15, 0.25, 0.1, 0.15),
-)
-# A reel of 1,024 frames takes a minute for a step. The distances between its frames and a question
-# are learned from fewer frames, between which positions are left out (PoSE, arXiv 2309.10400). Of
-# 16 batches: 4 of clips, 1 of pictures, 1 of pairs, 1 of talk, 1 of focus, 5 of drills and 1 of
-# each other kind.
+# Behind the drills, answers about reels of 64 frames had 76% of facts, of 256 frames 40%: two heads
+# of the 14th layer attended to the right shot with 97% and 53% of their attention, those of later
+# layers with 70% and 25%. A reel of 1,024 frames takes a minute for a step: the distances between
+# its frames and a question are learned from fewer frames, between which positions are left out
+# (PoSE, arXiv 2309.10400). Of 16 batches: 3 of clips, 1 of pictures, 1 of talk, 2 of focus, 6 of
+# drills and 1 of each other kind.
 FAR = replace(
-    MENDED,
-    first=70_000_000,
-    seconds=(1, 1, 1, 1, 5),
+    DRILLED,
+    share=(0.4, 0.25, 0.2, 0.15),
+    first=60_000_000,
+    seconds=(2, 1, 1, 1, 6),
+    reel_share=(0.35, 0.1, 0.3, 0.05, 0.2),
     reach=1024 * FRAME_TOKENS,
 )
-# Long reels are found at once with a larger base of the rotary positions; what was known about
-# short ones comes back slowly.
-SETTLED = replace(
-    FAR,
-    first=100_000_000,
-    frames=(8, 64, 256),
-    share=(0.6, 0.25, 0.15),
-    reel_share=(0.45, 0.1, 0.25, 0.05, 0.15),
-)
-# Facts of captions are back, those of a thing over several shots of 64 frames are not: more reels of
-# this length.
-CLOSED = replace(
-    SETTLED,
-    first=110_000_000,
-    reel_share=(0.35, 0.1, 0.35, 0.05, 0.15),
-)
-# No phase since the drills had clips of 16 frames, of whose facts 92% were right, against 99% of
-# those of 8 frames.
-ROUND = replace(
-    CLOSED,
-    first=120_000_000,
-    frames=(8, 16, 64, 256),
-    share=(0.4, 0.25, 0.2, 0.15),
-)
-FAR_POSITIONS = 2 * FAR.reach  # stated by the configuration
 
 
 @dataclass(frozen=True)
@@ -150,31 +106,6 @@ class SecondRecipe:
     name: str
     seed: int
     stages: tuple[tuple[Shape, LanguageStage], ...]
-
-
-def two_looks(
-    phase: Phase, mix: Mix, seed_offset: int, theta: float | None = None
-) -> LanguageStage:
-    """A stage of the target in which heads of four layers are trained for what takes two looks.
-
-    Args:
-        phase: steps and learning rate.
-        mix: what it sees.
-        seed_offset: of the data.
-        theta: another base of the rotary positions, which then reach further, too.
-    """
-    stage = LanguageStage(
-        phase,
-        mix,
-        seed_offset=seed_offset,
-        film_depth=13,
-        since=LATE,
-        asked_depth=14,
-        pointing=(14, 16, 18, 20),
-    )
-    if theta is None:
-        return stage
-    return replace(stage, theta=theta, max_positions=FAR_POSITIONS)
 
 
 TARGET_SECOND = SecondRecipe(
@@ -243,53 +174,22 @@ TARGET_SECOND = SecondRecipe(
                 Phase("target-review", 200, 2.5e-4, warmup=10), REVIEWED, seed_offset=110
             ),
         ),
-        # The shapes in an inserted picture are told by its tokens as they enter the model (94%
-        # right), but behind the drills no longer at the depth from which answers read (48%).
-        (TARGET, two_looks(Phase("target-look", 600, 5e-4, 30, horizon=1000), LONGER, 125)),
-        (TARGET, two_looks(Phase("target-mend", 360, 2.5e-4, 10), MENDED, 140)),
-        (TARGET, two_looks(Phase("target-far", 400, 2e-4, 10), FAR, 150)),
-        # None of the last phases helped with long reels: the rotary positions leave too few
-        # dimensions in which contents can be compared over 4,096 tokens. Their base grows in three
-        # steps, since a large step costs everything that was learned (3 nats at once, 0.2 in the
-        # first of these).
+        # Rotary positions left too few dimensions in which contents can be compared over 4,096
+        # tokens. The shapes in an inserted picture were told by its tokens as they enter the model
+        # (94% right), but no longer at the depth from which answers read (48%).
         (
             TARGET,
-            two_looks(
-                Phase("target-turn", 100, 6e-4, 10, horizon=2000),
-                replace(MENDED, first=80_000_000),
-                160,
-                theta=3e4,
+            LanguageStage(
+                Phase("target-far", 1400, 5e-4, warmup=30),
+                FAR,
+                seed_offset=120,
+                film_depth=13,
+                since=LATE,
+                asked_depth=14,
+                pointing=(14, 16, 18, 20),
+                heads_first=100,
+                is_far=True,
             ),
-        ),
-        (
-            TARGET,
-            two_looks(
-                Phase("target-slow", 130, 6e-4, 10, horizon=2000),
-                replace(MENDED, first=85_000_000),
-                170,
-                theta=1.2e5,
-            ),
-        ),
-        (
-            TARGET,
-            two_looks(
-                Phase("target-still", 400, 6e-4, 10, horizon=850),
-                replace(FAR, first=90_000_000),
-                180,
-                theta=5e5,
-            ),
-        ),
-        (
-            TARGET,
-            two_looks(Phase("target-settle", 1800, 5e-4, 10), SETTLED, 190, theta=5e5),
-        ),
-        (
-            TARGET,
-            two_looks(Phase("target-close", 900, 3e-4, 10), CLOSED, 200, theta=5e5),
-        ),
-        (
-            TARGET,
-            two_looks(Phase("target-round", 400, 2.5e-4, 10), ROUND, 210, theta=5e5),
         ),
     ),
 )

@@ -149,14 +149,17 @@ class FilmModel(nn.Module):
         self.head = nn.Linear(self.width, sum(self.counts.values()))
         self.asked = nn.Linear(self.width, MAX_SHOTS)
 
-    def take_heads(self, other: "FilmModel") -> None:
+    def heads(self) -> dict[str, torch.Tensor]:
+        """The parameters of the heads by name."""
+        return {name: value for name, value in self.state_dict().items() if name[:5] != "model"}
+
+    def take_heads(self, heads: dict[str, torch.Tensor]) -> None:
         """Begin with the heads of another job for models of the same width.
 
         Fresh heads disturb a trained model: they cost captions and answers what hundreds of steps
         had taught it.
         """
-        self.head.load_state_dict(other.head.state_dict())
-        self.asked.load_state_dict(other.asked.state_dict())
+        self.load_state_dict(self.state_dict() | heads)
 
     def forward(self, states: torch.Tensor) -> dict[str, torch.Tensor]:
         """Scores by name, for states ``[B, T, 16, D]`` of the visual tokens."""
@@ -435,7 +438,8 @@ def _film_step(
             asked = module.asked(F.rms_norm(deeper_outputs[0].float(), (module.width,)))
             total = total + ASKED_LOSS_WEIGHT * asked_loss(asked, item.asked)
             pointed = item.pointed[:, texts]
-            losses = [pointer_loss(pointer.shares(), pointed) for pointer in pointers]
+            chosen = pointed[..., 0] != IGNORED
+            losses = [pointer_loss(pointer.shares(chosen), pointed[chosen]) for pointer in pointers]
             total = total + POINTER_LOSS_WEIGHT * reduce(torch.add, losses)
         if stage.asked_depth and item.sought is not None:
             # To the head, a text of one token is like a frame of one cell.

@@ -19,7 +19,15 @@ from recipes.pair.export import export, load
 from recipes.pair.grow import deepen, shallow_copy
 from recipes.pair.kept import State, first_step, keep, load_weights, read_state
 from recipes.pair.loop import Phase, learning_rate
-from recipes.pair.models import DRAFT, THETA, Shape, build_model, set_theta
+from recipes.pair.models import (
+    DRAFT,
+    FAR_POSITIONS,
+    SLOW_TURN,
+    SLOWING,
+    Shape,
+    build_model,
+    slow_down,
+)
 from recipes.pair.recipe import LanguageStage
 from recipes.pair.second import SECOND, SecondRecipe
 
@@ -112,17 +120,17 @@ def test_training_goes_on_from_kept_weights_elsewhere(
     with pytest.raises(FileNotFoundError, match="no checkpoint of draft"):
         training(here, kept).newest()
     training(here, kept).run(None)
-    model, state = training(here, kept).newest()
+    model, state, _ = training(here, kept).newest()
     assert (state.phase, state.step, state.layers) == ("two", 2, DRAFT.layers)
     keep(kept, model, state)
-    other, same = training(there, kept).newest()
+    other, same, _ = training(there, kept).newest()
     assert same == state
     torch.testing.assert_close(outputs(other), outputs(model), rtol=0, atol=0.05)
     assert not list(there.glob("*/checkpoint-*"))
     longer = training(there, kept, steps=3)
     longer.run(None)
     assert sorted(file.name for file in there.iterdir() if file.is_dir()) == ["two-from-2"]
-    _, state = longer.newest()
+    _, state, _ = longer.newest()
     assert (state.phase, state.step) == ("two", 3)
 
 
@@ -177,39 +185,97 @@ def test_a_stage_begins_with_the_heads_of_the_stage_before(
         assert torch.equal(first + 1.0, second)
 
 
-def test_the_base_of_rotary_positions_is_exported(fresh_processor: Any, tmp_path: Path) -> None:
+def test_slow_rotary_pairs_become_slower_and_others_stay(fresh_processor: Any) -> None:
+    model = build_model(TINY, fresh_processor.tokenizer, 0).eval()
+    before = model.model.language_model.rotary_emb.inv_freq.clone()
+    slow_down(model)
+    after = model.model.language_model.rotary_emb.inv_freq
+    turns = 2 * torch.pi / before  # positions of a full turn
+    is_fast, is_slow = turns <= SLOW_TURN / 2, turns > SLOW_TURN
+    assert is_fast.any()
+    assert is_slow.any()
+    assert torch.equal(after[is_fast], before[is_fast])
+    torch.testing.assert_close(after[is_slow], before[is_slow] / SLOWING)
+    between = ~is_fast & ~is_slow
+    assert (after[between] < before[between]).all()
+
+
+def test_slow_rotary_pairs_are_exported(fresh_processor: Any, tmp_path: Path) -> None:
     model = tiny(fresh_processor)
     before = outputs(model)
-    set_theta(model, 5e5, 1234)
+    slow_down(model)
     after = outputs(model)
     assert not torch.equal(after, before)
     export(model, fresh_processor, tmp_path / "export")
     loaded, _ = load(tmp_path / "export")
-    assert loaded.config.text_config.max_position_embeddings == 1234
+    assert loaded.config.text_config.max_position_embeddings == FAR_POSITIONS
+    assert loaded.config.text_config.rope_parameters["rope_type"] == "llama3"
     torch.testing.assert_close(outputs(loaded), after, rtol=0, atol=0.02)  # float16 weights
-    set_theta(model, THETA)
-    assert torch.equal(outputs(model), before)
 
 
-def test_each_stage_sets_its_base_of_rotary_positions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stages_slow_rotary_pairs_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "PLAN", (("spot", 2, 1),))
     stages = (
         (DRAFT, LanguageStage(Phase("one", 1, 1e-3, save_every=1), FEW)),
-        (DRAFT, LanguageStage(Phase("two", 1, 1e-3, save_every=1), FEW, theta=3e4)),
-        (DRAFT, LanguageStage(Phase("three", 0, 1e-3), FEW, theta=9e4)),
+        (DRAFT, LanguageStage(Phase("two", 1, 1e-3, save_every=1), FEW, is_far=True)),
     )
+    first = go_on.FurtherTraining(SecondRecipe("draft", 5, stages[:1]), tmp_path, tmp_path / "kept")
+    assert rope_type(first.run(None)) == "default"
     further = go_on.FurtherTraining(SecondRecipe("draft", 5, stages), tmp_path, tmp_path / "kept")
-    trained = further.run(None)
-    newest, state = further.newest()
+    assert rope_type(further.run(None)) == "llama3"
+    newest, state, heads = further.newest()
+    assert heads is None
     keep(tmp_path / "kept", newest, state)
     elsewhere = go_on.FurtherTraining(further.recipe, tmp_path / "there", tmp_path / "kept")
-    kept, _ = elsewhere.newest()
-    bases = [model.config.text_config.rope_parameters["rope_theta"] for model in (newest, kept)]
-    assert bases == [3e4, 3e4]
+    kept, *_ = elsewhere.newest()
+    assert [rope_type(model) for model in (newest, kept)] == ["llama3", "llama3"]
     torch.testing.assert_close(outputs(kept), outputs(newest), rtol=0, atol=0.05)
-    assert not torch.equal(outputs(trained), outputs(newest))  # the last stage has its own base
+
+
+def rope_type(model: Any) -> str:
+    name: str = model.config.text_config.rope_parameters["rope_type"]
+    return name
+
+
+def test_fresh_heads_are_trained_on_a_frozen_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "PLAN", (("spot", 2, 1),))
+    stage = LanguageStage(
+        Phase("one", 1, 1e-3, save_every=1), FEW, film_depth=1, asked_depth=2, heads_first=2
+    )
+    jobs: list[Any] = []
+    train = go_on.train
+
+    def watched(job: Any, *args: Any, **kwargs: Any) -> float:
+        before = {name: value.clone() for name, value in job.module.state_dict().items()}
+        seconds = train(job, *args, **kwargs)
+        after = job.module.state_dict()
+        changed = {name for name in before if not torch.equal(before[name], after[name])}
+        jobs.append((job.phase.name, before, after, changed))
+        return seconds
+
+    monkeypatch.setattr(go_on, "train", watched)
+    recipe = SecondRecipe("draft", 5, ((DRAFT, stage),))
+    go_on.FurtherTraining(recipe, tmp_path / "here", tmp_path / "kept").run(None)
+    (name, _, heads, changed), (_, begun, _, trained) = jobs
+    assert name == "one-heads"
+    assert changed == {"head.weight", "head.bias", "asked.weight", "asked.bias"}
+    assert all(torch.equal(begun[head], heads[head]) for head in changed)
+    assert any(name.startswith("model.model.language_model") for name in trained)
+    assert not any("vision_tower" in name for name in trained)
+
+    jobs.clear()
+    newest = go_on.FurtherTraining(recipe, tmp_path / "here", tmp_path / "kept").newest()
+    keep(tmp_path / "kept", *newest)
+    longer = SecondRecipe("draft", 5, ((DRAFT, replace(stage, phase=Phase("one", 2, 1e-3))),))
+    go_on.FurtherTraining(longer, tmp_path / "there", tmp_path / "kept").run(None)
+    ((name, begun, _, _),) = jobs  # kept heads are not fresh
+    assert name == "one-from-1"
+    kept = newest[2]
+    assert kept is not None
+    for head, value in kept.items():
+        torch.testing.assert_close(begun[head], value, rtol=1e-3, atol=1e-3)
 
 
 def test_the_recipes_follow_from_the_first_edition() -> None:
