@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from draftlens.world import render, render_still
 from draftlens.world.samples import FIRST_KINDS, KINDS, REEL_KINDS, Sample, draw
-from recipes.pair.drill import draw_drill
+from recipes.pair.drill import draw_drill, draw_quiz
 from recipes.pair.models import FRAME_TOKENS, PATCHES, SIDE
 from recipes.pair.tokenizer import IMAGE, VIDEO, chat
 
@@ -24,10 +24,11 @@ STD = (0.26862954, 0.26130258, 0.27577711)
 IMAGE_TOKENS = PATCHES + PATCHES + SIDE // 8
 PAIRED_TOKENS = PATCHES + 1  # one of several pictures: the whole picture and one newline
 IGNORED = -100
+STILL_SHARE = 0.3  # of the batches of quizzes
 REACHING = 0.6  # of the batches of reels, in a mix that reaches further than their tokens
 POOL = 16  # batches that are drawn together, so that samples of similar length share a batch
 PLACEHOLDERS = {"video": (VIDEO,), "image": (IMAGE,), "images": (IMAGE, IMAGE), "none": ()}
-SECOND_KINDS = (*REEL_KINDS, "spot", "drill")
+SECOND_KINDS = (*REEL_KINDS, "spot", "drill", "quiz")
 
 Batch = dict[str, torch.Tensor]
 
@@ -59,7 +60,7 @@ class Mix:
     tokens: int = 1 << 20
     others: tuple[int, int, int] = (2, 1, 1)
     first: int = 0
-    seconds: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
+    seconds: tuple[int, int, int, int, int, int] = (0, 0, 0, 0, 0, 0)
     reel_frames: tuple[int, ...] = (16,)
     reel_share: tuple[float, ...] = (1.0,)
     rows: int = 8
@@ -259,6 +260,8 @@ def _plan(mix: Mix, samples: list[Sample], rng: np.random.Generator) -> BatchPla
 
 def _second_plan(mix: Mix, kind: str, seed: int, rng: np.random.Generator) -> BatchPlan:
     """A batch of one of `SECOND_KINDS`."""
+    if kind == "quiz":
+        return _quiz_plan(mix, seed, rng)
     num_frames = int(rng.choice(mix.reel_frames, p=mix.reel_share))
     num_rows = mix.rows
     if kind != "spot":
@@ -272,6 +275,16 @@ def _second_plan(mix: Mix, kind: str, seed: int, rng: np.random.Generator) -> Ba
     if mix.reach and kind != "spot" and rng.random() < REACHING:
         gaps = _gaps(num_frames, mix.reach, rng)
     return BatchPlan(samples, num_frames, gaps)
+
+
+def _quiz_plan(mix: Mix, seed: int, rng: np.random.Generator) -> BatchPlan:
+    """A batch of quizzes about pictures, or about clips of the mix's lengths."""
+    if rng.random() < STILL_SHARE:
+        return BatchPlan([draw_quiz(seed + row, still=True) for row in range(mix.rows)], 0)
+    num_frames = int(rng.choice(mix.frames, p=mix.share))
+    num_rows = max(1, min(mix.rows, mix.tokens // (num_frames * FRAME_TOKENS)))
+    samples = [draw_quiz(seed + row, still=False) for row in range(num_rows)]
+    return BatchPlan(samples, num_frames)
 
 
 def _gaps(num_frames: int, reach: int, rng: np.random.Generator) -> tuple[int, ...]:

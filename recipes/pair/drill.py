@@ -1,4 +1,4 @@
-"""Many questions about one reel that need more than one look.
+"""Many questions about one reel that need more than one look, and short ones about a clip.
 
 "What happens after SHIP is shown?" needs the shot with SHIP and then the one after it; what a thing
 does "from entering to leaving" needs one shot after the other; a picture in one frame of many is
@@ -7,10 +7,14 @@ answers and guesses the rest. A drill asks for the same steps in long and in sho
 short forms are for training only: their few tokens depend on nothing but the right look.
 """
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 import numpy as np
 
-from draftlens.world import sample_reel
+from draftlens.world import sample_reel, sample_scene, sample_still
 from draftlens.world.captions import noun_phrase, shown_value
+from draftlens.world.dialogue import Turn, questions
 from draftlens.world.focus import FocusTurn, focus_turns, needle_turns, place_turn
 from draftlens.world.reel import Reel, any_needle
 from draftlens.world.regions import PLACE_CELLS, STRIP_CELLS, Region
@@ -27,6 +31,9 @@ PLACE_TURNS = 2  # questions for one thing of a shot
 LONG = 64  # frames
 LONG_OTHER_TURNS = 4
 LONG_PLACE_TURNS = 4
+QUIZ_TURNS = {"retrieval": 1, "ordering": 6, "counting": 4, "attribute": 12}
+
+SomeTurn = TypeVar("SomeTurn", bound=Turn)
 
 
 def draw_drill(seed: int, frames: int) -> Sample:
@@ -60,6 +67,28 @@ def draw_drill(seed: int, frames: int) -> Sample:
         *_some(picture_turns(reel), PICTURE_TURNS, rng),
     ]
     return Sample("focus", (reel.scene,), tuple(_some(turns, len(turns), rng)), frames)
+
+
+def draw_quiz(seed: int, still: bool) -> Sample:
+    """The quiz of a seed: short questions about one clip or picture.
+
+    A caption tells what it needs from the picture in an order of its own. A question for one thing
+    has to look for it. The question for the order of all texts is the last one, since its answer
+    answers the other questions about texts.
+
+    Args:
+        seed: seed of the scene and of the choice of questions.
+        still: whether the scene is a picture.
+    """
+    rng = np.random.default_rng([seed, 5])
+    scene = sample_still(seed) if still else sample_scene(seed)
+    chosen: list[Turn] = []
+    for family, count in QUIZ_TURNS.items():
+        turns = [turn for turn in questions(scene, still) if turn.family == family]
+        chosen += _some(turns, count, rng)
+    chosen = _some(chosen, len(chosen), rng)
+    chosen.sort(key=lambda turn: turn.question.startswith("In which order"))
+    return Sample("picture" if still else "clip", (scene,), tuple(chosen))
 
 
 def next_turns(reel: Reel) -> list[FocusTurn]:
@@ -106,6 +135,6 @@ def picture_turns(reel: Reel) -> list[FocusTurn]:
     return turns
 
 
-def _some(turns: list[FocusTurn], count: int, rng: np.random.Generator) -> list[FocusTurn]:
+def _some(turns: Sequence[SomeTurn], count: int, rng: np.random.Generator) -> list[SomeTurn]:
     """Up to ``count`` different ones of the turns, in a random order."""
     return [turns[int(index)] for index in rng.permutation(len(turns))[:count]]

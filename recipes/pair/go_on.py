@@ -35,7 +35,7 @@ from recipes.pair.second import SECOND, SecondRecipe
 from recipes.pair.video import FilmModel, film_job, stage_job
 
 HEADS_RATE = 1e-2  # of heads on a frozen model
-HEADS_SECONDS = (4, 2, 2, 0, 6)  # the rest are clips: pictures have no events
+HEADS_SECONDS = (4, 2, 2, 0, 6, 0)  # the rest are clips: pictures have no events
 
 
 class FurtherTraining:

@@ -45,7 +45,7 @@ READ = Mix(
     batch=16,
     others=(2, 1, 1),
     first=40_000_000,
-    seconds=(3, 1, 1, 1, 0),
+    seconds=(3, 1, 1, 1, 0, 0),
     rows=16,
 )
 # Of 16 batches: 8 of clips, 7 of pictures, 1 of talk.

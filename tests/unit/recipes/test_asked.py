@@ -12,6 +12,7 @@ import torch
 
 from draftlens.world import focus_turns, frame_times, render, sample_reel
 from draftlens.world.captions import shown_value
+from draftlens.world.dialogue import questions
 from draftlens.world.focus import FocusTurn, chats
 from draftlens.world.reel import Reel
 from draftlens.world.regions import ALL_CELLS, PLACE_CELLS, STRIP_CELLS
@@ -31,6 +32,7 @@ from recipes.pair.asked import (
 from recipes.pair.data import IGNORED, POOL, Mix, collate, encode, plans
 from recipes.pair.drill import (
     draw_drill,
+    draw_quiz,
     hero_texts_turn,
     next_turns,
     picture_turns,
@@ -322,6 +324,41 @@ def test_drills_ask_for_things_in_an_inserted_picture() -> None:
     assert picture_turns(sample_reel(3, FRAMES)) == []
 
 
+@pytest.mark.parametrize("still", [False, True])
+def test_a_quiz_asks_different_short_questions_about_one_scene(still: bool) -> None:
+    families: dict[str, int] = {}
+    for seed in range(20):
+        sample = draw_quiz(seed, still)
+        (scene,) = sample.scenes
+        assert sample.kind == ("picture" if still else "clip")
+        assert sample == draw_quiz(seed, still)
+        assert len({turn.question for turn in sample.turns}) == len(sample.turns)
+        assert set(sample.turns) <= set(questions(scene, still))
+        order = [turn.question.startswith("In which order") for turn in sample.turns]
+        assert not any(order[:-1])
+        for turn in sample.turns:
+            families[turn.family] = families.get(turn.family, 0) + 1
+    assert families["attribute"] > 10 * 20
+    assert ("ordering" in families) is not still
+
+
+def test_batches_of_quizzes() -> None:
+    mix = Mix(
+        (8, 64),
+        (0.5, 0.5),
+        batch=4,
+        tokens=2 * 64 * FRAME_TOKENS,
+        others=(0, 0, 0),
+        seconds=(0, 0, 0, 0, 0, POOL),
+        rows=4,
+    )
+    sizes = {
+        (plan.samples[0].kind, plan.num_frames, len(plan.samples))
+        for plan in islice(plans(mix, 1, 0), 2 * POOL)
+    }
+    assert sizes == {("clip", 8, 4), ("clip", 64, 2), ("picture", 0, 4)}
+
+
 def _seen_with_hero(reel: Reel, values: list[str]) -> list[str]:
     """The texts of the shots that show a thing in the hero's colour and shape."""
     _, hero = reel.hero[0]
@@ -336,7 +373,7 @@ def test_batches_of_drills() -> None:
         batch=2,
         tokens=2 * FRAMES * FRAME_TOKENS,
         others=(0, 0, 0),
-        seconds=(0, 0, 0, 0, POOL),
+        seconds=(0, 0, 0, 0, POOL, 0),
         reel_frames=(FRAMES,),
         rows=3,
     )

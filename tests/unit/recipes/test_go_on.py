@@ -33,7 +33,7 @@ from recipes.pair.second import SECOND, SecondRecipe
 
 TINY = Shape(2, 32, 64, 2, 1, 32, 64, 2)
 DEEP = replace(TINY, layers=6)
-FEW = Mix((4,), (1.0,), batch=2, others=(0, 0, 0), seconds=(8, 4, 2, 0, 2), rows=1)
+FEW = Mix((4,), (1.0,), batch=2, others=(0, 0, 0), seconds=(8, 4, 2, 0, 2, 0), rows=1)
 
 
 def tiny(processor: Any, shape: Shape = TINY, seed: int = 0) -> Any:

@@ -260,7 +260,7 @@ def test_what_is_watched_are_the_batches_and_their_stories(fresh_processor: Any)
 
 def test_the_frames_of_some_reels_are_spread_over_many_positions(fresh_processor: Any) -> None:
     reach = 1024 * FRAME_TOKENS
-    mix = Mix((8,), (1.0,), batch=2, others=(0, 0, 0), seconds=(0, 0, 0, 0, 16), reach=reach)
+    mix = Mix((8,), (1.0,), batch=2, others=(0, 0, 0), seconds=(0, 0, 0, 0, 16, 0), reach=reach)
     tokenizer = fresh_processor.tokenizer
     spread = 0
     furthest = 0
@@ -324,7 +324,7 @@ def test_reels_have_batches_of_their_own(fresh_processor: Any) -> None:
         batch=4,
         tokens=2 * 16 * FRAME_TOKENS,
         others=(1, 0, 0),
-        seconds=(3, 2, 1, 2, 0),
+        seconds=(3, 2, 1, 2, 0, 0),
         reel_frames=(16, 32),
         reel_share=(0.5, 0.5),
         rows=3,
