@@ -49,10 +49,10 @@ at 0.97, and by half of that in chats, whose first answer is not in the prompt's
 captions nothing changes.
 Before the run behind the phase far, whose target finds shots among 64 and 256 frames: at 16 frames
 the same as before. At 64 frames a shot is one of up to 16, so the tenth most attended by the answer
-holds 40 to 50% of its attention on focus questions, and the prompt's attention beats random by 2 to
-4% at r = 0.9 and by 3 to 6% at 0.97; a random tenth still shows each frame, so the unpruned length
-is not reached. In chats the prompt's attention stays behind random at 16 frames and is level with it
-at 64."""
+holds 40 to 50% of its attention on focus questions, and the prompt's attention beats random by 2
+to 4% at r = 0.9 and by 3 to 6% at 0.97; a random tenth still shows each frame, so the unpruned
+length is not reached. In chats the prompt's attention stays behind random at 16 frames and is level
+with it at 64."""
 
 
 @dataclass(frozen=True)
