@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_model
 from torch import nn
 
+from recipes.pair.average import average
 from recipes.pair.export import export, load
 from recipes.pair.grow import deepen, shallow_copy
 from recipes.pair.kept import (
@@ -107,12 +108,23 @@ class FurtherTraining:
             return found
         if self.state is None:
             raise FileNotFoundError(f"there is no checkpoint of {self.recipe.name} in {self.runs}")
-        kept_shape = replace(self.recipe.stages[-1][0], layers=self.state.layers)
-        model = self.model_of(kept_shape, None)
+        model = self.model_of(self._kept_shape(), None)
         stages = {stage.phase.name: stage for _, stage in self.recipe.stages}
         if stages[self.state.phase].is_far:
             slow_down(model)
         return model, self.state, load_heads(self.kept)
+
+    def mix_with_kept(self, model: Any, share: float) -> None:
+        """Change a model to the mean of its weights and the kept ones, see `average`.
+
+        Args:
+            model: a model of the same sizes as the kept weights.
+            share: weight of the model, from 0 to 1.
+        """
+        newest = model.state_dict()
+        kept = build_model(self._kept_shape(), self.processor.tokenizer, WEIGHT_SEED)
+        load_weights(self.kept, kept)
+        model.load_state_dict(average(kept.state_dict(), newest, share))
 
     def model_of(self, shape: Shape, previous: Any) -> Any:
         """The model with which a stage begins.
@@ -146,6 +158,16 @@ class FurtherTraining:
         source = job.source
         return replace(job, source=lambda start: source(phase.first + start)), phase.name
 
+    def _kept_shape(self) -> Shape:
+        """The sizes of the kept model.
+
+        Raises:
+            FileNotFoundError: no weights are kept.
+        """
+        if self.state is None:
+            raise FileNotFoundError(f"no weights of {self.recipe.name} are kept in {self.kept}")
+        return replace(self.recipe.stages[-1][0], layers=self.state.layers)
+
     def _first_heads(self, model: Any, stage: LanguageStage) -> Weights:
         """The heads of a stage, trained on a frozen model."""
         name, steps = f"{stage.phase.name}-heads", stage.heads_first
@@ -173,6 +195,8 @@ def main() -> None:
     training = FurtherTraining(SECOND[options.part], options.runs, options.kept / options.part)
     if options.keep:
         model, state, heads = training.newest()
+        if options.share < 1:
+            training.mix_with_kept(model, options.share)
         keep(options.kept / options.part, model, state, heads)
         print(state)
     elif options.export is not None:
@@ -206,6 +230,12 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--runs", type=Path, default=RUNS, help="folder for checkpoints")
     parser.add_argument("--kept", type=Path, default=KEPT, help="folder of committed weights")
     parser.add_argument("--keep", action="store_true", help="write weights to commit, and stop")
+    parser.add_argument(
+        "--share",
+        type=float,
+        default=1.0,
+        help="with --keep, weight of the newest weights in their mean with the kept ones",
+    )
     parser.add_argument("--export", type=Path, help="write the newest model here, and stop")
     return parser.parse_args()
 

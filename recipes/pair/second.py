@@ -180,7 +180,7 @@ TARGET_SECOND = SecondRecipe(
         (
             TARGET,
             LanguageStage(
-                Phase("target-far", 1400, 5e-4, warmup=30),
+                Phase("target-far", 500, 5e-4, warmup=30, horizon=1400),
                 FAR,
                 seed_offset=120,
                 film_depth=13,
@@ -188,6 +188,21 @@ TARGET_SECOND = SecondRecipe(
                 asked_depth=14,
                 pointing=(14, 16, 18, 20),
                 heads_first=100,
+                is_far=True,
+            ),
+        ),
+        # The heads found the shot behind a text among 256 frames, but not the next one of a thing:
+        # its look alone does not tell it from the others.
+        (
+            TARGET,
+            LanguageStage(
+                Phase("target-turns", 850, 3.5e-4, warmup=20),
+                replace(FAR, first=70_000_000),
+                seed_offset=130,
+                film_depth=13,
+                since=LATE,
+                asked_depth=14,
+                pointing=(14, 16, 18, 20),
                 is_far=True,
             ),
         ),

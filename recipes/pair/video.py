@@ -6,9 +6,12 @@ guesses their motions. While the model learns to answer, a head on its first lay
 classifies events. From the tokens of a shot's last frames it classifies the look and the action of
 the thing in each quarter and the movement of the camera; from the tokens of every frame, the number
 of texts so far and the shot. In reels it classifies, from every token of a frame, the number of the
-shot, its text and the text of the shot before: what a question can name. From the tokens of an
-inserted picture it classifies the thing in each quarter: without these labels its shapes are
-forgotten before the depth where answers read. The head is discarded afterwards.
+shot, its text and the text of the shot before: what a question can name; and from the cells of a
+thing, in how many shots before there was one of the same colour and shape: what a thing does
+through a reel is told shot by shot, and a look alone does not tell the next of its shots from the
+others. From the tokens of an inserted picture it classifies the thing in each quarter: without
+these labels its shapes are forgotten before the depth where answers read. The head is discarded
+afterwards.
 
 The same training before the dialogues, instead of together with them, did not work: the later
 layers never learned to use what the first layers had recognised.
@@ -38,6 +41,7 @@ from draftlens.world.scene import (
     Scene,
     Shot,
     Text,
+    Thing,
 )
 from draftlens.world.wording import ACTIONS as ACTION_PHRASES
 from recipes.pair.asked import (
@@ -63,15 +67,18 @@ from recipes.pair.vision import BOTTOM_CELLS, by_quarter, cell_loss
 
 ACTIONS = tuple(ACTION_PHRASES)
 NO_ACTION = len(ACTIONS)  # the class of an empty quarter
+MAX_TURNS = 6
 FILM_LOSS_WEIGHT = 0.3
 NAMES_LOSS_WEIGHT = 0.1  # of what questions about reels name
 SOUGHT_LOSS_WEIGHT = 0.3
 CLASSES = {"actions": len(ACTIONS) + 1, "camera": len(CAMERAS), "texts": 5, "shot": 2}
-# The look of the thing in a quarter; the last class is that of none.
+# The look of the thing in a quarter, and how many shots before had one of its colour and shape;
+# the last class is that of none.
 LOOK_CLASSES = {
     "colour": len(COLOURS) + 1,
     "shape": len(SHAPES) + 1,
     "texture": len(TEXTURES) + 1,
+    "turn": MAX_TURNS + 1,
 }
 TEXT_CLASSES = {"word": len(WORDS), "tens": 10, "ones": 10}
 # What a question about a reel can name: the text of a shot or of the one before, or its number.
@@ -80,8 +87,8 @@ NAME_CLASSES = {
     **{f"{name} before": count for name, count in TEXT_CLASSES.items()},
     "number": MAX_SHOTS,
 }
-# What a question can look for: a shot by its names, or a thing by its look.
-SOUGHT_NAMES = (*NAME_CLASSES, "colour", "shape")
+# What a question can look for: a shot by its names, or a thing by its look and its turn.
+SOUGHT_NAMES = (*NAME_CLASSES, "colour", "shape", "turn")
 # Which part of the names of a shot a question looks for, by its form.
 SOUGHT = {
     "word": "text",
@@ -105,7 +112,7 @@ class Film:
         texts: int64 ``[B, T]``, the number of texts that have begun.
         shot: int64 ``[B, T]``, the index of the shot.
         names: int64 ``[B, T, 7]``, what names the shot in a reel, in the order of `NAME_CLASSES`.
-        looks: int64 ``[B, T, 4, 3]``, the look of the thing in each quarter, late in each shot and
+        looks: int64 ``[B, T, 4, 4]``, the look of the thing in each quarter, late in each shot and
             in an inserted picture, in the order of `LOOK_CLASSES`.
     """
 
@@ -127,7 +134,7 @@ class FilmBatch:
         film: the events.
         asked: int64 ``[B, L]``, see `asked.asked_labels`.
         pointed: int64 ``[B, L, 3]``, see `asked.pointed_labels`.
-        sought: int64 ``[B, L, 9]``, see `sought_labels`.
+        sought: int64 ``[B, L, 10]``, see `sought_labels`.
     """
 
     batch: Batch
@@ -157,9 +164,14 @@ class FilmModel(nn.Module):
         """Begin with the heads of another job for models of the same width.
 
         Fresh heads disturb a trained model: they cost captions and answers what hundreds of steps
-        had taught it.
+        had taught it. Classes that the other job did not have are the last ones and begin with
+        zeros, which disturb nothing.
         """
-        self.load_state_dict(self.state_dict() | heads)
+        with torch.no_grad():
+            for name, value in heads.items():
+                parameter = self.get_parameter(name)
+                parameter.zero_()
+                parameter[: len(value)] = value
 
     def forward(self, states: torch.Tensor) -> dict[str, torch.Tensor]:
         """Scores by name, for states ``[B, T, 16, D]`` of the visual tokens."""
@@ -188,7 +200,7 @@ def film_labels(scene: Scene, count: int, since: float = 1.0) -> dict[str, Any]:
         for frame in frames:
             if frame == frames[-1] or times[frame] >= first_time:
                 actions[frame] = _shot_actions(shot)
-                looks[frame] = _looks(shot)
+                looks[frame] = _looks(shot, scene.shots[:index])
                 camera[frame] = CAMERAS.index(shot.camera)
     texts = [sum(text.start <= time for text in scene.texts) for time in times]
     names = [[IGNORED] * len(NAME_CLASSES)] * count
@@ -201,7 +213,7 @@ def film_labels(scene: Scene, count: int, since: float = 1.0) -> dict[str, Any]:
         for frame in evidence([Region(insert.start, insert.end)], count).frames:
             actions[frame] = [IGNORED] * len(PLACES)
             camera[frame] = IGNORED
-            looks[frame] = _looks(insert)
+            looks[frame] = _looks(insert, None)
     events = {"actions": actions, "camera": camera, "texts": texts, "shot": shots}
     return {**events, "names": names, "looks": looks}
 
@@ -225,7 +237,7 @@ def film_batches(
 
 
 def sought_labels(tokenizer: Any, samples: Sequence[Sample], num_frames: int) -> torch.Tensor:
-    """What the end of each question looks for, int64 ``[B, L, 9]`` in the order of `SOUGHT_NAMES`;
+    """What the end of each question looks for, int64 ``[B, L, 10]`` in the order of `SOUGHT_NAMES`;
     `IGNORED` where nothing of a kind is looked for, and elsewhere.
 
     Args:
@@ -328,13 +340,26 @@ def _quarters(scores: torch.Tensor) -> torch.Tensor:
     return by_quarter(scores.flatten(0, 1)).reshape(batch_size, count, 4, 4, -1)
 
 
-def _looks(picture: Shot) -> list[list[int]]:
-    """The classes of the look of the thing in each quarter, in the order of `LOOK_CLASSES`."""
+def _looks(picture: Shot, earlier: Sequence[Shot] | None) -> list[list[int]]:
+    """The classes of the look of the thing in each quarter, in the order of `LOOK_CLASSES`.
+
+    Args:
+        picture: a shot or an inserted picture.
+        earlier: the shots before; None for an inserted picture, which is no turn of a thing.
+    """
     looks = [[count - 1 for count in LOOK_CLASSES.values()] for _ in PLACES]
     for thing in picture.things:
         colour, shape = COLOURS.index(thing.colour), SHAPES.index(thing.shape)
-        looks[PLACES.index(thing.place)] = [colour, shape, TEXTURES.index(thing.texture)]
+        turn = IGNORED if earlier is None else _turn(thing, earlier)
+        looks[PLACES.index(thing.place)] = [colour, shape, TEXTURES.index(thing.texture), turn]
     return looks
+
+
+def _turn(thing: Thing, earlier: Sequence[Shot]) -> int:
+    """The number of earlier shots with a thing of the same colour and shape."""
+    look = thing.colour, thing.shape
+    turns = [look in [(other.colour, other.shape) for other in shot.things] for shot in earlier]
+    return min(sum(turns), MAX_TURNS - 1)
 
 
 def _shot_index(scene: Scene, time: float) -> int:
@@ -372,7 +397,8 @@ def _sought(scene: Scene, place: Place) -> list[int]:
         else:
             things = scene.shots[index].things
             (hero,) = [thing for thing in things if PLACE_CELLS[thing.place] == region.cells]
-            look = [COLOURS.index(hero.colour), SHAPES.index(hero.shape)]
+            turn = min(place.turn.regions.index(region), MAX_TURNS - 1)
+            look = [COLOURS.index(hero.colour), SHAPES.index(hero.shape), turn]
     return [*names, *look]
 
 

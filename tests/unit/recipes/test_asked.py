@@ -187,6 +187,7 @@ def test_the_end_of_a_question_has_labels_of_what_it_looks_for(fresh_processor: 
             if form == "hero":
                 assert COLOURS[labels.pop("colour")] in turn.question
                 assert SHAPES[labels.pop("shape")] in turn.question
+                assert labels.pop("turn") == 0
             if form not in video.SOUGHT:
                 assert not labels
                 continue
@@ -215,9 +216,9 @@ def test_a_thing_that_a_chat_calls_it_is_looked_for_in_each_part(fresh_processor
     (_, hero), *_ = reel.hero
     look = [COLOURS.index(hero.colour), SHAPES.index(hero.shape)]
     assert turns[1].question.startswith("What does it do")
-    for part in answer_parts(turns[1]):
+    for turn, part in enumerate(answer_parts(turns[1])):
         before = tokenizer(turns[1].answer[: part.start].rstrip()).input_ids
-        assert sought[first + len(before) - 1].tolist() == [IGNORED] * 7 + look
+        assert sought[first + len(before) - 1].tolist() == [IGNORED] * 7 + look + [turn]
 
 
 def test_what_is_looked_for_has_a_loss() -> None:

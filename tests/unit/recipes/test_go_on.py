@@ -13,7 +13,7 @@ import torch
 
 from draftlens.world import HELD_OUT, Turn
 from draftlens.world.samples import draw
-from recipes.pair import go_on, probe
+from recipes.pair import go_on, probe, video
 from recipes.pair.data import Mix
 from recipes.pair.export import export, load
 from recipes.pair.grow import deepen, shallow_copy
@@ -30,6 +30,7 @@ from recipes.pair.models import (
 )
 from recipes.pair.recipe import LanguageStage
 from recipes.pair.second import SECOND, SecondRecipe
+from recipes.pair.video import FilmModel
 
 TINY = Shape(2, 32, 64, 2, 1, 32, 64, 2)
 DEEP = replace(TINY, layers=6)
@@ -151,6 +152,23 @@ def test_the_run_that_came_furthest_goes_on(
     assert first_step("two", tmp_path / "elsewhere", read_state(kept)) == 2
 
 
+def test_the_mean_with_the_kept_weights_begins_the_next_stage(tmp_path: Path) -> None:
+    start = training(tmp_path / "runs", tmp_path / "kept")
+    model = start.model_of(DRAFT, None)
+    with pytest.raises(FileNotFoundError, match="no weights of draft are kept"):
+        start.mix_with_kept(model, 0.5)
+    keep(tmp_path / "kept", model, State("one", 0, DRAFT.layers, {}))
+    mixed = training(tmp_path / "runs", tmp_path / "kept")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.5)
+    mixed.mix_with_kept(model, 0.6)
+    for name, value in model.state_dict().items():
+        expected = before[name] + (0.3 if name in dict(model.named_parameters()) else 0)
+        torch.testing.assert_close(value, expected, rtol=0, atol=2e-3)  # kept in float16
+
+
 def test_a_later_stage_goes_on_with_the_trained_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +201,26 @@ def test_a_stage_begins_with_the_heads_of_the_stage_before(
     go_on.FurtherTraining(SecondRecipe("draft", 5, stages), tmp_path, tmp_path / "kept").run(None)
     for first, second in zip(*first_heads, strict=True):
         assert torch.equal(first + 1.0, second)
+
+
+def test_heads_with_fewer_classes_are_taken(
+    fresh_processor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny(fresh_processor)
+    whole = FilmModel(model)
+    classes = dict(video.LOOK_CLASSES)
+    *_, last = classes
+    monkeypatch.setattr(
+        video, "LOOK_CLASSES", {name: n for name, n in classes.items() if name != last}
+    )
+    heads = FilmModel(model).heads()
+    whole.take_heads(heads)
+    count = len(heads["head.bias"])
+    assert len(whole.head.bias) == count + classes[last]
+    assert torch.equal(whole.head.weight[:count], heads["head.weight"])
+    assert not whole.head.weight[count:].any()
+    assert not whole.head.bias[count:].any()
+    assert torch.equal(whole.asked.weight, heads["asked.weight"])
 
 
 def test_slow_rotary_pairs_become_slower_and_others_stay(fresh_processor: Any) -> None:

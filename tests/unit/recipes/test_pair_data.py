@@ -378,7 +378,23 @@ def test_looks_are_labelled_late_in_each_shot() -> None:
     looks = video.film_labels(scene, 16, 0.6)["looks"]
     for frame in (3, 7, 11, 15):
         check_looks(looks[frame], scene.shots[frame // 4])
-    assert looks[4] == [[IGNORED] * 3] * 4
+    assert looks[4] == [[IGNORED] * 4] * 4
+
+
+def test_the_turns_of_a_thing_are_counted() -> None:
+    turn = list(video.LOOK_CLASSES).index("turn")
+    most = 0
+    for seed in range(10):
+        reel = sample_reel(seed, 64)
+        looks = video.film_labels(reel.scene, 64, 0.6)["looks"]
+        shots = [[s.start for s in reel.scene.shots if s.start <= t][-1] for t in frame_times(64)]
+        for number, (index, hero) in enumerate(reel.hero):
+            start = reel.scene.shots[index].start
+            last = max(frame for frame, shot in enumerate(shots) if shot == start)
+            label = looks[last][PLACES.index(hero.place)][turn]
+            assert label in (number, IGNORED)  # a picture may be inserted there
+            most = max(most, label)
+    assert most == video.MAX_TURNS - 1
 
 
 def check_looks(labels: list[list[int]], shot: Shot) -> None:
@@ -410,4 +426,6 @@ def test_the_looks_in_an_inserted_picture_are_labelled() -> None:
             labelled += 1
             assert labels["actions"][frame] == [IGNORED] * 4
             check_looks(labels["looks"][frame], insert)
+            places = [PLACES.index(thing.place) for thing in insert.things]
+            assert all(labels["looks"][frame][place][-1] == IGNORED for place in places)
     assert labelled > 6
