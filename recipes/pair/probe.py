@@ -20,6 +20,7 @@ from draftlens.world.dialogue import Turn
 from draftlens.world.samples import MEDIA, Sample, draw
 from recipes.pair.data import IGNORED, collate, encode
 from recipes.pair.export import load
+from recipes.pair.models import slow_down
 from recipes.pair.recipe import EMBEDDED
 
 SEED = HELD_OUT + 900_000
@@ -35,7 +36,12 @@ PLAN = (
 )
 """Kind, number of frames and number of samples of each part of a probe."""
 
+LONG_PLAN = (("clip", 256, 4), ("focus", 256, 8), ("needle", 256, 8))
+"""The same for long clips, which take too long during training."""
+
+Plan = tuple[tuple[str, int, int], ...]
 ROWS = 4  # samples in one pass
+FEW_FRAMES = 64  # of more, one sample in one pass
 
 
 @dataclass
@@ -91,22 +97,26 @@ class Probe:
 
 
 @torch.no_grad()
-def measure(model: Any, tokenizer: Any, share: float = 1.0) -> dict[str, Figure]:
+def measure(
+    model: Any, tokenizer: Any, share: float = 1.0, plan: Plan | None = None
+) -> dict[str, Figure]:
     """The figures of each family, on the same held-out samples every time.
 
     Args:
         model: the model; its mode is restored.
         tokenizer: the pair's tokenizer.
         share: share of the samples.
+        plan: other parts than those of `PLAN`.
     """
     was_training = model.training
     model.eval()
     sums: dict[str, _Sum] = defaultdict(_Sum)
-    for kind, frames, count in PLAN:
+    for kind, frames, count in plan or PLAN:
         num_samples = max(1, round(share * count))
         samples = [draw(kind, SEED + index, frames) for index in range(num_samples)]
-        for start in range(0, num_samples, ROWS):
-            _measure_batch(model, tokenizer, samples[start : start + ROWS], frames, sums)
+        rows = ROWS if frames <= FEW_FRAMES else 1
+        for start in range(0, num_samples, rows):
+            _measure_batch(model, tokenizer, samples[start : start + rows], frames, sums)
     model.train(was_training)
     return {
         name: Figure(total.loss / total.tokens, total.right / total.tokens, total.tokens)
@@ -196,15 +206,22 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="?", default=EMBEDDED / "target")
     parser.add_argument("--layers", action="store_true", help="measure without each layer")
     parser.add_argument("--share", type=float, default=0.25, help="share of the probe's samples")
+    parser.add_argument("--long", action="store_true", help="clips of 256 frames only")
+    parser.add_argument(
+        "--far", action="store_true", help="slow down the slowest rotary pairs first"
+    )
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     model, processor = load(options.folder)
+    if options.far:
+        slow_down(model)
     if options.layers:
         for index, rise in enumerate(layer_profile(model, processor.tokenizer, options.share)):
             print(f"without layer {index + 1:2}: loss {100 * rise:+.2f}%", flush=True)
         return
-    for name, figure in measure(model, processor.tokenizer).items():
+    plan = LONG_PLAN if options.long else PLAN
+    for name, figure in measure(model, processor.tokenizer, plan=plan).items():
         print(f"{name:28} loss {figure.loss:.3f} right {figure.right:.3f} of {figure.tokens}")
 
 
