@@ -8,8 +8,8 @@ shot. Later tokens could tell it from what was said before. The head is discarde
 The classifier learned ordinals but no texts: a query must match the text in the question with the
 same text in the visual tokens, and nothing rewards a partial match. Two attention heads below the
 classifier are therefore also trained to attend, from the end of the question on, to the shot; for
-needles, to their frame; where one quarter or the strip carries the answer, to its cells only. Heads
-of further layers can be trained to do the same.
+needles, to their frame; where one quarter or the strip carries the answer or the sentence, to its
+cells only. Heads of further layers can be trained to do the same.
 
 For "after SHIP" these heads found nothing in 600 steps, although the tokens of each frame told the
 text of the shot before: the text of the question must be compared with that text, and not with the
@@ -31,7 +31,7 @@ from transformers.models.qwen2.modeling_qwen2 import apply_rotary_pos_emb
 
 from draftlens.world import evidence, seen_spans
 from draftlens.world.focus import FocusTurn
-from draftlens.world.regions import Region
+from draftlens.world.regions import ALL_CELLS, PLACE_CELLS, STRIP_CELLS, Region
 from draftlens.world.samples import Sample
 from recipes.pair.data import IGNORED, encode
 
@@ -119,11 +119,33 @@ def pointed_labels(tokenizer: Any, samples: Sequence[Sample], num_frames: int) -
         row = [NO_CELLS] * len(encode(tokenizer, sample, num_frames).ids)
         for place in places(tokenizer, sample, num_frames):
             frames = evidence([place.part.region], num_frames).frames
-            cells = sum(1 << cell for cell in place.part.region.cells)
-            for position in range(place.first - place.lead, place.end):
-                row[position] = frames[0], frames[-1] + 1, cells
+            characters = [place.part.start] * place.lead + place.characters
+            for position, character in enumerate(characters, place.first - place.lead):
+                cells = told_cells(place.turn.answer, character, place.part.region)
+                row[position] = frames[0], frames[-1] + 1, sum(1 << cell for cell in cells)
         rows.append(row)
     return padded_rows(rows, NO_CELLS)
+
+
+def told_cells(answer: str, character: int, region: Region) -> tuple[int, ...]:
+    """The cells of a region that the sentence around a character tells of.
+
+    A sentence about a thing tells of its quarter, one about a text of the strip. Which thing or
+    text it is follows from the whole region, so the first word has all cells.
+
+    Args:
+        answer: an answer without brackets.
+        character: index of the first character of a token.
+        region: what shows this part of the answer.
+    """
+    sentences = re.finditer(r"\s*([^.]+\.)", answer)
+    sentence = next(match for match in sentences if character < match.end())
+    if region.cells != ALL_CELLS or character <= sentence.start(1):
+        return region.cells
+    for place, cells in PLACE_CELLS.items():
+        if f"at the {place}" in sentence[1].lower():
+            return cells
+    return STRIP_CELLS if sentence[1].endswith("letters.") else region.cells
 
 
 def asked_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -218,13 +240,18 @@ class Place:
         turn: the question and its answer.
         part: the part.
         first: the position that predicts its first token.
-        end: the position that predicts the first token behind it.
+        characters: index in the answer of the first character of each of its tokens.
     """
 
     turn: FocusTurn
     part: Part
     first: int
-    end: int
+    characters: list[int]
+
+    @property
+    def end(self) -> int:
+        """The position that predicts the first token behind the part."""
+        return self.first + len(self.characters)
 
     @property
     def lead(self) -> int:
@@ -242,8 +269,8 @@ def places(tokenizer: Any, sample: Sample, num_frames: int) -> Iterator[Place]:
         offsets = tokenizer(turn.answer, return_offsets_mapping=True)["offset_mapping"]
         for part in answer_parts(turn):
             before = sum(stop <= part.start for _, stop in offsets)
-            until = sum(start < part.end - 1 for start, _ in offsets)
-            yield Place(turn, part, first + before, first + until)
+            starts = [start for start, _ in offsets if start < part.end - 1]
+            yield Place(turn, part, first + before, starts[before:])
 
 
 def padded_rows(rows: list[list[Any]], value: Any) -> torch.Tensor:

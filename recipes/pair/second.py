@@ -196,7 +196,7 @@ TARGET_SECOND = SecondRecipe(
         (
             TARGET,
             LanguageStage(
-                Phase("target-turns", 850, 3.5e-4, warmup=20),
+                Phase("target-turns", 1000, 3.5e-4, warmup=20),
                 replace(FAR, first=70_000_000),
                 seed_offset=130,
                 film_depth=13,

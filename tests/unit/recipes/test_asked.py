@@ -15,7 +15,7 @@ from draftlens.world.captions import shown_value
 from draftlens.world.dialogue import questions
 from draftlens.world.focus import FocusTurn, chats
 from draftlens.world.reel import Reel
-from draftlens.world.regions import ALL_CELLS, PLACE_CELLS, STRIP_CELLS
+from draftlens.world.regions import ALL_CELLS, PLACE_CELLS, STRIP_CELLS, Region
 from draftlens.world.samples import Sample, draw
 from draftlens.world.scene import COLOURS, SHAPES, WORDS, Scene
 from recipes.pair import video
@@ -28,6 +28,7 @@ from recipes.pair.asked import (
     asked_loss,
     pointed_labels,
     pointer_loss,
+    told_cells,
 )
 from recipes.pair.data import IGNORED, POOL, Mix, collate, encode, plans
 from recipes.pair.drill import (
@@ -164,9 +165,38 @@ def test_positions_before_an_answer_are_pointed_from(fresh_processor: Any) -> No
     (shot,) = [i for i, text in enumerate(texts_of(sample)) if text in turn.question]
     start = owners.index(index) - 1
     end = start + len(tokenizer(turn.answer).input_ids) - 1
-    labels = [tuple(label) for label in pointed[start - LAST_TOKENS : end].tolist()]
-    assert labels == [(*spans[shot], bits(ALL_CELLS))] * (LAST_TOKENS + end - start)
+    labels = pointed[start - LAST_TOKENS : end].tolist()
+    assert [label[:2] for label in labels] == [[*spans[shot]]] * (LAST_TOKENS + end - start)
+    assert [label[2] for label in labels[: LAST_TOKENS + 1]] == [bits(ALL_CELLS)] * (
+        LAST_TOKENS + 1
+    )
+    told = {place: bits(cells) for place, cells in PLACE_CELLS.items() if place in turn.answer}
+    assert {label[2] for label in labels} == {bits(ALL_CELLS), bits(STRIP_CELLS), *told.values()}
     assert pointed[start - LAST_TOKENS - 1].tolist() == [IGNORED, IGNORED, IGNORED]
+
+
+def test_a_sentence_tells_of_its_quarter_or_of_the_strip() -> None:
+    shot = Region(0.25, 0.5)
+    answer = (
+        "It shows two shapes on a grey background. At the top left, a ring stays where it is. "
+        "There is a cross at the bottom right. All stay in view. "
+        "The word MILK is shown in red letters."
+    )
+    expected = {
+        "It shows": ALL_CELLS,
+        "background": ALL_CELLS,
+        "At the": ALL_CELLS,
+        "the top": PLACE_CELLS["top left"],
+        "it is": PLACE_CELLS["top left"],
+        "There": ALL_CELLS,
+        "is a cross": PLACE_CELLS["bottom right"],
+        "stay in view": ALL_CELLS,
+        "MILK": STRIP_CELLS,
+    }
+    for words, cells in expected.items():
+        assert told_cells(answer, answer.index(words), shot) == cells
+    hero = Region(0.25, 0.5, PLACE_CELLS["top right"])
+    assert told_cells(answer, answer.index("it is"), hero) == hero.cells
 
 
 def test_the_end_of_a_question_has_labels_of_what_it_looks_for(fresh_processor: Any) -> None:
