@@ -51,7 +51,9 @@ def main() -> None:
     first, second = (load_file(folder / WEIGHTS) for folder in (options.first, options.second))
     mean = average(first, second, options.share)
     shutil.copytree(options.second, options.out, dirs_exist_ok=True)
-    save_file(mean, options.out / WEIGHTS, metadata={"format": "pt"})
+    file = options.out / WEIGHTS
+    save_file(mean, file, metadata={"format": "pt"})
+    file.chmod(0o644)  # by default only the owner may read it
 
 
 if __name__ == "__main__":
