@@ -27,10 +27,11 @@ AFTER_TURNS = 2
 PICTURE_TURNS = 4  # questions for one thing in an inserted picture
 OTHER_TURNS = 1  # questions that need one look
 PLACE_TURNS = 2  # questions for one thing of a shot
-# A long reel costs as much as many answers, so it is asked more.
+# A long reel costs as much as many answers, so it is asked more, and what is short.
 LONG = 64  # frames
-LONG_OTHER_TURNS = 4
-LONG_PLACE_TURNS = 4
+LONG_OTHER_TURNS = 2
+LONG_PLACE_TURNS = 8
+LONG_NEXT_TURNS = 8
 QUIZ_TURNS = {"retrieval": 1, "ordering": 6, "counting": 4, "attribute": 12}
 
 SomeTurn = TypeVar("SomeTurn", bound=Turn)
@@ -53,11 +54,11 @@ def draw_drill(seed: int, frames: int) -> Sample:
     reel = sample_reel(seed, frames, needle)
     forms = focus_turns(reel)
     others = [*forms["word"], *forms["ordinal"], *forms["compare"]]
-    num_others, num_places = OTHER_TURNS, PLACE_TURNS
+    num_next, num_others, num_places = NEXT_TURNS, OTHER_TURNS, PLACE_TURNS
     if frames >= LONG:
-        num_others, num_places = LONG_OTHER_TURNS, LONG_PLACE_TURNS
+        num_next, num_others, num_places = LONG_NEXT_TURNS, LONG_OTHER_TURNS, LONG_PLACE_TURNS
     turns = [
-        *_some(next_turns(reel), NEXT_TURNS, rng),
+        *_some(next_turns(reel), num_next, rng),
         *_some(forms["after"], AFTER_TURNS, rng),
         *_some(others, num_others, rng),
         *_some(place_turns(reel), num_places, rng),

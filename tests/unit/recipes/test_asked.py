@@ -318,10 +318,12 @@ def test_the_short_questions_of_drills_have_right_answers() -> None:
 
 
 def test_long_reels_are_asked_more_and_things_are_asked_for_by_their_place() -> None:
-    for frames, expected in ((FRAMES, 2), (64, 4)):
+    for frames, places, most_next in ((FRAMES, 2, 3), (64, 8, 8)):
         sample = draw_drill(5, frames)
         forms = [getattr(turn, "form", "") for turn in sample.turns]
-        assert forms.count("place") == expected
+        assert forms.count("place") == places
+        (scene,) = sample.scenes
+        assert forms.count("next") == min(most_next, len(scene.shots) - 1)
     reel = sample_reel(5, FRAMES)
     turns = place_turns(reel)
     assert len(turns) == sum(len(shot.things) for shot in reel.scene.shots)
