@@ -24,7 +24,8 @@ class Runner:
 
     def __init__(self, path: Path, tensors: Mapping[str, Tensor], device: torch.device) -> None:
         index = -1 if device.index is None else device.index
-        self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path), device_index=index)
+        # Up to torch 2.14 these arguments have no defaults: name, single-threaded, runners, device.
+        self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, index)
         names = self._loader.get_constant_fqns()
         self._constants = {name: tensors[name].detach() for name in names}
         self._loader.load_constants(

@@ -73,11 +73,12 @@ def test_it_is_attention_under_a_mask(
     choice: Choice, length: int, context: int, asked: int, anchor: int, passing: int, count: int
 ) -> None:
     blocks = divide(length, context, asked, anchor, passing, count)
-    query, key, value = states(length)
+    # In float64: rounding of float32 differs by processor, and this is about which keys are seen.
+    query, key, value = (part.double() for part in states(length))
     attend = partial(Work().attend, scaling=SCALING)
     output = attend_in_blocks(query, key, value, blocks, attend, choice, layer=3)
     seen = visible(query, key, blocks, choice, layer=3)
-    assert (output - under_a_mask(query, key, value, seen)).abs().max() < 1e-6
+    assert (output - under_a_mask(query, key, value, seen)).abs().max() < 1e-12
     if passing >= max(blocks.size(block) for block in range(count)):
         assert torch.equal(seen[0], torch.ones(length, length).tril().bool())
 

@@ -64,7 +64,7 @@ def test_compiled_code_computes_the_same(tmp_path: Path) -> None:
     torch._inductor.aoti_compile_and_package(
         program, package_path=str(path), inductor_configs=dict(OPTIONS)
     )
-    loader = torch._C._aoti.AOTIModelPackageLoader(str(path))
+    loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
     names = loader.get_constant_fqns()
     weights = dict(module.named_parameters())
     assert set(names) == set(weights)
