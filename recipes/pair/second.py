@@ -82,7 +82,8 @@ REVIEWED = replace(
 # layers with 70% and 25%. A reel of 1,024 frames takes a minute for a step: the distances between
 # its frames and a question are learned from fewer frames, between which positions are left out
 # (PoSE, arXiv 2309.10400). Short questions about clips and pictures were few. Of 16 batches: 3 of
-# clips, 1 of pictures, 1 of talk, 6 of drills and 1 of each other kind but pairs.
+# clips, 1 of pictures, 1 of talk, 6 of drills and 1 each of focus, needles, chats, pairs with
+# further questions, and quizzes.
 FAR = replace(
     DRILLED,
     share=(0.4, 0.25, 0.2, 0.15),
@@ -91,12 +92,11 @@ FAR = replace(
     reel_share=(0.35, 0.1, 0.3, 0.05, 0.2),
     reach=1024 * FRAME_TOKENS,
 )
-
-
 # Behind these phases the ends of questions told what they look for (all of 95), and the tokens of
 # 64 frames what comes before their shots (89 to 99%), but the heads that match the two had 0.6 of
 # their attention in the right one of up to 16 shots, and all of it in that of four. Of 16 batches:
-# 3 of clips, 1 of pictures, 1 of talk, 7 of drills and 1 of each other kind.
+# 3 of clips, 1 of pictures, 1 of talk, 7 of drills and 1 each of focus, needles, chats and pairs
+# with further questions.
 SEARCHED = replace(
     FAR,
     first=80_000_000,
@@ -118,6 +118,28 @@ class SecondRecipe:
     name: str
     seed: int
     stages: tuple[tuple[Shape, LanguageStage], ...]
+
+
+def far_stage(phase: Phase, mix: Mix, seed_offset: int, heads_first: int = 0) -> LanguageStage:
+    """A stage of the target with slower rotary pairs, in which heads of four layers are trained.
+
+    Args:
+        phase: steps and learning rate.
+        mix: what it sees.
+        seed_offset: of the data.
+        heads_first: see `LanguageStage`.
+    """
+    return LanguageStage(
+        phase,
+        mix,
+        seed_offset=seed_offset,
+        film_depth=13,
+        since=LATE,
+        asked_depth=14,
+        pointing=(14, 16, 18, 20),
+        heads_first=heads_first,
+        is_far=True,
+    )
 
 
 TARGET_SECOND = SecondRecipe(
@@ -191,46 +213,15 @@ TARGET_SECOND = SecondRecipe(
         # (94% right), but no longer at the depth from which answers read (48%).
         (
             TARGET,
-            LanguageStage(
-                Phase("target-far", 500, 5e-4, warmup=30, horizon=1400),
-                FAR,
-                seed_offset=120,
-                film_depth=13,
-                since=LATE,
-                asked_depth=14,
-                pointing=(14, 16, 18, 20),
-                heads_first=100,
-                is_far=True,
-            ),
+            far_stage(Phase("target-far", 500, 5e-4, 30, horizon=1400), FAR, 120, heads_first=100),
         ),
         # The heads found the shot behind a text among 256 frames, but not the next one of a thing:
         # its look alone does not tell it from the others.
         (
             TARGET,
-            LanguageStage(
-                Phase("target-turns", 1000, 3.5e-4, warmup=20),
-                replace(FAR, first=70_000_000),
-                seed_offset=130,
-                film_depth=13,
-                since=LATE,
-                asked_depth=14,
-                pointing=(14, 16, 18, 20),
-                is_far=True,
-            ),
+            far_stage(Phase("target-turns", 1000, 3.5e-4, 20), replace(FAR, first=70_000_000), 130),
         ),
-        (
-            TARGET,
-            LanguageStage(
-                Phase("target-seek", 2000, 3.5e-4, warmup=20),
-                SEARCHED,
-                seed_offset=140,
-                film_depth=13,
-                since=LATE,
-                asked_depth=14,
-                pointing=(14, 16, 18, 20),
-                is_far=True,
-            ),
-        ),
+        (TARGET, far_stage(Phase("target-seek", 2000, 3.5e-4, 20), SEARCHED, 140)),
     ),
 )
 
