@@ -158,7 +158,8 @@ class FilmModel(nn.Module):
 
     def heads(self) -> dict[str, torch.Tensor]:
         """The parameters of the heads by name."""
-        return {name: value for name, value in self.state_dict().items() if name[:5] != "model"}
+        parameters = self.state_dict().items()
+        return {name: value for name, value in parameters if not name.startswith("model.")}
 
     def take_heads(self, heads: dict[str, torch.Tensor]) -> None:
         """Begin with the heads of another job for models of the same width.
@@ -463,10 +464,7 @@ def _film_step(
         if stage.asked_depth and item.asked is not None and item.pointed is not None:
             asked = module.asked(F.rms_norm(deeper_outputs[0].float(), (module.width,)))
             total = total + ASKED_LOSS_WEIGHT * asked_loss(asked, item.asked)
-            pointed = item.pointed[:, texts]
-            chosen = pointed[..., 0] != IGNORED
-            losses = [pointer_loss(pointer.shares(chosen), pointed[chosen]) for pointer in pointers]
-            total = total + POINTER_LOSS_WEIGHT * reduce(torch.add, losses)
+            total = total + POINTER_LOSS_WEIGHT * _pointers_loss(pointers, item.pointed[:, texts])
         if stage.asked_depth and item.sought is not None:
             # To the head, a text of one token is like a frame of one cell.
             scores = module(outputs[0][:, texts, None])
@@ -474,6 +472,19 @@ def _film_step(
         return StepResult(total, result.accuracy)
 
     return loss
+
+
+def _pointers_loss(pointers: Sequence[Pointer], pointed: torch.Tensor) -> torch.Tensor:
+    """The sum of the pointers' losses.
+
+    Args:
+        pointers: the pointers of a pass.
+        pointed: int64 ``[B, L', 3]``, the labels of the tokens behind the video.
+    """
+    has_label = pointed[..., 0] != IGNORED
+    labels = pointed[has_label]
+    losses = [pointer_loss(pointer.shares(has_label), labels) for pointer in pointers]
+    return reduce(torch.add, losses)
 
 
 @contextmanager
