@@ -4,6 +4,7 @@ Every question names where to look: a text, an ordinal, or a look. The answer is
 regions of its turn alone.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from draftlens.world import wording
@@ -34,7 +35,9 @@ def focus_turns(reel: Reel) -> dict[str, list[FocusTurn]]:
     return {
         "word": [_by_text(reel, index) for index in range(len(shots))],
         "after": [_after(reel, index) for index in range(len(shots) - 1)],
-        "hero": [_hero_turn(reel, f"Tell what the {_hero_name(reel)} does, {_FROM_TO}.")],
+        "hero": [
+            appearances_turn(reel, reel.hero, f"Tell what the {_hero_name(reel)} does, {_FROM_TO}.")
+        ],
         "ordinal": [
             _part(reel, index, f"Describe the {name} shot.", "ordinal")
             for name, index in named.items()
@@ -44,6 +47,25 @@ def focus_turns(reel: Reel) -> dict[str, list[FocusTurn]]:
             for first, second in (("first", "second"), ("first", "last"), ("second", "last"))
         ],
     }
+
+
+def appearances_turn(
+    reel: Reel, appearances: Sequence[tuple[int, Thing]], question: str
+) -> FocusTurn:
+    """The question for what a thing does in each shot in which it appears.
+
+    Args:
+        reel: the reel.
+        appearances: for each of these shots its index and the thing in it, in order of time.
+        question: the question.
+    """
+    sentences = []
+    regions = []
+    for number, (index, thing) in enumerate(appearances):
+        shot = reel.scene.shots[index]
+        sentences.append(_appearance(thing, shot, wording.TURNS[min(number, 1)]))
+        regions.append(_region(shot, PLACE_CELLS[thing.place]))
+    return FocusTurn(question, " ".join(sentences), "focus", tuple(regions), "hero")
 
 
 def place_turn(reel: Reel, index: int, thing: Thing) -> FocusTurn:
@@ -135,22 +157,12 @@ def _hero_name(reel: Reel) -> str:
     return f"{hero.colour} {hero.shape}"
 
 
-def _hero_turn(reel: Reel, question: str) -> FocusTurn:
-    sentences = []
-    regions = []
-    for number, (index, hero) in enumerate(reel.hero):
-        shot = reel.scene.shots[index]
-        sentences.append(_appearance(hero, shot, wording.TURNS[min(number, 1)]))
-        regions.append(_region(shot, PLACE_CELLS[hero.place]))
-    return FocusTurn(question, " ".join(sentences), "focus", tuple(regions), "hero")
-
-
-def _appearance(hero: Thing, shot: Shot, turn: str) -> str:
+def _appearance(thing: Thing, shot: Shot, turn: str) -> str:
     return wording.fill(
         wording.HERO,
         turn=turn,
-        does=action_phrase(hero),
-        place=hero.place,
+        does=action_phrase(thing),
+        place=thing.place,
         pattern=shot.pattern,
         background=shot.background,
     )
@@ -235,7 +247,7 @@ def _list_of_texts(reel: Reel) -> FocusTurn:
 def _hero_chat(reel: Reel) -> tuple[FocusTurn, FocusTurn]:
     """The look of the hero in its first shot, and then what "it" does."""
     first = place_turn(reel, *reel.hero[0])
-    return first, _of_chat(_hero_turn(reel, f"What does it do, {_FROM_TO}?"))
+    return first, _of_chat(appearances_turn(reel, reel.hero, f"What does it do, {_FROM_TO}?"))
 
 
 def _of_chat(turn: FocusTurn) -> FocusTurn:

@@ -210,23 +210,26 @@ class Pointer:
         finally:
             handle.remove()
 
-    def shares(self, chosen: torch.Tensor) -> torch.Tensor:
+    def shares(self, chosen: torch.Tensor, start: int) -> torch.Tensor:
         """The share of each cell in the attention to the video, mean of the heads: float
         ``[N, T, cells]`` for the N chosen tokens, row by row.
 
         Args:
-            chosen: bool ``[B, L']``, which tokens behind the video.
+            chosen: bool ``[B, L']``, which of the tokens from position ``start`` on.
+            start: that of the video or the one behind it.
         """
         states, (cos, sin) = self._inputs[-1]
         heads = (*states.shape[:2], -1, self.attention.head_dim)
         queries = self.attention.q_proj(states).view(heads)[:, :, :POINTER_HEADS].transpose(1, 2)
         keys = self.attention.k_proj(states).view(heads)[:, :, :POINTER_HEADS].transpose(1, 2)
         queries, keys = apply_rotary_pos_emb(queries, keys, cos, sin)
-        queries, keys = queries[:, :, self.video.stop :], keys[:, :, self.video]
+        queries, keys = queries[:, :, start : start + chosen.shape[1]], keys[:, :, self.video]
+        positions = torch.arange(keys.shape[2], device=keys.device) + self.video.start
         rows = []
         for row, is_chosen in enumerate(chosen):
             scores = queries[row][:, is_chosen] @ keys[row].mT * self.attention.scaling
-            rows.append(scores.softmax(-1).mean(0))
+            is_later = positions > is_chosen.nonzero() + start
+            rows.append(scores.masked_fill(is_later, -torch.inf).softmax(-1).mean(0))
         shares = torch.cat(rows)
         num_frames = shares.shape[1] // self.cells
         return shares.view(-1, num_frames, self.cells)

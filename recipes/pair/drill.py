@@ -1,12 +1,14 @@
 """Many questions about one reel that need more than one look, and short ones about a clip.
 
 "What happens after SHIP is shown?" needs the shot with SHIP and then the one after it; what a thing
-does "from entering to leaving" needs one shot after the other; a picture in one frame of many is
-rarely asked about. Where only a few questions are of these kinds, a model learns what a single look
-answers and guesses the rest. A drill asks for the same steps in long and in short answers. The
-short forms are for training only: their few tokens depend on nothing but the right look.
+does "from entering to leaving" needs one shot after the other, and scenes of training have no such
+thing in yellow or orange; a picture in one frame of many is rarely asked about. Where only a few
+questions are of these kinds, a model learns what a single look answers and guesses the rest. A
+drill asks for the same steps in long and in short answers. The short forms are for training only:
+their few tokens depend on nothing but the right look.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -15,10 +17,11 @@ import numpy as np
 from draftlens.world import sample_reel, sample_scene, sample_still
 from draftlens.world.captions import noun_phrase, shown_value
 from draftlens.world.dialogue import Turn, questions
-from draftlens.world.focus import FocusTurn, focus_turns, needle_turns, place_turn
+from draftlens.world.focus import FocusTurn, appearances_turn, focus_turns, needle_turns, place_turn
 from draftlens.world.reel import Reel, any_needle
 from draftlens.world.regions import PLACE_CELLS, STRIP_CELLS, Region
 from draftlens.world.samples import Sample
+from draftlens.world.scene import Thing
 
 NEEDLE_SHARE = 0.8  # of the drills
 PICTURE_SHARE = 0.85  # of the needles; other needles are learned sooner
@@ -27,14 +30,17 @@ AFTER_TURNS = 2
 PICTURE_TURNS = 4  # questions for one thing in an inserted picture
 OTHER_TURNS = 1  # questions that need one look
 PLACE_TURNS = 2  # questions for one thing of a shot
+APPEARANCE_TURNS = 1  # questions for what a thing does, and as many for its texts
 # A long reel costs as much as many answers, so it is asked more, and what is short.
 LONG = 64  # frames
 LONG_OTHER_TURNS = 2
 LONG_PLACE_TURNS = 8
 LONG_NEXT_TURNS = 8
+LONG_APPEARANCE_TURNS = 4
 QUIZ_TURNS = {"retrieval": 1, "ordering": 6, "counting": 4, "attribute": 12}
 
-SomeTurn = TypeVar("SomeTurn", bound=Turn)
+Appearances = tuple[tuple[int, Thing], ...]  # of a look: indices of shots, and the thing there
+Item = TypeVar("Item")
 
 
 def draw_drill(seed: int, frames: int) -> Sample:
@@ -55,15 +61,21 @@ def draw_drill(seed: int, frames: int) -> Sample:
     forms = focus_turns(reel)
     others = [*forms["word"], *forms["ordinal"], *forms["compare"]]
     num_next, num_others, num_places = NEXT_TURNS, OTHER_TURNS, PLACE_TURNS
+    num_appearances = APPEARANCE_TURNS
     if frames >= LONG:
         num_next, num_others, num_places = LONG_NEXT_TURNS, LONG_OTHER_TURNS, LONG_PLACE_TURNS
+        num_appearances = LONG_APPEARANCE_TURNS
+    others_of_look = other_appearances(reel)
+    several = [each for each in others_of_look if len(each) > 1] or others_of_look
     turns = [
         *_some(next_turns(reel), num_next, rng),
         *_some(forms["after"], AFTER_TURNS, rng),
         *_some(others, num_others, rng),
         *_some(place_turns(reel), num_places, rng),
         *forms["hero"],
-        hero_texts_turn(reel),
+        texts_turn(reel, reel.hero),
+        *(does_turn(reel, each) for each in _some(several, num_appearances, rng)),
+        *(texts_turn(reel, each) for each in _some(others_of_look, num_appearances, rng)),
         *needle_turns(reel),
         *_some(picture_turns(reel), PICTURE_TURNS, rng),
     ]
@@ -112,15 +124,35 @@ def place_turns(reel: Reel) -> list[FocusTurn]:
     ]
 
 
-def hero_texts_turn(reel: Reel) -> FocusTurn:
-    """The question for the texts of the shots with the hero."""
+def other_appearances(reel: Reel) -> list[Appearances]:
+    """The appearances of each other look than the hero's, if no shot has two things of it."""
     _, hero = reel.hero[0]
-    shots = [index for index, _ in reel.hero]
-    listing = ", ".join(f"[{shown_value(reel.texts[index])}]" for index in shots)
-    regions = tuple(
-        Region(reel.texts[index].start, reel.texts[index].end, STRIP_CELLS) for index in shots
-    )
-    question = f"Which texts are shown with the {hero.colour} {hero.shape}?"
+    by_look: dict[tuple[str, str], list[tuple[int, Thing]]] = defaultdict(list)
+    for index, shot in enumerate(reel.scene.shots):
+        for thing in shot.things:
+            by_look[thing.colour, thing.shape].append((index, thing))
+    del by_look[hero.colour, hero.shape]
+    return [
+        tuple(appearances)
+        for appearances in by_look.values()
+        if len({index for index, _ in appearances}) == len(appearances)
+    ]
+
+
+def does_turn(reel: Reel, appearances: Appearances) -> FocusTurn:
+    """The question for what a thing that is not the hero does."""
+    _, thing = appearances[0]
+    question = f"Tell what the {thing.colour} {thing.shape} does."
+    return appearances_turn(reel, appearances, question)
+
+
+def texts_turn(reel: Reel, appearances: Appearances) -> FocusTurn:
+    """The question for the texts of the shots with a thing."""
+    _, thing = appearances[0]
+    texts = [reel.texts[index] for index, _ in appearances]
+    listing = ", ".join(f"[{shown_value(text)}]" for text in texts)
+    regions = tuple(Region(text.start, text.end, STRIP_CELLS) for text in texts)
+    question = f"Which texts are shown with the {thing.colour} {thing.shape}?"
     return FocusTurn(question, f"{listing}.", "focus", regions, "hero texts")
 
 
@@ -136,6 +168,6 @@ def picture_turns(reel: Reel) -> list[FocusTurn]:
     return turns
 
 
-def _some(turns: Sequence[SomeTurn], count: int, rng: np.random.Generator) -> list[SomeTurn]:
-    """Up to ``count`` different ones of the turns, in a random order."""
-    return [turns[int(index)] for index in rng.permutation(len(turns))[:count]]
+def _some(items: Sequence[Item], count: int, rng: np.random.Generator) -> list[Item]:
+    """Up to ``count`` different ones of the items, in a random order."""
+    return [items[int(index)] for index in rng.permutation(len(items))[:count]]

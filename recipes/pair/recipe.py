@@ -44,6 +44,8 @@ class LanguageStage:
             (see asked.py), of which the last one's attention is trained, too; 0 for none.
         pointing: layers whose first heads are trained to attend to the shot asked about, from 1;
             () for the last one below that head only.
+        linking: layers whose first heads are trained to attend from a thing of a reel to the shot
+            before in which it was (see video.py), from 1.
         heads_first: steps in which only the heads of `film_depth` and `asked_depth` are trained
             before the stage begins, if they are fresh.
         is_far: whether the slowest pairs of the rotary positions are slowed down (see
@@ -57,6 +59,7 @@ class LanguageStage:
     since: float = 1.0
     asked_depth: int = 0
     pointing: tuple[int, ...] = ()
+    linking: tuple[int, ...] = ()
     heads_first: int = 0
     is_far: bool = False
 

@@ -120,7 +120,13 @@ class SecondRecipe:
     stages: tuple[tuple[Shape, LanguageStage], ...]
 
 
-def far_stage(phase: Phase, mix: Mix, seed_offset: int, heads_first: int = 0) -> LanguageStage:
+def far_stage(
+    phase: Phase,
+    mix: Mix,
+    seed_offset: int,
+    heads_first: int = 0,
+    linking: tuple[int, ...] = (),
+) -> LanguageStage:
     """A stage of the target with slower rotary pairs, in which heads of four layers are trained.
 
     Args:
@@ -128,6 +134,7 @@ def far_stage(phase: Phase, mix: Mix, seed_offset: int, heads_first: int = 0) ->
         mix: what it sees.
         seed_offset: of the data.
         heads_first: see `LanguageStage`.
+        linking: see `LanguageStage`.
     """
     return LanguageStage(
         phase,
@@ -137,6 +144,7 @@ def far_stage(phase: Phase, mix: Mix, seed_offset: int, heads_first: int = 0) ->
         since=LATE,
         asked_depth=14,
         pointing=(14, 16, 18, 20),
+        linking=linking,
         heads_first=heads_first,
         is_far=True,
     )
@@ -221,7 +229,11 @@ TARGET_SECOND = SecondRecipe(
             TARGET,
             far_stage(Phase("target-turns", 1000, 3.5e-4, 20), replace(FAR, first=70_000_000), 130),
         ),
-        (TARGET, far_stage(Phase("target-seek", 2000, 3.5e-4, 20), SEARCHED, 140)),
+        # Where a thing was last is what tells its next shot from the others.
+        (
+            TARGET,
+            far_stage(Phase("target-seek", 1500, 4e-4, 20), SEARCHED, 140, linking=(11, 12, 13)),
+        ),
     ),
 )
 

@@ -7,11 +7,13 @@ classifies events. From the tokens of a shot's last frames it classifies the loo
 the thing in each quarter and the movement of the camera; from the tokens of every frame, the number
 of texts so far and the shot. In reels it classifies, from every token of a frame, the number of the
 shot, its text and the text of the shot before: what a question can name; and from the cells of a
-thing, in how many shots before there was one of the same colour and shape: what a thing does
-through a reel is told shot by shot, and a look alone does not tell the next of its shots from the
-others. From the tokens of an inserted picture it classifies the thing in each quarter: without
-these labels its shapes are forgotten before the depth where answers read. The head is discarded
-afterwards.
+thing, in how many shots before there was one of the same colour and shape, and the number of the
+last of them: what a thing does through a reel is told shot by shot, and a look alone does not tell
+the next of its shots from the others. Counting takes a step for each shot and was not learned in
+1,000 steps. The shot before takes one, so two heads of some layers are trained to attend from the
+cells of a thing to those of its shot before, or of its own shot if it is the first. From the tokens
+of an inserted picture it classifies the thing in each quarter: without these labels its shapes are
+forgotten before the depth where answers read. The head is discarded afterwards.
 
 The same training before the dialogues, instead of together with them, did not work: the later
 layers never learned to use what the first layers had recognised.
@@ -47,6 +49,7 @@ from draftlens.world.wording import ACTIONS as ACTION_PHRASES
 from recipes.pair.asked import (
     ASKED_LOSS_WEIGHT,
     FIRST_TOKENS,
+    NO_CELLS,
     POINTER_LOSS_WEIGHT,
     Place,
     Pointer,
@@ -71,14 +74,16 @@ MAX_TURNS = 6
 FILM_LOSS_WEIGHT = 0.3
 NAMES_LOSS_WEIGHT = 0.1  # of what questions about reels name
 SOUGHT_LOSS_WEIGHT = 0.3
+NO_PRIOR = MAX_SHOTS  # the class of a thing in its first shot
 CLASSES = {"actions": len(ACTIONS) + 1, "camera": len(CAMERAS), "texts": 5, "shot": 2}
-# The look of the thing in a quarter, and how many shots before had one of its colour and shape;
-# the last class is that of none.
+# The look of the thing in a quarter, how many shots before had one of its colour and shape, and the
+# number of the last of them, if any; the last class is that of no thing.
 LOOK_CLASSES = {
     "colour": len(COLOURS) + 1,
     "shape": len(SHAPES) + 1,
     "texture": len(TEXTURES) + 1,
     "turn": MAX_TURNS + 1,
+    "prior": MAX_SHOTS + 2,
 }
 TEXT_CLASSES = {"word": len(WORDS), "tens": 10, "ones": 10}
 # What a question about a reel can name: the text of a shot or of the one before, or its number.
@@ -88,7 +93,7 @@ NAME_CLASSES = {
     "number": MAX_SHOTS,
 }
 # What a question can look for: a shot by its names, or a thing by its look and its turn.
-SOUGHT_NAMES = (*NAME_CLASSES, "colour", "shape", "turn")
+SOUGHT_NAMES = (*NAME_CLASSES, "colour", "shape", "turn", "prior")
 # Which part of the names of a shot a question looks for, by its form.
 SOUGHT = {
     "word": "text",
@@ -112,7 +117,7 @@ class Film:
         texts: int64 ``[B, T]``, the number of texts that have begun.
         shot: int64 ``[B, T]``, the index of the shot.
         names: int64 ``[B, T, 7]``, what names the shot in a reel, in the order of `NAME_CLASSES`.
-        looks: int64 ``[B, T, 4, 4]``, the look of the thing in each quarter, late in each shot and
+        looks: int64 ``[B, T, 4, 5]``, the look of the thing in each quarter, late in each shot and
             in an inserted picture, in the order of `LOOK_CLASSES`.
     """
 
@@ -134,7 +139,8 @@ class FilmBatch:
         film: the events.
         asked: int64 ``[B, L]``, see `asked.asked_labels`.
         pointed: int64 ``[B, L, 3]``, see `asked.pointed_labels`.
-        sought: int64 ``[B, L, 10]``, see `sought_labels`.
+        sought: int64 ``[B, L, 11]``, see `sought_labels`.
+        linked: int64 ``[B, T * 16, 3]``, see `linked_labels`.
     """
 
     batch: Batch
@@ -142,6 +148,7 @@ class FilmBatch:
     asked: torch.Tensor | None = None
     pointed: torch.Tensor | None = None
     sought: torch.Tensor | None = None
+    linked: torch.Tensor | None = None
 
 
 class FilmModel(nn.Module):
@@ -234,11 +241,12 @@ def film_batches(
         pointed = pointed_labels(tokenizer, plan.samples, plan.num_frames)
         sought = sought_labels(tokenizer, plan.samples, plan.num_frames)
         film = Film(batch["pixel_values_videos"], **labels)
-        yield FilmBatch(batch, film, asked, pointed, sought)
+        linked = linked_labels(plan.samples, plan.num_frames)
+        yield FilmBatch(batch, film, asked, pointed, sought, linked)
 
 
 def sought_labels(tokenizer: Any, samples: Sequence[Sample], num_frames: int) -> torch.Tensor:
-    """What the end of each question looks for, int64 ``[B, L, 10]`` in the order of `SOUGHT_NAMES`;
+    """What the end of each question looks for, int64 ``[B, L, 11]`` in the order of `SOUGHT_NAMES`;
     `IGNORED` where nothing of a kind is looked for, and elsewhere.
 
     Args:
@@ -258,6 +266,22 @@ def sought_labels(tokenizer: Any, samples: Sequence[Sample], num_frames: int) ->
                 row[position] = sought
         rows.append(row)
     return padded_rows(rows, nothing)
+
+
+def linked_labels(samples: Sequence[Sample], num_frames: int) -> torch.Tensor:
+    """What the cells of things should attend to, int64 ``[B, T * 16, 3]`` as in
+    `asked.pointed_labels`.
+
+    Labelled are the quarters of things in the last frame of each shot of a reel: with the quarter
+    and the shot in which a thing of the same colour and shape was last, or with their own quarter
+    in their own shot if there was none.
+
+    Args:
+        samples: samples about clips.
+        num_frames: frames of each clip.
+    """
+    rows = [_links(sample.scenes[0], num_frames) for sample in samples]
+    return torch.tensor(rows)
 
 
 def sought_loss(scores: dict[str, torch.Tensor], sought: torch.Tensor) -> torch.Tensor:
@@ -351,16 +375,45 @@ def _looks(picture: Shot, earlier: Sequence[Shot] | None) -> list[list[int]]:
     looks = [[count - 1 for count in LOOK_CLASSES.values()] for _ in PLACES]
     for thing in picture.things:
         colour, shape = COLOURS.index(thing.colour), SHAPES.index(thing.shape)
-        turn = IGNORED if earlier is None else _turn(thing, earlier)
-        looks[PLACES.index(thing.place)] = [colour, shape, TEXTURES.index(thing.texture), turn]
+        turn = prior = IGNORED
+        if earlier is not None:
+            shots = [index for index, _ in _same_look(thing, earlier)]
+            turn = min(len(set(shots)), MAX_TURNS - 1)
+            prior = shots[-1] if shots else NO_PRIOR
+        texture = TEXTURES.index(thing.texture)
+        looks[PLACES.index(thing.place)] = [colour, shape, texture, turn, prior]
     return looks
 
 
-def _turn(thing: Thing, earlier: Sequence[Shot]) -> int:
-    """The number of earlier shots with a thing of the same colour and shape."""
+def _same_look(thing: Thing, shots: Sequence[Shot]) -> list[tuple[int, Thing]]:
+    """The things of the same colour and shape in some shots, each with the shot's index."""
     look = thing.colour, thing.shape
-    turns = [look in [(other.colour, other.shape) for other in shot.things] for shot in earlier]
-    return min(sum(turns), MAX_TURNS - 1)
+    return [
+        (index, other)
+        for index, shot in enumerate(shots)
+        for other in shot.things
+        if (other.colour, other.shape) == look
+    ]
+
+
+def _links(scene: Scene, count: int) -> list[tuple[int, int, int]]:
+    """The labels of `linked_labels` for one clip of ``count`` frames."""
+    links = [NO_CELLS] * count * FRAME_TOKENS
+    if len(scene.shots) <= CLASSES["shot"]:
+        return links
+    frames = [evidence([Region(shot.start, shot.end)], count).frames for shot in scene.shots]
+    inserted = [Region(insert.start, insert.end) for insert in scene.inserts]
+    hidden = evidence(inserted, count).frames if inserted else ()
+    for index, shot in enumerate(scene.shots):
+        last = max(frame for frame in frames[index] if frame not in hidden)
+        for thing in shot.things:
+            earlier = _same_look(thing, scene.shots[:index])
+            number, other = earlier[-1] if earlier else (index, thing)
+            bits = sum(1 << cell for cell in PLACE_CELLS[other.place])
+            for cell in PLACE_CELLS[thing.place]:
+                link = frames[number][0], frames[number][-1] + 1, bits
+                links[last * FRAME_TOKENS + cell] = link
+    return links
 
 
 def _shot_index(scene: Scene, time: float) -> int:
@@ -388,19 +441,31 @@ def _shot_names(reel: Scene, index: int, frame_before: int) -> list[int]:
 
 def _sought(scene: Scene, place: Place) -> list[int]:
     """What the next part of an answer looks for, in the order of `SOUGHT_NAMES`."""
-    region, form = place.part.region, place.turn.form
+    form = place.turn.form
     names = [IGNORED] * len(NAME_CLASSES)
     look = [IGNORED] * (len(SOUGHT_NAMES) - len(NAME_CLASSES))
-    if form in SOUGHT or form == "hero":
-        index = [shot.start for shot in scene.shots].index(region.start)
-        if form in SOUGHT:
-            names = _named_part(_shot_names(scene, index, index), SOUGHT[form])
-        else:
-            things = scene.shots[index].things
-            (hero,) = [thing for thing in things if PLACE_CELLS[thing.place] == region.cells]
-            turn = min(place.turn.regions.index(region), MAX_TURNS - 1)
-            look = [COLOURS.index(hero.colour), SHAPES.index(hero.shape), turn]
+    if form in SOUGHT:
+        index = _shot_of(scene, place.part.region)
+        names = _named_part(_shot_names(scene, index, index), SOUGHT[form])
+    elif form == "hero":
+        look = _sought_look(scene, place)
     return [*names, *look]
+
+
+def _sought_look(scene: Scene, place: Place) -> list[int]:
+    """The colour, shape, turn and shot before of the thing that the next sentence tells of."""
+    regions = place.turn.regions
+    turn = regions.index(place.part.region)
+    shot = scene.shots[_shot_of(scene, regions[turn])]
+    (thing,) = [each for each in shot.things if PLACE_CELLS[each.place] == regions[turn].cells]
+    prior = _shot_of(scene, regions[turn - 1]) if turn else NO_PRIOR
+    look = [COLOURS.index(thing.colour), SHAPES.index(thing.shape)]
+    return [*look, min(turn, MAX_TURNS - 1), prior]
+
+
+def _shot_of(scene: Scene, region: Region) -> int:
+    """The index of the shot of a region."""
+    return [shot.start for shot in scene.shots].index(region.start)
 
 
 def _named_part(names: list[int], part: str) -> list[int]:
@@ -448,14 +513,14 @@ def _film_step(
         texts = slice(first + count * FRAME_TOKENS, None)  # positions behind the video
         deeper = stage.asked_depth or stage.film_depth
         layers = module.model.model.language_model.layers
-        pointers = [
-            Pointer(layers[index - 1].self_attn, first, count, FRAME_TOKENS)
-            for index in (stage.pointing or (deeper,))
-        ]
+        pointers, links = (
+            [Pointer(layers[index - 1].self_attn, first, count, FRAME_TOKENS) for index in indices]
+            for indices in (stage.pointing or (deeper,), stage.linking)
+        )
         with ExitStack() as watched:
             outputs = watched.enter_context(_layer_output(module.model, stage.film_depth))
             deeper_outputs = watched.enter_context(_layer_output(module.model, deeper))
-            for pointer in pointers:
+            for pointer in (*pointers, *links):
                 watched.enter_context(pointer.watching())
             result = job.loss(item.batch)
         states = outputs[0][:, first : first + count * FRAME_TOKENS]
@@ -464,7 +529,10 @@ def _film_step(
         if stage.asked_depth and item.asked is not None and item.pointed is not None:
             asked = module.asked(F.rms_norm(deeper_outputs[0].float(), (module.width,)))
             total = total + ASKED_LOSS_WEIGHT * asked_loss(asked, item.asked)
-            total = total + POINTER_LOSS_WEIGHT * _pointers_loss(pointers, item.pointed[:, texts])
+            pointed = item.pointed[:, texts]
+            total = total + POINTER_LOSS_WEIGHT * _pointers_loss(pointers, pointed, texts.start)
+        if links and item.linked is not None:
+            total = total + POINTER_LOSS_WEIGHT * _pointers_loss(links, item.linked, first)
         if stage.asked_depth and item.sought is not None:
             # To the head, a text of one token is like a frame of one cell.
             scores = module(outputs[0][:, texts, None])
@@ -474,16 +542,17 @@ def _film_step(
     return loss
 
 
-def _pointers_loss(pointers: Sequence[Pointer], pointed: torch.Tensor) -> torch.Tensor:
+def _pointers_loss(pointers: Sequence[Pointer], pointed: torch.Tensor, start: int) -> torch.Tensor:
     """The sum of the pointers' losses.
 
     Args:
         pointers: the pointers of a pass.
-        pointed: int64 ``[B, L', 3]``, the labels of the tokens behind the video.
+        pointed: int64 ``[B, L', 3]``, the labels of the tokens from position ``start`` on.
+        start: that of the video or the one behind it.
     """
     has_label = pointed[..., 0] != IGNORED
     labels = pointed[has_label]
-    losses = [pointer_loss(pointer.shares(has_label), labels) for pointer in pointers]
+    losses = [pointer_loss(pointer.shares(has_label, start), labels) for pointer in pointers]
     return reduce(torch.add, losses)
 
 

@@ -32,12 +32,14 @@ from recipes.pair.asked import (
 )
 from recipes.pair.data import IGNORED, POOL, Mix, collate, encode, plans
 from recipes.pair.drill import (
+    does_turn,
     draw_drill,
     draw_quiz,
-    hero_texts_turn,
     next_turns,
+    other_appearances,
     picture_turns,
     place_turns,
+    texts_turn,
 )
 from recipes.pair.models import DRAFT, FRAME_TOKENS, build_model
 from recipes.pair.tokenizer import VIDEO
@@ -102,7 +104,7 @@ def test_an_answer_about_several_shots_has_the_label_of_each_where_its_part_begi
     tokenizer = fresh_processor.tokenizer
     for seed in range(6):
         reel = sample_reel(seed, FRAMES)
-        turn = hero_texts_turn(reel) if form == "hero texts" else focus_turns(reel)[form][0]
+        turn = texts_turn(reel, reel.hero) if form == "hero texts" else focus_turns(reel)[form][0]
         sample = Sample("focus", (reel.scene,), (turn,), FRAMES)
         labels = asked_labels(tokenizer, [sample], FRAMES)[0]
         pointed = pointed_labels(tokenizer, [sample], FRAMES)[0]
@@ -218,6 +220,7 @@ def test_the_end_of_a_question_has_labels_of_what_it_looks_for(fresh_processor: 
                 assert COLOURS[labels.pop("colour")] in turn.question
                 assert SHAPES[labels.pop("shape")] in turn.question
                 assert labels.pop("turn") == 0
+                assert labels.pop("prior") == video.NO_PRIOR
             if form not in video.SOUGHT:
                 assert not labels
                 continue
@@ -246,9 +249,15 @@ def test_a_thing_that_a_chat_calls_it_is_looked_for_in_each_part(fresh_processor
     (_, hero), *_ = reel.hero
     look = [COLOURS.index(hero.colour), SHAPES.index(hero.shape)]
     assert turns[1].question.startswith("What does it do")
+    priors = [video.NO_PRIOR, *(index for index, _ in reel.hero)]
     for turn, part in enumerate(answer_parts(turns[1])):
         before = tokenizer(turns[1].answer[: part.start].rstrip()).input_ids
-        assert sought[first + len(before) - 1].tolist() == [IGNORED] * 7 + look + [turn]
+        assert sought[first + len(before) - 1].tolist() == [
+            *[IGNORED] * 7,
+            *look,
+            turn,
+            priors[turn],
+        ]
 
 
 def test_what_is_looked_for_has_a_loss() -> None:
@@ -273,11 +282,14 @@ def test_the_pointer_computes_the_attention_of_the_layer(fresh_processor: Any) -
     chosen = torch.arange(batch["input_ids"].shape[1] - end) % 3 == 1
     with pointer.watching(), torch.no_grad():
         output = model.model(**batch, use_cache=False, output_attentions=True)
-        shares = pointer.shares(chosen[None])
+        shares = pointer.shares(chosen[None], end)
+        early = torch.arange(16 * FRAME_TOKENS) % 5 == 1
+        early_shares = pointer.shares(early[None], first)
     video = slice(first, end)
     attention = output.attentions[1][:, :2, :, video]
     expected = (attention / attention.sum(-1, keepdim=True)).mean(1).unflatten(-1, (16, -1))
     torch.testing.assert_close(shares, expected[0, end:][chosen], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(early_shares, expected[0, video][early], rtol=1e-4, atol=1e-5)
 
 
 def test_the_loss_of_the_pointer_is_that_of_the_labelled_cells() -> None:
@@ -298,7 +310,7 @@ def test_drills_ask_for_two_looks_more_often_than_for_one() -> None:
             counts[form] = counts.get(form, 0) + 1
     one_look = counts["word"] + counts["ordinal"] + counts["compare"]
     assert one_look == 40
-    assert counts["hero"] == counts["hero texts"] == 40
+    assert counts["hero"] == counts["hero texts"] == 80
     assert counts["after"] == 80
     assert counts["next"] == 120
     assert 10 < counts["picture"] < 30
@@ -314,7 +326,26 @@ def test_the_short_questions_of_drills_have_right_answers() -> None:
         for index, turn in enumerate(turns):
             assert turn.question == f"Which text is shown after {values[index]}?"
             assert turn.answer == f"It is {values[index + 1]}."
-        assert hero_texts_turn(reel).answer == f"{', '.join(_seen_with_hero(reel, values))}."
+        assert texts_turn(reel, reel.hero).answer == f"{', '.join(_seen_with_hero(reel, values))}."
+
+
+def test_drills_ask_for_every_look() -> None:
+    found = set()
+    for seed in range(12):
+        reel = sample_reel(seed, 64)
+        _, hero = reel.hero[0]
+        for appearances in other_appearances(reel):
+            things = [thing for _, thing in appearances]
+            assert {(thing.colour, thing.shape) for thing in things} == {
+                (things[0].colour, things[0].shape)
+            }
+            assert things[0].colour != hero.colour or things[0].shape != hero.shape
+            assert all(thing in reel.scene.shots[index].things for index, thing in appearances)
+            does, texts = does_turn(reel, appearances), texts_turn(reel, appearances)
+            assert len(does.regions) == len(texts.regions) == len(appearances)
+            assert does.answer.count("Then it") == texts.answer.count(",") == len(things) - 1
+            found.add(things[0].colour)
+    assert found == set(COLOURS)
 
 
 def test_long_reels_are_asked_more_and_things_are_asked_for_by_their_place() -> None:

@@ -13,6 +13,7 @@ import torch
 from draftlens.world import (
     HELD_OUT,
     caption,
+    evidence,
     focus_turns,
     frame_times,
     render,
@@ -20,7 +21,8 @@ from draftlens.world import (
     sample_reel,
     sample_scene,
 )
-from draftlens.world.samples import KINDS, MEDIA, draw
+from draftlens.world.regions import PLACE_CELLS, Region
+from draftlens.world.samples import KINDS, MEDIA, Sample, draw
 from draftlens.world.scene import (
     BACKGROUNDS,
     CAMERAS,
@@ -33,6 +35,7 @@ from draftlens.world.scene import (
     WORDS,
     Scene,
     Shot,
+    Thing,
 )
 from recipes.pair import video, vision
 from recipes.pair.data import (
@@ -379,7 +382,7 @@ def test_looks_are_labelled_late_in_each_shot() -> None:
     looks = video.film_labels(scene, 16, 0.6)["looks"]
     for frame in (3, 7, 11, 15):
         check_looks(looks[frame], scene.shots[frame // 4])
-    assert looks[4] == [[IGNORED] * 4] * 4
+    assert looks[4] == [[IGNORED] * 5] * 4
 
 
 def test_the_turns_of_a_thing_are_counted() -> None:
@@ -396,6 +399,38 @@ def test_the_turns_of_a_thing_are_counted() -> None:
             assert label in (number, IGNORED)  # a picture may be inserted there
             most = max(most, label)
     assert most == video.MAX_TURNS - 1
+
+
+def test_the_last_shot_of_a_look_is_labelled_and_linked() -> None:
+    names = list(video.LOOK_CLASSES)
+    num_links = 0
+    for seed in range(6):
+        sample = Sample("focus", (sample_reel(seed, 64).scene,), (), 64)
+        shots = sample.scenes[0].shots
+        looks = torch.tensor(video.film_labels(sample.scenes[0], 64, 1.0)["looks"])
+        links = video.linked_labels([sample], 64)[0].view(64, FRAME_TOKENS, 3)
+        frames = [evidence([Region(shot.start, shot.end)], 64).frames for shot in shots]
+        last_shot: dict[tuple[str, str], tuple[int, Thing]] = {}
+        for number, shot in enumerate(shots):
+            for thing in shot.things:
+                look = thing.colour, thing.shape
+                quarter = looks[frames[number][-1], PLACES.index(thing.place)]
+                prior, before = last_shot.get(look, (number, thing))
+                label = prior if look in last_shot else video.NO_PRIOR
+                if sum((other.colour, other.shape) == look for other in shot.things) > 1:
+                    continue
+                assert quarter[names.index("prior")] == label
+                first, end, bits = links[frames[number][-1], PLACE_CELLS[thing.place][0]].tolist()
+                assert (first, end - 1) == (frames[prior][0], frames[prior][-1])
+                assert bits == sum(1 << cell for cell in PLACE_CELLS[before.place])
+                num_links += look in last_shot
+            last_shot |= {(t.colour, t.shape): (number, t) for t in shot.things}
+    assert num_links > 20
+
+
+def test_clips_have_no_links() -> None:
+    links = video.linked_labels([draw("clip", 3, 8)], 8)
+    assert bool((links == IGNORED).all())
 
 
 def check_looks(labels: list[list[int]], shot: Shot) -> None:
