@@ -63,6 +63,11 @@ class LanguageStage:
     heads_first: int = 0
     is_far: bool = False
 
+    @property
+    def deeper(self) -> int:
+        """The number of layers below the last of the two heads."""
+        return self.asked_depth or self.film_depth
+
 
 @dataclass(frozen=True)
 class Recipe:

@@ -18,7 +18,7 @@ from draftlens.world.reel import Reel
 from draftlens.world.regions import ALL_CELLS, PLACE_CELLS, STRIP_CELLS, Region
 from draftlens.world.samples import Sample, draw
 from draftlens.world.scene import COLOURS, SHAPES, WORDS, Scene
-from recipes.pair import video
+from recipes.pair import events, video
 from recipes.pair.asked import (
     FIRST_TOKENS,
     LAST_TOKENS,
@@ -203,11 +203,11 @@ def test_a_sentence_tells_of_its_quarter_or_of_the_strip() -> None:
 
 def test_the_end_of_a_question_has_labels_of_what_it_looks_for(fresh_processor: Any) -> None:
     tokenizer = fresh_processor.tokenizer
-    names = video.SOUGHT_NAMES
+    names = events.SOUGHT_NAMES
     found = set()
     for seed in range(8):
         sample = draw_drill(seed, FRAMES)
-        sought = video.sought_labels(tokenizer, [sample], FRAMES)[0]
+        sought = events.sought_labels(tokenizer, [sample], FRAMES)[0]
         owners = encode(tokenizer, sample, FRAMES).turns
         for index, turn in enumerate(sample.turns):
             form = getattr(turn, "form", "")
@@ -220,8 +220,8 @@ def test_the_end_of_a_question_has_labels_of_what_it_looks_for(fresh_processor: 
                 assert COLOURS[labels.pop("colour")] in turn.question
                 assert SHAPES[labels.pop("shape")] in turn.question
                 assert labels.pop("turn") == 0
-                assert labels.pop("prior") == video.NO_PRIOR
-            if form not in video.SOUGHT:
+                assert labels.pop("prior") == events.NO_PRIOR
+            if form not in events.SOUGHT:
                 assert not labels
                 continue
             if form == "ordinal":
@@ -244,12 +244,12 @@ def test_a_thing_that_a_chat_calls_it_is_looked_for_in_each_part(fresh_processor
     reel = sample_reel(3, FRAMES)
     (turns,) = [pair for pair in chats(reel) if pair[1].form == "hero"]
     sample = Sample("chat", (reel.scene,), turns, FRAMES)
-    sought = video.sought_labels(tokenizer, [sample], FRAMES)[0]
+    sought = events.sought_labels(tokenizer, [sample], FRAMES)[0]
     first = encode(tokenizer, sample, FRAMES).turns.index(1)
     (_, hero), *_ = reel.hero
     look = [COLOURS.index(hero.colour), SHAPES.index(hero.shape)]
     assert turns[1].question.startswith("What does it do")
-    priors = [video.NO_PRIOR, *(index for index, _ in reel.hero)]
+    priors = [events.NO_PRIOR, *(index for index, _ in reel.hero)]
     for turn, part in enumerate(answer_parts(turns[1])):
         before = tokenizer(turns[1].answer[: part.start].rstrip()).input_ids
         assert sought[first + len(before) - 1].tolist() == [
@@ -261,7 +261,9 @@ def test_a_thing_that_a_chat_calls_it_is_looked_for_in_each_part(fresh_processor
 
 
 def test_what_is_looked_for_has_a_loss() -> None:
-    counts = {name: (video.NAME_CLASSES | video.LOOK_CLASSES)[name] for name in video.SOUGHT_NAMES}
+    counts = {
+        name: (events.NAME_CLASSES | events.LOOK_CLASSES)[name] for name in events.SOUGHT_NAMES
+    }
     scores = {name: torch.zeros(1, 2, 1, count) for name, count in counts.items()}
     nothing = torch.full((1, 2, len(counts)), IGNORED)
     assert float(video.sought_loss(scores, nothing)) == 0

@@ -13,7 +13,7 @@ import torch
 
 from draftlens.world import HELD_OUT, Turn
 from draftlens.world.samples import draw
-from recipes.pair import go_on, probe, video
+from recipes.pair import events, go_on, probe, video
 from recipes.pair.data import Mix
 from recipes.pair.export import export, load
 from recipes.pair.grow import deepen, shallow_copy
@@ -208,7 +208,7 @@ def test_heads_with_fewer_classes_are_taken(
 ) -> None:
     model = tiny(fresh_processor)
     whole = FilmModel(model)
-    classes = dict(video.LOOK_CLASSES)
+    classes = dict(events.LOOK_CLASSES)
     *_, last = classes
     monkeypatch.setattr(
         video, "LOOK_CLASSES", {name: n for name, n in classes.items() if name != last}

@@ -37,7 +37,7 @@ from draftlens.world.scene import (
     Shot,
     Thing,
 )
-from recipes.pair import video, vision
+from recipes.pair import events, video, vision
 from recipes.pair.data import (
     IGNORED,
     POOL,
@@ -209,7 +209,7 @@ def test_sight_labels_say_what_a_frame_shows() -> None:
 @pytest.mark.parametrize("count", [8, 12, 32])
 def test_stories_say_what_happens_in_a_film(count: int, since: float) -> None:
     for seed in SEEDS:
-        scene, story = sample_scene(seed), video.film_labels(sample_scene(seed), count, since)
+        scene, story = sample_scene(seed), events.film_labels(sample_scene(seed), count, since)
         times = frame_times(count)
         shots = [shot_at(scene, time)[0] for time in times]
         assert story["shot"] == shots
@@ -225,7 +225,7 @@ def test_stories_say_what_happens_in_a_film(count: int, since: float) -> None:
                 assert (deeds, camera) == ([-100] * 4, -100)
                 continue
             things = {thing.place: thing for thing in scene.shots[shot].things}
-            said = ["" if deed == len(video.ACTIONS) else video.ACTIONS[deed] for deed in deeds]
+            said = ["" if deed == len(events.ACTIONS) else events.ACTIONS[deed] for deed in deeds]
             expected = [
                 f"{things[p].motion} {things[p].when}".strip() if p in things else ""
                 for p in PLACES
@@ -243,13 +243,14 @@ def test_sights_go_on_where_they_stopped() -> None:
 def test_what_is_watched_are_the_batches_and_their_stories(fresh_processor: Any) -> None:
     mix = Mix((8,), (1.0,), batch=2, others=(3, 2, 1))
     tokenizer, start, kinds = fresh_processor.tokenizer, 2, set()
-    told = zip(
+    observed = zip(
         batches(tokenizer, mix, 4, start),
         video.film_batches(tokenizer, mix, 4, 0.6, start),
         strict=False,
     )
-    for (plain, item), plan in islice(zip(told, plans(mix, 4, start), strict=False), 12):
-        batch, film, samples = item.batch, item.film, plan.samples
+    for (plain, item), plan in islice(zip(observed, plans(mix, 4, start), strict=False), 12):
+        batch, samples = item.batch, plan.samples
+        film = item.labels.film if item.labels else None
         assert equal(plain, batch)
         assert (film is not None) == (samples[0].kind == "clip")
         kinds.add(samples[0].kind)
@@ -257,7 +258,9 @@ def test_what_is_watched_are_the_batches_and_their_stories(fresh_processor: Any)
             assert torch.equal(
                 film.frames[row], pixels(render(sample.scenes[0], plan.num_frames, SIDE))
             )
-            for name, expected in video.film_labels(sample.scenes[0], plan.num_frames, 0.6).items():
+            for name, expected in events.film_labels(
+                sample.scenes[0], plan.num_frames, 0.6
+            ).items():
                 assert getattr(film, name)[row].tolist() == expected
     assert len(kinds) > 1
 
@@ -355,13 +358,13 @@ def test_reels_have_batches_of_their_own(fresh_processor: Any) -> None:
 
 def test_films_of_reels_have_actions_and_no_counts(fresh_processor: Any) -> None:
     scene = sample_reel(5, 16).scene
-    labels = video.film_labels(scene, 16, 0.6)
+    labels = events.film_labels(scene, 16, 0.6)
     assert labels["texts"] == labels["shot"] == [IGNORED] * 16
     for frame, names in enumerate(labels["names"]):
-        named = dict(zip(video.NAME_CLASSES, names, strict=True))
+        named = dict(zip(events.NAME_CLASSES, names, strict=True))
         assert named["number"] == frame // 4
         for suffix, index in (("", frame // 4), (" before", frame // 4 - 1)):
-            word, tens, ones = (named[f"{name}{suffix}"] for name in video.TEXT_CLASSES)
+            word, tens, ones = (named[f"{name}{suffix}"] for name in events.TEXT_CLASSES)
             if index < 0 or (frame % 4 == 0 and not suffix):
                 assert word == tens == ones == IGNORED
             elif scene.texts[index].kind == "word":
@@ -373,24 +376,24 @@ def test_films_of_reels_have_actions_and_no_counts(fresh_processor: Any) -> None
         assert labels["camera"][frame] == CAMERAS.index(shot.camera)
         for place, action in zip(PLACES, labels["actions"][frame], strict=True):
             motions = [f"{t.motion} {t.when}".strip() for t in shot.things if t.place == place]
-            assert motions == ([] if action == video.NO_ACTION else [video.ACTIONS[action]])
-    assert video.film_labels(scene, 16, 0.6)["actions"][0] == [IGNORED] * 4
+            assert motions == ([] if action == events.NO_ACTION else [events.ACTIONS[action]])
+    assert events.film_labels(scene, 16, 0.6)["actions"][0] == [IGNORED] * 4
 
 
 def test_looks_are_labelled_late_in_each_shot() -> None:
     scene = sample_reel(5, 16).scene
-    looks = video.film_labels(scene, 16, 0.6)["looks"]
+    looks = events.film_labels(scene, 16, 0.6)["looks"]
     for frame in (3, 7, 11, 15):
         check_looks(looks[frame], scene.shots[frame // 4])
     assert looks[4] == [[IGNORED] * 5] * 4
 
 
 def test_the_turns_of_a_thing_are_counted() -> None:
-    turn = list(video.LOOK_CLASSES).index("turn")
+    turn = list(events.LOOK_CLASSES).index("turn")
     most = 0
     for seed in range(10):
         reel = sample_reel(seed, 64)
-        looks = video.film_labels(reel.scene, 64, 0.6)["looks"]
+        looks = events.film_labels(reel.scene, 64, 0.6)["looks"]
         shots = [[s.start for s in reel.scene.shots if s.start <= t][-1] for t in frame_times(64)]
         for number, (index, hero) in enumerate(reel.hero):
             start = reel.scene.shots[index].start
@@ -398,17 +401,17 @@ def test_the_turns_of_a_thing_are_counted() -> None:
             label = looks[last][PLACES.index(hero.place)][turn]
             assert label in (number, IGNORED)  # a picture may be inserted there
             most = max(most, label)
-    assert most == video.MAX_TURNS - 1
+    assert most == events.MAX_TURNS - 1
 
 
 def test_the_last_shot_of_a_look_is_labelled_and_linked() -> None:
-    names = list(video.LOOK_CLASSES)
+    names = list(events.LOOK_CLASSES)
     num_links = 0
     for seed in range(6):
         sample = Sample("focus", (sample_reel(seed, 64).scene,), (), 64)
         shots = sample.scenes[0].shots
-        looks = torch.tensor(video.film_labels(sample.scenes[0], 64, 1.0)["looks"])
-        links = video.linked_labels([sample], 64)[0].view(64, FRAME_TOKENS, 3)
+        looks = torch.tensor(events.film_labels(sample.scenes[0], 64, 1.0)["looks"])
+        links = events.linked_labels([sample], 64)[0].view(64, FRAME_TOKENS, 3)
         frames = [evidence([Region(shot.start, shot.end)], 64).frames for shot in shots]
         last_shot: dict[tuple[str, str], tuple[int, Thing]] = {}
         for number, shot in enumerate(shots):
@@ -416,7 +419,7 @@ def test_the_last_shot_of_a_look_is_labelled_and_linked() -> None:
                 look = thing.colour, thing.shape
                 quarter = looks[frames[number][-1], PLACES.index(thing.place)]
                 prior, before = last_shot.get(look, (number, thing))
-                label = prior if look in last_shot else video.NO_PRIOR
+                label = prior if look in last_shot else events.NO_PRIOR
                 if sum((other.colour, other.shape) == look for other in shot.things) > 1:
                     continue
                 assert quarter[names.index("prior")] == label
@@ -429,7 +432,7 @@ def test_the_last_shot_of_a_look_is_labelled_and_linked() -> None:
 
 
 def test_clips_have_no_links() -> None:
-    links = video.linked_labels([draw("clip", 3, 8)], 8)
+    links = events.linked_labels([draw("clip", 3, 8)], 8)
     assert bool((links == IGNORED).all())
 
 
@@ -439,7 +442,7 @@ def check_looks(labels: list[list[int]], shot: Shot) -> None:
     for place, label in zip(PLACES, labels, strict=True):
         thing = things.get(place)
         if thing is None:
-            assert label == [count - 1 for count in video.LOOK_CLASSES.values()]
+            assert label == [count - 1 for count in events.LOOK_CLASSES.values()]
             continue
         assert COLOURS[label[0]] == thing.colour
         assert SHAPES[label[1]] == thing.shape
@@ -451,7 +454,7 @@ def test_the_looks_in_an_inserted_picture_are_labelled() -> None:
     labelled = 0
     for seed in range(12):
         scene = sample_reel(seed, frames, "picture").scene
-        labels = video.film_labels(scene, frames, 0.6)
+        labels = events.film_labels(scene, frames, 0.6)
         inserted = [
             i
             for i, t in enumerate(frame_times(frames))
