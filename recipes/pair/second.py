@@ -232,7 +232,7 @@ TARGET_SECOND = SecondRecipe(
         # Where a thing was last is what tells its next shot from the others.
         (
             TARGET,
-            far_stage(Phase("target-seek", 1500, 4e-4, 20), SEARCHED, 140, linking=(11, 12, 13)),
+            far_stage(Phase("target-seek", 1350, 4e-4, 20), SEARCHED, 140, linking=(11, 12, 13)),
         ),
     ),
 )
