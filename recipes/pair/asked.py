@@ -163,6 +163,18 @@ def pointer_loss(shares: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Mean negative logarithm of the attention that the labelled cells receive; 0 without labels.
 
     Args:
+        shares: see `labelled_shares`.
+        labels: see `labelled_shares`.
+    """
+    losses = -labelled_shares(shares, labels).clamp(min=1e-6).log()
+    total: torch.Tensor = losses.sum() / max(1, len(labels))
+    return total
+
+
+def labelled_shares(shares: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The attention that the labelled cells receive, float ``[N]``.
+
+    Args:
         shares: float ``[N, T, C]``, the share of each cell of each frame in the attention of each
             token with a label.
         labels: int64 ``[N, 3]``, see `pointed_labels`.
@@ -173,9 +185,7 @@ def pointer_loss(shares: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     is_frame = (frames >= first) & (frames < end)  # [N, T]
     is_cell = (bits >> cells) & 1  # [N, C]
     is_asked = is_frame[:, :, None] & is_cell[:, None].bool()
-    losses = -(shares * is_asked).sum((-2, -1)).clamp(min=1e-6).log()
-    total: torch.Tensor = losses.sum() / max(1, len(labels))
-    return total
+    return (shares * is_asked).sum((-2, -1))
 
 
 class Pointer:
@@ -193,6 +203,7 @@ class Pointer:
 
     def __init__(self, attention: Any, first: int, frames: int, cells: int) -> None:
         self.attention = attention
+        self.frames = frames
         self.cells = cells
         positions = torch.arange(first, first + frames * cells)
         self._video_positions = positions.to(attention.q_proj.weight.device)
@@ -228,7 +239,7 @@ class Pointer:
             is_later = self._video_positions > positions[:, None]
             rows.append(scores.masked_fill(is_later, -torch.inf).softmax(-1).mean(0))
         shares = torch.cat(rows)
-        return shares.view(len(shares), -1, self.cells)
+        return shares.view(len(shares), self.frames, self.cells)
 
     def _heads(self, projection: Any, row: int, positions: torch.Tensor) -> torch.Tensor:
         """The rotated queries or keys of the pointer's heads, ``[H, N, head_dim]``.

@@ -33,26 +33,27 @@ from recipes.pair.models import FRAME_TOKENS
 ACTIONS = tuple(ACTION_PHRASES)
 NO_ACTION = len(ACTIONS)  # the class of an empty quarter
 MAX_TURNS = 6
-NO_PRIOR = MAX_SHOTS  # the class of a thing in its first shot
 CLASSES = {"actions": len(ACTIONS) + 1, "camera": len(CAMERAS), "texts": 5, "shot": 2}
+TEXT_CLASSES = {"word": len(WORDS), "tens": 10, "ones": 10}
 # The look of the thing in a quarter, how many shots before had one of its colour and shape, and the
-# number of the last of them, if any; the last class is that of no thing.
+# text of the last of them; the last class is that of no thing or no such shot.
 LOOK_CLASSES = {
     "colour": len(COLOURS) + 1,
     "shape": len(SHAPES) + 1,
     "texture": len(TEXTURES) + 1,
     "turn": MAX_TURNS + 1,
-    "prior": MAX_SHOTS + 2,
+    **{f"prior {name}": count + 1 for name, count in TEXT_CLASSES.items()},
 }
-TEXT_CLASSES = {"word": len(WORDS), "tens": 10, "ones": 10}
 # What a question about a reel can name: the text of a shot or of the one before, or its number.
 NAME_CLASSES = {
     **TEXT_CLASSES,
     **{f"{name} before": count for name, count in TEXT_CLASSES.items()},
     "number": MAX_SHOTS,
 }
-# What a question can look for: a shot by its names, or a thing by its look and its turn.
-SOUGHT_NAMES = (*NAME_CLASSES, "colour", "shape", "turn", "prior")
+# What a question can look for: a shot by its names, or a thing by its look, its turn, and the text
+# of its shot before.
+SOUGHT_LOOKS = ("colour", "shape", "turn", *(name for name in LOOK_CLASSES if "prior" in name))
+SOUGHT_NAMES = (*NAME_CLASSES, *SOUGHT_LOOKS)
 # Which part of the names of a shot a question looks for, by its form.
 SOUGHT = {
     "word": "text",
@@ -76,7 +77,7 @@ class Film:
         texts: int64 ``[B, T]``, the number of texts that have begun.
         shot: int64 ``[B, T]``, the index of the shot.
         names: int64 ``[B, T, 7]``, what names the shot in a reel, in the order of `NAME_CLASSES`.
-        looks: int64 ``[B, T, 4, 5]``, the look of the thing in each quarter, late in each shot and
+        looks: int64 ``[B, T, 4, 7]``, the look of the thing in each quarter, late in each shot and
             in an inserted picture, in the order of `LOOK_CLASSES`.
     """
 
@@ -109,11 +110,11 @@ def film_labels(scene: Scene, count: int, since: float = 1.0) -> dict[str, Any]:
         for frame in frames:
             if frame == frames[-1] or times[frame] >= first_time:
                 actions[frame] = _shot_actions(shot)
-                looks[frame] = _looks(shot, scene.shots[:index])
+                looks[frame] = _looks(shot, scene, index)
                 camera[frame] = CAMERAS.index(shot.camera)
     texts = [sum(text.start <= time for text in scene.texts) for time in times]
     names = [[IGNORED] * len(NAME_CLASSES)] * count
-    if len(scene.shots) > CLASSES["shot"]:
+    if _is_reel(scene):
         befores = [-1, *shots[:-1]]
         names = [_shot_names(scene, *pair) for pair in zip(shots, befores, strict=True)]
         # A reel has more shots and texts than there are classes.
@@ -122,13 +123,13 @@ def film_labels(scene: Scene, count: int, since: float = 1.0) -> dict[str, Any]:
         for frame in evidence([Region(insert.start, insert.end)], count).frames:
             actions[frame] = [IGNORED] * len(PLACES)
             camera[frame] = IGNORED
-            looks[frame] = _looks(insert, None)
+            looks[frame] = _looks(insert)
     events = {"actions": actions, "camera": camera, "texts": texts, "shot": shots}
     return {**events, "names": names, "looks": looks}
 
 
 def sought_labels(tokenizer: Any, samples: Sequence[Sample], num_frames: int) -> torch.Tensor:
-    """What the end of each question looks for, int64 ``[B, L, 11]`` in the order of `SOUGHT_NAMES`;
+    """What the end of each question looks for, int64 ``[B, L, 13]`` in the order of `SOUGHT_NAMES`;
     `IGNORED` where nothing of a kind is looked for, and elsewhere.
 
     Args:
@@ -166,24 +167,37 @@ def linked_labels(samples: Sequence[Sample], num_frames: int) -> torch.Tensor:
     return torch.tensor(rows)
 
 
-def _looks(picture: Shot, earlier: Sequence[Shot] | None) -> list[list[int]]:
+def _looks(picture: Shot, clip: Scene | None = None, index: int = 0) -> list[list[int]]:
     """The classes of the look of the thing in each quarter, in the order of `LOOK_CLASSES`.
 
     Args:
         picture: a shot or an inserted picture.
-        earlier: the shots before; None for an inserted picture, which is no turn of a thing.
+        clip: the clip of the shot; None for an inserted picture, which is no turn of a thing.
+        index: index of the shot.
     """
     looks = [[count - 1 for count in LOOK_CLASSES.values()] for _ in PLACES]
     for thing in picture.things:
-        colour, shape = COLOURS.index(thing.colour), SHAPES.index(thing.shape)
-        turn = prior = IGNORED
-        if earlier is not None:
-            shots = [index for index, _ in _same_look(thing, earlier)]
-            turn = min(len(set(shots)), MAX_TURNS - 1)
-            prior = shots[-1] if shots else NO_PRIOR
+        look = [COLOURS.index(thing.colour), SHAPES.index(thing.shape)]
+        turn, prior = IGNORED, [IGNORED] * len(TEXT_CLASSES)
+        if clip is not None:
+            shots = sorted({number for number, _ in _same_look(thing, clip.shots[:index])})
+            turn = min(len(shots), MAX_TURNS - 1)
+            prior = _prior_text(clip, shots)
         texture = TEXTURES.index(thing.texture)
-        looks[PLACES.index(thing.place)] = [colour, shape, texture, turn, prior]
+        looks[PLACES.index(thing.place)] = [*look, texture, turn, *prior]
     return looks
+
+
+def _prior_text(clip: Scene, shots: Sequence[int]) -> list[int]:
+    """The classes of the text of the last of some shots, or those of no shot.
+
+    Only shots of reels have one text each.
+    """
+    if not _is_reel(clip):
+        return [IGNORED] * len(TEXT_CLASSES)
+    if not shots:
+        return list(TEXT_CLASSES.values())
+    return _text_classes(_shot_texts(clip)[shots[-1]])
 
 
 def _same_look(thing: Thing, shots: Sequence[Shot]) -> list[tuple[int, Thing]]:
@@ -200,7 +214,7 @@ def _same_look(thing: Thing, shots: Sequence[Shot]) -> list[tuple[int, Thing]]:
 def _links(scene: Scene, count: int) -> list[tuple[int, int, int]]:
     """The labels of `linked_labels` for one clip of ``count`` frames."""
     links = [NO_CELLS] * count * FRAME_TOKENS
-    if len(scene.shots) <= CLASSES["shot"]:
+    if not _is_reel(scene):
         return links
     frames = [evidence([Region(shot.start, shot.end)], count).frames for shot in scene.shots]
     inserted = [Region(insert.start, insert.end) for insert in scene.inserts]
@@ -233,7 +247,7 @@ def _shot_names(reel: Scene, index: int, frame_before: int) -> list[int]:
         index: the shot of a frame.
         frame_before: the shot of the frame before.
     """
-    texts = [text for text in reel.texts if text.kind != "secret"]
+    texts = _shot_texts(reel)
     unknown = [IGNORED] * len(TEXT_CLASSES)
     text = _text_classes(texts[index]) if index == frame_before else unknown
     before = _text_classes(texts[index - 1]) if index else unknown
@@ -254,14 +268,24 @@ def _sought(scene: Scene, place: Place) -> list[int]:
 
 
 def _sought_look(scene: Scene, place: Place) -> list[int]:
-    """The colour, shape, turn and shot before of the thing that the next sentence tells of."""
+    """The look of the thing that the next sentence tells of, in the order of `SOUGHT_LOOKS`."""
     regions = place.turn.regions
     turn = regions.index(place.part.region)
     shot = scene.shots[_shot_of(scene, regions[turn])]
     (thing,) = [each for each in shot.things if PLACE_CELLS[each.place] == regions[turn].cells]
-    prior = _shot_of(scene, regions[turn - 1]) if turn else NO_PRIOR
+    shots_before = [_shot_of(scene, region) for region in regions[:turn]]
     look = [COLOURS.index(thing.colour), SHAPES.index(thing.shape)]
-    return [*look, min(turn, MAX_TURNS - 1), prior]
+    return [*look, min(turn, MAX_TURNS - 1), *_prior_text(scene, shots_before)]
+
+
+def _is_reel(scene: Scene) -> bool:
+    """Whether a clip has more shots than other clips."""
+    return len(scene.shots) > CLASSES["shot"]
+
+
+def _shot_texts(reel: Scene) -> list[Text]:
+    """The text of each shot."""
+    return [text for text in reel.texts if text.kind != "secret"]
 
 
 def _shot_of(scene: Scene, region: Region) -> int:

@@ -7,7 +7,7 @@ classifies events. From the tokens of a shot's last frames it classifies the loo
 the thing in each quarter and the movement of the camera; from the tokens of every frame, the number
 of texts so far and the shot. In reels it classifies, from every token of a frame, the number of the
 shot, its text and the text of the shot before: what a question can name; and from the cells of a
-thing, in how many shots before there was one of the same colour and shape, and the number of the
+thing, in how many shots before there was one of the same colour and shape, and the text of the
 last of them: what a thing does through a reel is told shot by shot, and a look alone does not tell
 the next of its shots from the others. Counting takes a step for each shot and was not learned in
 1,000 steps. The shot before takes one, so two heads of some layers are trained to attend from the
@@ -73,7 +73,7 @@ class FilmLabels:
         film: the events.
         asked: int64 ``[B, L]``, see `asked.asked_labels`.
         pointed: int64 ``[B, L, 3]``, see `asked.pointed_labels`.
-        sought: int64 ``[B, L, 11]``, see `events.sought_labels`.
+        sought: int64 ``[B, L, 13]``, see `events.sought_labels`.
         linked: int64 ``[B, T * 16, 3]``, see `events.linked_labels`.
     """
 
@@ -236,7 +236,7 @@ def film_job(model: Any, tokenizer: Any, stage: LanguageStage, seed: int) -> Job
 
 def film_loss(scores: dict[str, torch.Tensor], film: Film) -> StepResult:
     """Summed losses, and the mean accuracy of actions and of numbers of texts."""
-    actions = _quarters(scores["actions"])
+    actions = quarters(scores["actions"])
     texts = scores["texts"][:, :, BOTTOM_CELLS]
     losses = [
         cell_loss(actions, film.actions),
@@ -248,7 +248,7 @@ def film_loss(scores: dict[str, torch.Tensor], film: Film) -> StepResult:
             for index, name in enumerate(NAME_CLASSES)
         ),
         *(
-            cell_loss(_quarters(scores[name]), film.looks[..., index])
+            cell_loss(quarters(scores[name]), film.looks[..., index])
             for index, name in enumerate(LOOK_CLASSES)
         ),
     ]
@@ -257,6 +257,12 @@ def film_loss(scores: dict[str, torch.Tensor], film: Film) -> StepResult:
     right_texts = texts.argmax(-1) == film.texts[..., None]
     accuracy = right_actions[has_action].float().mean() + right_texts.float().mean()
     return StepResult(reduce(torch.add, losses), float(accuracy / 2))
+
+
+def quarters(scores: torch.Tensor) -> torch.Tensor:
+    """Scores ``[B, T, 16, C]`` of cells as ``[B, T, 4, 4, C]``, the cells of each quarter."""
+    batch_size, count = scores.shape[:2]
+    return by_quarter(scores.flatten(0, 1)).reshape(batch_size, count, 4, 4, -1)
 
 
 def observe(
@@ -309,12 +315,6 @@ def observe(
         end=end,
     )
     return result, observation
-
-
-def _quarters(scores: torch.Tensor) -> torch.Tensor:
-    """Scores ``[B, T, 16, C]`` of cells as ``[B, T, 4, 4, C]``, the cells of each quarter."""
-    batch_size, count = scores.shape[:2]
-    return by_quarter(scores.flatten(0, 1)).reshape(batch_size, count, 4, 4, -1)
 
 
 def _film_step(

@@ -17,7 +17,7 @@ from draftlens.world.focus import FocusTurn, chats
 from draftlens.world.reel import Reel
 from draftlens.world.regions import ALL_CELLS, PLACE_CELLS, STRIP_CELLS, Region
 from draftlens.world.samples import Sample, draw
-from draftlens.world.scene import COLOURS, SHAPES, WORDS, Scene
+from draftlens.world.scene import COLOURS, SHAPES, WORDS, Scene, Text
 from recipes.pair import events, video
 from recipes.pair.asked import (
     FIRST_TOKENS,
@@ -59,6 +59,13 @@ def spans_of(sample: Sample, num_frames: int) -> list[tuple[int, int]]:
         inside = [i for i, t in enumerate(frame_times(num_frames)) if shot.start <= t < shot.end]
         spans.append((inside[0], inside[-1] + 1))
     return spans
+
+
+def text_label(text: Text) -> list[int]:
+    """The word of a text, or the tens and ones of a number."""
+    if text.kind == "word":
+        return [WORDS.index(text.value), IGNORED, IGNORED]
+    return [IGNORED, int(text.value[0]), int(text.value[1])]
 
 
 def bits(cells: tuple[int, ...]) -> int:
@@ -220,7 +227,8 @@ def test_the_end_of_a_question_has_labels_of_what_it_looks_for(fresh_processor: 
                 assert COLOURS[labels.pop("colour")] in turn.question
                 assert SHAPES[labels.pop("shape")] in turn.question
                 assert labels.pop("turn") == 0
-                assert labels.pop("prior") == events.NO_PRIOR
+                for name, count in events.TEXT_CLASSES.items():
+                    assert labels.pop(f"prior {name}") == count
             if form not in events.SOUGHT:
                 assert not labels
                 continue
@@ -249,14 +257,15 @@ def test_a_thing_that_a_chat_calls_it_is_looked_for_in_each_part(fresh_processor
     (_, hero), *_ = reel.hero
     look = [COLOURS.index(hero.colour), SHAPES.index(hero.shape)]
     assert turns[1].question.startswith("What does it do")
-    priors = [events.NO_PRIOR, *(index for index, _ in reel.hero)]
+    priors = [list(events.TEXT_CLASSES.values())]
+    priors += [text_label(reel.texts[index]) for index, _ in reel.hero]
     for turn, part in enumerate(answer_parts(turns[1])):
         before = tokenizer(turns[1].answer[: part.start].rstrip()).input_ids
         assert sought[first + len(before) - 1].tolist() == [
             *[IGNORED] * 7,
             *look,
             turn,
-            priors[turn],
+            *priors[turn],
         ]
 
 
@@ -447,3 +456,16 @@ def test_batches_of_drills() -> None:
         assert plan.num_frames == FRAMES
         assert len(plan.samples) == 2
         assert {sample.frames for sample in plan.samples} == {FRAMES}
+
+
+def test_a_pass_without_labels_has_no_shares(fresh_processor: Any) -> None:
+    tokenizer = fresh_processor.tokenizer
+    model = build_model(DRAFT, tokenizer, 0).eval()
+    batch = collate(tokenizer, [draw("focus", 0, 16)], 16)
+    batch.pop("labels")
+    pointer = Pointer(model.model.language_model.layers[1].self_attn, 5, 16, FRAME_TOKENS)
+    with pointer.watching(), torch.no_grad():
+        model.model(**batch, use_cache=False)
+        shares = pointer.shares(torch.zeros(1, 9, dtype=torch.bool), 5)
+    assert shares.shape == (0, 16, FRAME_TOKENS)
+    assert float(pointer_loss(shares, torch.zeros(0, 3, dtype=torch.int64))) == 0

@@ -385,7 +385,7 @@ def test_looks_are_labelled_late_in_each_shot() -> None:
     looks = events.film_labels(scene, 16, 0.6)["looks"]
     for frame in (3, 7, 11, 15):
         check_looks(looks[frame], scene.shots[frame // 4])
-    assert looks[4] == [[IGNORED] * 5] * 4
+    assert looks[4] == [[IGNORED] * 7] * 4
 
 
 def test_the_turns_of_a_thing_are_counted() -> None:
@@ -405,11 +405,11 @@ def test_the_turns_of_a_thing_are_counted() -> None:
 
 
 def test_the_last_shot_of_a_look_is_labelled_and_linked() -> None:
-    names = list(events.LOOK_CLASSES)
+    first = list(events.LOOK_CLASSES).index("prior word")
     num_links = 0
     for seed in range(6):
         sample = Sample("focus", (sample_reel(seed, 64).scene,), (), 64)
-        shots = sample.scenes[0].shots
+        shots, texts = sample.scenes[0].shots, sample.scenes[0].texts
         looks = torch.tensor(events.film_labels(sample.scenes[0], 64, 1.0)["looks"])
         links = events.linked_labels([sample], 64)[0].view(64, FRAME_TOKENS, 3)
         frames = [evidence([Region(shot.start, shot.end)], 64).frames for shot in shots]
@@ -419,12 +419,17 @@ def test_the_last_shot_of_a_look_is_labelled_and_linked() -> None:
                 look = thing.colour, thing.shape
                 quarter = looks[frames[number][-1], PLACES.index(thing.place)]
                 prior, before = last_shot.get(look, (number, thing))
-                label = prior if look in last_shot else events.NO_PRIOR
                 if sum((other.colour, other.shape) == look for other in shot.things) > 1:
                     continue
-                assert quarter[names.index("prior")] == label
-                first, end, bits = links[frames[number][-1], PLACE_CELLS[thing.place][0]].tolist()
-                assert (first, end - 1) == (frames[prior][0], frames[prior][-1])
+                word, tens, ones = quarter[first:].tolist()
+                if look not in last_shot:
+                    assert [word, tens, ones] == list(events.TEXT_CLASSES.values())
+                elif word != IGNORED:
+                    assert WORDS[word] == texts[prior].value
+                else:
+                    assert f"{tens}{ones}" == texts[prior].value
+                start, end, bits = links[frames[number][-1], PLACE_CELLS[thing.place][0]].tolist()
+                assert (start, end - 1) == (frames[prior][0], frames[prior][-1])
                 assert bits == sum(1 << cell for cell in PLACE_CELLS[before.place])
                 num_links += look in last_shot
             last_shot |= {(t.colour, t.shape): (number, t) for t in shot.things}
