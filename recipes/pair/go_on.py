@@ -67,8 +67,7 @@ class FurtherTraining:
             if self._is_over(stage):
                 continue
             model = self.model_of(shape, model)
-            if stage.is_far:
-                slow_down(model)
+            slow_down(model, stage.slow_turn)
             if heads is None and stage.heads_first:
                 heads = self._first_heads(model, stage)
             job, phase = self.job(model, stage)
@@ -98,8 +97,7 @@ class FurtherTraining:
             checkpoint, step = newest_checkpoint(self.runs / phase)
             if checkpoint is None:
                 continue
-            if stage.is_far:
-                slow_down(model)
+            slow_down(model, stage.slow_turn)
             load_model(nn.ModuleDict({"trained": job.module}), checkpoint / "model.safetensors")
             figures = _last_line(self.runs / f"{phase}-probe.jsonl")
             state = State(stage.phase.name, job.phase.first + step, shape.layers, figures)
@@ -110,8 +108,7 @@ class FurtherTraining:
             raise FileNotFoundError(f"there is no checkpoint of {self.recipe.name} in {self.runs}")
         model = self.model_of(self._kept_shape(), None)
         stages = {stage.phase.name: stage for _, stage in self.recipe.stages}
-        if stages[self.state.phase].is_far:
-            slow_down(model)
+        slow_down(model, stages[self.state.phase].slow_turn)
         return model, self.state, load_heads(self.kept)
 
     def mix_with_kept(self, model: Any, share: float) -> None:

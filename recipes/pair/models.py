@@ -22,7 +22,6 @@ PATCHES = (SIDE // PATCH) ** 2  # visual tokens of a picture, without newlines
 FRAME_TOKENS = PATCHES // 4  # a video frame is pooled to a quarter of its patches
 MAX_POSITIONS = 8192
 FAR_POSITIONS = 32_768  # of a model whose slow rotary pairs are slowed down
-SLOW_TURN = 8192  # positions of a full turn: slower pairs are slowed down
 SLOWING = 64.0
 POSITION_STD = 0.5
 
@@ -97,26 +96,29 @@ def build_model(shape: Shape, tokenizer: Any, seed: int) -> Any:
     return model
 
 
-def slow_down(model: Any) -> None:
+def slow_down(model: Any, turn: int) -> None:
     """Slow down the slowest pairs of the rotary positions of a model, in place.
 
     A pair of dimensions compares contents only over distances at which its rotation is small. With
     16 pairs and a base of 10,000 these are five pairs over 256 tokens, three over 1,024 and none
-    over 4,096. Here the pairs that need more than `SLOW_TURN` positions for a turn become
+    over 4,096. Here the pairs that need more than ``turn`` positions for a turn become
     `SLOWING` times as slow, those of half as many positions stay as they are, and those between
     change in part (the static rope type of Llama 3). Answers about few frames are as good as
     before at once, since their distances hardly turn the slow pairs.
 
     Args:
         model: the model.
+        turn: positions; 0 to leave the model as it is.
     """
+    if not turn:
+        return
     language_model = model.model.language_model
     language_model.config.rope_parameters |= {
         "rope_type": "llama3",
         "factor": SLOWING,
         "low_freq_factor": 1.0,
         "high_freq_factor": 2.0,
-        "original_max_position_embeddings": SLOW_TURN,
+        "original_max_position_embeddings": turn,
     }
     language_model.config.max_position_embeddings = FAR_POSITIONS
     rotary = type(language_model.rotary_emb)(language_model.config)

@@ -208,14 +208,16 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.25, help="share of the probe's samples")
     parser.add_argument("--long", action="store_true", help="clips of 256 frames only")
     parser.add_argument(
-        "--far", action="store_true", help="slow down the slowest rotary pairs first"
+        "--slow-turn",
+        type=int,
+        default=0,
+        help="slow down the rotary pairs that need more positions for a turn",
     )
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     model, processor = load(options.folder)
-    if options.far:
-        slow_down(model)
+    slow_down(model, options.slow_turn)
     if options.layers:
         for index, rise in enumerate(layer_profile(model, processor.tokenizer, options.share)):
             print(f"without layer {index + 1:2}: loss {100 * rise:+.2f}%", flush=True)

@@ -48,8 +48,8 @@ class LanguageStage:
             before in which it was (see video.py), from 1.
         heads_first: steps in which only the heads of `film_depth` and `asked_depth` are trained
             before the stage begins, if they are fresh.
-        is_far: whether the slowest pairs of the rotary positions are slowed down (see
-            `models.slow_down`).
+        slow_turn: the rotary pairs that need more positions for a turn are slowed down (see
+            `models.slow_down`); 0 for none.
     """
 
     phase: Phase
@@ -61,7 +61,7 @@ class LanguageStage:
     pointing: tuple[int, ...] = ()
     linking: tuple[int, ...] = ()
     heads_first: int = 0
-    is_far: bool = False
+    slow_turn: int = 0
 
     @property
     def deeper(self) -> int:

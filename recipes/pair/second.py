@@ -126,6 +126,7 @@ def far_stage(
     seed_offset: int,
     heads_first: int = 0,
     linking: tuple[int, ...] = (),
+    slow_turn: int = 8192,
 ) -> LanguageStage:
     """A stage of the target with slower rotary pairs, in which heads of four layers are trained.
 
@@ -135,6 +136,7 @@ def far_stage(
         seed_offset: of the data.
         heads_first: see `LanguageStage`.
         linking: see `LanguageStage`.
+        slow_turn: see `LanguageStage`.
     """
     return LanguageStage(
         phase,
@@ -146,7 +148,7 @@ def far_stage(
         pointing=(14, 16, 18, 20),
         linking=linking,
         heads_first=heads_first,
-        is_far=True,
+        slow_turn=slow_turn,
     )
 
 
@@ -229,10 +231,17 @@ TARGET_SECOND = SecondRecipe(
             TARGET,
             far_stage(Phase("target-turns", 1000, 3.5e-4, 20), replace(FAR, first=70_000_000), 130),
         ),
-        # Where a thing was last is what tells its next shot from the others.
+        # Where a thing was last is what tells its next shot from the others. Of 32 dimensions of a
+        # head, 8 can compare contents over 1,024 tokens, and 12 if more of them are slowed down.
         (
             TARGET,
-            far_stage(Phase("target-seek", 1350, 4e-4, 20), SEARCHED, 140, linking=(11, 12, 13)),
+            far_stage(
+                Phase("target-seek", 1300, 4e-4, 20),
+                SEARCHED,
+                140,
+                linking=(11, 12, 13),
+                slow_turn=2048,
+            ),
         ),
     ),
 )

@@ -22,7 +22,6 @@ from recipes.pair.loop import Phase, learning_rate
 from recipes.pair.models import (
     DRAFT,
     FAR_POSITIONS,
-    SLOW_TURN,
     SLOWING,
     Shape,
     build_model,
@@ -32,6 +31,7 @@ from recipes.pair.recipe import LanguageStage
 from recipes.pair.second import SECOND, SecondRecipe
 from recipes.pair.video import FilmModel
 
+SLOW_TURN = 8192
 TINY = Shape(2, 32, 64, 2, 1, 32, 64, 2)
 DEEP = replace(TINY, layers=6)
 FEW = Mix((4,), (1.0,), batch=2, others=(0, 0, 0), seconds=(8, 4, 2, 0, 2, 0), rows=1)
@@ -226,7 +226,7 @@ def test_heads_with_fewer_classes_are_taken(
 def test_slow_rotary_pairs_become_slower_and_others_stay(fresh_processor: Any) -> None:
     model = build_model(TINY, fresh_processor.tokenizer, 0).eval()
     before = model.model.language_model.rotary_emb.inv_freq.clone()
-    slow_down(model)
+    slow_down(model, SLOW_TURN)
     after = model.model.language_model.rotary_emb.inv_freq
     turns = 2 * torch.pi / before  # positions of a full turn
     is_fast, is_slow = turns <= SLOW_TURN / 2, turns > SLOW_TURN
@@ -241,7 +241,7 @@ def test_slow_rotary_pairs_become_slower_and_others_stay(fresh_processor: Any) -
 def test_slow_rotary_pairs_are_exported(fresh_processor: Any, tmp_path: Path) -> None:
     model = tiny(fresh_processor)
     before = outputs(model)
-    slow_down(model)
+    slow_down(model, SLOW_TURN)
     after = outputs(model)
     assert not torch.equal(after, before)
     export(model, fresh_processor, tmp_path / "export")
@@ -255,7 +255,7 @@ def test_stages_slow_rotary_pairs_down(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(probe, "PLAN", (("spot", 2, 1),))
     stages = (
         (DRAFT, LanguageStage(Phase("one", 1, 1e-3, save_every=1), FEW)),
-        (DRAFT, LanguageStage(Phase("two", 1, 1e-3, save_every=1), FEW, is_far=True)),
+        (DRAFT, LanguageStage(Phase("two", 1, 1e-3, save_every=1), FEW, slow_turn=8192)),
     )
     first = go_on.FurtherTraining(SecondRecipe("draft", 5, stages[:1]), tmp_path, tmp_path / "kept")
     assert rope_type(first.run(None)) == "default"
