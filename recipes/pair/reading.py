@@ -96,7 +96,7 @@ def readings(
         assert item.labels is not None
         run = partial(_run, model, item)
         _, observation = observe(module, stage, item, run, video_id)
-        _add_seen(figures, observation, item.labels, sample)
+        _add_seen(figures, observation, item.labels)
         _add_sought(figures, observation, item.labels)
         _add_pointed(figures, observation, item.labels, stage, _forms(tokenizer, sample, frames))
         _add_linked(figures, observation, item.labels, stage)
@@ -108,17 +108,16 @@ def _run(model: Any, item: FilmBatch) -> Any:
     return model.model(**inputs, use_cache=False)
 
 
-def _add_seen(
-    figures: Figures, observation: Observation, labels: FilmLabels, sample: Sample
-) -> None:
+def _add_seen(figures: Figures, observation: Observation, labels: FilmLabels) -> None:
     """The names of the shots and the looks of the things that visual tokens tell."""
     for index, name in enumerate(NAME_CLASSES):
         label = labels.film.names[..., index, None]  # [1, T, 1]
         is_right = observation.film[name].argmax(-1) == label
         figures[f"seen {name}"].add(is_right[(label != IGNORED).expand_as(is_right)])
-    # Inserted pictures are no turn of a thing.
-    is_thing = labels.film.looks[..., 0] != LOOK_CLASSES["colour"] - 1
-    is_inserted = (labels.film.looks[..., -1] == IGNORED) & (labels.film.looks[..., 0] != IGNORED)
+    is_thing = labels.film.looks[..., 0] < LOOK_CLASSES["colour"] - 1
+    is_thing &= labels.film.looks[..., 0] != IGNORED
+    turn = list(LOOK_CLASSES).index("turn")
+    is_inserted = labels.film.looks[..., turn] == IGNORED  # a picture is no turn of a thing
     for index, name in enumerate(LOOK_CLASSES):
         label = labels.film.looks[..., index]  # [1, T, 4]
         is_right = quarters(observation.film[name]).argmax(-1) == label[..., None]
