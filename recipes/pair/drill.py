@@ -147,12 +147,15 @@ def does_turn(reel: Reel, appearances: Appearances) -> FocusTurn:
 
 
 def texts_turn(reel: Reel, appearances: Appearances) -> FocusTurn:
-    """The question for the texts of the shots with a thing."""
+    """The question for the texts of the shots with a thing.
+
+    Its regions are those of the thing and not those of the texts: all tokens of a shot tell its
+    text, so one look at the thing is enough.
+    """
     _, thing = appearances[0]
-    texts = [reel.texts[index] for index, _ in appearances]
-    listing = ", ".join(f"[{shown_value(text)}]" for text in texts)
-    regions = tuple(Region(text.start, text.end, STRIP_CELLS) for text in texts)
+    listing = ", ".join(f"[{shown_value(reel.texts[index])}]" for index, _ in appearances)
     question = f"Which texts are shown with the {thing.colour} {thing.shape}?"
+    regions = appearances_turn(reel, appearances, question).regions
     return FocusTurn(question, f"{listing}.", "focus", regions, "hero texts")
 
 

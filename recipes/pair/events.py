@@ -262,7 +262,7 @@ def _sought(scene: Scene, place: Place) -> list[int]:
     if form in SOUGHT:
         index = _shot_of(scene, place.part.region)
         names = _named_part(_shot_names(scene, index, index), SOUGHT[form])
-    elif form == "hero":
+    elif form in ("hero", "hero texts"):
         look = _sought_look(scene, place)
     return [*names, *look]
 
