@@ -236,7 +236,7 @@ TARGET_SECOND = SecondRecipe(
         (
             TARGET,
             far_stage(
-                Phase("target-seek", 1300, 4e-4, 20),
+                Phase("target-seek", 1500, 4e-4, 20),
                 SEARCHED,
                 140,
                 linking=(11, 12, 13),

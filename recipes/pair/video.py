@@ -248,7 +248,7 @@ def film_loss(scores: dict[str, torch.Tensor], film: Film) -> StepResult:
             for index, name in enumerate(NAME_CLASSES)
         ),
         *(
-            cell_loss(quarters(scores[name]), film.looks[..., index])
+            _look_loss(name, quarters(scores[name]), film.looks[..., index])
             for index, name in enumerate(LOOK_CLASSES)
         ),
     ]
@@ -257,6 +257,20 @@ def film_loss(scores: dict[str, torch.Tensor], film: Film) -> StepResult:
     right_texts = texts.argmax(-1) == film.texts[..., None]
     accuracy = right_actions[has_action].float().mean() + right_texts.float().mean()
     return StepResult(reduce(torch.add, losses), float(accuracy / 2))
+
+
+def _look_loss(name: str, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The loss of one name of `LOOK_CLASSES`.
+
+    Most things have not been seen before. Where one has, the text of its shot before counts as much
+    as all that have none.
+    """
+    if not name.startswith("prior"):
+        return cell_loss(scores, labels)
+    has_prior = labels < LOOK_CLASSES[name] - 1
+    with_prior = labels.masked_fill(~has_prior, IGNORED)
+    without = labels.masked_fill(has_prior, IGNORED)
+    return cell_loss(scores, with_prior) + cell_loss(scores, without)
 
 
 def quarters(scores: torch.Tensor) -> torch.Tensor:

@@ -42,6 +42,7 @@ from recipes.pair.data import (
     IGNORED,
     POOL,
     REACHING,
+    BatchPlan,
     Mix,
     batches,
     check_fast_path,
@@ -473,3 +474,19 @@ def test_the_looks_in_an_inserted_picture_are_labelled() -> None:
             places = [PLACES.index(thing.place) for thing in insert.things]
             assert all(labels["looks"][frame][place][-1] == IGNORED for place in places)
     assert labelled > 6
+
+
+def test_things_seen_before_count_as_much_as_all_others(fresh_processor: Any) -> None:
+    plan = BatchPlan([Sample("focus", (sample_reel(3, 64).scene,), (), 64)], 64)
+    item = video.film_batch(fresh_processor.tokenizer, plan, 0.6)
+    assert item.labels is not None
+    counts = events.CLASSES | events.NAME_CLASSES | events.LOOK_CLASSES
+    scores = {name: torch.zeros(1, 64, FRAME_TOKENS, count) for name, count in counts.items()}
+    # A reel has no labels of `texts` and `shot`.
+    expected = np.log(counts["actions"]) + np.log(counts["camera"])
+    names_share = video.NAMES_LOSS_WEIGHT / video.FILM_LOSS_WEIGHT
+    expected += names_share * sum(np.log(list(events.NAME_CLASSES.values())))
+    expected += sum(np.log(list(events.LOOK_CLASSES.values())))
+    expected += sum(np.log(counts[f"prior {name}"]) for name in events.TEXT_CLASSES)
+    loss = float(video.film_loss(scores, item.labels.film).loss)
+    assert loss == pytest.approx(expected, rel=1e-5)
