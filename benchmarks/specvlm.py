@@ -52,12 +52,7 @@ the same as before. At 64 frames a shot is one of up to 16, so the tenth most at
 holds 40 to 50% of its attention on focus questions, and the prompt's attention beats random by 2
 to 4% at r = 0.9 and by 3 to 6% at 0.97; a random tenth still shows each frame, so the unpruned
 length is not reached. In chats the prompt's attention stays behind random at 16 frames and is level
-with it at 64.
-Before the run behind the phase seek, whose heads find a shot among 64 frames more sharply: at 16
-frames the prompt's attention beats random by 1 to 3% on focus questions at r = 0.9, as before; at
-64 frames by 5 to 8% at r = 0.9 and by 6 to 9% at 0.97 (6.0 and 7.4 before), since the scores have
-the same readers; in the second questions of chats at 64 frames by 1 to 5%. The tenth most attended
-by the answer holds 36 to 40% of its attention on focus questions at 16 frames."""
+with it at 64."""
 
 
 @dataclass(frozen=True)

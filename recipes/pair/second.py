@@ -243,6 +243,18 @@ TARGET_SECOND = SecondRecipe(
                 slow_turn=2048,
             ),
         ),
+        # It cost short clips, pictures and pairs of them. 150 steps at a rate of 2.5e-4 made all
+        # losses worse, so the rate is smaller here. Of 16 batches 6 are of reels.
+        (
+            TARGET,
+            far_stage(
+                Phase("target-settle", 1000, 1e-4, 20),
+                replace(REVIEWED, first=95_000_000, seconds=(2, 0, 1, 1, 3, 0), reach=FAR.reach),
+                150,
+                linking=(11, 12, 13),
+                slow_turn=2048,
+            ),
+        ),
     ),
 )
 
