@@ -244,7 +244,7 @@ class Pointer:
     def _heads(self, projection: Any, row: int, positions: torch.Tensor) -> torch.Tensor:
         """The rotated queries or keys of the pointer's heads, ``[H, N, head_dim]``.
 
-        Only these are computed: those of all heads and tokens take a fifth of a training step.
+        Those of other heads and tokens are not needed.
 
         Args:
             projection: the linear layer of queries or keys.
