@@ -104,14 +104,12 @@ def film_labels(scene: Scene, count: int, since: float = 1.0) -> dict[str, Any]:
     actions = [[IGNORED] * 4 for _ in times]
     camera = [IGNORED] * count
     looks = [[[IGNORED] * len(LOOK_CLASSES)] * len(PLACES)] * count
-    for index, shot in enumerate(scene.shots):
-        frames = [frame for frame, frame_shot in enumerate(shots) if frame_shot == index]
-        first_time = shot.start + since * (shot.end - shot.start)
-        for frame in frames:
-            if frame == frames[-1] or times[frame] >= first_time:
-                actions[frame] = _shot_actions(shot)
-                looks[frame] = _looks(shot, scene, index)
-                camera[frame] = CAMERAS.index(shot.camera)
+    for frame in _late_frames(scene, times, shots, since):
+        index = shots[frame]
+        shot = scene.shots[index]
+        actions[frame] = _shot_actions(shot)
+        looks[frame] = _looks(shot, scene, index)
+        camera[frame] = CAMERAS.index(shot.camera)
     texts = [sum(text.start <= time for text in scene.texts) for time in times]
     names = [[IGNORED] * len(NAME_CLASSES)] * count
     if _is_reel(scene):
@@ -165,6 +163,26 @@ def linked_labels(samples: Sequence[Sample], num_frames: int) -> torch.Tensor:
     """
     rows = [_links(sample.scenes[0], num_frames) for sample in samples]
     return torch.tensor(rows)
+
+
+def _late_frames(
+    scene: Scene, times: Sequence[float], shots: Sequence[int], since: float
+) -> list[int]:
+    """The frames late in their shots, see `film_labels`.
+
+    Args:
+        scene: the scene of the clip.
+        times: the time of each frame.
+        shots: the index of the shot of each frame.
+        since: time in each shot, from 0 to 1.
+    """
+    late = []
+    for frame, index in enumerate(shots):
+        shot = scene.shots[index]
+        is_last = frame + 1 == len(shots) or shots[frame + 1] != index
+        if is_last or times[frame] >= shot.start + since * (shot.end - shot.start):
+            late.append(frame)
+    return late
 
 
 def _looks(picture: Shot, clip: Scene | None = None, index: int = 0) -> list[list[int]]:

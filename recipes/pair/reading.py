@@ -151,7 +151,7 @@ def _add_pointed(
     pointed = labels.pointed[0, observation.end :]
     has_label = pointed[:, 0] != IGNORED
     positions = has_label.nonzero()[:, 0] + observation.end
-    for layer, shares in zip(stage.pointing, observation.pointed, strict=True):
+    for layer, shares in zip(stage.pointers, observation.pointed, strict=True):
         received = labelled_shares(shares, pointed[has_label])
         for position, share in zip(positions.tolist(), received, strict=True):
             if position in forms:

@@ -68,6 +68,13 @@ class LanguageStage:
         """The number of layers below the last of the two heads."""
         return self.asked_depth or self.film_depth
 
+    @property
+    def pointers(self) -> tuple[int, ...]:
+        """The layers whose first heads are trained to attend to the shot asked about."""
+        if not self.asked_depth:
+            return ()
+        return self.pointing or (self.asked_depth,)
+
 
 @dataclass(frozen=True)
 class Recipe:

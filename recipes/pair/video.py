@@ -304,11 +304,8 @@ def observe(
     is_video = item.batch["input_ids"][0] == video_id
     first = int(is_video.to(torch.uint8).argmax())
     end = first + count * FRAME_TOKENS
-    layers = module.model.model.language_model.layers
-    pointers, links = (
-        [Pointer(layers[index - 1].self_attn, first, count, FRAME_TOKENS) for index in indices]
-        for indices in (stage.pointing or (stage.deeper,), stage.linking)
-    )
+    pointers = _pointers(module.model, stage.pointers, first, count)
+    links = _pointers(module.model, stage.linking, first, count)
     with ExitStack() as watched:
         shallow = watched.enter_context(_layer_output(module.model, stage.film_depth))
         deep = watched.enter_context(_layer_output(module.model, stage.deeper))
@@ -329,6 +326,12 @@ def observe(
         end=end,
     )
     return result, observation
+
+
+def _pointers(model: Any, depths: Sequence[int], first: int, count: int) -> list[Pointer]:
+    """The pointers of some layers, counted from 1, for a video of ``count`` frames."""
+    layers = model.model.language_model.layers
+    return [Pointer(layers[depth - 1].self_attn, first, count, FRAME_TOKENS) for depth in depths]
 
 
 def _film_step(
