@@ -1,6 +1,6 @@
 """Arguments that stock `generate` keeps from a callable `custom_generate`.
 
-With a callable `custom_generate`, transformers 5.17 to 5.23 pass neither the streamer on, nor say
+With a callable `custom_generate`, transformers 5.17 to 5.24 pass neither the streamer on, nor say
 whether the cache that they pass was given by the user. A streamer that is never ended leaves its
 reader waiting for ever, and a cache of an earlier turn must not be dropped silently. So both are
 read from the frame of the running `generate`. This is the only place that looks at the stack.
@@ -15,6 +15,7 @@ from typing import Any
 from transformers import GenerationMixin
 
 from draftlens.core.errors import UnsupportedModelError
+from draftlens.models.cache_argument import cache_in
 
 _ARGUMENTS = ("custom_generate", "streamer", "kwargs")
 
@@ -25,11 +26,11 @@ class CallersArguments:
 
     Args:
         streamer: None if there is none.
-        past_key_values: a cache of the user's; None if there is none.
+        cache: a cache of the user's; None if there is none.
     """
 
     streamer: Any = None
-    past_key_values: Any = None
+    cache: Any = None
 
 
 def check_version() -> None:
@@ -55,6 +56,6 @@ def callers_arguments() -> CallersArguments:
         arguments = frame.f_locals
         if frame.f_code.co_name == "generate" and "custom_generate" in arguments:
             given = arguments.get("kwargs", {})
-            return CallersArguments(arguments.get("streamer"), given.get("past_key_values"))
+            return CallersArguments(arguments.get("streamer"), cache_in(given))
         frame = frame.f_back
     return CallersArguments()

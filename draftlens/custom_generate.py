@@ -17,7 +17,8 @@ from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.methods import MethodLike, resolve, with_prefill
 from draftlens.models.backbone import Backbone
-from draftlens.models.prompt import PAST_REFUSAL, Prepared, capture_call, with_checked_mask
+from draftlens.models.cache_argument import PAST_REFUSAL
+from draftlens.models.prompt import Prepared, capture_call, with_checked_mask
 from draftlens.request import (
     Request,
     Seed,
@@ -99,12 +100,12 @@ class SpeculativeGenerate:
         Raises:
             ConfigError: an output is requested that speculative decoding does not have, or a
                 strategy other than greedy decoding and sampling.
-            InputError: `past_key_values` are given, a row has no tokens, or a row is padded on
-                the right.
+            InputError: the cache of an earlier turn is given, a row has no tokens, or a row is
+                padded on the right.
         """
         _check_outputs(generation_config)
         arguments = callers_arguments()
-        if arguments.past_key_values is not None:
+        if arguments.cache is not None:
             raise InputError(PAST_REFUSAL)
         kwargs = with_checked_mask(kwargs)
         _check_padding(kwargs)

@@ -60,7 +60,6 @@ class SleepingDecoder(Qwen2Model):  # type: ignore[misc]
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
-        past_key_values: Any = None,
         inputs_embeds: Tensor | None = None,
         **options: Any,
     ) -> Any:
@@ -70,7 +69,6 @@ class SleepingDecoder(Qwen2Model):  # type: ignore[misc]
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
-            past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
             **options,
         )

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from draftlens.attention import dispatching
+from draftlens.models.cache_argument import with_cache
 
 
 class StaticPass(nn.Module):
@@ -58,8 +59,8 @@ class StaticPass(nn.Module):
                 inputs_embeds=self.embed(tokens),
                 attention_mask=visible,
                 position_ids=position_ids,
-                past_key_values=Cache(layers=layers),
                 use_cache=True,
+                **with_cache(Cache(layers=layers)),
             )
         logits: Tensor = self.head(output.last_hidden_state)
         if self.divisor != 1:

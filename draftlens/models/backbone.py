@@ -26,12 +26,17 @@ from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
 from draftlens.core.hosts import ALONE, Hosts
 from draftlens.core.tree import ROOT, Topology
 from draftlens.models.cache import BLOCK, LAYERS_PER_BLOCK, KVCache, check_rollback
+from draftlens.models.cache_argument import (
+    PAST_REFUSAL,
+    cache_in,
+    with_cache,
+    without_cache,
+)
 from draftlens.models.cells import read_layout
 from draftlens.models.exclusion import lock_of
 from draftlens.models.passes import EAGER, Passes
 from draftlens.models.products import few_rows, has_large
 from draftlens.models.prompt import (
-    PAST_REFUSAL,
     Prepared,
     Prompt,
     build_prompt,
@@ -159,8 +164,8 @@ class Backbone:
                 `generation_config`, ...).
 
         Raises:
-            InputError: there are no `input_ids`, a row has no tokens, or `past_key_values` are
-                given.
+            InputError: there are no `input_ids`, a row has no tokens, or the cache of an earlier
+                turn is given.
             ConfigError: `stop_strings` without a `tokenizer`, an `assistant_model`, or a strategy
                 other than greedy decoding and sampling.
             UnsupportedModelError: the model is in training mode.
@@ -169,7 +174,7 @@ class Backbone:
         self.passes.begin()
         if options.get("assistant_model") is not None:
             raise ConfigError("assistant_model is for stock generate: give it as draft")
-        if options.get("past_key_values") is not None:
+        if cache_in(options) is not None:
             raise InputError(PAST_REFUSAL)
         padded = checked_inputs(inputs)
         moved = {
@@ -179,7 +184,7 @@ class Backbone:
         encoded = Encoded(moved)
         if self.hosts.size > 1:
             encoded = encode_by_hosts(self.model, self.hosts, moved)
-        options = with_stop_strings(options, self.model.generation_config)
+        options = with_stop_strings(without_cache(options), self.model.generation_config)
         with self._passing():
             prepared: Prepared = self.model.generate(
                 **encoded.inputs, **options, custom_generate=capture_call
@@ -203,11 +208,8 @@ class Backbone:
     def encode(self, prepared: Prepared) -> Prompt:
         """Run everything in front of the language model; return the arguments that the language
         model would be called with."""
-        kwargs = {
-            key: value
-            for key, value in prepared.model_kwargs.items()
-            if key not in ("past_key_values", "logits_to_keep")
-        }
+        kwargs = without_cache(prepared.model_kwargs)
+        kwargs.pop("logits_to_keep", None)
         pictures = self._represents("image", prepared.input_ids)
         videos = self._represents("video", prepared.input_ids)
         visual = pictures | videos
@@ -215,8 +217,8 @@ class Backbone:
             inputs = self.model.prepare_inputs_for_generation(
                 prepared.input_ids, is_first_iteration=True, **kwargs
             )
-            inputs.pop("past_key_values", None)
-            prompt = build_prompt(self.name, self._language_inputs(inputs), self.embed, visual)
+            arguments = self._language_inputs(without_cache(inputs))
+            prompt = build_prompt(self.name, arguments, self.embed, visual)
         layout = read_layout(self.model, prepared.model_kwargs, visual, videos & ~pictures)
         return replace(prompt, layout=layout)
 
@@ -279,8 +281,8 @@ class Backbone:
                 inputs_embeds=prompt.embeds,
                 attention_mask=None,
                 position_ids=prompt.position_ids,
-                past_key_values=cache,
                 use_cache=True,
+                **with_cache(cache),
                 **prompt.extra,
                 **_directed(attention),
             )
@@ -358,8 +360,8 @@ class Backbone:
                 inputs_embeds=self.embed(tokens),
                 attention_mask=self._attention_mask(mask),
                 position_ids=position_ids,
-                past_key_values=cache,
                 use_cache=True,
+                **with_cache(cache),
                 **_directed(attention),
             )
             return self._logits(output.last_hidden_state)

@@ -13,6 +13,7 @@ from transformers import GenerationConfig, StopStringCriteria
 from transformers.generation.configuration_utils import GenerationMode
 
 from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
+from draftlens.models.cache_argument import CACHE_ARGUMENTS, PAST_REFUSAL, cache_in, without_cache
 from draftlens.models.cells import UNKNOWN, Layout, cells
 
 PASSED_SEPARATELY = (
@@ -20,7 +21,7 @@ PASSED_SEPARATELY = (
     "inputs_embeds",
     "attention_mask",
     "position_ids",
-    "past_key_values",
+    *CACHE_ARGUMENTS,
     "use_cache",
     "return_dict",
 )
@@ -79,18 +80,12 @@ def capture_call(
         InputError: a cache that holds tokens already.
     """
     _check_strategy(generation_config)
-    cache = kwargs.get("past_key_values")
+    cache = cache_in(kwargs)
     if cache is not None and cache.get_seq_length() > 0:
         raise InputError(PAST_REFUSAL)
     return Prepared(
         input_ids, tuple(logits_processor), tuple(stopping_criteria), generation_config, kwargs
     )
-
-
-PAST_REFUSAL = (
-    "past_key_values hold an earlier turn, which the draft cannot read: "
-    "give the whole chat, pictures included, without past_key_values"
-)
 
 
 def _check_strategy(config: Any) -> None:
@@ -207,9 +202,9 @@ def checked_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """
     if inputs.get("input_ids") is None:
         raise InputError("inputs must hold the processor's input_ids")
-    if inputs.get("past_key_values") is not None:
+    if cache_in(inputs) is not None:
         raise InputError(PAST_REFUSAL)
-    return left_padded(with_checked_mask(inputs))
+    return left_padded(with_checked_mask(without_cache(inputs)))
 
 
 def with_checked_mask(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -264,7 +259,7 @@ def with_stop_strings(options: Mapping[str, Any], model_config: Any = None) -> d
     """The same options of `generate` with `stop_strings` as a criterion.
 
     A callable `custom_generate` makes `generate` lose the tokenizer that it needs for them
-    (transformers 5.23).
+    (transformers 5.24).
 
     Args:
         options: the options.

@@ -16,6 +16,7 @@ from torch.nn.functional import cosine_similarity
 from transformers import DynamicCache
 
 from draftlens.bench.lossy import Dropping
+from draftlens.models.cache_argument import with_cache
 from draftlens.models.prompt import Prompt
 
 
@@ -66,7 +67,7 @@ class MaskedModel:
                 inputs_embeds=embeds,
                 attention_mask=None,
                 position_ids=positions,
-                past_key_values=self.cache,
+                **with_cache(self.cache),
                 use_cache=True,
                 **extra,
             )

@@ -25,6 +25,7 @@ from draftlens.draft.tuner import Situation, TreeTuner
 from draftlens.measure.stock import run_stock
 from draftlens.models import backbone as backbones
 from draftlens.models.backbone import Backbone
+from draftlens.models.cache_argument import CACHE_ARGUMENT, CACHE_ARGUMENTS, with_cache
 
 BY_NAME: dict[str, Family] = {family.name: family for family in FAMILIES}
 FAMILY = BY_NAME["llava_onevision"]
@@ -71,20 +72,21 @@ def cache_of_a_turn(empty: bool) -> DynamicCache:
     if not empty:
         given = inputs(FAMILY, "text", rows=(0,))
         with torch.no_grad():
-            target(FAMILY)(**given, past_key_values=cache, use_cache=True)
+            target(FAMILY)(**given, **with_cache(cache), use_cache=True)
     return cache
 
 
 @pytest.mark.parametrize("empty", [False, True])
 @pytest.mark.parametrize("call", [draftlens.generate, draftlens.stream])
-def test_a_cache_of_an_earlier_turn_is_refused(call: Any, empty: bool) -> None:
-    """Among the inputs and among the options."""
+@pytest.mark.parametrize("name", CACHE_ARGUMENTS)
+def test_a_cache_of_an_earlier_turn_is_refused(name: str, call: Any, empty: bool) -> None:
+    """Among the inputs and among the options, by its name in any version of transformers."""
     given, cache = inputs(FAMILY, "text", rows=(0,)), cache_of_a_turn(empty)
     options = {"draft": draft(FAMILY), "max_new_tokens": 3}
-    with pytest.raises(draftlens.InputError, match="past_key_values hold an earlier turn"):
-        call(target(FAMILY), {**given, "past_key_values": cache}, **options)
-    with pytest.raises(draftlens.InputError, match="past_key_values hold an earlier turn"):
-        call(target(FAMILY), given, past_key_values=cache, **options)
+    with pytest.raises(draftlens.InputError, match=f"{CACHE_ARGUMENT} holds an earlier turn"):
+        call(target(FAMILY), {**given, name: cache}, **options)
+    with pytest.raises(draftlens.InputError, match=f"{CACHE_ARGUMENT} holds an earlier turn"):
+        call(target(FAMILY), given, **{name: cache}, **options)
 
 
 @pytest.mark.parametrize("empty", [False, True])
@@ -98,22 +100,32 @@ def test_a_cache_of_an_earlier_turn_is_refused_behind_generate(empty: bool, meth
         "attention_mask": torch.ones_like(torch.cat([ids, ids], 1)),
     }
     ours = draftlens.SpeculativeGenerate(draft(FAMILY), longer, method)
-    with pytest.raises(draftlens.InputError, match="past_key_values hold an earlier turn"):
+    with pytest.raises(draftlens.InputError, match=f"{CACHE_ARGUMENT} holds an earlier turn"):
         target(FAMILY).generate(
-            **longer, past_key_values=cache_of_a_turn(empty), max_new_tokens=3, custom_generate=ours
+            **longer,
+            **with_cache(cache_of_a_turn(empty)),
+            max_new_tokens=3,
+            custom_generate=ours,
         )
 
 
-def test_no_cache_is_none() -> None:
-    """`past_key_values=None` is what most callers write."""
+@pytest.mark.parametrize("name", CACHE_ARGUMENTS)
+def test_no_cache_is_none(name: str) -> None:
+    """Among the inputs and among the options, by its name in any version of transformers."""
     given = inputs(FAMILY, "text")
-    result = draftlens.generate(
-        target(FAMILY), {**given, "past_key_values": None}, draft=draft(FAMILY), max_new_tokens=NEW
-    )
+    options = {"draft": draft(FAMILY), "max_new_tokens": NEW}
+    result = draftlens.generate(target(FAMILY), {**given, name: None}, **options)
     assert result.tokens == reference(FAMILY, "text")
+    result = draftlens.generate(target(FAMILY), given, **{name: None}, **options)
+    assert result.tokens == reference(FAMILY, "text")
+
+
+def test_no_cache_is_none_behind_generate() -> None:
+    """Stock `generate` makes an empty one."""
+    given = inputs(FAMILY, "text")
     ours = draftlens.SpeculativeGenerate(draft(FAMILY), given)
     output = target(FAMILY).generate(
-        **given, past_key_values=None, max_new_tokens=NEW, do_sample=False, custom_generate=ours
+        **given, **with_cache(None), max_new_tokens=NEW, do_sample=False, custom_generate=ours
     )
     assert output[:, given["input_ids"].shape[1] :].tolist() == reference(FAMILY, "text")
 

@@ -38,6 +38,7 @@ from draftlens.decode.session import Session
 from draftlens.draft.pruned import Pruning
 from draftlens.methods import from_dict
 from draftlens.models import Backbone, Prompt
+from draftlens.models.cache_argument import with_cache
 from draftlens.prune import PRUNERS
 
 BY_NAME = {family.name: family for family in FAMILIES}
@@ -458,7 +459,7 @@ def test_the_drafts_keys(
             inputs_embeds=prompt.embeds,
             attention_mask=seen(length, set(range(length)) - set(places), 0),
             position_ids=placed(prompt, places, positions)[0],
-            past_key_values=made,
+            **with_cache(made),
             **extra(prompt, 0),
         )
         for ours, theirs in zip(drafter.model.cache.layers, made.layers, strict=True):

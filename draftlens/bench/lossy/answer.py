@@ -18,6 +18,7 @@ from draftlens.bench.lossy.prefill import Prefilled, prefill
 from draftlens.bench.lossy.recall import RecallingPass
 from draftlens.core.stats import Clock, Stats
 from draftlens.models.backbone import Backbone
+from draftlens.models.cache_argument import with_cache
 from draftlens.models.prompt import Prepared, Prompt
 
 
@@ -114,8 +115,8 @@ def decode_step(
             inputs_embeds=backbone.embed(torch.tensor([[token]], device=device)),
             attention_mask=None,  # one new token attends to all that a layer holds
             position_ids=positions,
-            past_key_values=prefilled.cache,
             use_cache=True,
+            **with_cache(prefilled.cache),
             **extra,
         )
         logits: Tensor = backbone.head(output.last_hidden_state[:, -1])

@@ -23,6 +23,7 @@ from draftlens.bench.lossy.base import Dropping
 from draftlens.bench.lossy.reading import reader_attention, scaling_of
 from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
 from draftlens.models.backbone import Backbone
+from draftlens.models.cache_argument import CACHE_ARGUMENTS, with_cache
 from draftlens.models.prompt import Prompt
 
 STATES = "hidden_states"
@@ -31,7 +32,7 @@ MASK = "attention_mask"
 TOKEN_AXES: Mapping[str, int] = {"position_embeddings": -2, "position_ids": -1}
 """Further arguments of a decoder layer that are per token, each with the axis of the tokens."""
 
-IGNORED = ("past_key_values", ARGUMENT)
+IGNORED = (*CACHE_ARGUMENTS, ARGUMENT)
 """Arguments of a decoder layer that hold tensors or objects but nothing per token."""
 
 VISUAL_MASK = "visual_pos_masks"
@@ -84,8 +85,8 @@ def prefill(backbone: Backbone, prompt: Prompt, dropping: Dropping) -> Prefilled
             inputs_embeds=prompt.embeds,
             attention_mask=None,
             position_ids=prompt.position_ids,
-            past_key_values=cache,
             use_cache=True,
+            **with_cache(cache),
             **run.decoder_arguments(),
             **{ARGUMENT: run},
         )

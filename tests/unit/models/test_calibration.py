@@ -19,6 +19,7 @@ from families import FAMILIES, Family, inputs
 from torch import Tensor
 
 from draftlens.models import Backbone, calibration
+from draftlens.models.cache_argument import cache_in
 from draftlens.models.calibration import (
     CONTEXT,
     LONG_CONTEXT,
@@ -384,7 +385,7 @@ def test_a_measurement_runs_what_it_measures(
     def hook(layer: int) -> Any:
         def seen(module: Any, args: Any, kwargs: Any, output: Any) -> None:
             hidden = args[0] if args else kwargs["hidden_states"]
-            calls[layer].append((hidden.shape[1], max(kwargs["past_key_values"].lengths)))
+            calls[layer].append((hidden.shape[1], max(cache_in(kwargs).lengths)))
 
         return seen
 

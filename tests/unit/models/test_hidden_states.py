@@ -12,6 +12,7 @@ from transformers import DynamicCache
 from draftlens.core.errors import ConfigError, UnsupportedModelError
 from draftlens.core.readings import ReadingSpec
 from draftlens.models import Backbone, Prompt
+from draftlens.models.cache_argument import with_cache
 from draftlens.prefill import FullPrefill, Reading
 
 BY_NAME = {family.name: family for family in FAMILIES}
@@ -31,7 +32,7 @@ def stock_states(backbone: Backbone, prompt: Prompt) -> tuple[Tensor, ...]:
         inputs_embeds=prompt.embeds,
         position_ids=prompt.position_ids,
         attention_mask=None,
-        past_key_values=DynamicCache(config=backbone.text_config),
+        **with_cache(DynamicCache(config=backbone.text_config)),
         use_cache=True,
         output_hidden_states=True,
         **prompt.extra,

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers.generation.configuration_utils import GenerationMode
 
 from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
+from draftlens.models.cache_argument import CACHE_ARGUMENT
 from draftlens.models.prompt import (
     Prompt,
     build_prompt,
@@ -88,7 +89,7 @@ def call(side: str, positions: Tensor | None = None) -> dict[str, Any]:
         "position_ids": positions,
         "visual_pos_masks": inputs["input_ids"] == 23,
         "deepstack_visual_embeds": [torch.randn(1, 2)],
-        "past_key_values": None,
+        CACHE_ARGUMENT: None,
         "use_cache": True,
     }
 
