@@ -10,6 +10,7 @@ their few tokens depend on nothing but the right look.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -25,19 +26,34 @@ from draftlens.world.scene import Thing
 
 NEEDLE_SHARE = 0.8  # of the drills
 PICTURE_SHARE = 0.85  # of the needles; other needles are learned sooner
-NEXT_TURNS = 3  # questions for the text after another one
-AFTER_TURNS = 2
-PICTURE_TURNS = 4  # questions for one thing in an inserted picture
-OTHER_TURNS = 1  # questions that need one look
-PLACE_TURNS = 2  # questions for one thing of a shot
-APPEARANCE_TURNS = 1  # questions for what a thing does, and as many for its texts
-# A long reel costs as much as many answers, so it is asked more, and what is short.
-LONG = 64  # frames
-LONG_OTHER_TURNS = 2
-LONG_PLACE_TURNS = 8
-LONG_NEXT_TURNS = 8
-LONG_APPEARANCE_TURNS = 4
 QUIZ_TURNS = {"retrieval": 1, "ordering": 6, "counting": 4, "attribute": 12}
+
+
+@dataclass(frozen=True)
+class TurnCounts:
+    """How many questions of each form a drill has at most.
+
+    Args:
+        following: for the text behind another one.
+        after: for all that comes behind a text.
+        one_look: that need one look.
+        places: for one thing of a shot.
+        appearances: for what a thing does, and as many for its texts.
+        picture_places: for one thing in an inserted picture.
+    """
+
+    following: int
+    after: int
+    one_look: int
+    places: int
+    appearances: int
+    picture_places: int
+
+
+SHORT_REEL = TurnCounts(following=3, after=2, one_look=1, places=2, appearances=1, picture_places=4)
+# A long reel costs as much as many answers, so it is asked more, and what is short.
+LONG_REEL = TurnCounts(following=8, after=2, one_look=2, places=8, appearances=4, picture_places=4)
+LONG = 64  # frames
 
 Appearances = tuple[tuple[int, Thing], ...]  # of a look: indices of shots, and the thing there
 Item = TypeVar("Item")
@@ -58,28 +74,28 @@ def draw_drill(seed: int, frames: int) -> Sample:
     if rng.random() < NEEDLE_SHARE:
         needle = "picture" if rng.random() < PICTURE_SHARE else any_needle(rng)
     reel = sample_reel(seed, frames, needle)
+    turns = _drill_turns(reel, LONG_REEL if frames >= LONG else SHORT_REEL, rng)
+    return Sample("focus", (reel.scene,), tuple(_some(turns, len(turns), rng)), frames)
+
+
+def _drill_turns(reel: Reel, counts: TurnCounts, rng: np.random.Generator) -> list[FocusTurn]:
+    """Questions about one reel; those for its hero and for its needle are always among them."""
     forms = focus_turns(reel)
-    others = [*forms["word"], *forms["ordinal"], *forms["compare"]]
-    num_next, num_others, num_places = NEXT_TURNS, OTHER_TURNS, PLACE_TURNS
-    num_appearances = APPEARANCE_TURNS
-    if frames >= LONG:
-        num_next, num_others, num_places = LONG_NEXT_TURNS, LONG_OTHER_TURNS, LONG_PLACE_TURNS
-        num_appearances = LONG_APPEARANCE_TURNS
-    others_of_look = other_appearances(reel)
-    several = [each for each in others_of_look if len(each) > 1] or others_of_look
-    turns = [
-        *_some(next_turns(reel), num_next, rng),
-        *_some(forms["after"], AFTER_TURNS, rng),
-        *_some(others, num_others, rng),
-        *_some(place_turns(reel), num_places, rng),
+    one_look = [*forms["word"], *forms["ordinal"], *forms["compare"]]
+    looks = other_appearances(reel)
+    recurring = [each for each in looks if len(each) > 1] or looks
+    return [
+        *_some(next_turns(reel), counts.following, rng),
+        *_some(forms["after"], counts.after, rng),
+        *_some(one_look, counts.one_look, rng),
+        *_some(place_turns(reel), counts.places, rng),
         *forms["hero"],
         texts_turn(reel, reel.hero),
-        *(does_turn(reel, each) for each in _some(several, num_appearances, rng)),
-        *(texts_turn(reel, each) for each in _some(others_of_look, num_appearances, rng)),
+        *(does_turn(reel, each) for each in _some(recurring, counts.appearances, rng)),
+        *(texts_turn(reel, each) for each in _some(looks, counts.appearances, rng)),
         *needle_turns(reel),
-        *_some(picture_turns(reel), PICTURE_TURNS, rng),
+        *_some(picture_turns(reel), counts.picture_places, rng),
     ]
-    return Sample("focus", (reel.scene,), tuple(_some(turns, len(turns), rng)), frames)
 
 
 def draw_quiz(seed: int, still: bool) -> Sample:

@@ -96,7 +96,8 @@ def readings(
         assert item.labels is not None
         run = partial(_run, model, item)
         _, observation = observe(module, stage, item, run, video_id)
-        _add_seen(figures, observation, item.labels)
+        _add_seen_names(figures, observation, item.labels)
+        _add_seen_looks(figures, observation, item.labels)
         _add_sought(figures, observation, item.labels)
         _add_pointed(figures, observation, item.labels, stage, _forms(tokenizer, sample, frames))
         _add_linked(figures, observation, item.labels, stage)
@@ -108,22 +109,26 @@ def _run(model: Any, item: FilmBatch) -> Any:
     return model.model(**inputs, use_cache=False)
 
 
-def _add_seen(figures: Figures, observation: Observation, labels: FilmLabels) -> None:
-    """The names of the shots and the looks of the things that visual tokens tell."""
+def _add_seen_names(figures: Figures, observation: Observation, labels: FilmLabels) -> None:
+    """The names of their shots that visual tokens tell."""
     for index, name in enumerate(NAME_CLASSES):
         label = labels.film.names[..., index, None]  # [1, T, 1]
         is_right = observation.film[name].argmax(-1) == label
         figures[f"seen {name}"].add(is_right[(label != IGNORED).expand_as(is_right)])
-    is_thing = labels.film.looks[..., 0] < LOOK_CLASSES["colour"] - 1
-    is_thing &= labels.film.looks[..., 0] != IGNORED
+
+
+def _add_seen_looks(figures: Figures, observation: Observation, labels: FilmLabels) -> None:
+    """The looks of the things in their quarters that visual tokens tell."""
+    looks = labels.film.looks  # [1, T, 4, names]
+    is_thing = (looks[..., 0] != IGNORED) & (looks[..., 0] < LOOK_CLASSES["colour"] - 1)
     turn = list(LOOK_CLASSES).index("turn")
-    is_inserted = labels.film.looks[..., turn] == IGNORED  # a picture is no turn of a thing
-    for index, name in enumerate(LOOK_CLASSES):
-        label = labels.film.looks[..., index]  # [1, T, 4]
+    is_inserted = looks[..., turn] == IGNORED  # a picture is no turn of a thing
+    for index, (name, count) in enumerate(LOOK_CLASSES.items()):
+        label = looks[..., index]  # [1, T, 4]
         is_right = quarters(observation.film[name]).argmax(-1) == label[..., None]
         is_labelled = is_thing & (label != IGNORED)
         if name.startswith("prior"):
-            has_prior = is_labelled & (label < LOOK_CLASSES[name] - 1)
+            has_prior = is_labelled & (label < count - 1)
             figures[f"seen no {name}"].add(is_right[is_labelled & ~has_prior])
             is_labelled = has_prior
         figures[f"seen {name}"].add(is_right[is_labelled & ~is_inserted])
