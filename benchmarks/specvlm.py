@@ -52,7 +52,12 @@ the same as before. At 64 frames a shot is one of up to 16, so the tenth most at
 holds 40 to 50% of its attention on focus questions, and the prompt's attention beats random by 2
 to 4% at r = 0.9 and by 3 to 6% at 0.97; a random tenth still shows each frame, so the unpruned
 length is not reached. In chats the prompt's attention stays behind random at 16 frames and is level
-with it at 64."""
+with it at 64.
+Before the run with the mean of the weights behind the stage polish and of those before seek, whose
+heads find all appearances of a thing more often: at 16 frames the same as before within 2% of the
+length, the tenth most attended by the answer holds 36 to 42% of its attention on focus questions.
+At 64 frames the prompt's attention beats random by 5 to 8% at r = 0.9 on focus questions and by 0
+to 4% in chats."""
 
 
 @dataclass(frozen=True)

@@ -255,6 +255,24 @@ TARGET_SECOND = SecondRecipe(
                 slow_turn=2048,
             ),
         ),
+        # At this rate clips and pairs came back by a third only, and the heads stayed. A higher one
+        # with a whole decay, and more of what is still worse than before the stage of drills.
+        (
+            TARGET,
+            far_stage(
+                Phase("target-polish", 800, 2.5e-4, 40),
+                replace(
+                    REVIEWED,
+                    others=(1, 1, 1),
+                    first=100_000_000,
+                    seconds=(3, 1, 1, 2, 3, 0),
+                    reach=FAR.reach,
+                ),
+                160,
+                linking=(11, 12, 13),
+                slow_turn=2048,
+            ),
+        ),
     ),
 )
 
