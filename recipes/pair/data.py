@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from draftlens.world import render, render_still
 from draftlens.world.samples import FIRST_KINDS, KINDS, REEL_KINDS, Sample, draw
+from draftlens.world.scene import COLOURS
 from recipes.pair.drill import draw_drill, draw_quiz
 from recipes.pair.models import FRAME_TOKENS, PATCHES, SIDE
 from recipes.pair.tokenizer import IMAGE, VIDEO, chat
@@ -52,6 +53,7 @@ class Mix:
         rows: samples per batch of `SECOND_KINDS`, whose answers are longer.
         reach: number of positions to which the frames of some reels are spread, as if many frames
             between them had been left out; 0 for none.
+        colour_noise: see `with_colour_noise`.
     """
 
     frames: tuple[int, ...]
@@ -65,6 +67,7 @@ class Mix:
     reel_share: tuple[float, ...] = (1.0,)
     rows: int = 8
     reach: int = 0
+    colour_noise: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,30 @@ def collate(
         video_id = tokenizer.convert_tokens_to_ids(VIDEO)
         text |= _spread_positions(text["input_ids"], video_id, gaps)
     return {**text, **_visual_inputs(samples, num_frames)}
+
+
+def with_colour_noise(
+    tokenizer: Any, batch: Batch, share: float, rng: np.random.Generator
+) -> Batch:
+    """The batch with other colours in its answers, as the model reads them; what it has to predict
+    stays as it is.
+
+    Training scenes show no blue cross, so a model learns that what follows "blue" is no cross, and
+    says so of a blue cross. If the colour that it reads tells nothing of the shape, it has to look.
+
+    Args:
+        tokenizer: the pair's tokenizer.
+        batch: the batch.
+        share: share of the colours of answers that are replaced by any of `COLOURS`.
+        rng: chooses which ones, and by what.
+    """
+    # With a space before them, which all colours in sentences have, each is one token.
+    colours = torch.tensor([tokenizer(f" {name}").input_ids[0] for name in COLOURS])
+    ids, labels = batch["input_ids"], batch["labels"]
+    is_colour = torch.isin(ids, colours) & (labels != IGNORED)
+    is_replaced = is_colour & torch.from_numpy(rng.random(ids.shape) < share)
+    others = colours[torch.from_numpy(rng.integers(len(colours), size=ids.shape))]
+    return {**batch, "input_ids": torch.where(is_replaced, others, ids)}
 
 
 def batches(tokenizer: Any, mix: Mix, seed: int, start: int) -> Iterator[Batch]:

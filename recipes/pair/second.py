@@ -273,6 +273,27 @@ TARGET_SECOND = SecondRecipe(
                 slow_turn=2048,
             ),
         ),
+        # Of the facts of captions shapes had become worse, and nothing else: no training scene has
+        # the held-out pairs of a colour and a shape, and each stage teaches that more firmly.
+        (
+            TARGET,
+            far_stage(
+                Phase("target-colours", 350, 1.5e-4, 20),
+                replace(
+                    REVIEWED,
+                    others=(2, 1, 0),
+                    share=(0.7, 0.2, 0.1),
+                    first=105_000_000,
+                    seconds=(3, 1, 1, 2, 2, 0),
+                    reel_share=(0.6, 0.2, 0.2, 0.0, 0.0),
+                    reach=FAR.reach,
+                    colour_noise=0.5,
+                ),
+                170,
+                linking=(11, 12, 13),
+                slow_turn=2048,
+            ),
+        ),
     ),
 )
 

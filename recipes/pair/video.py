@@ -21,10 +21,11 @@ layers never learned to use what the first layers had recognised.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -39,7 +40,15 @@ from recipes.pair.asked import (
     pointed_labels,
     pointer_loss,
 )
-from recipes.pair.data import IGNORED, Batch, BatchPlan, Mix, collate, plans
+from recipes.pair.data import (
+    IGNORED,
+    Batch,
+    BatchPlan,
+    Mix,
+    collate,
+    plans,
+    with_colour_noise,
+)
 from recipes.pair.events import (
     CLASSES,
     LOOK_CLASSES,
@@ -162,8 +171,13 @@ def film_batches(
     tokenizer: Any, mix: Mix, seed: int, since: float, start: int
 ) -> Iterator[FilmBatch]:
     """The batches of `batches`, with the events of clips; ``since`` as in `film_labels`."""
-    for plan in plans(mix, seed, start):
-        yield film_batch(tokenizer, plan, since)
+    for number, plan in enumerate(plans(mix, seed, start), start):
+        item = film_batch(tokenizer, plan, since)
+        if mix.colour_noise:
+            rng = np.random.default_rng([seed, number, 6])
+            batch = with_colour_noise(tokenizer, item.batch, mix.colour_noise, rng)
+            item = replace(item, batch=batch)
+        yield item
 
 
 def film_batch(tokenizer: Any, plan: BatchPlan, since: float) -> FilmBatch:

@@ -3,6 +3,7 @@ show."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -239,6 +240,40 @@ def test_sights_go_on_where_they_stopped() -> None:
     resumed = next(vision.frame_batches(3, 2, 2))
     assert torch.equal(seen[2].frames, resumed.frames)
     assert all(torch.equal(seen[2].labels[name], resumed.labels[name]) for name in resumed.labels)
+
+
+def test_colour_noise_changes_what_is_read_of_colours_in_answers(fresh_processor: Any) -> None:
+    """Half of the colours of an answer are replaced, five of six of them by another one."""
+    tokenizer, mix = fresh_processor.tokenizer, Mix((8,), (1.0,), batch=8, others=(4, 2, 2))
+    noisy = replace(mix, colour_noise=0.5)
+    changed = total = 0
+    pairs = zip(
+        video.film_batches(tokenizer, mix, 4, 0.6, 0),
+        video.film_batches(tokenizer, noisy, 4, 0.6, 0),
+        strict=False,
+    )
+    for plain, item in islice(pairs, 8):
+        assert torch.equal(plain.batch["labels"], item.batch["labels"])
+        read, noise = plain.batch["input_ids"], item.batch["input_ids"]
+        is_answer = plain.batch["labels"] != IGNORED
+        is_colour = torch.tensor(
+            [[tokenizer.decode([token]).strip() in COLOURS for token in row] for row in read]
+        )
+        is_changed = read != noise
+        assert not bool((is_changed & ~(is_colour & is_answer)).any())
+        assert {tokenizer.decode([token]).strip() for token in noise[is_changed]} <= set(COLOURS)
+        changed += int(is_changed.sum())
+        total += int((is_colour & is_answer).sum())
+    assert total > 200
+    assert abs(changed / total - 0.5 * 5 / 6) < 0.1
+
+
+def test_colour_noise_goes_on_where_it_stopped(fresh_processor: Any) -> None:
+    tokenizer = fresh_processor.tokenizer
+    mix = Mix((8,), (1.0,), batch=2, others=(3, 2, 1), colour_noise=0.5)
+    seen = list(islice(video.film_batches(tokenizer, mix, 4, 0.6, 0), 4))
+    resumed = next(video.film_batches(tokenizer, mix, 4, 0.6, 3))
+    assert equal(seen[3].batch, resumed.batch)
 
 
 def test_what_is_watched_are_the_batches_and_their_stories(fresh_processor: Any) -> None:
