@@ -274,7 +274,8 @@ TARGET_SECOND = SecondRecipe(
             ),
         ),
         # Of the facts of captions shapes had become worse, and nothing else: no training scene has
-        # the held-out pairs of a colour and a shape, and each stage teaches that more firmly.
+        # the held-out pairs of a colour and a shape, and each stage teaches that more firmly. This
+        # stage did not mend it, so the package does not have it (see its card).
         (
             TARGET,
             far_stage(
