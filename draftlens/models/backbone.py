@@ -26,12 +26,7 @@ from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
 from draftlens.core.hosts import ALONE, Hosts
 from draftlens.core.tree import ROOT, Topology
 from draftlens.models.cache import BLOCK, LAYERS_PER_BLOCK, KVCache, check_rollback
-from draftlens.models.cache_argument import (
-    PAST_REFUSAL,
-    cache_in,
-    with_cache,
-    without_cache,
-)
+from draftlens.models.cache_argument import PAST_REFUSAL, cache_in, with_cache, without_cache
 from draftlens.models.cells import read_layout
 from draftlens.models.exclusion import lock_of
 from draftlens.models.passes import EAGER, Passes

@@ -152,6 +152,12 @@ def far_stage(
     )
 
 
+def linked_stage(phase: Phase, mix: Mix, seed_offset: int) -> LanguageStage:
+    """A stage of `far_stage` with yet slower rotary pairs, in which heads of three layers link each
+    thing to the shot in which it was before."""
+    return far_stage(phase, mix, seed_offset, linking=(11, 12, 13), slow_turn=2048)
+
+
 TARGET_SECOND = SecondRecipe(
     "target",
     11,
@@ -235,31 +241,23 @@ TARGET_SECOND = SecondRecipe(
         # head, 8 can compare contents over 1,024 tokens, and 12 if more of them are slowed down.
         (
             TARGET,
-            far_stage(
-                Phase("target-seek", 1500, 4e-4, 20),
-                SEARCHED,
-                140,
-                linking=(11, 12, 13),
-                slow_turn=2048,
-            ),
+            linked_stage(Phase("target-seek", 1500, 4e-4, 20), SEARCHED, 140),
         ),
         # It cost short clips, pictures and pairs of them. 150 steps at a rate of 2.5e-4 made all
         # losses worse, so the rate is smaller here. Of 16 batches 6 are of reels.
         (
             TARGET,
-            far_stage(
+            linked_stage(
                 Phase("target-settle", 1000, 1e-4, 20),
                 replace(REVIEWED, first=95_000_000, seconds=(2, 0, 1, 1, 3, 0), reach=FAR.reach),
                 150,
-                linking=(11, 12, 13),
-                slow_turn=2048,
             ),
         ),
         # At this rate clips and pairs came back by a third only, and the heads stayed. A higher one
         # with a whole decay, and more of what is still worse than before the stage of drills.
         (
             TARGET,
-            far_stage(
+            linked_stage(
                 Phase("target-polish", 800, 2.5e-4, 40),
                 replace(
                     REVIEWED,
@@ -269,8 +267,6 @@ TARGET_SECOND = SecondRecipe(
                     reach=FAR.reach,
                 ),
                 160,
-                linking=(11, 12, 13),
-                slow_turn=2048,
             ),
         ),
         # Of the facts of captions shapes had become worse, and nothing else: no training scene has
@@ -278,7 +274,7 @@ TARGET_SECOND = SecondRecipe(
         # stage did not mend it, so the package does not have it (see its card).
         (
             TARGET,
-            far_stage(
+            linked_stage(
                 Phase("target-colours", 350, 1.5e-4, 20),
                 replace(
                     REVIEWED,
@@ -291,8 +287,6 @@ TARGET_SECOND = SecondRecipe(
                     colour_noise=0.5,
                 ),
                 170,
-                linking=(11, 12, 13),
-                slow_turn=2048,
             ),
         ),
     ),
