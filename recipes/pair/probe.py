@@ -7,7 +7,7 @@ measures only the tokens that state something visible: the words of an answer th
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,9 @@ import torch
 
 from draftlens.world import HELD_OUT, seen_spans
 from draftlens.world.dialogue import Turn
+from draftlens.world.sample import HELD_OUT_LOOKS
 from draftlens.world.samples import MEDIA, Sample, draw
+from draftlens.world.scene import COLOURS, SHAPES
 from recipes.pair.data import IGNORED, collate, encode
 from recipes.pair.export import load
 from recipes.pair.models import slow_down
@@ -38,6 +40,9 @@ PLAN = (
 
 LONG_PLAN = (("clip", 256, 4), ("focus", 256, 8), ("needle", 256, 8))
 """The same for long clips, which take too long during training."""
+
+SHAPES_PLAN = (("clip", 8, 48), ("picture", 8, 32), ("focus", 16, 24))
+"""Those of `measure_shapes`."""
 
 Plan = tuple[tuple[str, int, int], ...]
 ROWS = 4  # samples in one pass
@@ -111,13 +116,58 @@ def measure(
     was_training = model.training
     model.eval()
     sums: dict[str, _Sum] = defaultdict(_Sum)
-    for kind, frames, count in plan or PLAN:
+    for samples, frames in _drawn(plan or PLAN, share):
+        _measure_batch(model, tokenizer, samples, frames, sums)
+    model.train(was_training)
+    return _figures(sums)
+
+
+@torch.no_grad()
+def measure_shapes(model: Any, tokenizer: Any, plan: Plan | None = None) -> dict[str, Figure]:
+    """The figures of the words for shapes, with the right answer so far given: those behind a
+    colour that the shape has in no training scene, and those behind any other.
+
+    Args:
+        model: the model, in evaluation mode.
+        tokenizer: the pair's tokenizer.
+        plan: other parts than those of `SHAPES_PLAN`.
+    """
+    colours, shapes = (
+        [tokenizer(f" {name}").input_ids[0] for name in names] for names in (COLOURS, SHAPES)
+    )
+    new = {
+        (colours[COLOURS.index(colour)], shapes[SHAPES.index(shape)])
+        for colour, shape in HELD_OUT_LOOKS
+    }
+    sums: dict[str, _Sum] = defaultdict(_Sum)
+    for samples, frames in _drawn(plan or SHAPES_PLAN, 1):
+        batch = collate(tokenizer, samples, frames)
+        ids, labels = batch["input_ids"][:, :-1], batch.pop("labels")[:, 1:]
+        is_shape = torch.isin(labels, torch.tensor(shapes)) & torch.isin(ids, torch.tensor(colours))
+        hidden = model.model(**batch, use_cache=False).last_hidden_state[:, :-1]
+        logits = model.lm_head(hidden[is_shape]).float()
+        losses = torch.nn.functional.cross_entropy(logits, labels[is_shape], reduction="none")
+        right = logits.argmax(-1) == labels[is_shape]
+        looks = zip(ids[is_shape].tolist(), labels[is_shape].tolist(), strict=True)
+        for look, loss, is_right in zip(looks, losses.tolist(), right.tolist(), strict=True):
+            total = sums["shapes in new colours" if look in new else "shapes in other colours"]
+            total.loss += loss
+            total.right += is_right
+            total.tokens += 1
+    return _figures(sums)
+
+
+def _drawn(plan: Plan, share: float) -> Iterator[tuple[list[Sample], int]]:
+    """The samples of each pass of a plan, and their number of frames."""
+    for kind, frames, count in plan:
         num_samples = max(1, round(share * count))
         samples = [draw(kind, SEED + index, frames) for index in range(num_samples)]
         rows = ROWS if frames <= FEW_FRAMES else 1
         for start in range(0, num_samples, rows):
-            _measure_batch(model, tokenizer, samples[start : start + rows], frames, sums)
-    model.train(was_training)
+            yield samples[start : start + rows], frames
+
+
+def _figures(sums: Mapping[str, _Sum]) -> dict[str, Figure]:
     return {
         name: Figure(total.loss / total.tokens, total.right / total.tokens, total.tokens)
         for name, total in sorted(sums.items())
@@ -207,6 +257,7 @@ def main() -> None:
     parser.add_argument("--layers", action="store_true", help="measure without each layer")
     parser.add_argument("--share", type=float, default=0.25, help="share of the probe's samples")
     parser.add_argument("--long", action="store_true", help="clips of 256 frames only")
+    parser.add_argument("--shapes", action="store_true", help="measure the words for shapes only")
     parser.add_argument(
         "--slow-turn",
         type=int,
@@ -222,8 +273,11 @@ def main() -> None:
         for index, rise in enumerate(layer_profile(model, processor.tokenizer, options.share)):
             print(f"without layer {index + 1:2}: loss {100 * rise:+.2f}%", flush=True)
         return
-    plan = LONG_PLAN if options.long else PLAN
-    for name, figure in measure(model, processor.tokenizer, plan=plan).items():
+    if options.shapes:
+        figures = measure_shapes(model, processor.tokenizer)
+    else:
+        figures = measure(model, processor.tokenizer, plan=LONG_PLAN if options.long else PLAN)
+    for name, figure in figures.items():
         print(f"{name:28} loss {figure.loss:.3f} right {figure.right:.3f} of {figure.tokens}")
 
 

@@ -4,6 +4,7 @@ answers."""
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 import torch
 
 from draftlens.world import HELD_OUT, Turn
+from draftlens.world.sample import HELD_OUT_LOOKS
 from draftlens.world.samples import draw
+from draftlens.world.scene import COLOURS, SHAPES
 from recipes.pair import events, go_on, probe, video
 from recipes.pair.data import Mix
 from recipes.pair.export import export, load
@@ -340,6 +343,19 @@ def test_a_probe_counts_what_must_be_seen(fresh_processor: Any) -> None:
     sample = draw("clip", HELD_OUT + 900_000)
     tokens = sum(len(probe._seen_tokens(tokenizer, turn)) for turn in sample.turns)
     assert tokens == sum(f.tokens for name, f in figures.items() if name.endswith(" 8"))
+
+
+def test_shapes_are_counted_by_their_colours(fresh_processor: Any) -> None:
+    """Each colour that is named before a shape in an answer is counted once."""
+    tokenizer = fresh_processor.tokenizer
+    figures = probe.measure_shapes(tiny(fresh_processor), tokenizer, (("clip", 8, 6),))
+    counts = {True: 0, False: 0}
+    for index in range(6):
+        for turn in draw("clip", probe.SEED + index, 8).turns:
+            for look in re.findall(rf"({'|'.join(COLOURS)}) ({'|'.join(SHAPES)})", turn.answer):
+                counts[look in HELD_OUT_LOOKS] += 1
+    assert figures["shapes in new colours"].tokens == counts[True] > 0
+    assert figures["shapes in other colours"].tokens == counts[False] > 0
 
 
 def test_probes_are_written_every_so_many_steps(
