@@ -269,7 +269,7 @@ TARGET_SECOND = SecondRecipe(
                 160,
             ),
         ),
-        # Of the facts of captions shapes had become worse, and nothing else: no training scene has
+        # Of the facts of captions above all shapes had become worse: no training scene has
         # the held-out pairs of a colour and a shape, and each stage teaches that more firmly. This
         # stage did not mend it, so the package does not have it (see its card).
         (
