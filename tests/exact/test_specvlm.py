@@ -386,6 +386,7 @@ def test_no_picture_is_left(family: Family, kv: str) -> None:
 
 def weights() -> set[int]:
     """Where all parameters lie that anybody holds."""
+    gc.collect()  # models of earlier tests may lie in cycles, and are freed at any time
     return {thing.data_ptr() for thing in gc.get_objects() if type(thing) is torch.nn.Parameter}
 
 
