@@ -13,7 +13,9 @@ from typing import Any, Unpack
 from torch import Tensor
 from transformers import StopStringCriteria
 
+from draftlens.arguments import QUESTION, check_question, checked_options, model_name, texts
 from draftlens.compiled import Compile, attach, check_compile, compile_usual
+from draftlens.core.checks import switch, whole
 from draftlens.core.errors import InputError
 from draftlens.core.readings import NO_READINGS, ReadingSpec
 from draftlens.core.references import GivenReferences
@@ -401,6 +403,7 @@ class Engine:
             MediaError, InputError, ConfigError: before any token is made.
         """
         clock = Clock(Stats())
+        self._with_defaults(options, stop)  # refuses wrong options before media are read
         with clock.phase("frames"):
             inputs = self.read(
                 prompt,
@@ -438,6 +441,8 @@ class Engine:
             prompt, video, images, messages, num_frames, limits: as for `stream`.
             on_frame: called with (frames read, frames wanted) while a clip is read.
         """
+        check_question(prompt, video, images, messages, limits)
+        num_frames = whole(1)("num_frames", num_frames)
         chats = _chats(prompt, video, images, messages)
         conversations = [read(chat, num_frames, limits, on_frame) for chat in chats]
         note_strangers(self.target.name, media_of(chats))
@@ -598,8 +603,9 @@ class Engine:
     def _with_defaults(
         self, options: GenerateOptions, stop: str | Sequence[str] | None
     ) -> dict[str, Any]:
-        completed: dict[str, Any] = dict(options)
+        completed = checked_options(options, QUESTION)
         if stop is not None:
+            stop = texts("stop", stop)
             strings = [stop] if isinstance(stop, str) else list(stop)
             criterion = StopStringCriteria(self.target.processor.tokenizer, strings)
             completed["stopping_criteria"] = [
@@ -672,6 +678,9 @@ def load(
         >>> draftlens.load(device="cpu").target.name
         'embedded'
     """
+    target = model_name("target", target)
+    draft = None if draft is None else model_name("draft", draft)
+    calibrate = switch("calibrate", calibrate)
     # Refuses a bad method before minutes of loading.
     with_prefill(resolve(method, has_draft=True), prefill)
     check_hosts(hosts, prefill)

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from draftlens.arguments import check_config
 from draftlens.callers import callers_arguments
 from draftlens.compiled import Compile, check_compile
+from draftlens.core.checks import switch
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.references import GivenReferences
 from draftlens.core.result import Result
@@ -19,6 +21,7 @@ from draftlens.methods import MethodLike, resolve, with_prefill
 from draftlens.models.backbone import Backbone
 from draftlens.models.cache_argument import PAST_REFUSAL
 from draftlens.models.prompt import Prepared, capture_call, with_checked_mask
+from draftlens.models.prompt_checks import LONG_PROMPT, check_tokens
 from draftlens.request import (
     Request,
     Seed,
@@ -28,8 +31,6 @@ from draftlens.request import (
     open_prepared,
 )
 from draftlens.streaming import result_of, with_streamer
-
-NOT_RETURNED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
 
 class SpeculativeGenerate:
@@ -50,6 +51,8 @@ class SpeculativeGenerate:
         references, prefill, hosts, compile: as for `draftlens.generate`. `generate` itself encodes
             pixels, so one host does that.
         tokenizer: of the target, for references that are texts.
+        allow_long_prompt: whether a prompt of more positions than the target was made for is
+            answered all the same.
 
     Example:
 
@@ -74,8 +77,11 @@ class SpeculativeGenerate:
         prefill: Any = None,
         hosts: int | None = None,
         compile: Compile = False,
+        allow_long_prompt: bool = False,
     ) -> None:
         check_compile(compile)
+        if draft_inputs is not None:
+            check_tokens("draft_inputs", draft_inputs)
         self.draft = Backbone.of(draft) if draft is not None else None
         self.draft_inputs = draft_inputs
         self.seed = seed
@@ -83,6 +89,7 @@ class SpeculativeGenerate:
         self.tokenizer = tokenizer
         self.hosts = hosts
         self.compile = compile
+        self.allow_long_prompt = switch(LONG_PROMPT, allow_long_prompt)
         self.method = with_prefill(resolve(method, draft is not None), prefill)
         self.last: Result | None = None
 
@@ -103,7 +110,7 @@ class SpeculativeGenerate:
             InputError: the cache of an earlier turn is given, a row has no tokens, or a row is
                 padded on the right.
         """
-        _check_outputs(generation_config)
+        check_config(generation_config)
         arguments = callers_arguments()
         if arguments.cache is not None:
             raise InputError(PAST_REFUSAL)
@@ -122,6 +129,7 @@ class SpeculativeGenerate:
             seed=self.seed,
             references=self.references,
             tokenizer=self.tokenizer,
+            options={LONG_PROMPT: self.allow_long_prompt},
         )
         call = open_prepared(models, plan, prepared, draft_inputs, request, Clock(Stats()))
         chunks = plan.schedule(call.session)
@@ -159,16 +167,6 @@ def _check_padding(kwargs: Mapping[str, Any]) -> None:
         raise InputError(
             "generate needs padding on the left: set padding_side='left', or use "
             "draftlens.generate, which takes both"
-        )
-
-
-def _check_outputs(generation_config: Any) -> None:
-    if not generation_config.return_dict_in_generate:
-        return
-    requested = [name for name in NOT_RETURNED if getattr(generation_config, name, False)]
-    if requested:
-        raise ConfigError(
-            f"speculative decoding does not return what {', '.join(requested)} would add"
         )
 
 

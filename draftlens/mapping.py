@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from draftlens.core.checks import as_whole, real, whole, wrong
 from draftlens.core.errors import ConfigError, DraftlensError
 from draftlens.core.result import Result
 from draftlens.media import Limits
@@ -85,11 +86,12 @@ class MapOptions:
         if self.kind not in KINDS:
             raise ConfigError(f"unknown kind {self.kind!r}; known: {', '.join(KINDS)}")
         for name in ("num_frames", "batch", "readers"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ConfigError(f"{name} must be a whole number of at least 1, not {value!r}")
-        if not self.clip_seconds > 0:
-            raise ConfigError(f"clip_seconds must be a positive number, not {self.clip_seconds!r}")
+            object.__setattr__(self, name, whole(1)(name, getattr(self, name)))
+        real(0, above=True)("clip_seconds", self.clip_seconds)
+        if not isinstance(self.limits, Limits):
+            raise wrong("limits", self.limits, "a draftlens.media.Limits")
+        if self.seed is not None and as_whole(self.seed) is None:
+            raise wrong("seed", self.seed, "a whole number, or None")
 
 
 class Answerer(Protocol):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, SupportsIndex, TypedDict
 
 import torch
 
+from draftlens.arguments import check_for_model, checked_options
 from draftlens.compiled import Compile, attach
 from draftlens.core.background import start_in_background
-from draftlens.core.errors import ConfigError, InputError
+from draftlens.core.errors import ConfigError, DraftlensError, InputError
 from draftlens.core.readings import NO_READINGS, ReadingSpec
 from draftlens.core.references import (
     NO_REFERENCES,
@@ -30,16 +31,31 @@ from draftlens.media.chat_source import ChatSource
 from draftlens.methods import MethodLike, Models, resolve, with_prefill
 from draftlens.models.backbone import Backbone
 from draftlens.models.prompt import Prepared
+from draftlens.models.prompt_checks import LONG_PROMPT, check_length, check_tokens, num_ids_of
 from draftlens.ops.sampling import as_seed, row_seeds
 from draftlens.prune import Choice
 from draftlens.sequences import Sequence as AnswerSequence
+
+BESIDE_OPTIONS = (
+    "draft",
+    "draft_inputs",
+    "method",
+    "seed",
+    "references",
+    "prefill",
+    "hosts",
+    "compile",
+)
+"""Arguments of `draftlens.generate` beside the options of transformers."""
 
 Seed = SupportsIndex | Sequence[SupportsIndex] | None
 """A seed for all rows of a call, one for each row, or None to draw one."""
 
 
 class GenerateOptions(TypedDict, total=False):
-    """Options of transformers' `generate` that work here, each with its meaning there.
+    """Options of transformers' `generate` that work here, each with its meaning there, and
+    `allow_long_prompt`: whether a prompt of more positions than the target was made for is answered
+    all the same, as transformers does, instead of refused.
 
     Arguments of the model's forward belong into the inputs.
     """
@@ -85,6 +101,7 @@ class GenerateOptions(TypedDict, total=False):
     num_beams: int
     num_return_sequences: int
     use_cache: bool
+    allow_long_prompt: bool
 
 
 @dataclass(frozen=True)
@@ -99,7 +116,7 @@ class Request:
         method: how to decode; None for the default.
         seed: seed of the sampling noise. One seed is extended to different seeds of the rows; None
             draws one from torch's global generator.
-        options: options of `generate`.
+        options: options of `generate` (`GenerateOptions`).
         readings: readings of the target's prefill besides those that the method needs.
         observe: receives every choice of a pruner.
         observe_weighed: receives what each token shows about the views of an ensemble.
@@ -168,12 +185,16 @@ def open_call(
             token is made.
     """
     clock = clock or Clock(Stats())
+    request = checked_request(request)
     models = models_of(target_model, draft_model, request.compile)
+    check_tokens("inputs", request.inputs, num_ids_of(models.target))
+    defaults = models.target.model.generation_config
+    check_for_model(request.options, models.target.vocab_size, defaults)
     method = with_prefill(resolve(request.method, models.draft is not None), request.prefill)
     plan = method.plan(models)
     meet_hosts(models.target, plan, request.hosts, request.inputs)
     with clock.phase("vision"):
-        prepared = models.target.prepare(request.inputs, **request.options)
+        prepared = _prepare(models.target, request)
     draft_inputs = request.inputs
     if request.draft_inputs is not None:
         check_rows(prepared, request.draft_inputs)
@@ -190,6 +211,7 @@ def open_prepared(
     clock: Clock,
 ) -> Call:
     """The same for a call that stock `generate` has prepared already."""
+    check_length(models.target, prepared, bool(request.options.get(LONG_PROMPT)))
     draft_inputs = with_views(plan, draft_inputs, request.chat)
     references = references_for(plan, request, len(prepared.input_ids))
     session = Session(
@@ -208,6 +230,35 @@ def open_prepared(
     seeds = seeds_of(request.seed, prepared)
     sequences = session.add(prepared, seeds, draft_inputs, references)
     return Call(plan, session, sequences, models.target.dtype)
+
+
+def checked_request(request: Request) -> Request:
+    """The request with its options checked (`draftlens.arguments`).
+
+    Raises:
+        ConfigError, InputError: an option is wrong, or the inputs are none.
+    """
+    check_tokens("inputs", request.inputs)
+    if request.draft_inputs is not None:
+        check_tokens("draft_inputs", request.draft_inputs)
+    options = checked_options(request.options, BESIDE_OPTIONS, request.inputs)
+    return replace(request, options=options)
+
+
+def _prepare(target: Backbone, request: Request) -> Prepared:
+    """The request as stock `generate` prepares it.
+
+    Raises:
+        InputError: transformers refuses it; and as `Backbone.prepare`.
+    """
+    options = {name: value for name, value in request.options.items() if name != LONG_PROMPT}
+    try:
+        return target.prepare(request.inputs, **options)
+    except DraftlensError:
+        raise
+    except (AttributeError, TypeError, ValueError) as error:
+        cause = " ".join(str(error).split())
+        raise InputError(f"transformers refuses the call: {cause}") from error
 
 
 def meet_hosts(target: Backbone, plan: Plan, hosts: int | None, inputs: Mapping[str, Any]) -> None:
@@ -343,6 +394,7 @@ def check_rows(prepared: Prepared, draft_inputs: Mapping[str, Any]) -> None:
 
 
 def _check_rows_of(described: str, inputs: Mapping[str, Any], num_rows: int) -> None:
+    check_tokens(described, inputs)
     ids = inputs.get("input_ids")
     num_given = 0 if ids is None else len(ids)
     if num_given != num_rows:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from draftlens.core.errors import InputError
 from draftlens.core.proposal import Verdict
 from draftlens.core.readings import NO_READINGS
 from draftlens.core.tree import ROOT, Topology
@@ -28,7 +29,7 @@ from draftlens.draft.view_tallies import (
     ViewTallies,
     log_probs_behind,
 )
-from draftlens.draft.views import Source, View, ViewError
+from draftlens.draft.views import Source, View
 from draftlens.draft.weights import Weighting
 from draftlens.draft.weights.logs import normalized
 from draftlens.models.backbone import Backbone
@@ -182,7 +183,7 @@ class Ensemble:
         """See `Follower.join`.
 
         Raises:
-            ViewError: no view is left.
+            InputError: no view is left.
         """
         self._tallies.report = context.weighed
         self._read_late()
@@ -204,13 +205,14 @@ class Ensemble:
         """The prompts of the views to begin with.
 
         Raises:
-            ViewError: none of the views can be read.
+            InputError: none of the views can be read.
         """
         for wanted in (self._wanted(rows), self._chosen):
             drafts = self._prompts.read(self._chosen, wanted, source)
             if any(drafts):
                 return drafts
-        raise ViewError(f"none of the views {', '.join(self.names)} can be read")
+        names = ", ".join(self.names)
+        raise InputError(f"none of the views {names} can be read: {self._prompts.causes}")
 
     def _wanted(self, rows: Sequence[TalliedRow]) -> tuple[int, ...]:
         """The views to read for rows that join. The first rows of a batch begin with one view if

@@ -40,7 +40,7 @@ class ViewPrompts:
         self.views = tuple(views)
         self.is_target = is_target
         self.config = config
-        self._named: set[int] = set()
+        self._causes: dict[int, str] = {}
 
     def source(self, encoded: Mapping[str, Any], context: TargetContext) -> Source:
         """What views of rows that join are made of.
@@ -79,11 +79,17 @@ class ViewPrompts:
         try:
             return self.views[view].read(source)
         except (ViewError, CaptionError) as error:
-            if view not in self._named:
-                self._named.add(view)
-                name = self.views[view].label
-                _log.warning("the draft goes on without the view %r: %s", name, error)
+            if view not in self._causes:
+                self._causes[view] = str(error)
+                if len(self.views) > 1:
+                    name = self.views[view].label
+                    _log.warning("the draft goes on without the view %r: %s", name, error)
             return None
+
+    @property
+    def causes(self) -> str:
+        """Why views cannot be read."""
+        return "; ".join(dict.fromkeys(self._causes.values()))
 
 
 def present_views(drafts: Sequence[DraftPrompt | None], row: int) -> Present:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any
 
+from draftlens.core.checks import shown
 from draftlens.core.errors import InputError
 from draftlens.media import Limits, Video, load_image, load_video
-from draftlens.media.given import is_given, video_of
+from draftlens.media.given import is_clip, is_given, is_picture, video_of
 
 Message = Mapping[str, Any]
 
@@ -152,6 +153,13 @@ def _media_source(item: Message, kind: str) -> Any:
         raise InputError(
             f"a video is the path of a file or its frames, not {type(source).__name__}"
         )
+    if kind == "image" and not is_picture(source):
+        raise InputError(
+            "an image is a path, an address, a PIL image, an array or a tensor, "
+            f"not {type(source).__name__}"
+        )
+    if kind == "video" and not is_clip(source):
+        raise InputError(f"the frames of a video are pictures, not {shown(source)}")
     return source
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os import PathLike
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from draftlens.core.errors import ConfigError
 from draftlens.media.arrays import as_array, is_array
@@ -24,6 +26,18 @@ DEFAULT_FPS = 1.0
 def is_given(source: Any) -> bool:
     """Whether a clip is given as frames."""
     return isinstance(source, (Video, list, tuple)) or is_array(source)
+
+
+def is_picture(source: Any) -> bool:
+    """Whether a value is what `load_image` takes; whether it can be read is another question."""
+    return isinstance(source, (str, PathLike, Image.Image)) or is_array(source)
+
+
+def is_clip(source: Any) -> bool:
+    """Whether a value is the path or address of a clip, or its frames."""
+    if isinstance(source, (list, tuple)):
+        return all(map(is_picture, source))
+    return isinstance(source, (str, PathLike)) or is_given(source)
 
 
 def video_of(

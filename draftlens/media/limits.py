@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from draftlens.core.checks import as_real, shown
 from draftlens.core.errors import ConfigError, MediaError
 
 
@@ -41,10 +42,11 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            switches_off = field.name == "max_download_bytes" and value == 0
-            if not value > 0 and not switches_off:  # also catches nan
+            number = as_real(value)
+            switches_off = field.name == "max_download_bytes" and number == 0
+            if number is None or (not number > 0 and not switches_off):  # also catches nan
                 raise ConfigError(
-                    f"Limits.{field.name} is {value}, but it must be a positive number"
+                    f"Limits.{field.name} is {shown(value)}, but it must be a positive number"
                 )
 
 

@@ -17,6 +17,7 @@ from draftlens.methods.parts import (
     SAMPLING_RULES,
     check_choice,
     check_number,
+    check_positions,
     check_switch,
     resolve_parts,
 )
@@ -92,6 +93,7 @@ class Lookup:
     def plan(self, models: Models) -> Plan:
         """See `Method.plan`."""
         is_automatic = self.num_speculative_tokens is None
+        check_positions(self.num_speculative_tokens, models)
         return Plan(
             drafter=self._drafter(models.target),
             schedule=make_schedule(self.schedule),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from draftlens.core.errors import ConfigError
+from draftlens.methods.parts import check_number
 from draftlens.methods.specvlm import SpecVLM
 
 
@@ -48,10 +49,9 @@ class ParallelVLM(SpecVLM):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.wait is not None and (type(self.wait) is not int or self.wait < 0):
-            raise ConfigError(f"wait must be a whole number of at least 0, not {self.wait!r}")
-        if type(self.hedges) is not int or self.hedges < 0:
-            raise ConfigError(f"hedges must be a whole number of at least 0, not {self.hedges!r}")
+        if self.wait is not None:
+            check_number("wait", self.wait, least=0)
+        check_number("hedges", self.hedges, least=0)
         if self.hedges and self.schedule != "parallel":
             raise ConfigError(
                 f"only the schedule 'parallel' continues second choices: leave out hedges with "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from draftlens.core.checks import wrong
 from draftlens.core.errors import ConfigError
 from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
 from draftlens.decode.plan import Plan, is_ready, make_schedule, no_processes
@@ -16,6 +17,7 @@ from draftlens.lanes import Eager, LaneDrafter, LockStep, Pace, Reading, link_of
 from draftlens.methods.base import Models
 from draftlens.models.backbone import Backbone
 from draftlens.models.pair import check_eyes, check_vocabularies
+from draftlens.models.prompt_checks import max_positions
 from draftlens.prefill import make_prefill
 from draftlens.prune import make_pruner
 
@@ -25,6 +27,8 @@ AUTO = "auto"
 """The name of the automatic tree."""
 DEFAULT_LENGTH = 5
 """Length of a chain whose length is not given."""
+MOST_DRAFT_TOKENS = 1024
+"""Most draft tokens of a round: the mask of a tree grows with their square."""
 TREES = {"eagle": EAGLE_PATHS}
 SAMPLING_RULES = ("coupled", "rejection")
 
@@ -63,20 +67,32 @@ def check_choice(option: str, value: Any, choices: Sequence[str]) -> None:
         raise ConfigError(f"unknown {option} {value!r}; known: {', '.join(choices)}")
 
 
-def check_number(option: str, value: Any, most: int | None = None) -> None:
-    """Refuse what is no whole number from 1 on.
-
-    Args:
-        option: its name.
-        value: of the option.
-        most: the largest number that is allowed; None for no limit.
+def check_number(option: str, value: Any, most: int | None = None, least: int = 1) -> None:
+    """Refuse what is no whole number from `least` to `most`, or to `MOST_DRAFT_TOKENS`.
 
     Raises:
         ConfigError: names the limits.
     """
-    if type(value) is not int or value < 1 or (most is not None and value > most):
-        limit = "of at least 1" if most is None else f"from 1 to {most}"
-        raise ConfigError(f"{option} must be a whole number {limit}, not {value!r}")
+    if type(value) is not int or value < least or (most is not None and value > most):
+        limit = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise wrong(option, value, f"a whole number {limit}")
+    if value > MOST_DRAFT_TOKENS:
+        raise wrong(option, value, f"at most {MOST_DRAFT_TOKENS}")
+
+
+def check_positions(length: int | None, models: Models) -> None:
+    """Refuse a chain of draft tokens that is longer than what a model can read.
+
+    Raises:
+        ConfigError: names the length and the model.
+    """
+    for model in (models.target, models.draft):
+        most = None if model is None else max_positions(model.text_config)
+        if length is not None and model is not None and most is not None and length >= most:
+            raise ConfigError(
+                f"num_speculative_tokens must be below the {most} positions of {model.name}, "
+                f"not {length}"
+            )
 
 
 def check_switch(option: str, value: Any) -> None:
@@ -109,7 +125,7 @@ def resolve_drafting(method: Any) -> None:
     length = method.num_speculative_tokens
     tree = method.tree
     if length is not None:
-        _check_length(length)
+        check_number("num_speculative_tokens", length)
         tree = None if tree == AUTO else tree
     elif tree is None and method.sampling_rule == "rejection":
         length = DEFAULT_LENGTH
@@ -121,11 +137,24 @@ def resolve_drafting(method: Any) -> None:
             "use 'coupled', or name a tree or num_speculative_tokens"
         )
     if isinstance(tree, (list, tuple)):
+        _check_size(tree)
         topology_of(tree, length)
         tree = tuple(map(tuple, tree))
     object.__setattr__(method, "num_speculative_tokens", length)
     object.__setattr__(method, "tree", tree)
     topology_of(tree, length)
+
+
+def _check_size(tree: Sequence[Any]) -> None:
+    if not tree:
+        raise ConfigError(
+            "tree must name at least one path, such as [[0]], not []: method 'plain' drafts nothing"
+        )
+    if len(tree) > MOST_DRAFT_TOKENS:
+        raise ConfigError(
+            f"tree must have at most {MOST_DRAFT_TOKENS} paths, one for each draft token, "
+            f"not {len(tree)}"
+        )
 
 
 def _check_lane(method: Any) -> None:
@@ -176,13 +205,6 @@ def scheduled(
         pace = LockStep(length or DEFAULT_LENGTH)
     link = link_of(drafter.reader.backbone)
     return LaneDrafter(link, reading, pace, target.vocab_size, drafter)
-
-
-def _check_length(length: Any) -> None:
-    if type(length) is not int or length < 1:
-        raise ConfigError(
-            f"num_speculative_tokens must be a whole number of at least 1, not {length!r}"
-        )
 
 
 def topology_of(tree: Tree, num_speculative_tokens: int | None) -> Topology:
@@ -303,6 +325,7 @@ def drafting_plan(
         wait, hedges: as for `scheduled`.
     """
     length = method.num_speculative_tokens
+    check_positions(length, models)
     lane = scheduled(method.schedule, length, drafter, reading, models.target, wait, hedges)
     first_guesses = None
     if lane is None:

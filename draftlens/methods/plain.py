@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from draftlens.core.errors import ConfigError
 from draftlens.decode.plan import Plan, make_schedule
 from draftlens.draft import NoDraft
 from draftlens.methods.base import Models
@@ -16,11 +17,11 @@ class PlainDecoding:
     """One target forward per token: the baseline.
 
     Args:
-        schedule: the order of drafting and verifying (`decode.SCHEDULES`).
+        schedule: `"serial"`.
         prefill: how the target reads prompts (`prefill.PREFILLS`).
 
     Raises:
-        ConfigError: a name is unknown.
+        ConfigError: a name is unknown, or the schedule is another one.
 
     Example:
 
@@ -36,6 +37,11 @@ class PlainDecoding:
 
     def __post_init__(self) -> None:
         resolve_parts(self)
+        if self.schedule != "serial":
+            raise ConfigError(
+                "there is no draft that could work beside the target: method 'plain' has the "
+                f"schedule 'serial' only, not {self.schedule!r}"
+            )
 
     def plan(self, models: Models) -> Plan:
         """See `Method.plan`."""

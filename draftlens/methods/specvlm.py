@@ -74,6 +74,8 @@ class SpecVLM:
         check_choice("positions", self.positions, POSITIONS)
         check_choice("draft", self.draft, ("auto", "model", "self"))
         check_kv(self.kv, self.positions)
+        if self.draft == "model":
+            self._check_reuse()
         if self.kv != "prefill" and self.schedule != "serial":
             raise ConfigError(
                 f"kv {self.kv!r} takes keys and values of the target's prefill, which a draft in a "
@@ -104,6 +106,7 @@ class SpecVLM:
         if drafts_for_itself:
             reader = SelfReader(models.target, pruning, self.kv)
         else:
+            self._check_reuse()
             described = f"method {name_of(self)!r} with draft 'model'"
             reader = DraftModelReader(draft_of(models, described), pruning)
         settings = (drafts_for_itself, self.kv, *settings_of(pruning))
@@ -122,6 +125,14 @@ class SpecVLM:
         return drafting_plan(
             self, models, drafter, reading, waits, pruning, self._wait, self._hedges
         )
+
+    def _check_reuse(self) -> None:
+        """Refuse to reuse the target's keys and values in a draft model, which has others."""
+        if self.kv != "prefill":
+            raise ConfigError(
+                f"kv {self.kv!r} reuses the target's keys and values, which a draft model cannot "
+                "read: use draft 'self', or kv 'prefill'"
+            )
 
     @property
     def _wait(self) -> int | None:

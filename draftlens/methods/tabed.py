@@ -25,6 +25,7 @@ from draftlens.methods.parts import (
     DEFAULT_LENGTH,
     Tree,
     check_choice,
+    check_positions,
     draft_of,
     draft_use_of,
     resolve_drafting,
@@ -127,6 +128,7 @@ class TABED:
 
     def plan(self, models: Models) -> Plan:
         """See `Method.plan`."""
+        check_positions(self.num_speculative_tokens, models)
         drafts_for_itself = self.draft == "self" or (self.draft == "auto" and models.draft is None)
         backbone = models.target if drafts_for_itself else self._draft(models)
         views = _readable(self.views, backbone)

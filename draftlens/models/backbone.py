@@ -18,10 +18,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo.eval_frame import OptimizedModule
+from torch.nn.parallel import DistributedDataParallel
 
 from draftlens.attention import AttentionPass, dispatching
 from draftlens.attention.dispatch import ARGUMENT
 from draftlens.core import tree as trees
+from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
 from draftlens.core.hosts import ALONE, Hosts
 from draftlens.core.tree import ROOT, Topology
@@ -79,6 +82,7 @@ class Backbone:
     """
 
     def __init__(self, model: Any) -> None:
+        model = unwrapped(model)
         _check_is_model(model)
         self.model = model
         self.name = type(model).__name__
@@ -548,10 +552,26 @@ def _nothing() -> None:
     """What a decoder that is no transformers model shows as its output head."""
 
 
+def unwrapped(model: Any) -> Any:
+    """The model inside DataParallel, DistributedDataParallel and what `torch.compile` returns,
+    which have the same weights and leave all of `generate` to it."""
+    while True:
+        if isinstance(model, (nn.DataParallel, DistributedDataParallel)):
+            model = model.module
+        elif isinstance(model, OptimizedModule):
+            model = model._orig_mod
+        else:
+            return model
+
+
 def _check_is_model(model: Any) -> None:
     if not isinstance(model, nn.Module):
         raise UnsupportedModelError(
-            f"a transformers model is needed, not {model!r}; draftlens.load takes names"
+            f"a transformers model is needed, not {shown(model)}; draftlens.load takes names"
+        )
+    if not hasattr(model, "config"):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} is no transformers model: give the model that it wraps"
         )
 
 

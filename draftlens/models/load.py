@@ -31,6 +31,9 @@ from draftlens.models.pair import check_tokenizers, check_vocabularies, unseen
 from draftlens.models.text_processor import TextProcessor
 from draftlens.models.zoo import AUTO, draft_for, draft_for_config, path_of, remedy
 
+CONFIGS = ("config.json", "adapter_config.json")
+"""Files of which a checkpoint has one."""
+
 PLAIN = LoadOptions()
 PLAIN_PAIR = PairOptions()
 
@@ -99,7 +102,7 @@ def wrap(model: Any, processor: Any, role: str, template: Any = None) -> Loaded:
     if processor is None:
         raise ConfigError(f"a {role} that is loaded already needs its processor: give both")
     backbone = Backbone.of(model)
-    name = str(getattr(model.config, "_name_or_path", "")) or backbone.name
+    name = str(getattr(backbone.model.config, "_name_or_path", "")) or backbone.name
     if not hasattr(processor, "tokenizer"):
         if role == "target":
             raise UnsupportedModelError(
@@ -203,8 +206,25 @@ def check_source(name: str, role: str, options: LoadOptions) -> None:
     path = path_of(name, role)
     if is_folder(path) and not Path(path).exists():
         raise ConfigError(f"cannot load the {role} {name!r}: there is no such folder")
+    if is_local(path):
+        _check_folder(Path(path), name, role)
     if not is_local(path) and not _is_in_cache(path, options):
         check_hub(path, role, options.revision)
+
+
+def _check_folder(folder: Path, name: str, role: str) -> None:
+    """Refuse a folder that holds no checkpoint.
+
+    Raises:
+        ConfigError: names the folders in it that do.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"cannot load the {role} {name!r}: it is a file, not a folder")
+    if any((folder / config).is_file() for config in CONFIGS):
+        return
+    inner = sorted(path.parent.name for path in folder.glob(f"*/{CONFIGS[0]}"))
+    hint = f"; there is one in {', '.join(inner[:5])}" if inner else ""
+    raise ConfigError(f"cannot load the {role} {name!r}: it holds no {CONFIGS[0]}{hint}")
 
 
 def _is_in_cache(path: str, options: LoadOptions) -> bool:

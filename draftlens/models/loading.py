@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypedDict
@@ -31,6 +32,11 @@ DTYPE_WORDS: Mapping[str, str] = MappingProxyType(
 QUANTIZATIONS = ("4bit", "8bit", "int8", "int4")
 """Words for quantization: `4bit` (NF4) and `8bit` of bitsandbytes, `int8` and `int4` of torchao
 (weights only)."""
+
+PACKAGES: Mapping[str, str] = MappingProxyType(
+    {"4bit": "bitsandbytes", "8bit": "bitsandbytes", "int8": "torchao", "int4": "torchao"}
+)
+"""The package that each of `QUANTIZATIONS` needs."""
 
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 """Words with which accelerate spreads a model over devices."""
@@ -279,6 +285,8 @@ def _quantization_config(quantization: Any) -> Any:
         ConfigError: the package is not installed, or refuses the values.
     """
     try:
+        if isinstance(quantization, str):
+            import_module(PACKAGES[quantization])
         if quantization == "4bit":
             return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
         if quantization == "8bit":
@@ -288,12 +296,22 @@ def _quantization_config(quantization: Any) -> Any:
         if isinstance(quantization, Mapping):
             return AutoQuantizationConfig.from_dict(dict(quantization))
     except ImportError as error:
+        package = _package_of(quantization)
+        remedy = f"pip install {package}" if package else str(error)
         raise ConfigError(
-            f"quantization {quantization!r} needs a package that is not installed: {error}"
+            f"quantization {quantization!r} needs a package that is not installed: {remedy}"
         ) from error
     except (TypeError, ValueError) as error:
         raise ConfigError(f"quantization {quantization!r} is refused: {error}") from error
     return quantization
+
+
+def _package_of(quantization: Any) -> str:
+    """The package that quantizes; empty if it is not known."""
+    if isinstance(quantization, str):
+        return PACKAGES[quantization]
+    method = str(quantization.get("quant_method", "bitsandbytes"))
+    return method if method in PACKAGES.values() else ""
 
 
 def _torchao_config(word: str) -> Any:

@@ -36,8 +36,11 @@ MakeInputs = Callable[[], Mapping[str, Any]]
 
 
 class ViewError(DraftlensError):
-    """A view that cannot be had of these prompts or with this draft. The ensemble goes on without
-    it."""
+    """A view that cannot be had of these prompts or with this draft.
+
+    It never reaches a user: the ensemble goes on without the view, and if none is left it raises an
+    `InputError` with the causes.
+    """
 
 
 @dataclass(frozen=True)

@@ -344,6 +344,7 @@ def model(name: str, vocab_size: int = 100, *modalities: str) -> Any:
         vocab_size=vocab_size,
         modalities=frozenset(modalities),
         device=torch.device("cpu"),
+        text_config=SimpleNamespace(max_position_embeddings=2048),
         model=torch.nn.Module(),
     )
 

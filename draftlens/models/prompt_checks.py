@@ -1,0 +1,145 @@
+"""What is refused of a prompt that a processor or a caller has made, before a model reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from draftlens.core.checks import as_real, shown
+from draftlens.core.errors import InputError
+from draftlens.models.backbone import Backbone
+from draftlens.models.prompt import Prepared
+
+STRETCHED = ("linear", "yarn")
+"""Kinds of RoPE whose configuration may state the positions before they are multiplied by its
+factor. Others (`llama3`, `longrope`) state the positions with the factor."""
+
+UNBOUNDED = ("dynamic",)
+"""Kinds of RoPE that adapt to a prompt of any length."""
+
+LONG_PROMPT = "allow_long_prompt"
+"""The option that lets a prompt have more positions than the model was made for."""
+
+
+def check_tokens(described: str, inputs: Any, num_ids: int | None = None) -> None:
+    """Refuse token ids and a mask that are no batch of prompts.
+
+    Args:
+        described: the argument, for the message.
+        inputs: the output of a processor; without `input_ids` nothing is looked at.
+        num_ids: token ids of the model; None if ids that it does not have are allowed.
+
+    Raises:
+        InputError: names the cause.
+    """
+    if not isinstance(inputs, Mapping):
+        raise InputError(
+            f"{described} must be the output of a processor, a mapping of names to tensors, "
+            f"not {shown(inputs)}"
+        )
+    ids = inputs.get("input_ids")
+    if ids is None:
+        return
+    name = f"input_ids of {described}"
+    _check_matrix(name, ids)
+    if ids.is_floating_point() or ids.is_complex():
+        raise InputError(f"{name} must be whole numbers, not {ids.dtype}")
+    if ids.numel() == 0:
+        raise InputError(f"{name} must hold at least one row and one token, not {list(ids.shape)}")
+    lowest, highest = int(ids.min()), int(ids.max())
+    if lowest < 0:
+        raise InputError(f"{name} must be at least 0, and hold {lowest}")
+    if num_ids is not None and highest >= num_ids:
+        raise InputError(f"{name} hold {highest}, and the model's token ids are 0 to {num_ids - 1}")
+    mask = inputs.get("attention_mask")
+    if mask is None:
+        return
+    _check_matrix(f"attention_mask of {described}", mask)
+    if mask.shape != ids.shape:
+        raise InputError(
+            f"attention_mask of {described} must have the shape of input_ids, "
+            f"{list(ids.shape)}, not {list(mask.shape)}"
+        )
+
+
+def _check_matrix(name: str, values: Any) -> None:
+    if not isinstance(values, Tensor):
+        raise InputError(f"{name} must be a tensor [rows, tokens], not {shown(values)}")
+    if values.ndim != 2:
+        raise InputError(f"{name} must be a tensor [rows, tokens], not {list(values.shape)}")
+    if values.is_meta:
+        raise InputError(f"{name} must hold values, and a tensor on the device 'meta' has none")
+
+
+def num_ids_of(backbone: Backbone) -> int | None:
+    """How many token ids a model can read; None if its embeddings do not say."""
+    num_embeddings = getattr(backbone.embed, "num_embeddings", None)
+    if not isinstance(num_embeddings, int):
+        return None
+    further = getattr(backbone.embed, "num_additional_embeddings", 0)
+    # Placeholders of pictures may lie above the embeddings, which they are replaced before.
+    return max(num_embeddings + further, *(token + 1 for token in backbone.pixel_ids), 0)
+
+
+def check_length(backbone: Backbone, prepared: Prepared, allowed: bool) -> None:
+    """Refuse a prompt of more positions than a model was made for.
+
+    Transformers answers such prompts, usually with nonsense.
+
+    Args:
+        backbone: reads the prompt.
+        prepared: the prompt. Several visual tokens may share a position.
+        allowed: whether such prompts are answered all the same.
+
+    Raises:
+        InputError: names both numbers.
+    """
+    most = max_positions(backbone.text_config)
+    if allowed or most is None:
+        return
+    needed = _positions_of(prepared)
+    if needed > most:
+        raise InputError(
+            f"the prompt has {needed} positions and {backbone.name} is made for {most}: use fewer "
+            f"frames, smaller images or a shorter text ({LONG_PROMPT}=True answers all the same)"
+        )
+
+
+def _positions_of(prepared: Prepared) -> int:
+    """The positions of the longest row, padding not counted."""
+    mask = prepared.model_kwargs.get("attention_mask")
+    length = prepared.input_ids.shape[1]
+    if isinstance(mask, Tensor) and mask.ndim == 2:
+        length = int((mask != 0).sum(-1).max())
+    positions = prepared.model_kwargs.get("position_ids")
+    if isinstance(positions, Tensor) and positions.ndim == 3:  # M-RoPE
+        axes = positions[1:] if len(positions) == 4 else positions  # the first of 4 counts tokens
+        return min(length, int(axes.max()) + 1)
+    return length
+
+
+def max_positions(text_config: Any) -> int | None:
+    """The positions that a language model was made for; None if it has no bound."""
+    most = getattr(text_config, "max_position_embeddings", None)
+    if not isinstance(most, int) or most < 1:
+        return None
+    for rope in _ropes(text_config):
+        kind = rope.get("rope_type", rope.get("type"))
+        if kind in UNBOUNDED:
+            return None
+        factor = as_real(rope.get("factor"))
+        if kind in STRETCHED and factor is not None:
+            original = rope.get("original_max_position_embeddings") or most
+            most = max(most, int(original * factor))
+    return most
+
+
+def _ropes(text_config: Any) -> Iterator[Mapping[str, Any]]:
+    """The parameters of RoPE; models whose layers differ have several."""
+    for name in ("rope_parameters", "rope_scaling"):
+        parameters = getattr(text_config, name, None)
+        if isinstance(parameters, Mapping):
+            yield parameters
+            yield from (nested for nested in parameters.values() if isinstance(nested, Mapping))
