@@ -13,9 +13,16 @@ from typing import Any, Unpack
 from torch import Tensor
 from transformers import StopStringCriteria
 
-from draftlens.arguments import QUESTION, check_question, checked_options, model_name, texts
+from draftlens.arguments import (
+    QUESTION,
+    check_clips,
+    check_question,
+    checked_options,
+    model_name,
+    texts,
+)
 from draftlens.compiled import Compile, attach, check_compile, compile_usual
-from draftlens.core.checks import switch, whole
+from draftlens.core.checks import switch, whole, wrong
 from draftlens.core.errors import InputError
 from draftlens.core.readings import NO_READINGS, ReadingSpec
 from draftlens.core.references import GivenReferences
@@ -533,10 +540,14 @@ class Engine:
         Raises:
             ConfigError: a value makes no sense.
         """
+        check_clips(clips, prompt)
+        options = MapOptions() if options is None else options
+        if not isinstance(options, MapOptions):
+            raise wrong("options", options, "MapOptions")
         completed = self._with_defaults(generation, None)
         if method is not None:
             completed["method"] = method
-        return map_clips(self, clips, prompt, options or MapOptions(), completed)
+        return map_clips(self, clips, prompt, options, completed)
 
     def _read_pictures(self, inputs: Inputs, clock: Clock) -> list[list[str]]:
         """References of each row, as a cheap pipeline reads them off its pictures; none where there

@@ -430,7 +430,7 @@ def check_question(prompt: Any, video: Any, images: Any, messages: Any, limits: 
         InputError: an argument has another form; what a file holds is not looked at.
         ConfigError: the limits are none.
     """
-    if prompt is not None and not _all(prompt, lambda each: isinstance(each, str)):
+    if prompt == [] or not (prompt is None or _all(prompt, lambda each: isinstance(each, str))):
         raise InputError(f"prompt must be {PROMPT}, not {shown(prompt)}")
     if images is not None and not _all(images, lambda each: _all(each, is_picture)):
         raise InputError(f"images must be {PICTURES}, not {shown(images)}")
@@ -442,6 +442,18 @@ def check_question(prompt: Any, video: Any, images: Any, messages: Any, limits: 
         _check_messages(messages)
     if limits is not None and not isinstance(limits, Limits):
         raise wrong("limits", limits, "a draftlens.media.Limits")
+
+
+def check_clips(clips: Any, prompt: Any) -> None:
+    """Refuse what is no series of clips, and what is no prompt about each of them.
+
+    Raises:
+        InputError: names the argument.
+    """
+    if isinstance(clips, (str, bytes, PathLike)) or not isinstance(clips, Iterable):
+        raise InputError(f"clips must be several clips, such as a list, not {shown(clips)}")
+    if not isinstance(prompt, str):
+        raise InputError(f"prompt must be a text, not {shown(prompt)}")
 
 
 def _all(value: Any, fits: Callable[[Any], bool]) -> bool:

@@ -24,6 +24,8 @@ from draftlens.media.reader import KINDS, MediaReader, ReadRequest
 READERS = 2
 """Processes that read media beside the models."""
 
+MOST_READERS = 256
+
 BATCHES_AHEAD = 2
 """Batches of clips that are read ahead, and from which clips of similar length are chosen."""
 
@@ -83,10 +85,11 @@ class MapOptions:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
+        if not isinstance(self.kind, str) or self.kind not in KINDS:
             raise ConfigError(f"unknown kind {self.kind!r}; known: {', '.join(KINDS)}")
         for name in ("num_frames", "batch", "readers"):
-            object.__setattr__(self, name, whole(1)(name, getattr(self, name)))
+            most = MOST_READERS if name == "readers" else None
+            object.__setattr__(self, name, whole(1, most)(name, getattr(self, name)))
         real(0, above=True)("clip_seconds", self.clip_seconds)
         if not isinstance(self.limits, Limits):
             raise wrong("limits", self.limits, "a draftlens.media.Limits")

@@ -411,7 +411,7 @@ def seeds_of(seed: Seed, prepared: Prepared) -> list[int]:
     if seed is None:
         drawn = int(torch.randint(2**62, ())) if prepared.config.do_sample else 0
         return row_seeds(drawn, num_rows)
-    if not isinstance(seed, Sequence) or isinstance(seed, str):
+    if not isinstance(seed, Sequence) or isinstance(seed, (str, bytes)):
         return row_seeds(as_seed(seed), num_rows)  # type: ignore[arg-type]
     if len(seed) != num_rows:
         raise ConfigError(f"{len(seed)} seeds are given for {num_rows} rows")

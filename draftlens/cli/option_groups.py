@@ -118,6 +118,7 @@ class AnswerOptions:
     min_p: opt.MinP = None
     repetition_penalty: opt.RepetitionPenalty = None
     seed: opt.Seed = None
+    allow_long_prompt: opt.AllowLongPrompt = False
 
     @property
     def generation(self) -> dict[str, Any]:
@@ -130,7 +131,10 @@ class AnswerOptions:
             self.min_p,
             self.repetition_penalty,
         )
-        return {"max_new_tokens": self.max_new_tokens, "seed": self.seed, **sampling}
+        generation = {"max_new_tokens": self.max_new_tokens, "seed": self.seed, **sampling}
+        if self.allow_long_prompt:
+            generation["allow_long_prompt"] = True
+        return generation
 
 
 @dataclass(frozen=True)

@@ -103,6 +103,13 @@ RepetitionPenalty = Annotated[
     float | None,
     typer.Option(min=0.001, help="Penalty for repeated tokens; 1 is no penalty."),
 ]
+AllowLongPrompt = Annotated[
+    bool,
+    typer.Option(
+        "--allow-long-prompt",
+        help="Answer also where the prompt has more positions than the target was made for.",
+    ),
+]
 Seed = Annotated[int | None, typer.Option(help="Seed of the sampling noise.")]
 MediaLimits = Annotated[
     str | None,
@@ -302,7 +309,11 @@ def sampling_options(
     min_p: float | None,
     repetition_penalty: float | None,
 ) -> dict[str, Any]:
-    """Return the options of `generate` for sampling; temperature 0 means greedy decoding."""
+    """Return the options of `generate` for sampling; temperature 0 means greedy decoding.
+
+    Raises:
+        ConfigError: a value is not allowed.
+    """
     options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     sampling = {name: value for name, value in options.items() if value is not None}
     generation: dict[str, Any] = {"do_sample": False}
@@ -310,4 +321,7 @@ def sampling_options(
         generation = {"do_sample": True, **sampling}
     if repetition_penalty is not None:
         generation["repetition_penalty"] = repetition_penalty
+    from draftlens.arguments import checked_options
+
+    checked_options(generation)  # before anything is read or loaded
     return generation

@@ -16,6 +16,7 @@ from draftlens.core.result import Result
 from draftlens.measure.stock import Divergence, StockRun, first_divergence, run_stock
 from draftlens.media.conversation import Conversation
 from draftlens.methods import PlainDecoding
+from draftlens.models.prompt_checks import LONG_PROMPT
 from draftlens.prefill import Prefill
 
 
@@ -181,7 +182,8 @@ def verify_engine(
 
 
 def _run_stock(engine: Engine, inputs: Inputs, options: dict[str, Any]) -> StockRun:
-    greedy = {name: value for name, value in options.items() if name != "seed"}
+    ours = ("seed", LONG_PROMPT)
+    greedy = {name: value for name, value in options.items() if name not in ours}
     return run_stock(engine.target.backbone, inputs.target, keep_logits=True, **greedy)
 
 

@@ -24,6 +24,10 @@ _GROUPS: weakref.WeakKeyDictionary[Any, GlooHosts] = weakref.WeakKeyDictionary()
 NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
 
 
+MOST_HOSTS = 256
+"""Most processes that are started to read prompts."""
+
+
 def check_hosts(hosts: Any, prefill: Any) -> None:
     """Refuse a number of hosts that makes no sense, before minutes of loading.
 
@@ -39,6 +43,8 @@ def check_hosts(hosts: Any, prefill: Any) -> None:
         return
     if type(hosts) is not int or hosts < 1:
         raise ConfigError(f"hosts must be a whole number of at least 1, not {hosts!r}")
+    if hosts > MOST_HOSTS:
+        raise ConfigError(f"hosts must be at most {MOST_HOSTS}, not {hosts}: each is a process")
     if hosts > 1 and prefill is None:
         raise ConfigError("several hosts read prompts by prefill 'ring' or 'spava': name one")
     if is_launched() and hosts != int(os.environ["WORLD_SIZE"]):

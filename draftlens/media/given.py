@@ -30,14 +30,18 @@ def is_given(source: Any) -> bool:
 
 def is_picture(source: Any) -> bool:
     """Whether a value is what `load_image` takes; whether it can be read is another question."""
-    return isinstance(source, (str, PathLike, Image.Image)) or is_array(source)
+    return _is_path(source) or isinstance(source, Image.Image) or is_array(source)
 
 
 def is_clip(source: Any) -> bool:
     """Whether a value is the path or address of a clip, or its frames."""
     if isinstance(source, (list, tuple)):
         return all(map(is_picture, source))
-    return isinstance(source, (str, PathLike)) or is_given(source)
+    return _is_path(source) or is_given(source)
+
+
+def _is_path(source: Any) -> bool:
+    return isinstance(source, PathLike) or (isinstance(source, str) and source != "")
 
 
 def video_of(

@@ -40,6 +40,8 @@ MODELS = ("draft", "target")
 MAX_TOKENS = 32
 """Length of a caption where none is given."""
 
+MOST_TOKENS = 1024
+
 PROMPTS: Mapping[str, str] = {"image": "Describe the image.", "video": "Describe the video."}
 """What a model is asked for a caption of each kind."""
 
@@ -92,6 +94,10 @@ class Captioning:
             raise ConfigError(
                 "the length of captions is a whole number of tokens of at least 1, "
                 f"not {self.max_tokens!r}"
+            )
+        if self.max_tokens > MOST_TOKENS:
+            raise ConfigError(
+                f"max_tokens of captions must be at most {MOST_TOKENS}, not {self.max_tokens}"
             )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from draftlens.core.errors import ConfigError
+from draftlens.core.tree import chain
 from draftlens.decode.plan import Plan, make_schedule
 from draftlens.draft.lookup import LookupDrafter
 from draftlens.draft.match_rates import GuessBudget
@@ -17,7 +18,7 @@ from draftlens.methods.parts import (
     SAMPLING_RULES,
     check_choice,
     check_number,
-    check_positions,
+    check_room,
     check_switch,
     resolve_parts,
 )
@@ -93,7 +94,7 @@ class Lookup:
     def plan(self, models: Models) -> Plan:
         """See `Method.plan`."""
         is_automatic = self.num_speculative_tokens is None
-        check_positions(self.num_speculative_tokens, models)
+        check_room(chain(self.num_speculative_tokens or 0), models)
         return Plan(
             drafter=self._drafter(models.target),
             schedule=make_schedule(self.schedule),

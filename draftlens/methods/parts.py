@@ -80,18 +80,26 @@ def check_number(option: str, value: Any, most: int | None = None, least: int = 
         raise wrong(option, value, f"at most {MOST_DRAFT_TOKENS}")
 
 
-def check_positions(length: int | None, models: Models) -> None:
-    """Refuse a chain of draft tokens that is longer than what a model can read.
+def check_room(topology: Topology, models: Models) -> None:
+    """Refuse a tree that is deeper than the positions of a model, or wider than its vocabulary.
 
     Raises:
-        ConfigError: names the length and the model.
+        ConfigError: names both numbers and the model.
     """
+    width = max(map(len, topology.children.values()), default=0)
     for model in (models.target, models.draft):
-        most = None if model is None else max_positions(model.text_config)
-        if length is not None and model is not None and most is not None and length >= most:
+        if model is None:
+            continue
+        most = max_positions(model.text_config)
+        if most is not None and topology.depth >= most:
             raise ConfigError(
-                f"num_speculative_tokens must be below the {most} positions of {model.name}, "
-                f"not {length}"
+                f"num_speculative_tokens, or the depth of a tree, must be below the {most} "
+                f"positions of {model.name}, not {topology.depth}"
+            )
+        if width > model.vocab_size:
+            raise ConfigError(
+                f"tree must have at most {model.vocab_size} branches at a node, the vocabulary of "
+                f"{model.name}, not {width}"
             )
 
 
@@ -325,7 +333,7 @@ def drafting_plan(
         wait, hedges: as for `scheduled`.
     """
     length = method.num_speculative_tokens
-    check_positions(length, models)
+    check_room(method.topology, models)
     lane = scheduled(method.schedule, length, drafter, reading, models.target, wait, hedges)
     first_guesses = None
     if lane is None:

@@ -25,7 +25,7 @@ from draftlens.methods.parts import (
     DEFAULT_LENGTH,
     Tree,
     check_choice,
-    check_positions,
+    check_room,
     draft_of,
     draft_use_of,
     resolve_drafting,
@@ -128,7 +128,7 @@ class TABED:
 
     def plan(self, models: Models) -> Plan:
         """See `Method.plan`."""
-        check_positions(self.num_speculative_tokens, models)
+        check_room(self.topology, models)
         drafts_for_itself = self.draft == "self" or (self.draft == "auto" and models.draft is None)
         backbone = models.target if drafts_for_itself else self._draft(models)
         views = _readable(self.views, backbone)

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._dynamo.eval_frame import OptimizedModule
 from torch.nn.parallel import DistributedDataParallel
 
 from draftlens.attention import AttentionPass, dispatching
@@ -555,13 +554,14 @@ def _nothing() -> None:
 def unwrapped(model: Any) -> Any:
     """The model inside DataParallel, DistributedDataParallel and what `torch.compile` returns,
     which have the same weights and leave all of `generate` to it."""
-    while True:
+    while isinstance(model, nn.Module):
         if isinstance(model, (nn.DataParallel, DistributedDataParallel)):
             model = model.module
-        elif isinstance(model, OptimizedModule):
+        elif hasattr(model, "_orig_mod"):  # by `torch.compile`, whose class takes long to import
             model = model._orig_mod
         else:
-            return model
+            break
+    return model
 
 
 def _check_is_model(model: Any) -> None:

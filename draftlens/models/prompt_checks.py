@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from draftlens.core.checks import as_real, shown
@@ -44,8 +45,8 @@ def check_tokens(described: str, inputs: Any, num_ids: int | None = None) -> Non
         return
     name = f"input_ids of {described}"
     _check_matrix(name, ids)
-    if ids.is_floating_point() or ids.is_complex():
-        raise InputError(f"{name} must be whole numbers, not {ids.dtype}")
+    if ids.dtype not in (torch.int64, torch.int32):
+        raise InputError(f"{name} must be whole numbers, int64 or int32, not {ids.dtype}")
     if ids.numel() == 0:
         raise InputError(f"{name} must hold at least one row and one token, not {list(ids.shape)}")
     lowest, highest = int(ids.min()), int(ids.max())
@@ -122,16 +123,17 @@ def _positions_of(prepared: Prepared) -> int:
 
 def max_positions(text_config: Any) -> int | None:
     """The positions that a language model was made for; None if it has no bound."""
-    most = getattr(text_config, "max_position_embeddings", None)
-    if not isinstance(most, int) or most < 1:
+    stated = getattr(text_config, "max_position_embeddings", None)
+    if not isinstance(stated, int) or stated < 1:
         return None
+    most = stated
     for rope in _ropes(text_config):
         kind = rope.get("rope_type", rope.get("type"))
         if kind in UNBOUNDED:
             return None
         factor = as_real(rope.get("factor"))
         if kind in STRETCHED and factor is not None:
-            original = rope.get("original_max_position_embeddings") or most
+            original = rope.get("original_max_position_embeddings") or stated
             most = max(most, int(original * factor))
     return most
 

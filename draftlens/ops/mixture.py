@@ -7,9 +7,12 @@ weights, q_w = sum of w_v q_v their mixture. m is the number of views.
 from __future__ import annotations
 
 from functools import lru_cache
+from math import comb
 
 import torch
 from torch import Tensor
+
+from draftlens.core.errors import ConfigError
 
 
 def log_mixture(log_probs: Tensor, log_weights: Tensor) -> Tensor:
@@ -49,6 +52,10 @@ def total_variation(log_p: Tensor, log_q: Tensor) -> Tensor:
     return (log_p.exp() - log_q.exp()).abs().sum(-1) / 2
 
 
+MOST_WEIGHTS = 10_000
+"""Most points of a grid of weights, of which each is scored at every token."""
+
+
 @lru_cache
 def weight_grid(num_views: int, steps: int) -> Tensor:
     """All weights that are multiples of ``1 / steps``, float64 ``[G, m]``.
@@ -60,6 +67,11 @@ def weight_grid(num_views: int, steps: int) -> Tensor:
         >>> weight_grid(2, 2).tolist()
         [[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]]
     """
+    if comb(steps + num_views - 1, num_views - 1) > MOST_WEIGHTS:
+        raise ConfigError(
+            f"steps must be so few that {num_views} views have at most {MOST_WEIGHTS} weights, "
+            f"not {steps}"
+        )
     return torch.tensor(_compositions(num_views, steps), dtype=torch.float64) / steps
 
 
