@@ -17,6 +17,7 @@ from draftlens.cli.model_options import NO_DRAFT, Loading
 from draftlens.cli.progress import spinner
 from draftlens.cli.show import console, error_console, print_json
 from draftlens.core.errors import ConfigError, MediaError
+from draftlens.core.files import only_writer
 from draftlens.documents.open import find_files
 from draftlens.parsing import DocumentParser, ParsedPage, ParseSettings
 from draftlens.parsing.output import OutputFolder, describe_target
@@ -79,7 +80,8 @@ def parse_files(
     if calibrate:
         parser.calibrate()
     folder = OutputFolder(out, inputs, _answers(engine, settings))
-    tally = _run(parser, files, folder, skip_existing, as_json)
+    with only_writer(out):
+        tally = _run(parser, files, folder, skip_existing, as_json)
     if as_json:
         counts = {"parsed": tally.parsed, "failed": tally.failed, "skipped": tally.skipped}
         print_json({**counts, "pages": tally.pages})

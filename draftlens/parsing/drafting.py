@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from PIL import Image
@@ -20,6 +21,7 @@ from draftlens.documents.targets import TargetProfile
 from draftlens.documents.values import Region, in_order
 from draftlens.media import Limits
 from draftlens.media.limits import refusal
+from draftlens.media.reader import MediaReader
 
 MOST_SHRUNK = 3.0
 """A page is reported whose picture has to be this many times smaller than the target is used to."""
@@ -97,16 +99,16 @@ def drafted_pages(
         password, limits: as for `documents.open_document`.
         wanted: of a file and a page's number, whether it has to be parsed.
     """
-    for file in files:
-        try:
-            document = open_document(file, password, limits)
-        except MediaError as error:
-            yield DraftedPage(file, 0, error=str(error))
-            continue
-        try:
-            yield from _pages_of(document, draft, numbers, wanted)
-        finally:
-            document.close()
+    bounds = limits or Limits()
+    with closing(MediaReader(bounds.max_page_s)) as reader:
+        for file in files:
+            try:
+                document = open_document(file, password, bounds, reader)
+            except MediaError as error:
+                yield DraftedPage(file, 0, error=str(error))
+                continue
+            with closing(document):
+                yield from _pages_of(document, draft, numbers, wanted)
 
 
 def _pages_of(

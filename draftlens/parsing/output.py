@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from draftlens.core.files import write_json, write_text
+from draftlens.core.files import parse_json, write_json, write_text
 from draftlens.documents.open import find_files
 from draftlens.models.load import Loaded
 from draftlens.parsing.results import ParsedPage
@@ -50,7 +50,7 @@ class OutputFolder:
         """
         markdown, description = self._files(source, number)
         try:
-            values = json.loads(description.read_text(encoding="utf-8"))
+            values = parse_json(description.read_bytes())
             same = values["fingerprint"] == self._fingerprint(source)
             is_whole = values["error"] is None and values["ended"] != "timeout"
         except (OSError, ValueError, KeyError, TypeError):
