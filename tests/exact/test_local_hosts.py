@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,8 @@ from stock import NEW, reference, target
 
 import draftlens
 from draftlens.core.errors import HostError
-from draftlens.distributed.launch import LocalHosts, start
+from draftlens.distributed.launch import LocalHosts, _Child, start
+from draftlens.distributed.sockets import SocketLinks
 from draftlens.models.backbone import Backbone
 
 pytestmark = [pytest.mark.dist]
@@ -29,8 +32,6 @@ RING = {"name": "ring", "decode": "sharded"}
 
 ATTACK = """
 import os, pickle, socket, sys
-from datetime import timedelta
-from torch.distributed import TCPStore
 
 class Run:
     def __reduce__(self):
@@ -38,6 +39,9 @@ class Run:
 
 kept = []
 for port in map(int, sys.argv[2:]):
+    from datetime import timedelta
+    from torch.distributed import TCPStore
+
     for _ in range(4):
         sock = socket.create_connection(("localhost", port), 5)
         sock.sendall(bytes(8) + pickle.dumps(Run()))
@@ -110,43 +114,6 @@ def test_a_stranger_achieves_nothing(backbone: Backbone, tmp_path: Path) -> None
     assert ports == []
 
 
-def test_a_rank_unpickles_nothing_and_says_why_it_ends(backbone: Backbone, tmp_path: Path) -> None:
-    """A job is data; what else a rank is sent ends the answer, and the next call goes on."""
-    hosts = hosts_of(backbone)
-    hostile = Hostile(tmp_path / "was_run")
-    with pytest.raises(HostError, match="host 1 failed: ValueError: .*; the next call starts"):
-        with hosts.answering():
-            hosts.give([hostile, hostile])
-            hosts.gather(torch.zeros(1), [1, 1, 1]).wait()
-    assert not hostile.folder.exists()
-    check_answer(backbone)
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_the_next_call_meets_others(backbone: Backbone, number: signal.Signals) -> None:
-    """After an answer that has lost a rank while it was decoded, and said which."""
-    hosts = hosts_of(backbone)
-    hosts._patience = hosts._patience / 5
-    stream = streaming(backbone)
-    next(stream)
-    os.kill(hosts.processes[1], number)
-    with pytest.raises(HostError, match=r"host 2 has ended or was stopped .*; the next call"):
-        stream.run()
-    for pid in hosts.processes:
-        assert not psutil.pid_exists(pid)
-    check_answer(backbone)
-    assert backbone.hosts is not hosts
-
-
-def test_a_rank_that_is_lost_between_two_calls_is_not_missed(backbone: Backbone) -> None:
-    hosts = hosts_of(backbone)
-    child = psutil.Process(hosts.processes[0])
-    child.kill()
-    child.wait(60)
-    check_answer(backbone)
-    assert backbone.hosts is not hosts
-
-
 def test_a_fork_has_no_part_in_the_group(backbone: Backbone) -> None:
     """Its calls would answer into those of its parent."""
     hosts = hosts_of(backbone)
@@ -162,3 +129,46 @@ def test_a_fork_has_no_part_in_the_group(backbone: Backbone) -> None:
     assert os.waitstatus_to_exitcode(status) == 0
     check_answer(backbone)
     assert backbone.hosts is hosts
+
+
+def test_the_next_call_meets_others(backbone: Backbone) -> None:
+    """After an answer that has lost a rank while it was decoded, and said which."""
+    hosts = hosts_of(backbone)
+    stream = streaming(backbone)
+    next(stream)
+    os.kill(hosts.processes[1], signal.SIGKILL)
+    with pytest.raises(HostError, match=r"host 2 has ended or was stopped .*; the next call"):
+        stream.run()
+    for pid in hosts.processes:
+        assert not psutil.pid_exists(pid)
+    check_answer(backbone)
+    assert backbone.hosts is not hosts
+
+
+def test_a_rank_unpickles_nothing_and_says_why_it_ends(backbone: Backbone, tmp_path: Path) -> None:
+    """A job is data; what else a rank is sent ends the group."""
+    hosts = hosts_of(backbone)
+    hostile = Hostile(tmp_path / "was_run")
+    hosts.give([hostile, hostile])
+    arriving = hosts.gather(torch.zeros(1), [1, 1, 1])
+    with pytest.raises(HostError, match=r"host 1 failed: ValueError: .*; the next call starts"):
+        arriving.wait()
+    assert not hostile.folder.exists()
+
+
+def test_a_process_is_stopped_or_ends_between_two_calls() -> None:
+    """The one is told from a process that works, and the other is not missed by the next call."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        child = _Child(process, socket.socket())
+        hosts = LocalHosts(SocketLinks({}), [child], 1, 5.0)
+        assert hosts.is_usable
+        assert not child.is_silent
+        process.send_signal(signal.SIGSTOP)
+        while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
+            time.sleep(0.01)
+        assert child.is_silent
+        process.kill()
+        process.wait()
+        assert child.is_silent
+        assert not hosts.is_usable
+        hosts.end()
