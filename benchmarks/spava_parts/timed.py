@@ -31,6 +31,11 @@ class TimedHosts:
         self._hosts = hosts
         self.reset()
 
+    @property
+    def is_usable(self) -> bool:
+        """See `Hosts.is_usable`."""
+        return self._hosts.is_usable
+
     def reset(self) -> None:
         """Begin anew."""
         self.seconds = {"deal": 0.0, "wait": 0.0, "collect": 0.0}

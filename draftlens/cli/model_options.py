@@ -37,7 +37,7 @@ MODEL_OPTIONS: Mapping[str, tuple[Any, str]] = MappingProxyType(
             "checkpoint. The default is float32 on the CPU and `auto` on other devices.",
         ),
         "revision": (str | None, "Branch, tag or commit on the Hub."),
-        "trust_remote_code": (bool, "Run code of the checkpoint."),
+        "trust_remote_code": (bool, "Run code of this checkpoint; said of each model on its own."),
         "quantization": (
             str | None,
             "Quantization: 4bit or 8bit (bitsandbytes), int8 or int4 (torchao), or JSON as in the "
@@ -113,7 +113,7 @@ def _parameters() -> list[inspect.Parameter]:
 def _parameter(name: str, kind: Any, help_text: str) -> inspect.Parameter:
     flag = f"--{name.replace('_', '-')}"
     if kind is bool:
-        # None lets the draft do as the target does.
+        # None leaves the option out.
         kind = bool | None
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
     return inspect.Parameter(

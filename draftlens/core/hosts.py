@@ -36,6 +36,11 @@ class Hosts(Protocol):
     kept: dict[int, Any]
     """What jobs have kept on this rank for later ones, by number."""
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether no rank is lost, as far as that is known."""
+        ...
+
     def new_number(self) -> int:
         """A number under which jobs may keep something, given to nobody else; called by rank 0."""
         ...
@@ -92,6 +97,7 @@ class Alone:
 
     rank = 0
     size = 1
+    is_usable = True
 
     def __init__(self) -> None:
         self.kept: dict[int, Any] = {}

@@ -7,11 +7,11 @@ import sys
 from typing import NoReturn
 
 from draftlens.core.errors import HostError
-from draftlens.distributed.group import GlooHosts
+from draftlens.distributed.group import GroupHosts
 from draftlens.models.backbone import Backbone
 
 
-def follow(backbone: Backbone, hosts: GlooHosts) -> None:
+def follow(backbone: Backbone, hosts: GroupHosts) -> None:
     """Run the jobs of rank 0 until it has no more.
 
     Raises:
@@ -24,7 +24,7 @@ def follow(backbone: Backbone, hosts: GlooHosts) -> None:
         job.run(backbone, hosts)
 
 
-def follow_and_exit(backbone: Backbone, hosts: GlooHosts) -> NoReturn:
+def follow_and_exit(backbone: Backbone, hosts: GroupHosts) -> NoReturn:
     """The same, and end the process: with status 0 when rank 0 has ended in order, else with status
     2 and one sentence on standard error."""
     try:

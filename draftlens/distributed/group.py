@@ -1,11 +1,11 @@
-"""A group of processes over torch.distributed.
+"""Groups of processes that read prompts together.
 
-The group is no default group of torch: a program may have one of its own.
+None is a default group of torch.distributed: a program may have one of its own.
 """
 
 from __future__ import annotations
 
-import io
+import os
 import threading
 import weakref
 from collections import deque
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import count
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor
@@ -22,7 +22,8 @@ from torch.distributed import ProcessGroupGloo
 from draftlens.core.errors import HostError
 from draftlens.core.hosts import Arriving
 from draftlens.distributed.beats import Beats, ignore
-from draftlens.distributed.wires import GlooWire, Operation, Wire, wire_of
+from draftlens.distributed.jobs import ALLOWED, packed, unpacked
+from draftlens.distributed.wires import LinkWire, Operation, Wire, wire_of
 
 PATIENCE_SECONDS = 40.0
 """Longest time that a rank waits for another one inside an answer."""
@@ -37,31 +38,58 @@ HEADER = 8
 """Bytes in front of a job: its size."""
 
 
-class GlooHosts:
-    """`Hosts` over gloo, and over NCCL for tensors of GPUs if each rank has one of its own
-    (`distributed.wires`). Jobs always go over gloo.
+class Links(Protocol):
+    """How tensors of the CPU reach other ranks. Both begin an operation, and return an object whose
+    `wait` takes a timeout; RuntimeError says that a rank was lost."""
 
-    Messages go from rank to rank directly (`isend` and `irecv`), which is the fastest of gloo's
-    ways between few processes and takes tensors of different sizes.
+    def send(self, tensors: list[Tensor], rank: int, tag: int) -> Any:
+        """Send one tensor."""
+        ...
+
+    def recv(self, tensors: list[Tensor], rank: int, tag: int) -> Any:
+        """Receive into one tensor."""
+        ...
+
+
+class Signs(Protocol):
+    """How a rank learns which of the others was lost, and tells them."""
+
+    def silent(self) -> list[int]:
+        """The ranks that give no sign of life, those that fell silent first in front."""
+        ...
+
+    def tell(self, why: str) -> str:
+        """Tell the others that the group is lost; returns what was told first."""
+        ...
+
+    def stop(self) -> None:
+        """The group is used no more."""
+        ...
+
+
+class GroupHosts:
+    """`Hosts` over `Links`. Messages go from rank to rank directly.
 
     Args:
-        store: the group's key-value store; the group's own client of it.
         rank, size: which rank, of how many.
         patience: seconds that a rank waits for another one inside an answer. It must be longer than
             one layer takes.
-        device: of gloo, see `ProcessGroupGloo.create_device`; None for the default.
-        on_lost: called from another thread when another rank has found that the group is lost, with
-            a sentence that says why.
+        links: to the other ranks.
+        signs: of their life.
+        jobs: classes of which jobs may consist.
     """
+
+    remedy = ""
+    """What can be done about a group that is lost."""
 
     def __init__(
         self,
-        store: Any,
         rank: int,
         size: int,
-        patience: float = PATIENCE_SECONDS,
-        device: Any = None,
-        on_lost: Callable[[str], None] = ignore,
+        patience: float,
+        links: Links,
+        signs: Signs,
+        jobs: Sequence[type] = ALLOWED,
     ) -> None:
         self.rank = rank
         self.size = size
@@ -70,18 +98,22 @@ class GlooHosts:
         self._numbers = count()
         self._forgotten: deque[int] = deque()
         self._patience = timedelta(seconds=patience)
-        self._beats = Beats(store.clone(), rank, size, on_lost)
-        weakref.finalize(self, self._beats.stop)
         self._answering = threading.RLock()
         self._tag = 0
-        gloo: Any = ProcessGroupGloo  # its stubs are incomplete
-        options = gloo._Options()
-        options._timeout = timedelta(seconds=START_SECONDS)  # of the connections
-        options._devices = [device or gloo.create_default_device()]
-        self._group: Any = gloo(store, rank, size, options)
-        self._gloo = GlooWire(self._group)
-        self._store = store
-        self._wires: dict[torch.device, Wire] = {}
+        self._links = links
+        self._signs = signs
+        self._jobs = jobs
+        _GROUPS.add(self)
+
+    @property
+    def is_usable(self) -> bool:
+        """See `Hosts.is_usable`."""
+        return self.lost is None
+
+    def leave_to_parent(self) -> None:
+        """In a fork of the process that has met the others: have no part in the group."""
+        self._answering = threading.RLock()  # another thread of the parent may have held it
+        self.lost = "the hosts belong to the process that this one is a fork of"
 
     def new_number(self) -> int:
         """See `Hosts.new_number`."""
@@ -143,15 +175,8 @@ class GlooHosts:
         return _Traveling(self, ordered, works, sent, local.device)
 
     def _wire_of(self, device: torch.device) -> Wire:
-        """The wire for tensors of a device. Ranks make the same exchanges, so all of them choose at
-        their first one."""
-        if device.type == "cpu":
-            return self._gloo
-        if device not in self._wires:
-            self._wires[device] = wire_of(
-                device, self._gloo, self._store, self.rank, self.size, self._patience
-            )
-        return self._wires[device]
+        """The wire for tensors of a device."""
+        return LinkWire(self._links)
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -161,9 +186,7 @@ class GlooHosts:
             try:
                 yield
             except BaseException:
-                self.abandon(
-                    "an answer was interrupted while several hosts read its prompt: load again"
-                )
+                self.abandon("an answer was interrupted while several hosts read its prompt")
                 raise
 
     def abandon(self, why: str) -> None:
@@ -173,54 +196,43 @@ class GlooHosts:
             why: in a sentence, unless there is an earlier cause.
         """
         if self.lost is None:
-            self.lost = self._beats.tell(why)
-        self._beats.stop()
+            self.lost = self._signs.tell(why)
+        self._signs.stop()
 
     def give(self, jobs: Sequence[Any]) -> None:
         """See `Hosts.give`."""
         forgotten = [self._forgotten.popleft() for _ in range(len(self._forgotten))]
         for rank, job in enumerate(jobs, start=1):
-            buffer = io.BytesIO()
-            torch.save((forgotten, job), buffer)
-            self._send_bytes(buffer.getbuffer(), rank)
+            self._send_bytes(packed((forgotten, job)), rank)
 
     def next_job(self, device: torch.device) -> Any:
         """Wait for a job of rank 0; None if it has no more.
 
         Args:
             device: of the job's tensors.
+
+        Raises:
+            HostError: rank 0 is lost.
+            ValueError: it has sent no job.
         """
         size = self._receive_bytes(HEADER, IDLE).view(torch.int64)
         if not int(size):
             return None
         parcel = self._receive_bytes(int(size), self._patience)
-        buffer = io.BytesIO(parcel.numpy().tobytes())
-        # It comes from a process of the same user and program.
-        forgotten, job = torch.load(buffer, weights_only=False, map_location=device)
+        forgotten, job = unpacked(parcel, device, self._jobs)
         for number in forgotten:
             self.kept.pop(number, None)
         return job
-
-    def end(self) -> None:
-        """Let the others end; called by rank 0."""
-        if self.lost is not None:
-            return
-        self.lost = "the group has ended"
-        self._beats.stop()
-        header = torch.zeros(HEADER, dtype=torch.uint8)
-        for rank in range(1, self.size):
-            with suppress(RuntimeError):  # it has ended already
-                self._group.send([header], rank, 0).wait(timedelta(seconds=1))
 
     def _send_bytes(self, content: memoryview, rank: int) -> None:
         header = torch.tensor([len(content)]).view(torch.uint8)
         body = torch.frombuffer(content, dtype=torch.uint8)
         for tensor in (header, body):
-            self.settle(rank, self._begin(self._group.send, tensor, rank, 0))
+            self.settle(rank, self._begin(self._links.send, tensor, rank, 0))
 
     def _receive_bytes(self, size: int, patience: timedelta) -> Tensor:
         received = torch.empty(size, dtype=torch.uint8)
-        self.settle(0, self._begin(self._group.recv, received, 0, 0), patience)
+        self.settle(0, self._begin(self._links.recv, received, 0, 0), patience)
         return received
 
     def _begin(self, operation: Callable[..., Any], tensor: Tensor, rank: int, tag: int) -> Any:
@@ -242,15 +254,87 @@ class GlooHosts:
 
     def _check(self) -> None:
         if self.lost is not None:
-            raise HostError(self.lost)
+            raise HostError(f"{self.lost}{self.remedy}")
 
     def _fail(self, rank: int, error: RuntimeError) -> NoReturn:
         """Raise for an operation with `rank` that failed: for another one, if that one has given no
         sign of life for longer."""
-        silent = self._beats.silent()
+        silent = self._signs.silent()
         self.abandon(_sentence(silent[0] if silent else rank, bool(silent)))
-        assert self.lost is not None
-        raise HostError(self.lost) from error
+        raise HostError(f"{self.lost}{self.remedy}") from error
+
+
+_GROUPS: weakref.WeakSet[GroupHosts] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    for group in list(_GROUPS):
+        group.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+class GlooHosts(GroupHosts):
+    """A group over gloo, and over NCCL for tensors of GPUs if each rank has one of its own
+    (`distributed.wires`). Jobs always go over gloo.
+
+    `isend` and `irecv` are the fastest of gloo's ways between few processes and take tensors of
+    different sizes. Whoever reaches the store or the ports of gloo can take part, so all of the
+    network between the ranks is trusted.
+
+    Args:
+        store: the group's key-value store; the group's own client of it.
+        rank, size, patience, jobs: as for `GroupHosts`.
+        device: of gloo, see `ProcessGroupGloo.create_device`; None for the default.
+        on_lost: called from another thread when another rank has found that the group is lost, with
+            a sentence that says why.
+    """
+
+    remedy = ": start all processes again"
+
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        patience: float = PATIENCE_SECONDS,
+        device: Any = None,
+        on_lost: Callable[[str], None] = ignore,
+        jobs: Sequence[type] = ALLOWED,
+    ) -> None:
+        beats = Beats(store.clone(), rank, size, on_lost)
+        weakref.finalize(self, beats.stop).atexit = False  # which a fork would run, too
+        gloo: Any = ProcessGroupGloo  # its stubs are incomplete
+        options = gloo._Options()
+        options._timeout = timedelta(seconds=START_SECONDS)  # of the connections
+        options._devices = [device or gloo.create_default_device()]
+        super().__init__(rank, size, patience, gloo(store, rank, size, options), beats, jobs)
+        self._store = store
+        self._wires: dict[torch.device, Wire] = {}
+
+    def _wire_of(self, device: torch.device) -> Wire:
+        """The wire for tensors of a device. Ranks make the same exchanges, so all of them choose at
+        their first one."""
+        gloo = LinkWire(self._links)
+        if device.type == "cpu":
+            return gloo
+        if device not in self._wires:
+            self._wires[device] = wire_of(
+                device, gloo, self._store, self.rank, self.size, self._patience
+            )
+        return self._wires[device]
+
+    def end(self) -> None:
+        """Let the others end; called by rank 0."""
+        if self.lost is not None:
+            return
+        self.lost = "the group has ended"
+        self._signs.stop()
+        header = torch.zeros(HEADER, dtype=torch.uint8)
+        for rank in range(1, self.size):
+            with suppress(RuntimeError):  # it has ended already
+                self._links.send([header], rank, 0).wait(timedelta(seconds=1))
 
 
 class _Traveling:
@@ -266,7 +350,7 @@ class _Traveling:
 
     def __init__(
         self,
-        hosts: GlooHosts,
+        hosts: GroupHosts,
         tensors: list[Tensor],
         works: Sequence[tuple[int, Any]],
         sent: Tensor,

@@ -1,4 +1,9 @@
-"""Hosts on this machine: processes that share the weights of a model with this one."""
+"""Hosts on this machine: processes that share the weights of a model with this one.
+
+Parent and children talk over sockets that the children inherit. Nothing listens, so no other
+process can reach them. The model is pickled by the parent, which also says what code its children
+run; everything else that travels is tensors and plain data (`distributed.jobs`).
+"""
 
 from __future__ import annotations
 
@@ -7,26 +12,36 @@ import pickle
 import socket
 import subprocess
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from typing import Any
 
+import psutil
 import torch
-from torch.distributed import ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
 
 from draftlens.core.errors import ConfigError, HostError
-from draftlens.distributed.follow import exit_when_lost, follow_and_exit
-from draftlens.distributed.group import PATIENCE_SECONDS, START_SECONDS, GlooHosts
+from draftlens.distributed.follow import follow_and_exit
+from draftlens.distributed.group import PATIENCE_SECONDS, START_SECONDS, GroupHosts
+from draftlens.distributed.sockets import SocketLinks, mesh
 from draftlens.lanes.channel import Channel, ClosedError
 from draftlens.lanes.parcels import Parcel
 from draftlens.lanes.shared_model import ModelParts, share
 from draftlens.lanes.spawn import no_interrupts, start_child
 from draftlens.models.backbone import Backbone
 
-ADDRESS = "127.0.0.1"
-
 FAREWELL = "error: host 0 has ended while others read a prompt together with it\n"
+
+READY = b"+"
+"""What a child sends when it has loaded its libraries and the model."""
+
+LONGEST_SENTENCE = 4096
+"""Bytes of the sentence with which a child ends."""
+
+TOLD = 2
+"""Exit status of a child that has said why it ends."""
+
+ENDING_SECONDS = 2.0
+"""Time that a process needs to end after its sockets have closed."""
 
 
 @dataclass(frozen=True)
@@ -35,60 +50,155 @@ class Place:
 
     Args:
         rank, size: which rank, of how many.
-        port: of the group's store on this machine.
-        patience: as for `GlooHosts`.
+        sockets: descriptors of the sockets to the other ranks, by rank.
+        patience: as for `GroupHosts`.
     """
 
     rank: int
     size: int
-    port: int
+    sockets: Mapping[int, int]
     patience: float
 
 
-class LocalHosts(GlooHosts):
+@dataclass(frozen=True)
+class _Child:
+    """A process that this one has started.
+
+    Args:
+        process: itself.
+        control: the socket by which it gets its model and its place, and tells how it fares.
+    """
+
+    process: subprocess.Popen[bytes]
+    control: socket.socket
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it is stopped, or has ended without saying why."""
+        status = self.process.poll()
+        if status is not None:
+            return status != TOLD
+        return psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED
+
+    def wait_until_ready(self) -> None:
+        """Wait until it has loaded its libraries and the model.
+
+        Raises:
+            OSError: it has ended, or takes too long.
+        """
+        self.control.settimeout(START_SECONDS)
+        if self.control.recv(len(READY)) != READY:
+            raise ConnectionResetError(f"process {self.process.pid} has ended")
+
+    def told(self) -> str:
+        """The sentence with which it has ended; empty if there is none."""
+        self.control.setblocking(False)
+        with suppress(OSError):
+            return self.control.recv(LONGEST_SENTENCE).decode(errors="replace")
+        return ""
+
+
+@dataclass(frozen=True)
+class _Children:
+    """`Signs` on rank 0, which sees how its children fare.
+
+    Args:
+        children: ranks 1 and above, in order.
+        links: to them.
+    """
+
+    children: Sequence[_Child]
+    links: SocketLinks
+
+    def silent(self) -> list[int]:
+        """See `Signs.silent`."""
+        for rank in self.links.closed:
+            with suppress(subprocess.TimeoutExpired):
+                self.children[rank - 1].process.wait(ENDING_SECONDS)
+        return [rank for rank, child in enumerate(self.children, 1) if child.is_silent]
+
+    def tell(self, why: str) -> str:
+        """See `Signs.tell`. The children are not told: they are ended."""
+        if self.silent():
+            return why
+        return next(filter(None, (child.told() for child in self.children)), why)
+
+    def stop(self) -> None:
+        """See `Signs.stop`."""
+
+
+@dataclass(frozen=True)
+class _Parent:
+    """`Signs` on ranks above 0, which tell rank 0 what it cannot see.
+
+    Args:
+        control: the socket to rank 0.
+        links: to all ranks.
+    """
+
+    control: socket.socket
+    links: SocketLinks
+
+    def silent(self) -> list[int]:
+        """See `Signs.silent`."""
+        return self.links.closed
+
+    def tell(self, why: str) -> str:
+        """See `Signs.tell`."""
+        self.control.settimeout(ENDING_SECONDS)
+        with suppress(OSError):
+            self.control.sendall(why.encode()[:LONGEST_SENTENCE])
+        return why
+
+    def stop(self) -> None:
+        """See `Signs.stop`."""
+
+
+class LocalHosts(GroupHosts):
     """A group of this process, which is rank 0, and further ones that it has started.
 
     They end with this object, with this process however it ends, and when one of them is lost.
 
     Args:
-        store: the group's store, on this machine.
+        links: to the children.
         children: the other processes.
-        patience: as for `GlooHosts`.
+        threads: of torch in each of them.
+        patience: as for `GroupHosts`.
     """
 
-    def __init__(self, store: TCPStore, children: Sequence[_Child], patience: float) -> None:
-        self._finalizer = weakref.finalize(self, _end, list(children), os.getpid())
-        self._children = list(children)
-        try:
-            super().__init__(store, 0, len(children) + 1, patience, local_device())
-        except BaseException:
-            self._finalizer()
-            raise
+    remedy = "; the next call starts new ones"
+
+    def __init__(
+        self, links: SocketLinks, children: Sequence[_Child], threads: int, patience: float
+    ) -> None:
+        super().__init__(0, len(children) + 1, patience, links, _Children(children, links))
+        self.threads = threads
+        self._children = children
+        self._finalizer = weakref.finalize(self, _end, links, children, os.getpid())
 
     @property
     def processes(self) -> tuple[int, ...]:
         """Process ids of ranks 1 and above."""
         return tuple(child.process.pid for child in self._children)
 
+    @property
+    def is_usable(self) -> bool:
+        """See `Hosts.is_usable`. A process may have ended since the last answer."""
+        return self.lost is None and all(child.process.poll() is None for child in self._children)
+
     def abandon(self, why: str) -> None:
-        """See `GlooHosts.abandon`. The other processes hold nothing that could be lost."""
+        """See `GroupHosts.abandon`. The other processes hold nothing that could be lost."""
         super().abandon(why)
+        self._finalizer()
+
+    def leave_to_parent(self) -> None:
+        """See `GroupHosts.leave_to_parent`."""
+        super().leave_to_parent()
         self._finalizer()
 
     def end(self) -> None:
         """End the other processes."""
         self.abandon("the group has ended")
-
-
-@dataclass(frozen=True)
-class _Child:
-    channel: Channel
-    process: subprocess.Popen[bytes]
-
-
-def local_device() -> Any:
-    """The device of gloo for processes of one machine."""
-    return ProcessGroupGloo.create_device(hostname=ADDRESS)
 
 
 def start(
@@ -117,25 +227,33 @@ def start(
             "hosts are started for models on the CPU only: start the program with torchrun, one "
             "process for each GPU"
         )
-    store = TCPStore(ADDRESS, 0, None, is_master=True, timeout=timedelta(seconds=START_SECONDS))
+    own, *others = mesh(size)
+    links = SocketLinks(own)
     children: list[_Child] = []
     try:
-        parcel = share(backbone.model)
-        for rank in range(1, size):
-            child = _start_child(threads)
-            children.append(child)
-            child.channel.send_parcel(_copy(parcel))
-            child.channel.send(Place(rank, size, store.port, patience))
-        parcel.close()
+        with closing(share(backbone.model)) as parcel:
+            for rank, sockets in enumerate(others, 1):
+                descriptors = {other: sock.fileno() for other, sock in sockets.items()}
+                children.append(_start_child(list(descriptors.values()), threads))
+                channel = Channel(children[-1].control)
+                channel.send_parcel(_copy(parcel))
+                channel.send(Place(rank, size, descriptors, patience))
+                channel.flush(START_SECONDS)
+        _close(others)
         for child in children:
-            child.channel.receive(START_SECONDS)  # it has loaded its libraries and the model
-        hosts = LocalHosts(store, children, patience)
-    except (OSError, ClosedError, RuntimeError, TypeError, AttributeError, ValueError) as error:
-        _end(children, os.getpid())
-        raise HostError(f"the other hosts could not be started: {error}") from error
+            child.wait_until_ready()
     except pickle.PicklingError as error:
-        _end(children, os.getpid())
+        _end(links, children, os.getpid())
         raise HostError(f"the model cannot be sent to other processes: {error}") from error
+    except (OSError, ClosedError, TypeError, AttributeError, ValueError) as error:
+        _end(links, children, os.getpid())
+        raise HostError(f"the other hosts could not be started: {error}") from error
+    except BaseException:
+        _end(links, children, os.getpid())
+        raise
+    finally:
+        _close(others)
+    hosts = LocalHosts(links, children, threads, patience)
     backbone.hosts = hosts
     return hosts
 
@@ -145,28 +263,36 @@ def _copy(parcel: Parcel) -> Parcel:
     return replace(parcel, file=None if parcel.file is None else os.dup(parcel.file))
 
 
-def _start_child(threads: int) -> _Child:
-    channel, theirs = Channel.pair()
+def _start_child(sockets: Sequence[int], threads: int) -> _Child:
+    """Start a process that inherits these descriptors."""
+    control, theirs = socket.socketpair()
+    module = "draftlens.distributed.launch"
     try:
         with no_interrupts():
-            process = start_child(
-                theirs.fileno(), "draftlens.distributed.launch", threads, FAREWELL
-            )
+            process = start_child(theirs.fileno(), module, threads, FAREWELL, sockets)
     except OSError:
-        channel.close()
+        control.close()
         raise
     finally:
         theirs.close()
-    return _Child(channel, process)
+    return _Child(process, control)
 
 
-def _end(children: Sequence[_Child], owner: int) -> None:
-    """End processes at once. A fork of their owner only closes its own copies of the channels."""
+def _close(others: Sequence[Mapping[int, socket.socket]]) -> None:
+    """Close this process' copies of the sockets of other ranks."""
+    for sockets in others:
+        for sock in sockets.values():
+            sock.close()
+
+
+def _end(links: SocketLinks, children: Sequence[_Child], owner: int) -> None:
+    """End processes at once. A fork of their owner only closes its own copies of the sockets."""
     for child in children:
         if os.getpid() == owner:
             child.process.kill()
             child.process.wait()
-        child.channel.close()
+        child.control.close()
+    links.close()
 
 
 def main(descriptor: int, threads: int) -> None:
@@ -177,11 +303,12 @@ def main(descriptor: int, threads: int) -> None:
         threads: of torch.
     """
     torch.set_num_threads(threads)
-    channel = Channel(socket.socket(fileno=descriptor))
+    control = socket.socket(fileno=descriptor)
+    channel = Channel(control)
     parts: ModelParts = channel.receive(None)
     place: Place = channel.receive(None)
     backbone = Backbone(parts.build())
-    channel.send(os.getpid())
-    store = TCPStore(ADDRESS, place.port, None, is_master=False)
-    hosts = GlooHosts(store, place.rank, place.size, place.patience, local_device(), exit_when_lost)
+    links = SocketLinks({rank: socket.socket(fileno=fd) for rank, fd in place.sockets.items()})
+    hosts = GroupHosts(place.rank, place.size, place.patience, links, _Parent(control, links))
+    control.sendall(READY)
     follow_and_exit(backbone, hosts)

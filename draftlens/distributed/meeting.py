@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 import weakref
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -13,13 +14,10 @@ import torch
 from torch import Tensor
 
 from draftlens.core.errors import ConfigError
-from draftlens.distributed.group import GlooHosts
-from draftlens.distributed.launch import start
+from draftlens.core.hosts import ALONE, Hosts
+from draftlens.distributed.launch import LocalHosts, start
 from draftlens.distributed.torchrun import is_launched, join
 from draftlens.models.backbone import Backbone
-
-_GROUPS: weakref.WeakKeyDictionary[Any, GlooHosts] = weakref.WeakKeyDictionary()
-"""The group of each model, so that all calls with it share one."""
 
 NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
 
@@ -61,7 +59,8 @@ def meet(
 
     Under torchrun this returns on rank 0 only (`distributed.join`). Otherwise new processes are
     started, and the threads of torch are divided among all. A model that has met others before
-    stays with them.
+    stays with them. If one of those was lost, as many are started anew; under torchrun they cannot
+    be, and the call fails with the sentence that says so.
 
     Args:
         backbone: of the model.
@@ -74,8 +73,8 @@ def meet(
         InputError: ranks of torchrun ask different things.
         HostError: the others did not come.
     """
-    if backbone.hosts.size == 1:
-        _find(backbone, hosts, inputs)
+    if backbone.hosts.size == 1 or not backbone.hosts.is_usable:
+        backbone.hosts = _GROUPS.of(backbone, hosts, inputs)
     if hosts is not None and hosts != backbone.hosts.size:
         raise ConfigError(
             f"the model reads its prompts with {backbone.hosts.size} hosts already, and hosts is "
@@ -83,26 +82,55 @@ def meet(
         )
 
 
-def _find(backbone: Backbone, hosts: int | None, inputs: Mapping[str, Any]) -> None:
-    """Set the group of a backbone that has none."""
-    group = _GROUPS.get(backbone.model)
-    if group is None or (group.lost is not None and not is_launched()):
-        group = _new_group(backbone, hosts, inputs)
-    if group is not None:
-        _GROUPS[backbone.model] = group
-        backbone.hosts = group
+class _Groups:
+    """The groups of this process' models, so that all calls with a model share one."""
+
+    def __init__(self) -> None:
+        self._meeting = threading.Lock()
+        self._by_model: weakref.WeakKeyDictionary[Any, Hosts] = weakref.WeakKeyDictionary()
+
+    def of(self, backbone: Backbone, hosts: int | None, inputs: Mapping[str, Any]) -> Hosts:
+        """The group of a model, which meets others if it has none that can be used."""
+        with self._meeting:
+            group = self._by_model.get(backbone.model, backbone.hosts)
+            if group.size > 1 and (group.is_usable or not isinstance(group, LocalHosts)):
+                return group
+            group = _new_group(backbone, hosts, inputs, group)
+            if group.size > 1:
+                self._by_model[backbone.model] = group
+            return group
+
+    def leave_to_parent(self) -> None:
+        """In a fork, where another thread of the parent may have held the lock."""
+        self._meeting = threading.Lock()
+
+
+_GROUPS = _Groups()
+os.register_at_fork(after_in_child=_GROUPS.leave_to_parent)
 
 
 def _new_group(
-    backbone: Backbone, hosts: int | None, inputs: Mapping[str, Any]
-) -> GlooHosts | None:
+    backbone: Backbone, hosts: int | None, inputs: Mapping[str, Any], lost: Hosts
+) -> Hosts:
+    """A group of a model.
+
+    Args:
+        backbone, hosts, inputs: as for `meet`.
+        lost: the group that it had before.
+    """
     if is_launched():
         return join(backbone, digest=digest_of(inputs))
+    threads = torch.get_num_threads()
+    if isinstance(lost, LocalHosts):
+        lost.end()
+        threads = lost.threads * lost.size  # they were divided then
+        hosts = hosts or lost.size
     if hosts is None or hosts == 1:
-        return None
-    threads = max(1, torch.get_num_threads() // hosts)
-    torch.set_num_threads(threads)
-    return start(backbone, hosts, threads)
+        return ALONE
+    each = max(1, threads // hosts)
+    group = start(backbone, hosts, each)
+    torch.set_num_threads(each)
+    return group
 
 
 def digest_of(inputs: Mapping[str, Any]) -> str:

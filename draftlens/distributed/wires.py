@@ -1,4 +1,4 @@
-"""How tensors travel from rank to rank: over gloo by way of the CPU, or over NCCL between GPUs."""
+"""How tensors travel from rank to rank: by way of the CPU, or over NCCL between GPUs."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class Wire(Protocol):
 
 
 @dataclass(frozen=True)
-class GlooWire:
-    """Operations over gloo, of tensors of the CPU.
+class LinkWire:
+    """Operations over gloo or sockets, of tensors of the CPU.
 
     Args:
-        group: a `ProcessGroupGloo`.
+        group: the links (`distributed.group.Links`).
     """
 
     group: Any
@@ -112,7 +112,7 @@ class NcclWire:
 
 
 def wire_of(
-    device: torch.device, gloo: GlooWire, store: Any, rank: int, size: int, patience: timedelta
+    device: torch.device, gloo: LinkWire, store: Any, rank: int, size: int, patience: timedelta
 ) -> Wire:
     """The wire for tensors of a device; called by all ranks at the same time.
 

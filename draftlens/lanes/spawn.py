@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,7 +30,11 @@ main({descriptor}, {threads})
 
 
 def start_child(
-    descriptor: int, module: str, threads: int, farewell: str = ""
+    descriptor: int,
+    module: str,
+    threads: int,
+    farewell: str = "",
+    further: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     """Start a process that runs ``main(descriptor, threads)`` of a module.
 
@@ -43,6 +47,7 @@ def start_child(
         module: of draftlens.
         threads: of torch and its libraries.
         farewell: what the child says then, on standard error. With one its status is 2, else 0.
+        further: descriptors that the child inherits, too.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     code = _START.format(
@@ -55,7 +60,7 @@ def start_child(
     )
     return subprocess.Popen(
         [sys.executable, "-c", code],
-        pass_fds=[descriptor],
+        pass_fds=[descriptor, *further],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

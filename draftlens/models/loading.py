@@ -43,7 +43,7 @@ DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 
 DRAFT_PREFIX = "draft_"
 
-_INHERITED = ("device", "dtype", "trust_remote_code", "attn_implementation", "cache_dir")
+_INHERITED = ("device", "dtype", "attn_implementation", "cache_dir")
 """Options that a draft takes over from its target unless it has its own."""
 
 
@@ -191,7 +191,8 @@ def pair_options(words: Mapping[str, Any]) -> PairOptions:
     """The options of a target and of its draft from words; None leaves an option out.
 
     A draft is loaded like its target where it has no option of its own, except for revision,
-    quantization and a mapping of modules to devices, which belong to one checkpoint.
+    quantization and a mapping of modules to devices, which belong to one checkpoint, and for
+    `trust_remote_code`: whose code may be run is said of each checkpoint on its own.
 
     Args:
         words: names of `LoadOptions`, with the prefix `draft_` for the draft; `torch_dtype` is

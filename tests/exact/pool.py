@@ -1,4 +1,5 @@
-"""Processes that read prompts together with the tests, shared by all tests of a module.
+"""Processes that read prompts together with the tests over gloo, as those of torchrun do, shared by
+all tests of a module.
 
 One process loads the libraries and the models; the ranks of a group are forks of it.
 """
@@ -20,16 +21,19 @@ from typing import Any
 import torch
 from families import FAMILIES, inputs
 from stock import target
-from torch.distributed import PrefixStore, TCPStore
+from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 
 import draftlens
 from draftlens.core.hosts import ALONE
 from draftlens.distributed.follow import exit_when_lost, follow_and_exit
 from draftlens.distributed.group import GlooHosts
-from draftlens.distributed.launch import ADDRESS, local_device, start
+from draftlens.distributed.jobs import ALLOWED
+from draftlens.distributed.launch import start
 from draftlens.lanes.channel import Channel
 from draftlens.lanes.spawn import start_child
 from draftlens.models.backbone import Backbone
+
+ADDRESS = "127.0.0.1"
 
 START = 120.0
 """Seconds until the libraries are loaded."""
@@ -85,6 +89,11 @@ class CountKept:
         hosts.gather(torch.tensor([len(hosts.kept)])).wait()
 
 
+def gloo_device() -> Any:
+    """The device of gloo for processes of one machine."""
+    return ProcessGroupGloo.create_device(hostname=ADDRESS)
+
+
 class Pool:
     """The process that forks ranks.
 
@@ -118,7 +127,8 @@ class Pool:
             errors = self.errors_of(rank)
             order = Order(family, rank, size, self._store.port, prefix, patience, errors)
             self.pids.append(self._ask(order))
-        hosts = GlooHosts(PrefixStore(prefix, self._store), 0, size, patience, local_device())
+        store = PrefixStore(prefix, self._store)
+        hosts = GlooHosts(store, 0, size, patience, gloo_device())
         backbone.hosts = hosts
         try:
             yield backbone
@@ -208,7 +218,15 @@ def _follow(backbone: Backbone, order: Order) -> None:
     with open(order.errors, "w") as errors:
         os.dup2(errors.fileno(), 2)
     store = PrefixStore(order.prefix, TCPStore(ADDRESS, order.port, None, is_master=False))
-    hosts = GlooHosts(store, order.rank, order.size, order.patience, local_device(), exit_when_lost)
+    hosts = GlooHosts(
+        store,
+        order.rank,
+        order.size,
+        order.patience,
+        gloo_device(),
+        exit_when_lost,
+        [*ALLOWED, CountKept],
+    )
     follow_and_exit(backbone, hosts)
 
 

@@ -14,9 +14,10 @@ from torch.distributed import HashStore
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.hosts import ALONE
 from draftlens.distributed import check_hosts, meet, own_device
+from draftlens.distributed.launch import LocalHosts
 from draftlens.distributed.meeting import digest_of
 from draftlens.distributed.torchrun import check_equal, check_first
-from draftlens.distributed.wires import GlooWire, NcclWire, Operation, wire_of
+from draftlens.distributed.wires import LinkWire, NcclWire, Operation, wire_of
 
 
 @pytest.fixture
@@ -69,23 +70,33 @@ def test_alone_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert own_device("cuda") == "cuda"
 
 
-class Started:
+class Started(LocalHosts):
     """A group of new processes."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, threads: int) -> None:
         self.size = size
+        self.threads = threads
         self.lost: str | None = None
+        self.ended = False
+
+    @property
+    def is_usable(self) -> bool:
+        return self.lost is None
+
+    def end(self) -> None:
+        self.ended = True
 
 
 @pytest.fixture
 def starts(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
     """The groups that `meet` starts, without processes."""
     monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
     started: list[Started] = []
 
     def start(backbone: Any, size: int, threads: int) -> Started:
-        started.append(Started(size))
+        started.append(Started(size, threads))
         return started[-1]
 
     monkeypatch.setattr("draftlens.distributed.meeting.start", start)
@@ -117,6 +128,21 @@ def test_a_group_that_was_lost_is_started_again(starts: list[Started]) -> None:
     again = backbone_of(model)
     meet(again, 3)
     assert again.hosts is starts[1]
+    assert starts[0].ended
+
+
+def test_the_same_backbone_meets_others_again(
+    starts: list[Started], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an engine has one; nobody says again how many, and threads are divided once."""
+    backbone = backbone_of(torch.nn.Identity())
+    meet(backbone, 4)
+    assert starts[0].threads == 2
+    starts[0].lost = "host 1 has ended"
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    meet(backbone)
+    assert backbone.hosts is starts[1]
+    assert (starts[1].size, starts[1].threads) == (4, 2)
 
 
 def test_without_hosts_a_model_is_alone(starts: list[Started]) -> None:
@@ -163,7 +189,7 @@ def test_the_ranks_of_torchrun_meet_once() -> None:
 def test_ranks_without_a_gpu_of_their_own_exchange_over_gloo(device: str) -> None:
     """NCCL refuses two ranks on one GPU."""
     store = HashStore()
-    gloo = GlooWire(None)
+    gloo = LinkWire(None)
     patience = timedelta(seconds=1)
     with ThreadPoolExecutor(2) as ranks:
         calls = [

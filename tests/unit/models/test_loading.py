@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from transformers import AutoModelForImageTextToText, BitsAndBytesConfig
 import draftlens
 from draftlens.cli.model_options import MODEL_OPTIONS
 from draftlens.core.errors import ConfigError, IncompatiblePairError, UnsupportedModelError
-from draftlens.models.load import known_draft, load_model
+from draftlens.models.load import known_draft, load_model, load_pair
 from draftlens.models.loading import LoadOptions, LoadWords, PairOptions, pair_options
 from draftlens.models.zoo import EMBEDDED, path_of
 from draftlens.opening import open_models
@@ -58,6 +60,7 @@ def test_a_draft_is_loaded_like_its_target_but_for_what_belongs_to_one_checkpoin
             "revision": "v2",
             "quantization": "4bit",
             "cache_dir": "downloads",
+            "trust_remote_code": True,
             "attn_implementation": "eager",
             "draft_dtype": "fp32",
             "draft_revision": None,
@@ -132,6 +135,39 @@ def test_options_reach_transformers(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert seen[0]["cache_dir"] == str(tmp_path)
     assert loaded.backbone.dtype is torch.bfloat16
     assert loaded.backbone.attention == "eager"
+
+
+def with_code(name: str, role: str, folder: Path) -> Path:
+    """A copy of a checkpoint with code of its own, which leaves a file where it is run."""
+    shutil.copytree(path_of(name, role), folder)
+    (folder / "code.py").write_text(
+        f"import pathlib\npathlib.Path({str(folder / 'was_run')!r}).touch()\n"
+        "from transformers import AutoConfig, PretrainedConfig\n"
+        "class OwnConfig(PretrainedConfig):\n"
+        "    pass\n"
+    )
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"] = {"AutoConfig": "code.OwnConfig"}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize("by_auto", [False, True])
+def test_code_of_a_draft_is_not_run_because_that_of_its_target_may_be(
+    by_auto: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if nobody named the draft."""
+    draft = with_code(EMBEDDED, "draft", tmp_path / "draft")
+    monkeypatch.setattr("draftlens.models.load.draft_for", lambda target: str(draft))
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path))
+    name = "auto" if by_auto else str(draft)
+    options = {"device": "cpu", "trust_remote_code": True}
+    loaded = load_pair(EMBEDDED, name, pair_options(options))
+    assert loaded[1] is not None
+    assert not (draft / "was_run").exists()
+    with pytest.raises(ConfigError, match="cannot load the draft"):  # no model has this class
+        load_pair(EMBEDDED, name, pair_options({**options, "draft_trust_remote_code": True}))
+    assert (draft / "was_run").exists()
 
 
 def test_a_quantization_without_its_package_is_refused_in_words(
