@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test fuzz mutants check docs format pair reader bench clean
+.PHONY: demo test fuzz mutants soak check docs format pair reader bench clean
 
 demo: $(READY)
 	$(BIN)/draftlens demo
@@ -19,6 +19,10 @@ fuzz: $(READY)
 
 mutants: $(READY)
 	$(BIN)/python tests/mutants/run.py --jobs 2
+
+# 500 answers of every kind in one process, whose memory, descriptors and threads must not grow.
+soak: $(READY)
+	PYTHONPATH=. OMP_NUM_THREADS=1 $(BIN)/python tests/faults/soak.py
 
 check: $(READY)
 	$(BIN)/ruff check .

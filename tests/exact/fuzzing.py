@@ -6,9 +6,10 @@ depends on an answer of stock `generate`, such as an end-of-sequence id, is name
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
 from unittest.mock import patch
@@ -23,19 +24,24 @@ from stock import NEAR_TIE, NEW, Divisible, answers, noisy, reference, target
 from transformers import StoppingCriteria, StopStringCriteria
 
 import draftlens
+from draftlens.core.errors import DraftlensError
 from draftlens.core.proposal import DraftTree
 from draftlens.core.references import NO_REFERENCES
 from draftlens.core.references import references_of as with_tokenizer
 from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import EAGLE_PATHS
+from draftlens.decode.plan import Plan
 from draftlens.decode.serial import decode
 from draftlens.decode.session import Session
-from draftlens.methods import Models, from_dict, resolve, to_dict
+from draftlens.draft.cached_model import CachedModel
+from draftlens.draft.weights import WEIGHTS
+from draftlens.methods import METHODS, Models, from_dict, resolve, to_dict, with_prefill
 from draftlens.models import Backbone
-from draftlens.ops.sampling import SamplingRule, row_seeds
+from draftlens.ops.sampling import row_seeds
 from draftlens.prune import PRUNERS
-from draftlens.sequences import Sequence
+from draftlens.request import with_views
+from draftlens.sequences import Batch, Sequence
 
 BY_NAME = {family.name: family for family in FAMILIES}
 STATIC = 7
@@ -43,6 +49,8 @@ STATIC = 7
 NEVER = VOCAB
 """An end-of-sequence id that no model says; with it stock `generate` pads rows that have ended."""
 
+Pairs = tuple[tuple[str, Any], ...]
+"""A mapping that can be a key."""
 Place = tuple[int, int]
 """A row of a plan and a step of its answer."""
 
@@ -211,17 +219,32 @@ class Case:
             forwards run as the static passes that are compiled elsewhere.
         references: a name of `REFERENCES`, or None for none. Other methods than those that guess
             from texts get none.
+        prefill: how the target reads the prompts, as pairs; None for the method's own way.
     """
 
     prompts: Prompts
     draft: str | float | None
     draft_side: str | None
-    method: tuple[tuple[str, Any], ...] | None
+    method: Pairs | None
     options: Options
     entry: str = "generate"
     seeds: tuple[int, ...] | None = None
     script: int = 0
     references: str | None = None
+    prefill: Pairs | None = None
+
+    @property
+    def plain(self) -> Case:
+        """The same by plain decoding on the same prefill."""
+        return replace(
+            self,
+            draft=None,
+            draft_side=None,
+            method=(("method", "plain"),),
+            entry="generate",
+            script=0,
+            references=None,
+        )
 
     @property
     def method_options(self) -> dict[str, Any] | None:
@@ -233,6 +256,14 @@ class Case:
         """The draft that a caller gives."""
         return draft_of(self.prompts.family, self.draft)
 
+    @property
+    def draft_inputs(self) -> dict[str, Any] | None:
+        """The draft's own inputs, with those of views that the caller makes."""
+        if self.draft_side is None and not reads_captions(self.method_options):
+            return None
+        side = self.draft_side or self.prompts.side
+        return with_captions(replace(self.prompts, side=side), self.method_options)
+
     def run(self) -> Result:
         """One call of the library."""
         with scripted_lanes(self.script), patch("draftlens.request.attach", attach_static):
@@ -241,19 +272,20 @@ class Case:
     def _run(self) -> Result:
         given = self.prompts.inputs
         options = self.options.of_generate(self.prompts)
-        draft_inputs = None
-        if self.draft_side is not None:
-            draft_inputs = replace(self.prompts, side=self.draft_side).inputs
+        draft_inputs = self.draft_inputs
         call: dict[str, Any] = {
             "method": self.method_options,
             "seed": self.seeds,
+            "prefill": None if self.prefill is None else thawed(self.prefill),
             "compile": self.script % STATIC == STATIC - 1,
         }
         if self.references is not None and guesses_from_texts(self.method_options):
             call["references"] = references_of(self.prompts, self.references)
             call["tokenizer"] = tokenizer()
         if self.entry == "custom_generate":
-            custom = draftlens.SpeculativeGenerate(self.draft_model, draft_inputs or given, **call)
+            if draft_inputs is None and self.prompts.kind != "text":
+                draft_inputs = given  # the draft cannot read what `generate` has encoded
+            custom = draftlens.SpeculativeGenerate(self.draft_model, draft_inputs, **call)
             ids = self.prompts.target.generate(**given, **options, custom_generate=custom)
             assert custom.last is not None
             self._check_tensor(ids, custom.last)
@@ -282,6 +314,26 @@ class Case:
 def guesses_from_texts(method: Mapping[str, Any] | None) -> bool:
     """Whether a method looks answers up in texts."""
     return method is not None and method.get("method") in ("lookup", "hsd")
+
+
+def reads_captions(method: Mapping[str, Any] | None) -> bool:
+    """Whether a view of a method is made of captions."""
+    return method is not None and "caption" in method.get("views", ())
+
+
+def with_captions(prompts: Prompts, method: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The inputs of a draft, with words for its view of captions if it has one."""
+    if not reads_captions(method):
+        return prompts.inputs
+    words = cached_inputs(prompts.family, "text", prompts.rows, prompts.side)
+    return {**prompts.inputs, "views": {"caption": words}}
+
+
+def is_exact(prefill: Pairs | None) -> bool:
+    """Whether a prompt that is read so has the tokens of stock `generate`."""
+    options = dict(prefill or ())
+    passes_all = options.get("passing") == "n/1" and options.get("select") != "none"
+    return options.get("name", "full") in ("full", "ring") or passes_all
 
 
 def references_of(prompts: Prompts, kind: str) -> list[list[Any]]:
@@ -329,14 +381,16 @@ def scripted_lanes(script: int) -> AbstractContextManager[Any]:
 
 
 def thawed(value: Any) -> Any:
-    """Pairs as a mapping, all the way down; other values as they are."""
-    if isinstance(value, tuple) and value and all(is_pair(part) for part in value):
+    """Pairs as a mapping and other tuples as lists, all the way down."""
+    if not isinstance(value, tuple):
+        return value
+    if value and all(is_pair(part) for part in value):
         return {key: thawed(part) for key, part in value}
-    return [list(path) for path in value] if isinstance(value, tuple) else value
+    return [thawed(part) for part in value]
 
 
 def is_pair(value: Any) -> bool:
-    """Whether it is a name and a value."""
+    """Whether it is the name of an option and its value."""
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
 
 
@@ -402,16 +456,36 @@ def is_near_tie(ours: list[list[int]], stock: Expected) -> bool:
     return step < stock.gaps.shape[1] and bool(stock.gaps[row, step] < NEAR_TIE)
 
 
+def expected_of(case: Case) -> Expected:
+    """The answer of stock `generate`, or of plain decoding where the prompt is read by
+    approximation."""
+    if is_exact(case.prefill):
+        return expected(replace(case.prompts, side="left"), case.options)
+    plain = drawn(case.plain)
+    sequences = torch.tensor(rebuilt(case, plain.tokens))
+    return Expected(sequences, plain.tokens, torch.tensor(plain.gaps).T)
+
+
+def check_approximations(case: Case, result: Result) -> None:
+    """A result names what is approximate, and speculation adds nothing to it."""
+    assert result.lossless is not bool(result.approximate)
+    if dict(case.prefill or ()).get("name", "full") in ("full", "ring"):
+        assert not result.approximate
+    else:
+        assert result.approximate == drawn(case.plain).approximate
+
+
 def check_greedy(case: Case) -> None:
     """The tokens of stock `generate`, and counters that agree with them."""
-    stock = expected(replace(case.prompts, side="left"), case.options)
+    stock = expected_of(case)
     result = case.run()
     if is_near_tie(result.tokens, stock):
         event("near tie")
         return
     assert result.tokens == stock.rows
     if case.entry == "custom_generate":
-        assert rebuilt(case, result) == stock.sequences.tolist()
+        assert rebuilt(case, result.tokens) == stock.sequences.tolist()
+    check_approximations(case, result)
     check_counters(case, result)
     length = min(stock.gaps.shape[1], max(map(len, stock.rows)))
     if result.stats.accepted:
@@ -423,14 +497,14 @@ def check_greedy(case: Case) -> None:
         check_passes(case, result)
 
 
-def rebuilt(case: Case, result: Result) -> list[list[int]]:
+def rebuilt(case: Case, tokens: list[list[int]]) -> list[list[int]]:
     """The tensor of `generate`, from the rows of a result."""
-    longest = max(map(len, result.tokens))
+    longest = max(map(len, tokens))
     pad = tokenizer().pad_token_id
     prompts = case.prompts.inputs["input_ids"].tolist()
     return [
         prompt + row + [pad] * (longest - len(row))
-        for prompt, row in zip(prompts, result.tokens, strict=True)
+        for prompt, row in zip(prompts, tokens, strict=True)
     ]
 
 
@@ -438,7 +512,6 @@ def check_counters(case: Case, result: Result) -> None:
     """The statistics fit the tokens and each other."""
     stats = result.stats
     num_rows = len(result.tokens)
-    assert result.lossless is True
     assert stats.emitted == sum(map(len, result.tokens))
     # A row whose answer ends inside the accepted first guesses has no token of the target's own.
     own_first = stats.first - stats.first_accepted
@@ -520,10 +593,17 @@ def is_always_right(case: Case) -> bool:
     method = resolve(case.method_options, case.draft is not None)
     if guesses_from_texts(case.method_options):
         return False
+    if not is_exact(case.prefill):
+        return False  # the draft reads its prompt as a whole
     own_weights = case.draft == "self"
-    if not hasattr(method, "pruner"):
+    views = getattr(method, "views", None)
+    if views is not None and [view.label for view in views] != ["multimodal"]:
+        return False
+    if not hasattr(method, "draft"):
         return own_weights
     drafts_for_itself = method.draft == "self" or (method.draft == "auto" and case.draft is None)
+    if views is not None:
+        return own_weights or drafts_for_itself
     reads_all = method.prune_ratio == 0 and PRUNERS.name_of(type(method.pruner)) != "all"
     return reads_all and (own_weights or drafts_for_itself)
 
@@ -556,6 +636,8 @@ def check_caches(session: Session) -> None:
     if session.cache is None:
         return
     model = getattr(session.drafter, "model", None)
+    if not isinstance(model, CachedModel):
+        model = None
     for row, sequence in enumerate(session.sequences):
         if sequence.finished:
             continue
@@ -575,17 +657,19 @@ def check_sampled(case: Case) -> None:
     result = case.run()
     method = resolve(case.method_options, case.draft is not None)
     check_counters(case, result)
+    check_approximations(case, result)
     if getattr(method, "sampling_rule", "coupled") == "rejection":
         for row, (seed, tokens) in enumerate(zip(case.seeds or (), result.tokens, strict=True)):
             prompts = replace(case.prompts, rows=(case.prompts.rows[row],))
             assert replace(case, prompts=prompts, seeds=(seed,)).run().tokens == [tokens]
         return
-    plain = replace(case, method=(("method", "plain"),), entry="generate")
+    plain = case.plain
     assert case.seeds is not None
     check_equal_draws(case, result.tokens, plain)
-    gaps, others = drawn(plain)
-    certain = is_always_right(case) and not runs_ahead(case)
-    if certain and min(map(min, gaps)) > NEAR_TIE and result.tokens == others:
+    by_plain = drawn(plain)
+    certain = is_always_right(case) and not is_automatic(case) and not runs_ahead(case)
+    clear = min(map(min, by_plain.gaps)) > NEAR_TIE
+    if certain and clear and result.tokens == by_plain.tokens:
         check_passes(case, result)
     for row, seed in enumerate(case.seeds):
         prompts = replace(case.prompts, rows=(case.prompts.rows[row],))
@@ -595,32 +679,47 @@ def check_sampled(case: Case) -> None:
 
 def check_equal_draws(case: Case, tokens: list[list[int]], plain: Case) -> None:
     """The tokens are those of plain decoding, but for near-ties."""
-    gaps, others = drawn(plain)
-    if tokens == others:
+    by_plain = drawn(plain)
+    if tokens == by_plain.tokens:
         return
-    place = first_difference(tokens, others)
+    place = first_difference(tokens, by_plain.tokens)
     assert place is not None
-    if gaps[place[1]][place[0]] < NEAR_TIE / min(1.0, case.options.temperature or 1.0):
+    least = NEAR_TIE / min(1.0, case.options.temperature or 1.0)
+    if by_plain.gaps[place[1]][place[0]] < least:
         event("near tie")
         return
-    assert tokens == others
+    assert tokens == by_plain.tokens
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What plain decoding returns.
+
+    Attributes:
+        gaps: by how much the best token led, for each step and row.
+        tokens, approximate: of the result.
+    """
+
+    gaps: list[list[float]]
+    tokens: list[list[int]]
+    approximate: tuple[str, ...]
 
 
 @cache
-def drawn(plain: Case) -> tuple[list[list[float]], list[list[int]]]:
-    """The tokens of plain decoding, and before each of them by how much the best one led."""
+def drawn(plain: Case) -> Drawn:
+    """The answer of plain decoding."""
     gaps: list[list[float]] = []
-    ranking = SamplingRule.ranking
+    ranking = Batch.ranking
 
-    def recorded(self: SamplingRule, *args: Any) -> torch.Tensor:
+    def recorded(self: Batch, *args: Any) -> torch.Tensor:
         values = ranking(self, *args)
         best = values[:, 0].topk(2).values
         gaps.append((best[:, 0] - best[:, 1]).tolist())
         return values
 
-    with patch.object(SamplingRule, "ranking", recorded):
-        tokens = plain.run().tokens
-    return gaps, tokens
+    with patch.object(Batch, "ranking", recorded):
+        result = plain.run()
+    return Drawn(gaps, result.tokens, result.approximate)
 
 
 @dataclass(frozen=True)
@@ -639,25 +738,27 @@ class Visit:
     joins: int
     leaves: tuple[tuple[int, int], ...] = ()
 
-    @property
-    def answer(self) -> list[list[int]]:
+    def answer(self, prefill: Pairs | None) -> list[list[int]]:
         """The answer to the request alone."""
+        plain = self._plain(prefill)
         if self.options.temperature is None:
-            return expected(self.prompts, self.options).rows
-        return drawn(self._plain)[1]
+            return expected_of(plain).rows
+        return drawn(plain).tokens
 
-    @property
-    def _plain(self) -> Case:
+    def _plain(self, prefill: Pairs | None) -> Case:
         method = (("method", "plain"),)
-        return Case(self.prompts, None, None, method, self.options, seeds=self.seeds)
+        case = Case(self.prompts, None, None, method, self.options, prefill=prefill)
+        return case if self.options.temperature is None else replace(case, seeds=self.seeds)
 
-    def is_near_tie(self, tokens: list[list[int]]) -> bool:
+    def is_near_tie(self, tokens: list[list[int]], prefill: Pairs | None) -> bool:
         """Whether the first difference from the answer alone lies at a near-tie."""
+        plain = self._plain(prefill)
         if self.options.temperature is None:
-            return is_near_tie(tokens, expected(self.prompts, self.options))
-        gaps, others = drawn(self._plain)
-        row, step = first_difference(tokens, others) or (0, 0)
-        return step < len(gaps) and gaps[step][row] < NEAR_TIE / min(1, self.options.temperature)
+            return is_near_tie(tokens, expected_of(plain))
+        alone = drawn(plain)
+        row, step = first_difference(tokens, alone.tokens) or (0, 0)
+        least = NEAR_TIE / min(1, self.options.temperature)
+        return step < len(alone.gaps) and alone.gaps[step][row] < least
 
 
 @dataclass(frozen=True)
@@ -666,21 +767,33 @@ class Visits:
 
     Attributes:
         family: of all requests.
-        draft, method, script, references: as in `Case`.
+        draft, method, script, references, prefill: as in `Case`.
         visits: in order of arrival.
     """
 
     family: str
     draft: str | float | None
-    method: tuple[tuple[str, Any], ...]
+    method: Pairs
     visits: tuple[Visit, ...]
     script: int = 0
     references: str | None = None
+    prefill: Pairs | None = None
+
+    def plan(self, models: Models) -> Plan:
+        """The plan of the method."""
+        prefill = None if self.prefill is None else thawed(self.prefill)
+        with scripted_lanes(self.script):
+            return with_prefill(from_dict(thawed(self.method)), prefill).plan(models)
 
 
 def check_visits(case: Visits) -> None:
     """Every row has the tokens that it has alone; a row that leaves has the first of them."""
-    session = session_of(case)
+    draft = draft_of(case.family, case.draft)
+    models = Models(
+        Backbone.of(target(BY_NAME[case.family])), None if draft is None else Backbone.of(draft)
+    )
+    plan = case.plan(models)
+    session = session_of(plan, models)
     watch_depth(session)
     sequences: list[list[Sequence]] = []
     removed: set[int] = set()
@@ -688,7 +801,7 @@ def check_visits(case: Visits) -> None:
     streamed: dict[int, list[int]] = {}
     count = 0
     while True:
-        act(case, session, sequences, removed, count)
+        act(case, plan, session, sequences, removed, count)
         check_caches(session)
         chunk = next(chunks, None)
         if chunk is None:
@@ -703,7 +816,7 @@ def check_visits(case: Visits) -> None:
         count += 1
     session.close()
     for visit, rows in zip(case.visits, sequences, strict=True):
-        check_visit(visit, rows, removed)
+        check_visit(visit, case.prefill, rows, removed)
         assert [streamed[sequence.number] for sequence in rows] == [s.tokens for s in rows]
     stats = session.stats
     assert stats.emitted == sum(len(s.tokens) for rows in sequences for s in rows)
@@ -711,14 +824,16 @@ def check_visits(case: Visits) -> None:
     assert sum(stats.accepted_by_depth.values()) == stats.passes
 
 
-def check_visit(visit: Visit, rows: list[Sequence], removed: set[int]) -> None:
+def check_visit(
+    visit: Visit, prefill: Pairs | None, rows: list[Sequence], removed: set[int]
+) -> None:
     """One request's tokens are those of its answer alone."""
-    whole = visit.answer
+    whole = visit.answer(prefill)
     tokens = [
         s.tokens + row[len(s.tokens) :] if s.number in removed else s.tokens
         for s, row in zip(rows, whole, strict=True)
     ]
-    if tokens != whole and visit.is_near_tie(tokens):
+    if tokens != whole and visit.is_near_tie(tokens, prefill):
         event("near tie")
         return
     assert tokens == whole
@@ -726,14 +841,8 @@ def check_visit(visit: Visit, rows: list[Sequence], removed: set[int]) -> None:
         assert len(sequence.tokens) <= len(row)
 
 
-def session_of(case: Visits) -> Session:
+def session_of(plan: Plan, models: Models) -> Session:
     """A session without rows."""
-    draft = draft_of(case.family, case.draft)
-    models = Models(
-        Backbone.of(target(BY_NAME[case.family])), None if draft is None else Backbone.of(draft)
-    )
-    with scripted_lanes(case.script):
-        plan = from_dict(thawed(case.method)).plan(models)
     return Session(
         models.target,
         plan.drafter,
@@ -747,6 +856,7 @@ def session_of(case: Visits) -> Session:
 
 def act(
     case: Visits,
+    plan: Plan,
     session: Session,
     sequences: list[list[Sequence]],
     removed: set[int],
@@ -772,7 +882,9 @@ def act(
         if case.references is not None and guesses_from_texts(thawed(case.method)):
             texts = references_of(visit.prompts, case.references)
             references = with_tokenizer(texts, len(seeds), tokenizer())
-        sequences.append(session.add(prepared, seeds, given, references))
+        draft_inputs = with_captions(visit.prompts, thawed(case.method))
+        draft_inputs = dict(with_views(plan, draft_inputs, None))
+        sequences.append(session.add(prepared, seeds, draft_inputs, references))
 
 
 # --- strategies
@@ -790,6 +902,7 @@ PRUNER_OPTIONS: Mapping[str, st.SearchStrategy[Any]] = {
     "window": st.tuples(st.just("window"), st.sampled_from(("front", "middle", "end"))),
     "dycoke": st.tuples(st.just("group"), st.integers(1, 5)),
 }
+BY_EVIDENCE = tuple(name for name in WEIGHTS if name != "fixed")
 any_seed = st.one_of(st.integers(0, 9), st.integers(0, 2**70))
 
 
@@ -821,7 +934,7 @@ first_guesses = st.sampled_from((True, False, "auto"))
 
 
 @st.composite
-def shapes(draw: st.DrawFn) -> tuple[tuple[str, Any], ...]:
+def shapes(draw: st.DrawFn) -> Pairs:
     """The guesses of a drafting method: a chain or a tree."""
     shape = draw(st.sampled_from(("chain", "chain", "eagle", "paths")))
     if shape == "chain":
@@ -832,7 +945,7 @@ def shapes(draw: st.DrawFn) -> tuple[tuple[str, Any], ...]:
 
 
 @st.composite
-def schedules(draw: st.DrawFn) -> tuple[tuple[str, Any], ...]:
+def schedules(draw: st.DrawFn) -> Pairs:
     """The guesses of a draft in a lane of its own, which may guess as many as it likes."""
     schedule = draw(st.sampled_from(("parallel", "lockstep")))
     length = draw(rarely(st.none(), draw(st.integers(1, 7))))
@@ -840,7 +953,7 @@ def schedules(draw: st.DrawFn) -> tuple[tuple[str, Any], ...]:
 
 
 @st.composite
-def pruned(draw: st.DrawFn, has_draft: bool, ahead: bool) -> tuple[tuple[str, Any], ...]:
+def pruned(draw: st.DrawFn, has_draft: bool, ahead: bool) -> Pairs:
     """Method `specvlm`, or `parallelvlm` with a draft that runs ahead."""
     name = draw(st.sampled_from(list(PRUNERS)))
     pruner: Any = name
@@ -869,11 +982,11 @@ def pruned(draw: st.DrawFn, has_draft: bool, ahead: bool) -> tuple[tuple[str, An
 
 
 @st.composite
-def from_texts(draw: st.DrawFn) -> tuple[tuple[str, Any], ...]:
+def from_texts(draw: st.DrawFn) -> Pairs:
     """Methods `lookup` and `hsd`."""
     length = draw(rarely(st.integers(1, 9), draw(st.integers(1, 9))))
     window = draw(st.integers(1, 4))
-    options: tuple[tuple[str, Any], ...] = (
+    options: Pairs = (
         ("num_speculative_tokens", draw(st.sampled_from((length, length, length, None)))),
         ("window", window),
         ("max_branches", draw(st.integers(1, 5))),
@@ -895,10 +1008,74 @@ def from_texts(draw: st.DrawFn) -> tuple[tuple[str, Any], ...]:
 
 
 @st.composite
-def methods(draw: st.DrawFn, has_draft: bool) -> tuple[tuple[str, Any], ...]:
+def views(draw: st.DrawFn) -> Any:
+    """A way to read the prompt."""
+    plain = st.sampled_from(("multimodal", "text", "pooled", "caption"))
+    kind = draw(st.sampled_from(("plain", "plain", "pooled", "pruned")))
+    if kind == "plain":
+        return draw(plain)
+    if kind == "pooled":
+        return (("name", "pooled"), ("size", 3))
+    return (
+        ("pruner", draw(st.sampled_from(list(PRUNERS)))),
+        ("ratio", draw(st.sampled_from((0.5, 0.8)))),
+        ("positions", draw(st.sampled_from(("original", "compact")))),
+    )
+
+
+@st.composite
+def ensembles(draw: st.DrawFn, has_draft: bool) -> Pairs:
+    """Method `tabed`."""
+    chosen = tuple(draw(st.lists(views(), min_size=1, max_size=3, unique=True)))
+    shares = tuple(float(number) for number in range(1, len(chosen) + 1))
+    uses = ("auto", "self", "model") if has_draft else ("auto", "self")
+    return (
+        ("method", "tabed"),
+        ("views", chosen),
+        ("weights", draw(st.sampled_from((*BY_EVIDENCE, "bayes", shares)))),
+        ("rest", draw(st.booleans())),
+        ("late", draw(st.booleans())),
+        ("draft", draw(st.sampled_from(uses))),
+        *draw(rarely(st.just((("tree", "auto"),)), draw(shapes()))),
+    )
+
+
+@st.composite
+def blocks(draw: st.DrawFn) -> Pairs:
+    """Prefill `spava`, for short prompts."""
+    return (
+        ("name", "spava"),
+        ("anchor", draw(st.sampled_from((0, 1, 2, 5, "n/8")))),
+        ("passing", draw(st.sampled_from((0, 1, 3, "n/4", "n/1")))),
+        ("blocks", draw(st.integers(1, 7))),
+        ("select", draw(st.sampled_from(("query", "query", "random", "uniform", "none")))),
+        ("rounding", draw(st.sampled_from((1, 1, 3)))),
+        ("pool", draw(st.sampled_from((1, 3, 5)))),
+        ("zigzag", draw(st.booleans())),
+    )
+
+
+@st.composite
+def prefills(draw: st.DrawFn) -> Pairs | None:
+    """How a prompt is read, in most calls as always."""
+    name = draw(st.sampled_from((None, None, None, "ring", "spava", "spava", "star")))
+    if name is None:
+        return None
+    if name == "spava":
+        return draw(blocks())
+    if name == "ring":
+        return (("name", "ring"), ("decode", draw(st.sampled_from(("auto", "sharded")))))
+    return (("name", "star"), ("blocks", draw(st.integers(2, 6))))
+
+
+@st.composite
+def methods(draw: st.DrawFn, has_draft: bool) -> Pairs:
     """Options of any method."""
-    if draw(st.integers(0, 3)) == 3:
+    kind = draw(st.integers(0, 7))
+    if kind >= 6:
         return draw(from_texts())
+    if kind >= 4:
+        return draw(ensembles(has_draft))
     names = ("speculative", "speculative", "specvlm") if has_draft else ("specvlm",)
     name = draw(st.sampled_from((*names, *names, "plain")))
     if name == "plain":
@@ -981,6 +1158,7 @@ def greedy_cases(draw: st.DrawFn) -> Case:
         entry=entry,
         script=draw(scripts),
         references=draw(kinds_of_references),
+        prefill=draw(prefills()),
     )
 
 
@@ -1004,12 +1182,19 @@ def sampled_cases(draw: st.DrawFn) -> Case:
     draft = draw(drafts)
     method = draw(methods(draft is not None))
     # With a lane of its own, rejection sampling would depend on who moves when.
-    can_reject = dict(method)["method"] != "plain" and "schedule" not in dict(method)
+    options_of_method = dict(method)
+    can_reject = (
+        options_of_method["method"] != "plain"
+        and "schedule" not in options_of_method
+        and options_of_method.get("tree") != "auto"
+    )
     if can_reject and draw(st.integers(0, 3)) == 0:
-        method = (*method, ("sampling_rule", "rejection"))
-    prompts = draw(batches_of_prompts(family))
+        if "rest" in options_of_method:  # whether a view rests depends on all rows of a batch
+            options_of_method["rest"] = False
+        method = (*options_of_method.items(), ("sampling_rule", "rejection"))
+    entry = draw(st.sampled_from(("generate", "stream", "custom_generate")))
+    prompts = draw(batches_of_prompts(family, "left" if entry == "custom_generate" else None))
     seeds = draw(st.lists(any_seed, min_size=len(prompts.rows), max_size=len(prompts.rows)))
-    entry = draw(st.sampled_from(("generate", "stream")))
     options = draw(sampled_options())
     return Case(
         prompts=prompts,
@@ -1021,6 +1206,7 @@ def sampled_cases(draw: st.DrawFn) -> Case:
         seeds=tuple(seeds),
         script=draw(scripts),
         references=draw(kinds_of_references),
+        prefill=draw(prefills()),
     )
 
 
@@ -1046,4 +1232,70 @@ def sessions(draw: st.DrawFn) -> Visits:
     requests = draw(st.lists(visits(family), min_size=2, max_size=4))
     requests.sort(key=lambda visit: visit.joins)
     references = draw(kinds_of_references)
-    return Visits(family, draft, method, tuple(requests), draw(scripts), references)
+    prefill = draw(prefills())
+    return Visits(family, draft, method, tuple(requests), draw(scripts), references, prefill)
+
+
+WILD: Mapping[str, tuple[Any, ...]] = {
+    "num_speculative_tokens": (None, 1, 4),
+    "tree": (None, "auto", "eagle", ((0,), (1,), (0, 0)), ()),
+    "sampling_rule": ("coupled", "rejection"),
+    "first_guesses": (True, False, "auto"),
+    "schedule": ("serial", "parallel", "lockstep"),
+    "draft": ("auto", "self", "model"),
+    "kv": ("prefill", "gather", "sparse"),
+    "positions": ("original", "compact"),
+    "prune_ratio": (0, 0.7, 1),
+    "pruner": tuple(PRUNERS),
+    "wait": (None, 0, 3),
+    "views": (("text",), ("multimodal", "text"), ("caption", "pooled"), ("text", "text"), ()),
+    "weights": ("bayes", "grid", (0.5, 0.5)),
+    "rest": (True, False),
+    "late": (True, False),
+    "share_answers": (True, False),
+    "matching": ("text", "tokens"),
+    "heads": (True, False),
+    "recovery": (True, False),
+    "max_nodes": (1, 40),
+    "prefill": ("ring", "spava", "star"),
+}
+"""Values of options that are each allowed somewhere, but not together everywhere."""
+
+
+@st.composite
+def wild_cases(draw: st.DrawFn) -> Case:
+    """A greedy call whose method has options in any combination."""
+    family = draw(st.sampled_from(tuple(BY_NAME)))
+    name = draw(st.sampled_from(list(METHODS)))
+    known = [field.name for field in fields(METHODS[name]) if field.name in WILD]
+    chosen = draw(st.lists(st.sampled_from(known), unique=True, max_size=5))
+    options = [(option, draw(st.sampled_from(WILD[option]))) for option in chosen]
+    entry = draw(st.sampled_from(("generate", "stream", "custom_generate")))
+    return Case(
+        prompts=draw(batches_of_prompts(family, "left" if entry == "custom_generate" else None)),
+        draft=draw(drafts),
+        draft_side=draw(rarely(st.sampled_from(("left", "right")))),
+        method=(("method", name), *options),
+        options=Options(new=draw(st.integers(1, 12))),
+        entry=entry,
+        script=draw(scripts),
+        references=draw(kinds_of_references),
+    )
+
+
+def check_wild(case: Case, seen: Counter[str]) -> None:
+    """The call is refused in one sentence, or it has the tokens that it must have."""
+    prefill = dict(case.method or ()).get("prefill")
+    exact = replace(case, prefill=None if prefill is None else (("name", prefill),))
+    try:
+        result = case.run()
+    except DraftlensError as error:
+        seen["refused"] += 1
+        refusal = str(error)
+    else:
+        seen["answered"] += 1
+        stock = expected_of(exact)
+        assert result.tokens == stock.rows or is_near_tie(result.tokens, stock)
+        return
+    assert refusal
+    assert "\n" not in refusal

@@ -17,6 +17,7 @@ from draftlens.train import DraftTraining
 from draftlens.train.collate import Collator
 from draftlens.train.data import read_data
 from draftlens.train.labels import AnswerProcessor
+from draftlens.train.trainer import DraftTrainer
 
 CLIPS = Path(__file__).resolve().parents[3] / "draftlens" / "embedded" / "clips"
 
@@ -50,6 +51,26 @@ class Interrupt(TrainerCallback):
         """Interrupt like Ctrl-C."""
         if state.global_step == self.step:
             raise KeyboardInterrupt
+
+
+class Float64Trainer(DraftTrainer):
+    """Trains in float64, where the order of sums hardly changes a gradient.
+
+    Adam's step lr · g / (|g| + 1e-8) divides by the gradient itself, so the rounding of float32, or
+    another processor's, moves a weight whose gradient is nearly 0 by up to lr.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        options["model"].double()
+        if options["distillation"] is not None:
+            options["distillation"].target.double()
+        super().__init__(**options)
+
+
+def rounding_of_weights(lr: float) -> float:
+    """A bound on how far the order of sums moves a weight of `Float64Trainer`: Adam's step has a
+    slope of at most lr / 1e-8, and a gradient is a sum of at most a thousand terms below 1."""
+    return lr / 1e-8 * 1000 * torch.finfo(torch.float64).eps
 
 
 def processor_of(family: Family, template: str = ENDED) -> Any:
