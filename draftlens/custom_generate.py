@@ -22,7 +22,6 @@ from draftlens.models.prompt import Prepared, capture_call, with_checked_mask
 from draftlens.request import (
     Request,
     Seed,
-    check_rows,
     meet_hosts,
     models_of,
     open_prepared,
@@ -65,7 +64,7 @@ class SpeculativeGenerate:
 
     def __init__(
         self,
-        draft: Any,
+        draft: Any = None,
         draft_inputs: Mapping[str, Any] | None = None,
         method: MethodLike = None,
         seed: Seed = None,
@@ -115,15 +114,17 @@ class SpeculativeGenerate:
         models = models_of(model, self.draft, self.compile)
         plan = self.method.plan(models)
         meet_hosts(models.target, plan, self.hosts, {"input_ids": input_ids})
-        draft_inputs = self._draft_inputs(prepared) if plan.uses_draft else {}
+        if plan.uses_draft and self.draft_inputs is None:
+            _check_pixels(prepared)
         request = Request(
-            inputs={},
+            inputs=_own_inputs(prepared),
+            draft_inputs=self.draft_inputs,
             method=self.method,
             seed=self.seed,
             references=self.references,
             tokenizer=self.tokenizer,
         )
-        call = open_prepared(models, plan, prepared, draft_inputs, request, Clock(Stats()))
+        call = open_prepared(models, plan, prepared, request, Clock(Stats()))
         chunks = plan.schedule(call.session)
         if arguments.streamer is not None:
             chunks = with_streamer(chunks, arguments.streamer)
@@ -135,21 +136,23 @@ class SpeculativeGenerate:
             return GenerateDecoderOnlyOutput(sequences=sequences)
         return sequences
 
-    def _draft_inputs(self, prepared: Prepared) -> Mapping[str, Any]:
-        """The draft's inputs: those that were given, or the target's if they hold no pixels."""
-        if self.draft_inputs is not None:
-            check_rows(prepared, self.draft_inputs)
-            return self.draft_inputs
-        if prepared.model_kwargs.get("mm_encoder_outputs"):
-            raise ConfigError(
-                "generate has already encoded the images: give SpeculativeGenerate the draft_inputs"
-            )
-        tensors = {
-            key: value
-            for key, value in prepared.model_kwargs.items()
-            if isinstance(value, Tensor) and key != "position_ids"
-        }
-        return {"input_ids": prepared.input_ids, **tensors}
+
+def _own_inputs(prepared: Prepared) -> dict[str, Any]:
+    """The target's inputs, as far as `generate` has not replaced them by encoded features."""
+    tensors = {
+        key: value
+        for key, value in prepared.model_kwargs.items()
+        if isinstance(value, Tensor) and key != "position_ids"
+    }
+    return {"input_ids": prepared.input_ids, **tensors}
+
+
+def _check_pixels(prepared: Prepared) -> None:
+    """Refuse pictures that a draft model cannot read from the target's inputs."""
+    if prepared.model_kwargs.get("mm_encoder_outputs"):
+        raise ConfigError(
+            "generate has already encoded the images: give SpeculativeGenerate the draft_inputs"
+        )
 
 
 def _check_padding(kwargs: Mapping[str, Any]) -> None:
