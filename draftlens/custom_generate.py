@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from draftlens.callers import callers_arguments
@@ -15,6 +16,7 @@ from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.references import GivenReferences
 from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
+from draftlens.core.text import tokenizer_of
 from draftlens.methods import MethodLike, resolve, with_prefill
 from draftlens.models.backbone import Backbone
 from draftlens.models.cache_argument import PAST_REFUSAL
@@ -26,7 +28,7 @@ from draftlens.request import (
     models_of,
     open_prepared,
 )
-from draftlens.streaming import result_of, with_streamer
+from draftlens.streaming import result_of, texts_of, with_streamer
 
 NOT_RETURNED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
@@ -35,20 +37,23 @@ class SpeculativeGenerate:
     """The decoding loop for ``model.generate(**inputs, custom_generate=SpeculativeGenerate(...))``.
 
     GenerationConfig, logits processors, stopping criteria and a streamer are honoured, and the
-    return value is that of `generate`. The result with its statistics is kept in `last`. Stop
-    strings belong into `stopping_criteria` as a `StopStringCriteria`: under a callable
-    `custom_generate`, `generate` loses the tokenizer that `stop_strings` need.
+    return value is that of `generate`. The result with its statistics is kept in `last`.
+    `stop_strings` need the `tokenizer` here, because `generate` loses its own under a callable
+    `custom_generate`. For the same reason `generate` refuses stop strings of a generation config
+    before it calls anything: give them as `stop_strings`.
 
     Args:
-        draft: the draft model.
-        draft_inputs: the draft's own inputs. They are needed whenever the prompt has images or
-            video: before the callable runs, `generate` has replaced pixels by the target's encoded
-            features. Further views of the prompt as for `draftlens.generate`.
+        draft: the draft model; None for methods that need none, such as `lookup`.
+        draft_inputs: the draft's own inputs. A draft model needs them whenever the prompt has
+            images or video: before the callable runs, `generate` has replaced pixels by the
+            target's encoded features. Further views of the prompt as for `draftlens.generate`;
+            where the target drafts for itself, only these views are read.
         method: as for `draftlens.generate`.
         seed: as for `draftlens.generate`.
         references, prefill, hosts, compile: as for `draftlens.generate`. `generate` itself encodes
             pixels, so one host does that.
-        tokenizer: of the target, for references that are texts.
+        tokenizer: of the target, for references that are texts, for `stop_strings`, and for the
+            texts of `last`.
 
     Example:
 
@@ -92,13 +97,17 @@ class SpeculativeGenerate:
         logits_processor: Any,
         stopping_criteria: Any,
         generation_config: Any,
+        stop_strings: str | list[str] | None = None,
         **kwargs: Any,
     ) -> Tensor | GenerateDecoderOnlyOutput:
         """Decode what stock `generate` prepared; called by it.
 
+        `generate` hands options over that stand among the parameters, and so does not look for the
+        tokenizer that `stop_strings` need.
+
         Raises:
-            ConfigError: an output is requested that speculative decoding does not have, or a
-                strategy other than greedy decoding and sampling.
+            ConfigError: an output is requested that speculative decoding does not have, a strategy
+                other than greedy decoding and sampling, or `stop_strings` without a tokenizer.
             InputError: the cache of an earlier turn is given, a row has no tokens, or a row is
                 padded on the right.
         """
@@ -108,8 +117,9 @@ class SpeculativeGenerate:
             raise InputError(PAST_REFUSAL)
         kwargs = with_checked_mask(kwargs)
         _check_padding(kwargs)
+        criteria = [*stopping_criteria, *self._stop_criteria(stop_strings)]
         prepared = capture_call(
-            model, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
+            model, input_ids, logits_processor, criteria, generation_config, **kwargs
         )
         models = models_of(model, self.draft, self.compile)
         plan = self.method.plan(models)
@@ -130,11 +140,21 @@ class SpeculativeGenerate:
             chunks = with_streamer(chunks, arguments.streamer)
         for _ in chunks:
             pass
-        self.last = result_of(call)
+        self.last = result_of(call, texts_of(call, self.tokenizer))
         sequences = _sequences(prepared, self.last.tokens)
         if generation_config.return_dict_in_generate:
             return GenerateDecoderOnlyOutput(sequences=sequences)
         return sequences
+
+    def _stop_criteria(self, stop_strings: str | list[str] | None) -> list[StopStringCriteria]:
+        if stop_strings is None:
+            return []
+        if self.tokenizer is None:
+            raise ConfigError(
+                "stop_strings need the model's tokenizer, which generate does not hand on: give it "
+                "as SpeculativeGenerate(..., tokenizer=tokenizer)"
+            )
+        return [StopStringCriteria(tokenizer_of(self.tokenizer), stop_strings)]
 
 
 def _own_inputs(prepared: Prepared) -> dict[str, Any]:

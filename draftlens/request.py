@@ -346,9 +346,7 @@ def given_views(draft_inputs: Mapping[str, Any]) -> Mapping[str, Mapping[str, An
     return given
 
 
-def check_rows(
-    prepared: Prepared, draft_inputs: Mapping[str, Any], needs_ids: bool = True
-) -> None:
+def check_rows(prepared: Prepared, draft_inputs: Mapping[str, Any], needs_ids: bool = True) -> None:
     """Refuse draft inputs that belong to another batch, and views that do.
 
     Args:

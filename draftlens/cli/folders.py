@@ -20,14 +20,9 @@ from draftlens.cli.show import error_console
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.lines import LineWriter, read_lines
 from draftlens.mapping import ClipAnswer, MapOptions
+from draftlens.media.files import SUFFIXES
 from draftlens.media.remote import is_url
 from draftlens.methods import name_of, to_dict
-
-SUFFIXES = {
-    "video": (".avi", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ts", ".webm"),
-    "image": (".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"),
-}
-"""Endings of the files that are taken from folders. A file that is named is always taken."""
 
 FEW = 8
 """Files that are looked at before the embedded pair answers about all."""
@@ -59,7 +54,8 @@ def find_media(names: Sequence[str], kind: str, out: Path) -> list[str]:
     """The files to answer about, each once: those that are named, and those in folders, sorted.
 
     Args:
-        names: files, folders (searched with all their subfolders) and addresses.
+        names: files, folders (searched with all their subfolders for files of the usual endings)
+            and addresses.
         kind: `video` or `image`.
         out: the file of the answers, which is none of them.
 

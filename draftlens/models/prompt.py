@@ -14,6 +14,7 @@ from transformers import GenerationConfig, StopStringCriteria
 from transformers.generation.configuration_utils import GenerationMode
 
 from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
+from draftlens.core.text import tokenizer_of
 from draftlens.models.cache_argument import CACHE_ARGUMENTS, PAST_REFUSAL, cache_in, without_cache
 from draftlens.models.cells import UNKNOWN, Layout, cells
 
@@ -269,7 +270,7 @@ def with_stop_strings(options: Mapping[str, Any], model_config: Any = None) -> d
         ConfigError: no tokenizer is given.
     """
     remaining = dict(options)
-    tokenizer = remaining.pop("tokenizer", None)
+    tokenizer = tokenizer_of(remaining.pop("tokenizer", None))
     if "stop_strings" in remaining:
         strings = remaining["stop_strings"]
     else:
