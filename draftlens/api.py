@@ -28,6 +28,7 @@ from draftlens.core.readings import NO_READINGS, ReadingSpec
 from draftlens.core.references import GivenReferences
 from draftlens.core.result import Chunk, Result
 from draftlens.core.stats import Clock, Stats
+from draftlens.core.text import tokenizer_of
 from draftlens.core.weighed import Weighed
 from draftlens.decode import Plan, Session
 from draftlens.distributed import check_hosts, meet, own_device
@@ -38,8 +39,10 @@ from draftlens.mapping import ClipAnswer, MapOptions, map_clips
 from draftlens.media import Limits
 from draftlens.media.chat_source import ChatSource, Processing
 from draftlens.media.conversation import Conversation, ask, process, read, same_processing
+from draftlens.media.given import kind_of
 from draftlens.media.rewriting import without_media
 from draftlens.methods import MethodLike, Models, resolve, with_prefill
+from draftlens.methods.captioner import PROMPTS
 from draftlens.models.known_costs import calibrate_models
 from draftlens.models.load import Loaded, as_pair
 from draftlens.models.loading import LoadWords, pair_options
@@ -48,7 +51,7 @@ from draftlens.opening import open_models
 from draftlens.prune import Choice
 from draftlens.request import GenerateOptions, Request, Seed, open_call
 from draftlens.strangers import media_of, note_strangers
-from draftlens.streaming import result_of, with_streamer, with_text
+from draftlens.streaming import decoded, result_of, texts_of, with_streamer, with_text
 
 MAX_NEW_TOKENS = 256
 """Length of an engine's answers where the caller names none."""
@@ -68,7 +71,8 @@ class Stream:
         target, draft: transformers models, or backbones.
         request: what is asked.
         clock: started when the request came.
-        tokenizer: fills in text; None leaves it empty.
+        tokenizer: fills in text; by default that of the request's options. Without any, text is
+            empty.
 
     Example:
 
@@ -88,13 +92,17 @@ class Stream:
         tokenizer: Any = None,
     ) -> None:
         self._call = open_call(target, draft, request, clock)
-        self.tokenizer = tokenizer
+        if tokenizer is None:
+            tokenizer = request.options.get("tokenizer")
+        self.tokenizer = tokenizer_of(tokenizer)
         chunks = self._call.plan.schedule(self._call.session)
         streamer = request.options.get("streamer")
         if streamer is not None:
             chunks = with_streamer(chunks, streamer)
         self._without_text = chunks
-        self._chunks = chunks if tokenizer is None else with_text(chunks, self._decode)
+        self._chunks = chunks
+        if self.tokenizer is not None:
+            self._chunks = with_text(chunks, partial(decoded, self.tokenizer))
 
     def __iter__(self) -> Iterator[Chunk]:
         return self
@@ -121,14 +129,7 @@ class Stream:
     @property
     def result(self) -> Result:
         """The answer so far; the whole answer once the iteration has ended."""
-        texts = []
-        if self.tokenizer is not None:
-            texts = [self._decode(sequence.tokens) for sequence in self._call.sequences]
-        return result_of(self._call, texts)
-
-    def _decode(self, ids: list[int]) -> str:
-        text: str = self.tokenizer.decode(ids, skip_special_tokens=True)
-        return text
+        return result_of(self._call, texts_of(self._call, self.tokenizer))
 
 
 def generate(
@@ -173,7 +174,8 @@ def generate(
             there), `"auto"` (the code is made meanwhile) or False. The code is kept on disk.
         options: options of `generate`, such as `max_new_tokens`, `do_sample`, `temperature`,
             `eos_token_id`, `logits_processor`, `stopping_criteria`, a `generation_config` or a
-            `streamer`. As there, the model's own generation config holds the defaults.
+            `streamer`. As there, the model's own generation config holds the defaults. With a
+            `tokenizer`, which `stop_strings` need, the result has text.
 
     Raises:
         ConfigError, InputError, UnsupportedModelError, IncompatiblePairError, HostError: before any
@@ -338,7 +340,7 @@ class Engine:
 
     def generate(
         self,
-        prompt: str | None = None,
+        prompt: str | Sequence[str] | None = None,
         *,
         video: Any = None,
         images: Any = None,
@@ -368,9 +370,68 @@ class Engine:
             **options,
         ).run()
 
+    def caption(self, media: Any, prompt: str | None = None, **options: Any) -> Result:
+        """Describe a clip or a picture.
+
+        Args:
+            media: path or address of a file, which is taken for a picture by its ending (`.png`,
+                `.jpg` and the like), else for a clip; or a PIL image, an array of a picture or of
+                frames, or a list of frames.
+            prompt: the instruction; by default a request for a description.
+            options: further arguments of `generate`.
+
+        Raises:
+            MediaError, InputError, ConfigError: before any token is made.
+
+        Example:
+
+            >>> import draftlens, numpy
+            >>> engine = draftlens.load(device="cpu")
+            >>> picture = numpy.zeros([32, 32, 3], numpy.uint8)
+            >>> len(engine.caption(picture, max_new_tokens=8).tokens[0])
+            8
+        """
+        if kind_of(media) == "image":
+            return self.generate(prompt or PROMPTS["image"], images=media, **options)
+        return self.generate(prompt or PROMPTS["video"], video=media, **options)
+
+    def ask(
+        self,
+        question: str,
+        *,
+        image: Any = None,
+        images: Any = None,
+        video: Any = None,
+        **options: Any,
+    ) -> Result:
+        """Answer a question about a picture, several pictures, or a clip.
+
+        Args:
+            question: the prompt.
+            image: one picture, as for `stream`.
+            images, video: as for `stream`.
+            options: further arguments of `generate`.
+
+        Raises:
+            MediaError, InputError, ConfigError: before any token is made.
+
+        Example:
+
+            >>> import draftlens, numpy
+            >>> engine = draftlens.load(device="cpu")
+            >>> picture = numpy.zeros([32, 32, 3], numpy.uint8)
+            >>> engine.ask("What is this?", image=picture, max_new_tokens=8).lossless
+            True
+        """
+        if image is not None:
+            if images is not None or isinstance(image, (list, tuple)):
+                raise InputError("image is one picture: give several as images")
+            images = image
+        return self.generate(question, images=images, video=video, **options)
+
     def stream(
         self,
-        prompt: str | None = None,
+        prompt: str | Sequence[str] | None = None,
         *,
         video: Any = None,
         images: Any = None,
@@ -387,7 +448,9 @@ class Engine:
         """Answer a prompt about a clip or images, piece by piece.
 
         Args:
-            prompt: the question or instruction; None with `messages`.
+            prompt: the question or instruction; None with `messages`. A list of prompts is a
+                batch: `video` and `images` are then lists, too, with an entry for each prompt (or
+                None), which is what a single prompt takes.
             video: path or address of a clip, or its frames: uint8 ``[T, H, W, 3]`` or
                 ``[T, 3, H, W]``, an array or a tensor, or a list of PIL images.
             images: one image or several: paths, addresses, PIL images, arrays or tensors.
@@ -433,7 +496,7 @@ class Engine:
 
     def read(
         self,
-        prompt: str | None = None,
+        prompt: str | Sequence[str] | None = None,
         *,
         video: Any = None,
         images: Any = None,
@@ -623,6 +686,8 @@ class Engine:
                 *(completed.get("stopping_criteria") or []),
                 criterion,
             ]
+        if completed.get("tokenizer") is None:
+            completed["tokenizer"] = self.target.processor.tokenizer
         if "generation_config" not in completed:
             completed.setdefault("do_sample", False)
             if "max_length" not in completed:
@@ -660,7 +725,9 @@ def load(
         draft: a smaller model of the same tokenizer; None loads no draft. By default the one that
             is known for the target (`draftlens pairs` lists them); if none is known, or it cannot
             be loaded, a line on standard error says so, and method `lookup` is used unless another
-            is named. For methods whose draft needs no eyes it may be a model of text only.
+            is named: then the target drafts for itself if the method's option `draft` is `"auto"`,
+            and a method that needs a draft model is refused. For methods whose draft needs no eyes
+            it may be a model of text only.
         method: a method, its name, or a dict of its options.
         device: such as `cpu`, `cuda:0`, or `auto` to spread a large model over devices.
         dtype: `float32`, `bfloat16` (or `bf16`), `float16`, `auto` or a torch dtype; by default
@@ -726,13 +793,38 @@ def calibration_seconds(loading_seconds: float) -> float:
     return max(CALIBRATION_SECONDS, loading_seconds / 10)
 
 
+def _batch(prompts: Sequence[str], video: Any, images: Any) -> list[Any]:
+    """The chats of several prompts, each with its own clip and images.
+
+    Raises:
+        InputError: a prompt is no string, there are none, or not as many entries of media.
+    """
+    is_list = isinstance(prompts, (list, tuple))
+    if not is_list or not prompts or not all(isinstance(prompt, str) for prompt in prompts):
+        raise InputError(f"a prompt is a string or a list of strings, not {prompts!r:.80}")
+    clips = _per_prompt("video", video, len(prompts))
+    pictures = _per_prompt("images", images, len(prompts))
+    return [ask(*row) for row in zip(prompts, clips, pictures, strict=True)]
+
+
+def _per_prompt(name: str, media: Any, count: int) -> Sequence[Any]:
+    if media is None:
+        return [None] * count
+    if not isinstance(media, (list, tuple)) or len(media) != count:
+        given = f"{len(media)} entries" if isinstance(media, (list, tuple)) else repr(media)[:80]
+        raise InputError(f"{name} is a list with an entry for each of {count} prompts, not {given}")
+    return media
+
+
 def _chats(
-    prompt: str | None, video: Any, images: Any, messages: Sequence[Any] | None
+    prompt: str | Sequence[str] | None, video: Any, images: Any, messages: Sequence[Any] | None
 ) -> list[Any]:
     if messages is None:
         if prompt is None:
             raise InputError("give a prompt or messages")
-        return [ask(prompt, video, images)]
+        if isinstance(prompt, str):
+            return [ask(prompt, video, images)]
+        return _batch(prompt, video, images)
     if prompt is not None or video is not None or images is not None:
         raise InputError(
             "messages hold the whole prompt: give either them or prompt, video and images"

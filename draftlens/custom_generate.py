@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from draftlens.arguments import check_config
@@ -17,6 +18,7 @@ from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.references import GivenReferences
 from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
+from draftlens.core.text import tokenizer_of
 from draftlens.methods import MethodLike, resolve, with_prefill
 from draftlens.models.backbone import Backbone
 from draftlens.models.cache_argument import PAST_REFUSAL
@@ -25,32 +27,34 @@ from draftlens.models.prompt_checks import LONG_PROMPT, check_tokens
 from draftlens.request import (
     Request,
     Seed,
-    check_rows,
     meet_hosts,
     models_of,
     open_prepared,
 )
-from draftlens.streaming import result_of, with_streamer
+from draftlens.streaming import result_of, texts_of, with_streamer
 
 
 class SpeculativeGenerate:
     """The decoding loop for ``model.generate(**inputs, custom_generate=SpeculativeGenerate(...))``.
 
     GenerationConfig, logits processors, stopping criteria and a streamer are honoured, and the
-    return value is that of `generate`. The result with its statistics is kept in `last`. Stop
-    strings belong into `stopping_criteria` as a `StopStringCriteria`: under a callable
-    `custom_generate`, `generate` loses the tokenizer that `stop_strings` need.
+    return value is that of `generate`. The result with its statistics is kept in `last`.
+    `stop_strings` need the `tokenizer` here, because `generate` loses its own under a callable
+    `custom_generate`. For the same reason `generate` refuses stop strings of a generation config
+    before it calls anything: give them as `stop_strings`.
 
     Args:
-        draft: the draft model.
-        draft_inputs: the draft's own inputs. They are needed whenever the prompt has images or
-            video: before the callable runs, `generate` has replaced pixels by the target's encoded
-            features. Further views of the prompt as for `draftlens.generate`.
+        draft: the draft model; None for methods that need none, such as `lookup`.
+        draft_inputs: the draft's own inputs. A draft model needs them whenever the prompt has
+            images or video: before the callable runs, `generate` has replaced pixels by the
+            target's encoded features. Further views of the prompt as for `draftlens.generate`;
+            where the target drafts for itself, only these views are read.
         method: as for `draftlens.generate`.
         seed: as for `draftlens.generate`.
         references, prefill, hosts, compile: as for `draftlens.generate`. `generate` itself encodes
             pixels, so one host does that.
-        tokenizer: of the target, for references that are texts.
+        tokenizer: of the target, for references that are texts, for `stop_strings`, and for the
+            texts of `last`.
         allow_long_prompt: whether a prompt of more positions than the target was made for is
             answered all the same.
 
@@ -68,7 +72,7 @@ class SpeculativeGenerate:
 
     def __init__(
         self,
-        draft: Any,
+        draft: Any = None,
         draft_inputs: Mapping[str, Any] | None = None,
         method: MethodLike = None,
         seed: Seed = None,
@@ -100,13 +104,17 @@ class SpeculativeGenerate:
         logits_processor: Any,
         stopping_criteria: Any,
         generation_config: Any,
+        stop_strings: str | list[str] | None = None,
         **kwargs: Any,
     ) -> Tensor | GenerateDecoderOnlyOutput:
         """Decode what stock `generate` prepared; called by it.
 
+        `generate` hands options over that stand among the parameters, and so does not look for the
+        tokenizer that `stop_strings` need.
+
         Raises:
-            ConfigError: an output is requested that speculative decoding does not have, or a
-                strategy other than greedy decoding and sampling.
+            ConfigError: an output is requested that speculative decoding does not have, a strategy
+                other than greedy decoding and sampling, or `stop_strings` without a tokenizer.
             InputError: the cache of an earlier turn is given, a row has no tokens, or a row is
                 padded on the right.
         """
@@ -116,48 +124,63 @@ class SpeculativeGenerate:
             raise InputError(PAST_REFUSAL)
         kwargs = with_checked_mask(kwargs)
         _check_padding(kwargs)
+        criteria = [*stopping_criteria, *self._stop_criteria(stop_strings)]
         prepared = capture_call(
-            model, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
+            model, input_ids, logits_processor, criteria, generation_config, **kwargs
         )
         models = models_of(model, self.draft, self.compile)
         plan = self.method.plan(models)
         meet_hosts(models.target, plan, self.hosts, {"input_ids": input_ids})
-        draft_inputs = self._draft_inputs(prepared) if plan.uses_draft else {}
+        if plan.uses_draft and self.draft_inputs is None:
+            _check_pixels(prepared)
         request = Request(
-            inputs={},
+            inputs=_own_inputs(prepared),
+            draft_inputs=self.draft_inputs,
             method=self.method,
             seed=self.seed,
             references=self.references,
             tokenizer=self.tokenizer,
             options={LONG_PROMPT: self.allow_long_prompt},
         )
-        call = open_prepared(models, plan, prepared, draft_inputs, request, Clock(Stats()))
+        call = open_prepared(models, plan, prepared, request, Clock(Stats()))
         chunks = plan.schedule(call.session)
         if arguments.streamer is not None:
             chunks = with_streamer(chunks, arguments.streamer)
         for _ in chunks:
             pass
-        self.last = result_of(call)
+        self.last = result_of(call, texts_of(call, self.tokenizer))
         sequences = _sequences(prepared, self.last.tokens)
         if generation_config.return_dict_in_generate:
             return GenerateDecoderOnlyOutput(sequences=sequences)
         return sequences
 
-    def _draft_inputs(self, prepared: Prepared) -> Mapping[str, Any]:
-        """The draft's inputs: those that were given, or the target's if they hold no pixels."""
-        if self.draft_inputs is not None:
-            check_rows(prepared, self.draft_inputs)
-            return self.draft_inputs
-        if prepared.model_kwargs.get("mm_encoder_outputs"):
+    def _stop_criteria(self, stop_strings: str | list[str] | None) -> list[StopStringCriteria]:
+        if stop_strings is None:
+            return []
+        if self.tokenizer is None:
             raise ConfigError(
-                "generate has already encoded the images: give SpeculativeGenerate the draft_inputs"
+                "stop_strings need the model's tokenizer, which generate does not hand on: give it "
+                "as SpeculativeGenerate(..., tokenizer=tokenizer)"
             )
-        tensors = {
-            key: value
-            for key, value in prepared.model_kwargs.items()
-            if isinstance(value, Tensor) and key != "position_ids"
-        }
-        return {"input_ids": prepared.input_ids, **tensors}
+        return [StopStringCriteria(tokenizer_of(self.tokenizer), stop_strings)]
+
+
+def _own_inputs(prepared: Prepared) -> dict[str, Any]:
+    """The target's inputs, as far as `generate` has not replaced them by encoded features."""
+    tensors = {
+        key: value
+        for key, value in prepared.model_kwargs.items()
+        if isinstance(value, Tensor) and key != "position_ids"
+    }
+    return {"input_ids": prepared.input_ids, **tensors}
+
+
+def _check_pixels(prepared: Prepared) -> None:
+    """Refuse pictures that a draft model cannot read from the target's inputs."""
+    if prepared.model_kwargs.get("mm_encoder_outputs"):
+        raise ConfigError(
+            "generate has already encoded the images: give SpeculativeGenerate the draft_inputs"
+        )
 
 
 def _check_padding(kwargs: Mapping[str, Any]) -> None:

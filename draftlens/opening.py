@@ -50,7 +50,9 @@ def open_models(
     """Load a target and, if the method has a use for one, its draft.
 
     With `auto`, a target whose draft is not known or cannot be loaded is accelerated by method
-    `lookup`, which needs no draft, unless a method is named.
+    `lookup`, which needs no draft, unless a method is named. A named method that takes a draft if
+    there is one (`specvlm`, `parallelvlm`, `tabed`) then lets the target draft for itself, and one
+    that needs a draft is refused.
 
     Args:
         target: name of the target, as for `load_model`.
@@ -106,11 +108,17 @@ def _load_draft(name: str, target: Loaded, options: PairOptions) -> Loaded:
 
 def _without_draft(target: Loaded, method: MethodLike, reason: str) -> Opened:
     """A target whose known draft cannot be had."""
-    if method is not None:
-        notice = f"{reason}; the method goes on without one"
-        chosen = method
-    else:
+    chosen: MethodLike = FALLBACK if method is None else method
+    if method is None:
         notice = f"{reason}; method {FALLBACK!r} guesses from the text instead"
-        chosen = FALLBACK
+    elif _drafts_for_itself(method):
+        notice = f"{reason}; the target drafts for itself"
+    else:
+        notice = f"{reason}; the method goes on without one"
     _log.warning("%s", notice)
     return Opened(target, None, chosen, notice)
+
+
+def _drafts_for_itself(method: MethodLike) -> bool:
+    """Whether a method lets the target draft where there is no draft model."""
+    return getattr(resolve(method, has_draft=False), "draft", None) == AUTO

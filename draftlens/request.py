@@ -195,24 +195,19 @@ def open_call(
     meet_hosts(models.target, plan, request.hosts, request.inputs)
     with clock.phase("vision"):
         prepared = _prepare(models.target, request)
-    draft_inputs = request.inputs
-    if request.draft_inputs is not None:
-        check_rows(prepared, request.draft_inputs)
-        draft_inputs = request.draft_inputs
-    return open_prepared(models, plan, prepared, draft_inputs, request, clock)
+    return open_prepared(models, plan, prepared, request, clock)
 
 
 def open_prepared(
     models: Models,
     plan: Plan,
     prepared: Prepared,
-    draft_inputs: Mapping[str, Any],
     request: Request,
     clock: Clock,
 ) -> Call:
     """The same for a call that stock `generate` has prepared already."""
     check_length(models.target, prepared, bool(request.options.get(LONG_PROMPT)))
-    draft_inputs = with_views(plan, draft_inputs, request.chat)
+    draft_inputs = with_views(plan, draft_inputs_for(plan, prepared, request), request.chat)
     references = references_for(plan, request, len(prepared.input_ids))
     session = Session(
         models.target,
@@ -314,6 +309,27 @@ def references_for(plan: Plan, request: Request, num_rows: int) -> References:
     return references
 
 
+def draft_inputs_for(plan: Plan, prepared: Prepared, request: Request) -> Mapping[str, Any]:
+    """What the drafter reads: the inputs that were given for it, else those of the target. Where
+    the target drafts for itself, it reads its own inputs and the views that were given.
+
+    Raises:
+        InputError: the given inputs belong to another batch.
+    """
+    given = request.draft_inputs
+    if given is not None:
+        check_rows(prepared, given, plan.uses_draft)
+        if plan.uses_draft:
+            return given
+    own = dict(request.inputs)
+    mask = prepared.model_kwargs.get("attention_mask")
+    if own.get("attention_mask") is None and mask is not None:  # `generate` found padding
+        own["attention_mask"] = mask
+    if given is not None and VIEW_INPUTS in given:
+        own[VIEW_INPUTS] = given[VIEW_INPUTS]
+    return own
+
+
 def with_views(
     plan: Plan, draft_inputs: Mapping[str, Any], chat: ChatSource | None
 ) -> Mapping[str, Any]:
@@ -381,14 +397,20 @@ def given_views(draft_inputs: Mapping[str, Any]) -> Mapping[str, Mapping[str, An
     return given
 
 
-def check_rows(prepared: Prepared, draft_inputs: Mapping[str, Any]) -> None:
+def check_rows(prepared: Prepared, draft_inputs: Mapping[str, Any], needs_ids: bool = True) -> None:
     """Refuse draft inputs that belong to another batch, and views that do.
+
+    Args:
+        prepared: the call.
+        draft_inputs: what was given for the draft.
+        needs_ids: whether `input_ids` are needed beside views.
 
     Raises:
         InputError: there are no `input_ids`, or not as many rows as the target has.
     """
     num_rows = prepared.input_ids.shape[0]
-    _check_rows_of("draft_inputs", draft_inputs, num_rows)
+    if needs_ids or "input_ids" in draft_inputs:
+        _check_rows_of("draft_inputs", draft_inputs, num_rows)
     for name, inputs in given_views(draft_inputs).items():
         _check_rows_of(f"draft_inputs['views'][{name!r}]", inputs, num_rows)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from draftlens.core.result import Chunk, Result
-from draftlens.core.text import TextDecoder
+from draftlens.core.text import TextDecoder, tokenizer_of
 from draftlens.request import Call
 
 
@@ -40,6 +40,19 @@ def with_text(chunks: Iterator[Chunk], decode_ids: Callable[[list[int]], str]) -
         rest = decoder.flush()
         if rest:
             yield Chunk((), (), rest, row)
+
+
+def decoded(tokenizer: Any, ids: list[int]) -> str:
+    """The text of token ids without special tokens."""
+    text: str = tokenizer.decode(ids, skip_special_tokens=True)
+    return text
+
+
+def texts_of(call: Call, tokenizer: Any) -> list[str]:
+    """The text of each row so far; none without a tokenizer."""
+    if tokenizer is None:
+        return []
+    return [decoded(tokenizer_of(tokenizer), sequence.tokens) for sequence in call.sequences]
 
 
 def result_of(call: Call, texts: list[str] | None = None) -> Result:

@@ -24,14 +24,9 @@ from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.files import only_writer, printable
 from draftlens.core.lines import LineWriter, begins_with, cut_incomplete_line, read_lines
 from draftlens.mapping import ClipAnswer, MapOptions
+from draftlens.media.files import SUFFIXES
 from draftlens.media.remote import is_url
 from draftlens.methods import name_of, to_dict
-
-SUFFIXES = {
-    "video": (".avi", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ts", ".webm"),
-    "image": (".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"),
-}
-"""Endings of the files that are taken from folders. A file that is named is always taken."""
 
 FIRST_KEY = "file"
 """Key that each line of answers begins with."""
@@ -69,7 +64,8 @@ def find_media(names: Sequence[str], kind: str, out: Path) -> list[str]:
     """The files to answer about, each once: those that are named, and those in folders, sorted.
 
     Args:
-        names: files, folders (searched with all their subfolders) and addresses.
+        names: files, folders (searched with all their subfolders for files of the usual endings)
+            and addresses.
         kind: `video` or `image`.
         out: the file of the answers, which is none of them.
 

@@ -8,6 +8,7 @@ from operator import index
 from typing import Any
 
 from draftlens.core.errors import InputError
+from draftlens.core.text import tokenizer_of
 
 Text = str | tuple[int, ...]
 """One reference: a text, or token ids."""
@@ -72,7 +73,7 @@ def references_of(given: GivenReferences, num_rows: int, tokenizer: Any = None) 
     if len(per_row) != num_rows:
         raise InputError(f"{len(per_row)} lists of references are given for {num_rows} rows")
     rows = tuple(tuple(_text(text) for text in row) for row in per_row)
-    tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
+    tokenizer = tokenizer_of(tokenizer)
     has_texts = any(isinstance(text, str) for row in rows for text in row)
     if has_texts and tokenizer is None:
         raise InputError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 """Decoders put it where bytes of a character are missing."""
@@ -53,3 +54,8 @@ class TextDecoder:
     def _pending_text(self) -> str:
         before = self._decode_ids(self._context)
         return self._decode_ids([*self._context, *self._pending])[len(before) :]
+
+
+def tokenizer_of(tokenizer: Any) -> Any:
+    """A tokenizer, also of a processor that holds it."""
+    return getattr(tokenizer, "tokenizer", tokenizer)

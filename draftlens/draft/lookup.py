@@ -53,13 +53,14 @@ class Row:
         self.candidates = candidates
         self.checked = guesses
 
-    def count_references(self, emitted: Sequence[int]) -> None:
+    def count_references(self, accepted: Sequence[int]) -> None:
         """Say for each accepted guess which reference it comes from.
 
         Args:
-            emitted: the tokens of this round.
+            accepted: the guesses of this round that the answer gained. The bonus token is none,
+                although a tree that was cut at the end of the answer may have held it.
         """
-        for depth, node in enumerate(self.checked.path(emitted)):
+        for depth, node in enumerate(self.checked.path(accepted)):
             candidate = self.candidates[self.checked.origins[node]]
             self.attribute(self.matcher.number_of(candidate.reference_at(depth)))
 
@@ -199,7 +200,8 @@ class LookupDrafter:
         for row, history in zip(rows, batch.histories, strict=True):
             emitted = history.answer[row.known : history.length]
             reached = max(reached, self.rates.count(row.guesses, row.trusts, emitted))
-            row.count_references(emitted)
+            num_accepted = sum(history.from_draft[row.known : history.length])
+            row.count_references(emitted[:num_accepted])
             self._follow(row, history)
         self._reached(reached)
 

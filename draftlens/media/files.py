@@ -8,6 +8,12 @@ from typing import BinaryIO
 
 from draftlens.media.limits import Limits, format_bytes, over_limit, refusal
 
+SUFFIXES = {
+    "video": (".avi", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ts", ".webm"),
+    "image": (".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"),
+}
+"""Endings of clips and pictures."""
+
 IS_VIDEO = "it is a video"
 _IS_HEIC = "it is a HEIC photo (save it as JPEG or PNG)"
 _IS_PDF = "it is a PDF document"

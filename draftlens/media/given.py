@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
 from os import PathLike
 from typing import Any
@@ -11,9 +13,11 @@ from PIL import Image
 
 from draftlens.core.errors import ConfigError
 from draftlens.media.arrays import as_array, is_array
+from draftlens.media.files import SUFFIXES
 from draftlens.media.image import load_image
 from draftlens.media.limits import Limits, check_pixels, format_bytes, over_limit, refusal
 from draftlens.media.pixels import Pixels
+from draftlens.media.remote import is_url
 from draftlens.media.video import Video
 
 NAME = "the frames"
@@ -42,6 +46,22 @@ def is_clip(source: Any) -> bool:
 
 def _is_path(source: Any) -> bool:
     return isinstance(source, PathLike) or (isinstance(source, str) and source != "")
+
+
+def kind_of(media: Any) -> str:
+    """Whether media are a `video` or an `image`; a file is an image by its ending only.
+
+    Args:
+        media: a path or address, a Pillow image, an array or tensor of a picture or of frames, a
+            list of frames, or a `Video`.
+    """
+    if isinstance(media, (str, PathLike)):
+        name = str(os.fspath(media))
+        path = re.split("[?#]", name)[0] if is_url(name) else name
+        return "image" if path.lower().endswith(SUFFIXES["image"]) else "video"
+    if is_array(media):
+        return "video" if media.ndim == 4 else "image"
+    return "video" if is_given(media) else "image"
 
 
 def video_of(

@@ -109,19 +109,19 @@ def to_dict(method: Method) -> dict[str, Any]:
     options: dict[str, Any] = {"method": name_of(method)}
     for field in dataclasses.fields(method):  # type: ignore[arg-type]
         if field.metadata.get("option", True):
-            options[field.name] = _described(field.name, getattr(method, field.name))
+            options[field.name] = described(field.name, getattr(method, field.name))
     return options
 
 
-def _described(name: str, value: Any) -> Any:
-    """The value of a field as JSON values."""
+def described(name: str, value: Any) -> Any:
+    """The value of a field of a method, or of a part of one, as JSON values."""
     registry = PARTS.get(name)
     if registry is None:
         return value
     if isinstance(value, tuple):
-        return [_described(name, part) for part in value]
+        return [described(name, part) for part in value]
     options = describe(registry, value)
-    return {key: _described(key, option) for key, option in options.items()}
+    return {key: described(key, option) for key, option in options.items()}
 
 
 def name_of(method: Method) -> str:

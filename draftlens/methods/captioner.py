@@ -23,7 +23,6 @@ from draftlens.media.rewriting import Medium, media_of, with_captions
 from draftlens.methods.base import Models
 from draftlens.methods.plain import PlainDecoding
 from draftlens.models.backbone import Backbone
-from draftlens.models.prompt import neutral_options
 
 Describe = Callable[[Any], str]
 """From a PIL image or a `draftlens.media.Video` to its caption."""
@@ -391,8 +390,7 @@ class ModelWriter:
     def _answers(self, media: Sequence[Medium], processing: Processing) -> list[str]:
         """What the model says of pictures, or clips, of one size."""
         inputs = processing.process([self._question(medium) for medium in media])
-        options = {**neutral_options(), "max_new_tokens": self._max_tokens}
-        prepared = self._backbone.prepare(inputs, **options)
+        prepared = self._backbone.prepare_prompt(inputs, self._max_tokens)
         plan = PlainDecoding().plan(Models(self._backbone))
         session = Session(self._backbone, plan.drafter, plan.prefill, Clock(Stats()))
         sequences = session.add(prepared, seeds=[0] * len(media))

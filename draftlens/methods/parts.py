@@ -32,7 +32,7 @@ MOST_DRAFT_TOKENS = 1024
 TREES = {"eagle": EAGLE_PATHS}
 SAMPLING_RULES = ("coupled", "rejection")
 
-WITHOUT_EYES = "; method 'tabed' takes it with the views 'text' and 'caption'"
+WITHOUT_EYES = "; method 'tabed' takes it with the view 'text', and with captions of the target"
 """What a draft that does not see what the target sees is good for."""
 
 NO_CHECKS = "first_guesses need a prefill that checks guesses, such as 'full'"

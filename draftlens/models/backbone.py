@@ -39,7 +39,8 @@ from draftlens.models.prompt import (
     build_prompt,
     capture_call,
     checked_inputs,
-    neutral_options,
+    neutral_config,
+    with_config,
     with_stop_strings,
 )
 from draftlens.models.vision_by_hosts import Encoded, encode_by_hosts
@@ -168,12 +169,41 @@ class Backbone:
                 other than greedy decoding and sampling.
             UnsupportedModelError: the model is in training mode.
         """
-        self._check_mode()
-        self.passes.begin()
         if options.get("assistant_model") is not None:
             raise ConfigError("assistant_model is for stock generate: give it as draft")
         if cache_in(options) is not None:
             raise InputError(PAST_REFUSAL)
+        options = with_stop_strings(without_cache(options), self.model.generation_config)
+        return self._prepare(self.model, inputs, options)
+
+    def prepare_prompt(self, inputs: Mapping[str, Any], max_new_tokens: int = 1) -> Prepared:
+        """Prepare inputs that are only read, or continued greedily, whatever the model's generation
+        config says.
+
+        Ids that the model does not have are replaced by its last one.
+
+        Args:
+            inputs: as for `prepare`. Without an `attention_mask` every token is read.
+            max_new_tokens: length of the answer.
+
+        Raises:
+            InputError: as `prepare`.
+        """
+        ids = inputs.get("input_ids")
+        if ids is not None:
+            inputs = {**inputs, "input_ids": ids.clamp_max(self.vocab_size - 1)}
+        config = neutral_config(max_new_tokens)
+        if max_new_tokens > 1:
+            for name in ("eos_token_id", "pad_token_id"):
+                setattr(config, name, getattr(self.model.generation_config, name))
+        model = with_config(self.model, config)
+        return self._prepare(model, inputs, {"generation_config": config})
+
+    def _prepare(
+        self, model: Any, inputs: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> Prepared:
+        self._check_mode()
+        self.passes.begin()
         padded = checked_inputs(inputs)
         moved = {
             key: value.to(self.device) if isinstance(value, Tensor) else value
@@ -182,25 +212,11 @@ class Backbone:
         encoded = Encoded(moved)
         if self.hosts.size > 1:
             encoded = encode_by_hosts(self.model, self.hosts, moved)
-        options = with_stop_strings(without_cache(options), self.model.generation_config)
         with self._passing():
-            prepared: Prepared = self.model.generate(
+            prepared: Prepared = model.generate(
                 **encoded.inputs, **options, custom_generate=capture_call
             )
         return replace(prepared, notes=encoded.notes)
-
-    def prepare_prompt(self, inputs: Mapping[str, Any]) -> Prepared:
-        """Prepare inputs that are only read, whatever the model's generation config says.
-
-        Ids that the model does not have are replaced by its last one.
-
-        Raises:
-            InputError: as `prepare`.
-        """
-        ids = inputs.get("input_ids")
-        if ids is not None:
-            inputs = {**inputs, "input_ids": ids.clamp_max(self.vocab_size - 1)}
-        return self.prepare(inputs, **neutral_options())
 
     @torch.no_grad()
     def encode(self, prepared: Prepared) -> Prompt:

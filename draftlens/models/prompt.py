@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,7 @@ from transformers import GenerationConfig, StopStringCriteria
 from transformers.generation.configuration_utils import GenerationMode
 
 from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
+from draftlens.core.text import tokenizer_of
 from draftlens.models.cache_argument import CACHE_ARGUMENTS, PAST_REFUSAL, cache_in, without_cache
 from draftlens.models.cells import UNKNOWN, Layout, cells
 
@@ -32,9 +34,6 @@ ASSISTED = ("prompt_lookup_num_tokens", "assistant_early_exit")
 
 PROMPT_ONLY = ("visual_pos_masks", "deepstack_visual_embeds")
 """Further tensors of a language model that matter to the prompt's own tokens only."""
-
-TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
-"""Fields of a GenerationConfig that describe the tokens of a prompt."""
 
 
 @dataclass(frozen=True)
@@ -236,23 +235,24 @@ def left_padded(inputs: dict[str, Any]) -> dict[str, Any]:
     return _gather_tokens(inputs, order, mask.shape)
 
 
-def neutral_options() -> dict[str, Any]:
-    """Options under which `generate` only prepares a prompt, whatever the model's own generation
-    config says: the defaults of every field but the ids of special tokens."""
-    fields = {
-        name: value
-        for name, value in vars(GenerationConfig()).items()
-        if not name.startswith("_") and name not in TOKEN_IDS and name != "transformers_version"
-    }
-    return {
-        **fields,
-        "max_new_tokens": 1,
-        "do_sample": False,
-        "num_beams": 1,
-        "num_return_sequences": 1,
-        "use_cache": True,
-        "return_dict_in_generate": False,
-    }
+def neutral_config(max_new_tokens: int = 1) -> GenerationConfig:
+    """Greedy decoding of one answer with no further option."""
+    return GenerationConfig(
+        max_new_tokens=max_new_tokens,
+        do_sample=False,
+        num_beams=1,
+        num_return_sequences=1,
+        use_cache=True,
+        return_dict_in_generate=False,
+    )
+
+
+def with_config(model: Any, config: GenerationConfig) -> Any:
+    """The same modules and weights under another generation config. The model keeps its own, since
+    other threads may be using it."""
+    other = copy(model)
+    other.generation_config = config
+    return other
 
 
 def with_stop_strings(options: Mapping[str, Any], model_config: Any = None) -> dict[str, Any]:
@@ -270,7 +270,7 @@ def with_stop_strings(options: Mapping[str, Any], model_config: Any = None) -> d
         ConfigError: no tokenizer is given.
     """
     remaining = dict(options)
-    tokenizer = remaining.pop("tokenizer", None)
+    tokenizer = tokenizer_of(remaining.pop("tokenizer", None))
     if "stop_strings" in remaining:
         strings = remaining["stop_strings"]
     else:

@@ -25,6 +25,7 @@ class History:
         row: the row in its call of `generate`.
         num_rows: rows of that call.
         finished: whether the answer has ended.
+        from_draft: for each token of `answer`, whether the draft supplied it.
     """
 
     prompt_ids: Tensor
@@ -35,6 +36,7 @@ class History:
     row: int = 0
     num_rows: int = 1
     finished: bool = False
+    from_draft: Sequence[bool] = ()
 
     @property
     def tokens(self) -> tuple[int, ...]:

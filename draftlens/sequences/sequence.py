@@ -64,6 +64,7 @@ class Sequence:
             row=self.row,
             num_rows=self.num_rows,
             finished=self.finished,
+            from_draft=self.from_draft,
         )
 
     def append(self, tokens: Seq[int], emission: Emission, num_drafted: int) -> tuple[bool, ...]:

@@ -355,6 +355,10 @@ def test_a_strange_clip_and_a_missing_draft_are_said_in_a_line_each(run, tmp_pat
     assert figures.endswith(f"no draft is known for '{stranger}'")
     status, _, err = run("-q", "caption", CLIP, *words, "--target", str(stranger))
     assert len(err.splitlines()) == 1
+    words += ["--target", str(stranger), "--method", "specvlm"]
+    status, _, err = run("caption", CLIP, *words)
+    assert status == 0
+    assert "; the target drafts for itself" in err.splitlines()[0]
 
 
 def test_pairs_are_listed(run) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from families import FAMILIES, Family, inputs
+from families import FAMILIES, Family, inputs, tokenizer
 from stock import METHODS, NEW, Divisible, NoEcho, draft, reference, staggered, stock, target
 from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
@@ -240,3 +240,129 @@ def test_what_is_not_returned_is_refused(asked: str) -> None:
     }
     with pytest.raises(draftlens.ConfigError, match=f"does not return what {asked} would add"):
         target(family).generate(**given, **options, **{asked: True})
+
+
+@pytest.mark.parametrize("drafts", ["auto", "self"])
+@every_family
+def test_tabed_without_a_draft_model(family: Family, drafts: str) -> None:
+    """The target drafts for itself, and reads the words of its own inputs."""
+    for kind in (family.richest, "video" if "video" in family.kinds else "image"):
+        given = inputs(family, kind)
+        ours = draftlens.SpeculativeGenerate(
+            None, method={"method": "tabed", "draft": drafts, "late": False}
+        )
+        output = target(family).generate(
+            **given, max_new_tokens=NEW, do_sample=False, custom_generate=ours
+        )
+        assert output[:, given["input_ids"].shape[1] :].tolist() == reference(family, kind)
+        assert ours.last is not None
+        assert ours.last.stats.accepted > 0
+
+
+def test_views_are_read_without_a_draft_model() -> None:
+    """Other words lead to other guesses, and to the same answer."""
+    family = {family.name: family for family in FAMILIES}["qwen2_vl"]
+    given = inputs(family, "images", (0,))
+    method = {"method": "tabed", "draft": "self", "weights": [0, 1], "rest": False}
+    hits = []
+    for views in (None, {"text": inputs(family, "text", (1,))}):
+        ours = draftlens.SpeculativeGenerate(
+            draft_inputs=None if views is None else {"views": views}, method=method
+        )
+        output = target(family).generate(
+            **given, max_new_tokens=NEW, do_sample=False, custom_generate=ours
+        )
+        assert output[0, given["input_ids"].shape[1] :].tolist() == reference(family, "images")[0]
+        assert ours.last is not None
+        hits.append(ours.last.stats.accepted_by_depth)
+    assert hits[0] != hits[1]
+
+
+@pytest.mark.parametrize("method", ["plain", "lookup", "specvlm"])
+def test_views_that_nothing_reads_are_refused(method: str) -> None:
+    family = FAMILIES[0]
+    given = inputs(family, "image", (0,))
+    views = {"text": inputs(family, "text", (0,))}
+    ours = draftlens.SpeculativeGenerate(draft_inputs={"views": views}, method=method)
+    with pytest.raises(draftlens.InputError, match="hold views"):
+        target(family).generate(**given, max_new_tokens=3, custom_generate=ours)
+
+
+@pytest.mark.parametrize("method", [None, "plain", "lookup", "hsd", "specvlm"])
+def test_methods_without_a_draft(method: str | None) -> None:
+    """No argument stands for the draft that there is not."""
+    family = FAMILIES[0]
+    given = inputs(family, "image")
+    ours = draftlens.SpeculativeGenerate(method=method)
+    output = target(family).generate(
+        **given, max_new_tokens=NEW, do_sample=False, custom_generate=ours
+    )
+    assert output[:, given["input_ids"].shape[1] :].tolist() == reference(family, "image")
+
+
+@every_family
+def test_stop_strings(family: Family) -> None:
+    """The callable's tokenizer stands in for the one that `generate` loses."""
+    given, words = inputs(family, "images"), tokenizer()
+    stop = [words.decode(reference(family, "images")[0][9:11])]
+    expected = target(family).generate(
+        **given, max_new_tokens=NEW, do_sample=False, stop_strings=stop, tokenizer=words
+    )
+    assert expected.shape[1] <= given["input_ids"].shape[1] + NEW
+    for tools in (words, family.tools):
+        ours = draftlens.SpeculativeGenerate(
+            draft(family), given, METHODS["eagle"], tokenizer=tools
+        )
+        found = target(family).generate(
+            **given, max_new_tokens=NEW, do_sample=False, stop_strings=stop, custom_generate=ours
+        )
+        assert torch.equal(found, expected)
+        assert ours.last is not None
+        assert ours.last.texts == [
+            words.decode(row, skip_special_tokens=True) for row in ours.last.tokens
+        ]
+
+
+def test_a_stop_string_ends_a_single_row() -> None:
+    family, words = FAMILIES[0], tokenizer()
+    given = inputs(family, "image", (0,))
+    stop = words.decode(reference(family, "image")[0][9:11])
+    ours = draftlens.SpeculativeGenerate(draft(family), given, tokenizer=words)
+    options = {"max_new_tokens": NEW, "do_sample": False, "stop_strings": stop}
+    found = target(family).generate(**given, **options, custom_generate=ours)
+    assert torch.equal(found, target(family).generate(**given, **options, tokenizer=words))
+    assert found.shape[1] < given["input_ids"].shape[1] + NEW
+
+
+def test_stop_strings_without_a_tokenizer_are_refused_with_the_way_that_works() -> None:
+    family = FAMILIES[0]
+    given = inputs(family, "image", (0,))
+    ours = draftlens.SpeculativeGenerate(draft(family), given)
+    with pytest.raises(draftlens.ConfigError, match=r"SpeculativeGenerate\(\.\.\., tokenizer="):
+        target(family).generate(
+            **given,
+            max_new_tokens=3,
+            stop_strings="a",
+            tokenizer=tokenizer(),
+            custom_generate=ours,
+        )
+
+
+def test_text_with_a_tokenizer() -> None:
+    """Of our own `generate` and `stream`; without one there is none."""
+    family, words = FAMILIES[0], tokenizer()
+    given = inputs(family, "image")
+    options: dict[str, Any] = {"draft": draft(family), "max_new_tokens": NEW}
+    for tools in (words, family.tools):
+        result = draftlens.generate(target(family), given, tokenizer=tools, **options)
+        assert result.tokens == reference(family, "image")
+        assert result.texts == [
+            words.decode(row, skip_special_tokens=True) for row in result.tokens
+        ]
+        assert result.text == result.texts[0] != ""
+        stream = draftlens.stream(target(family), given, tokenizer=tools, **options)
+        pieces = ["", "", ""]
+        for chunk in stream:
+            pieces[chunk.row] += chunk.text
+        assert pieces == result.texts
+    assert draftlens.generate(target(family), given, **options).text == ""

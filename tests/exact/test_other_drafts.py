@@ -3,6 +3,7 @@ pictures."""
 
 from __future__ import annotations
 
+from copy import deepcopy
 from functools import cache
 from typing import Any
 
@@ -169,3 +170,88 @@ def test_a_draft_that_is_told_nothing_else_than_text(family: Family) -> None:
         max_new_tokens=13,
     )
     assert result.tokens == [row[:13] for row in reference(family, family.richest)]
+
+
+def hostile(model: Any) -> Any:
+    """A copy of a model whose generation config is unfit in every field."""
+    other = deepcopy(model)
+    config = other.generation_config
+    for name in vars(config):
+        if not name.startswith("_") and name != "transformers_version":
+            setattr(config, name, "nonsense")
+    for name, value in UNFIT.items():
+        setattr(config, name, value)
+    return other
+
+
+UNFIT: dict[str, Any] = {
+    "num_return_sequences": 2,
+    "num_beams": 3,
+    "max_length": 1,
+    "max_new_tokens": 1,
+    "min_length": 50,
+    "stop_strings": ["a"],
+    "bad_words_ids": [[10**6]],
+    "cache_implementation": "paged",
+    "use_cache": False,
+    "token_healing": True,
+    "guidance_scale": 3.0,
+    "prompt_lookup_num_tokens": 3,
+    "return_dict_in_generate": True,
+    "output_attentions": True,
+    "eos_token_id": -7,
+    "pad_token_id": 3,
+}
+"""Values that `generate` acts on; all other fields hold nonsense."""
+
+
+@pytest.mark.parametrize("method", ["speculative", "specvlm", "tabed"])
+@every_family
+def test_a_draft_whose_generation_config_is_hostile(family: Family, method: str) -> None:
+    """It drafts what it drafts with any other config."""
+    given = inputs(family, family.richest)
+    found = []
+    for model in (draft(family), hostile(draft(family))):
+        result = draftlens.generate(
+            target(family),
+            given,
+            draft=model,
+            method={"method": method, "num_speculative_tokens": 5},
+            max_new_tokens=NEW,
+        )
+        assert result.tokens == reference(family, family.richest)
+        found.append(result.stats.accepted_by_depth)
+    assert found[0] == found[1]
+    assert sum(found[0].values()) > 0
+
+
+@pytest.mark.parametrize("unfit", UNFIT)
+def test_each_unfit_field_alone(unfit: str) -> None:
+    family = BY_NAME["llava"]
+    model = deepcopy(draft(family))
+    setattr(model.generation_config, unfit, UNFIT[unfit])
+    before = model.generation_config.to_dict()
+    result = draftlens.generate(
+        target(family), inputs(family, "images"), draft=model, max_new_tokens=9
+    )
+    assert result.tokens == [row[:9] for row in reference(family, "images")]
+    assert model.generation_config.to_dict() == before
+
+
+def test_a_draft_reads_what_the_target_reads_without_a_mask() -> None:
+    """Stock `generate` finds padding by the target's id for it, whatever id the draft has."""
+    family = BY_NAME["llava"]
+    given = inputs(family, "images")
+    bare = {key: value for key, value in given.items() if key != "attention_mask"}
+    expected = stock(target(family), bare, max_new_tokens=NEW)
+    counts = []
+    for model in (draft(family), hostile(draft(family))):
+        result = draftlens.generate(
+            target(family), bare, draft=model, method=METHODS["chain5"], max_new_tokens=NEW
+        )
+        assert result.tokens == expected
+        counts.append(result.stats.accepted)
+    whole = draftlens.generate(
+        target(family), given, draft=draft(family), method=METHODS["chain5"], max_new_tokens=NEW
+    )
+    assert counts == [whole.stats.accepted] * 2

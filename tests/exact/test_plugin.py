@@ -143,6 +143,10 @@ def test_the_command_lists_them() -> None:
     assert methods["history"]["package"] == "acme-drafts"
     assert methods["history"]["options"] == ["length"]
     assert methods["plain"]["package"] == "draftlens"
+    assert methods["plain"]["defaults"] == {"schedule": "serial", "prefill": {"name": "full"}}
+    assert methods["specvlm"]["defaults"]["prune_ratio"] == draftlens.SpecVLM().prune_ratio
+    assert methods["tabed"]["defaults"]["num_speculative_tokens"] == 5
+    assert all(row["options"] == list(row["defaults"]) for rows in listed.values() for row in rows)
     assert "cannot be loaded" in methods["torn"]["error"]
     assert {"name": "newest", "package": "acme-drafts"}.items() <= {
         row["name"]: row for row in listed["pruners"]
@@ -152,3 +156,5 @@ def test_the_command_lists_them() -> None:
     assert (latest["package"], latest["options"]) == ("acme-drafts", ["smallest"])
     table = CliRunner().invoke(app, ["methods"]).stdout
     assert "acme-drafts" in table
+    for default in ("window=3", "tree=auto", "pruner=specvlm", "group=4", "weights=bayes"):
+        assert default in table

@@ -238,6 +238,27 @@ def test_without_a_known_draft_lookup_stands_in(
     assert known_draft(path_of(EMBEDDED, "target"), CPU) == EMBEDDED
 
 
+@pytest.mark.parametrize("method", ["specvlm", "parallelvlm", "tabed", draftlens.SpecVLM()])
+def test_without_a_known_draft_a_method_with_a_use_for_one_lets_the_target_draft(
+    method: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    stranger = path_of(EMBEDDED, "draft")
+    opened = open_models(stranger, method=method, options=PairOptions(CPU, CPU))
+    assert opened.draft is None
+    assert opened.method == method
+    assert opened.notice == f"no draft is known for {stranger!r}; the target drafts for itself"
+    assert opened.notice in caplog.text
+    needing = {"method": "specvlm", "draft": "model"}
+    with pytest.raises(ConfigError, match=r"no draft is known .* and the method needs one"):
+        open_models(stranger, method=needing, options=PairOptions(CPU, CPU))
+
+
+@pytest.mark.parametrize("method", ["lookup", "plain", {"method": "specvlm", "draft": "self"}])
+def test_a_method_without_a_use_for_a_draft_looks_for_none(method: Any) -> None:
+    opened = open_models(path_of(EMBEDDED, "draft"), method=method, options=PairOptions(CPU, CPU))
+    assert (opened.draft, opened.notice) == (None, "")
+
+
 def test_a_known_draft_that_cannot_be_loaded_is_done_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
