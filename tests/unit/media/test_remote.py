@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from draftlens.core.errors import MediaError
-from draftlens.media import Limits, load_image, load_video
+from draftlens.media import Limits, load_image, load_video, remote
 
 CLIPS = Path(str(files("draftlens") / "embedded" / "clips"))
 
@@ -76,7 +76,7 @@ def test_an_address_is_read_like_a_file(address: str) -> None:
         ("shapes.mp4", Limits(max_download_bytes=1000), "over the limit of 1000 bytes"),
         ("endless", Limits(max_download_bytes=5000), "over the limit of 4.9 KiB"),
         ("endless", Limits(max_download_s=0.1), "takes longer than 0.1 seconds"),
-        ("silent", Limits(max_download_s=0.2), "the server said nothing for 0.2 seconds"),
+        ("silent", Limits(max_download_s=0.2), "takes longer than 0.2 seconds"),
         ("shapes.mp4", Limits(max_download_bytes=0), "addresses are not read here"),
     ],
 )
@@ -86,6 +86,14 @@ def test_what_cannot_be_downloaded_is_refused_with_its_address(
     with pytest.raises(MediaError, match=sentence) as refused:
         load_video(f"{address}/{name}", limits=limits)
     assert str(refused.value).startswith(f"cannot read {address}/{name}: ")
+
+
+def test_a_server_that_says_nothing_is_given_up_before_the_deadline(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "_SILENCE", 0.2)
+    with pytest.raises(MediaError, match="the server said nothing for 0.2 seconds"):
+        load_video(f"{address}/silent")
 
 
 def test_a_server_that_is_not_there_is_refused() -> None:
