@@ -33,6 +33,7 @@ _MOST_BETWEEN = 64 * 2**20
 _PIXEL_BYTES = 8
 """Bytes of a pixel that is not compressed: four channels of 16 bits."""
 
+
 class ClipFile(io.FileIO):
     """The file of a clip, which ends where too much of it holds no packet.
 

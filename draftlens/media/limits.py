@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 
 from draftlens.core.errors import ConfigError, MediaError
 from draftlens.core.text import printable, shortened
+from draftlens.media.names import name_of
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,11 @@ class Limits:
 def refusal(name: str, cause: str) -> MediaError:
     """The error for one file or image: a single sentence with its name and the cause.
 
-    Both may come from strangers: names of files, and what servers and decoders say.
+    Args:
+        name: the file, address or image. A password in an address is left out.
+        cause: a clause, which may quote what servers and decoders say.
     """
-    return MediaError(f"cannot read {printable(name)}: {printable(shortened(cause))}")
+    return MediaError(f"cannot read {printable(name_of(name))}: {printable(shortened(cause))}")
 
 
 def over_limit(name: str, figure: str, limit: str, option: str) -> MediaError:

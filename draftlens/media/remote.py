@@ -1,57 +1,22 @@
-"""Media at an http or https address, or inside of a `data:` address: a temporary file within limits.
-
-Redirects are followed here, one by one, so that each meets the rule of the first address.
-"""
+"""Media at an address: a temporary file within limits."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
-import ipaddress
-import re
-import socket
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, BinaryIO
 from urllib.parse import unquote_to_bytes
 
-import httpx2
-
-from draftlens.core.background import start_in_background
 from draftlens.core.errors import MediaError
+from draftlens.core.text import printable
 from draftlens.media.limits import Limits, format_bytes, over_limit, refusal
+from draftlens.media.names import is_data, is_url, name_of
 
-_SCHEMES = ("http", "https")
-_DATA = "data:"
-_PREFIXES = ("http://", "https://", _DATA)
-# Some servers refuse a client's own name. A compressed file would be stored as it is.
-_HEADERS = {"User-Agent": "draftlens", "Accept-Encoding": "identity"}
-_SILENCE = 10.0
-"""Seconds after which a server that says nothing is given up, in the longest limit."""
-_MAX_REDIRECTS = 5
-
-# The user and password of an address; of an address whose port is no number, all up to the last @,
-# because a password may hold a slash.
-_LOGIN = re.compile(r"(?<=//)(?:[^/?#]*@|[^/?#@]*:(?!\d*(?:[/?#]|$)).*@)", re.DOTALL)
-
-
-def is_url(source: Any) -> bool:
-    """Whether a source is an address rather than a path."""
-    return isinstance(source, str) and source.lower().startswith(_PREFIXES)
-
-
-def name_of(source: str | PathLike[str]) -> str:
-    """A path or address for messages: without the password, and without the data of `data:`."""
-    name = str(source)
-    if not is_url(name):
-        return name
-    if name.lower().startswith(_DATA):
-        return f"{name.partition(',')[0]:.80},..."
-    return _LOGIN.sub("***@", name)
+__all__ = ["is_url", "local_copy"]
 
 
 @contextmanager
@@ -66,17 +31,19 @@ def local_copy(source: str | PathLike[str], limits: Limits) -> Iterator[str | Pa
         yield source
         return
     address = str(source)
-    name = name_of(address)
     with TemporaryDirectory(prefix="draftlens-") as folder:
         copy = Path(folder) / "download"
-        if address.lower().startswith(_DATA):
+        if is_data(address):
             copy.write_bytes(_decode(address, limits))
         else:
-            _download(address, copy, limits)
+            # Its client takes long to import.
+            from draftlens.media.download import download
+
+            download(address, copy, limits)
         try:
             yield copy
         except MediaError as error:
-            raise MediaError(str(error).replace(str(copy), name)) from error
+            raise MediaError(str(error).replace(str(copy), printable(name_of(address)))) from error
 
 
 def _decode(address: str, limits: Limits) -> bytes:
@@ -85,186 +52,14 @@ def _decode(address: str, limits: Limits) -> bytes:
     Raises:
         MediaError: it is not in base64, or larger than `limits.max_bytes`.
     """
-    name = name_of(address)
     head, comma, text = address.partition(",")
     if not comma or not head.lower().endswith(";base64"):
-        raise refusal(
-            name, "a data: address begins with data:TYPE;base64, and nothing else is read"
-        )
+        raise refusal(address, "of data: addresses, only data:TYPE;base64,... is read")
     size = len(text) * 3 // 4
     if size > limits.max_bytes:
         figure = f"it is about {format_bytes(size)}"
-        raise over_limit(name, figure, format_bytes(limits.max_bytes), "max_bytes")
+        raise over_limit(address, figure, format_bytes(limits.max_bytes), "max_bytes")
     try:
         return base64.b64decode(unquote_to_bytes(text), validate=True)
     except (binascii.Error, ValueError):  # ValueError: surrogates
-        raise refusal(name, "its data is not valid base64") from None
-
-
-def _download(address: str, path: Path, limits: Limits) -> None:
-    """Write what is at an address to a file.
-
-    Raises:
-        MediaError: downloads are switched off, the address breaks a rule, the server fails or ends
-            early, or a limit is exceeded.
-    """
-    name = name_of(address)
-    if not limits.max_download_bytes:
-        raise refusal(name, "addresses are not read here (Limits.max_download_bytes is 0)")
-    try:
-        _run(_fetch(address, path, limits))
-    except TimeoutError:
-        limit = f"{limits.max_download_s:g} seconds"
-        figure = f"the download takes longer than {limit}"
-        raise over_limit(name, figure, limit, "max_download_s") from None
-    except httpx2.TimeoutException:
-        raise refusal(name, f"the server said nothing for {_silence(limits):g} seconds") from None
-    except httpx2.InvalidURL:  # its text may quote a part of a password
-        raise refusal(name, "it is not a valid address") from None
-    except (httpx2.HTTPError, OSError, ValueError) as error:
-        raise refusal(name, f"it cannot be downloaded ({_reason(error)})") from None
-
-
-def _run(fetching: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine to its end, also where a caller's event loop runs, as in a notebook."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        asyncio.run(fetching)
-    else:
-        start_in_background(lambda: asyncio.run(fetching))()
-
-
-def _silence(limits: Limits) -> float:
-    return min(_SILENCE, limits.max_download_s)
-
-
-def _reason(error: BaseException) -> str:
-    """What lies at the bottom of a failure: the text of the system or of the protocol."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
-
-
-async def _fetch(address: str, path: Path, limits: Limits) -> None:
-    """Write what is at an address to a file, all of it before the deadline."""
-    # Proxies of the environment are the client's, and a transport of one's own has none.
-    transport = None if limits.private_addresses else _PublicTransport(name_of(address))
-    async with (
-        asyncio.timeout(limits.max_download_s),
-        httpx2.AsyncClient(
-            transport=transport, headers=_HEADERS, timeout=_silence(limits)
-        ) as client,
-    ):
-        response = await _open(client, address)
-        with path.open("wb") as file:
-            await _copy(response, file, name_of(address), limits)
-
-
-async def _open(client: httpx2.AsyncClient, address: str) -> httpx2.Response:
-    """The answer at the end of at most `_MAX_REDIRECTS` redirects, its body not yet read.
-
-    Raises:
-        MediaError: an address on the way is not of http or https, there are too many of them, or
-            the server refuses.
-    """
-    name = name_of(address)
-    request = client.build_request("GET", address)
-    for _ in range(_MAX_REDIRECTS + 1):
-        login = _take_login(request)
-        if request.url.scheme not in _SCHEMES or not request.url.host:
-            target = f"{request.url.scheme}://{request.url.host}"
-            raise refusal(name, f"it leads to {target}, but only http and https are read")
-        response = await client.send(request, auth=login, stream=True)
-        if response.next_request is None:
-            break
-        await response.aclose()
-        request = response.next_request
-    else:
-        raise refusal(name, f"it is redirected more than {_MAX_REDIRECTS} times")
-    if not response.is_success:
-        raise refusal(name, f"the server answers {response.status_code} {response.reason_phrase}")
-    return response
-
-
-def _take_login(request: httpx2.Request) -> tuple[str, str] | None:
-    """Remove the user and password from a request's address, which is logged."""
-    url = request.url
-    if not url.userinfo:
-        return None
-    request.url = url.copy_with(userinfo=b"")
-    return url.username, url.password
-
-
-async def _copy(response: httpx2.Response, file: BinaryIO, name: str, limits: Limits) -> None:
-    size = int(response.headers.get("Content-Length") or 0)
-    limit = limits.max_download_bytes
-    if size <= limit:
-        async for chunk in response.aiter_raw():
-            size = max(size, file.tell() + len(chunk))
-            if size > limit:
-                break
-            file.write(chunk)
-    if size > limit:
-        figure = f"it is {format_bytes(size)} or more"
-        raise over_limit(name, figure, format_bytes(limit), "max_download_bytes")
-
-
-class _PublicTransport(httpx2.AsyncBaseTransport):
-    """Connects to public addresses only, and to those that were checked.
-
-    A host is resolved once: a second answer of its name server could be another address.
-
-    Args:
-        name: the address that a user gave, for messages.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._transport = httpx2.AsyncHTTPTransport(trust_env=False)
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        failure: Exception | None = None
-        addresses = await _resolve(request.url)
-        if not all(map(_is_public, addresses)):
-            cause = f"{request.url.host} is not on the public internet"
-            raise refusal(self._name, f"{cause} (Limits.private_addresses is False)")
-        for address in addresses:
-            pinned = httpx2.Request(
-                request.method,
-                request.url.copy_with(host=address),
-                headers=request.headers,  # with the name under `Host`
-                extensions={**request.extensions, "sni_hostname": _host(request.url)},
-            )
-            try:
-                return await self._transport.handle_async_request(pinned)
-            except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-                failure = error
-        assert failure is not None  # a name that resolves has an address
-        raise failure
-
-    async def aclose(self) -> None:
-        await self._transport.aclose()
-
-
-def _host(url: httpx2.URL) -> str:
-    return url.raw_host.decode("ascii")
-
-
-async def _resolve(url: httpx2.URL) -> list[str]:
-    """All addresses of a host.
-
-    Raises:
-        OSError: it has none.
-    """
-    port = url.port or (443 if url.scheme == "https" else 80)
-    found = await asyncio.get_running_loop().getaddrinfo(_host(url), port, type=socket.SOCK_STREAM)
-    return [str(entry[4][0]) for entry in found]
-
-
-def _is_public(text: str) -> bool:
-    """Whether an address is of the public internet, as is the IPv4 address inside of it, if any."""
-    address = ipaddress.ip_address(text)
-    if isinstance(address, ipaddress.IPv6Address):
-        address = address.ipv4_mapped or address.sixtofour or address
-    return address.is_global and not address.is_multicast
+        raise refusal(address, "its data is not valid base64") from None

@@ -14,6 +14,7 @@ from draftlens.core.errors import ConfigError
 from draftlens.media.files import check_file
 from draftlens.media.header import Header
 from draftlens.media.limits import Limits, format_bytes, over_limit
+from draftlens.media.names import name_of
 from draftlens.media.pixels import Canvas, Pixels
 from draftlens.media.remote import local_copy
 from draftlens.media.sampling import (
@@ -38,7 +39,7 @@ class Video:
     """Frames of one clip, upright and in order of time.
 
     Attributes:
-        path: the file that they come from.
+        path: the file or address that they come from, for messages.
         frames: uint8 [T, H, W, 3], RGB.
         timestamps: T times at which the frames appear, in seconds from the start of the video
             stream.
@@ -173,7 +174,7 @@ def load_video(
             video = _load_by_seeking(name, num_frames, limits, report)
         except Unseekable:
             video = _load_by_decoding(name, num_frames, limits, report)
-    return replace(video, path=str(path))
+    return replace(video, path=name_of(path))
 
 
 def _ignore_progress(done: int, total: int) -> None:

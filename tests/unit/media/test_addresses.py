@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 
 from draftlens.core.errors import MediaError
-from draftlens.media import Limits, load_image, load_video, remote
+from draftlens.media import Limits, download, load_image, load_video
 
 PICTURE = (Path(str(files("draftlens") / "embedded" / "clips")) / "shapes.png").read_bytes()
 WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(PICTURE), PICTURE)
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 HANG = 60.0
 """Seconds after which a test has hung; slow servers go on for longer."""
 
@@ -152,7 +153,7 @@ def test_a_redirect_to_a_private_address_is_refused(
 ) -> None:
     inside = serve(WHOLE)
     outside = serve(redirect(f"{inside.address}/a.png"), "127.0.0.2")
-    monkeypatch.setattr(remote, "_is_public", lambda address: address == "127.0.0.2")
+    monkeypatch.setattr(download, "_is_public", lambda address: address == "127.0.0.2")
     sentence = refused(f"{outside.address}/a.png", private_addresses=False)
     assert "127.0.0.1 is not on the public internet" in sentence
     assert len(outside.heads) == 1
@@ -172,7 +173,7 @@ def resolved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return [] if len(names) > 1 else resolve("127.0.0.1", *args, **kwargs)
 
     monkeypatch.setattr(socket, "getaddrinfo", once)
-    monkeypatch.setattr(remote, "_is_public", lambda address: True)
+    monkeypatch.setattr(download, "_is_public", lambda address: True)
     return names
 
 
@@ -215,7 +216,7 @@ def test_certificates_are_those_of_the_name(
     ],
 )
 def test_public_addresses(address: str, is_public: bool) -> None:
-    assert remote._is_public(address) == is_public
+    assert download._is_public(address) == is_public
 
 
 # Messages
@@ -314,8 +315,8 @@ def test_malformed_addresses(address: str) -> None:
         (b"", b"HTTP/1.1 200 " + b"O" * 5000),
         (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"),
         (b"", b"HTTP/1.1 102 Processing\r\n\r\n"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;", b"x" * 5000),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"X: y\r\n"),
+        (CHUNKED + b"5;", b"x" * 5000),
+        (CHUNKED + b"0\r\n", b"X: y\r\n"),
         (b"HTTP/1.1 200 OK\r\n\r\n", b"x"),
     ],
     ids=["status line", "headers", "informational", "chunk size", "trailers", "body"],
