@@ -69,9 +69,19 @@ class ClipFile(io.FileIO):
             self.is_exhausted = True
         if self.is_exhausted:
             return b""
-        content = super().read(size)
+        try:
+            content = super().read(size)
+        except OSError as error:
+            cause = f"the system cannot read it ({error.strerror})"
+            raise refusal(str(self.name), cause) from error
         self._left -= len(content)
         return content
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        try:
+            return super().seek(offset, whence)
+        except OSError:  # a damaged index leads to a place before the start
+            return -1
 
 
 def check_file(source: str | os.PathLike[str], limits: Limits) -> str:

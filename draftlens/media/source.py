@@ -15,7 +15,7 @@ from av.video.stream import VideoStream
 
 from draftlens.media.files import ClipFile
 from draftlens.media.header import Header, open_container, pick_stream, read_header
-from draftlens.media.limits import Limits, refusal
+from draftlens.media.limits import Limits, check_pixels, refusal
 
 # FFmpeg's errors for data that is damaged or stops. Other errors (no memory, a failing disk) say
 # nothing about the clip.
@@ -103,7 +103,7 @@ class Source:
                 current reading position, which is the start of a source that was just opened.
 
         Raises:
-            MediaError: a packet is damaged before the clip is over.
+            MediaError: a packet is damaged before the clip is over, or a frame is too large.
             Unseekable: the keyframe is not where it should be, or the frames after it carry no
                 ordered timestamps.
         """
@@ -118,6 +118,8 @@ class Source:
                 self._check_tail(last)
                 return
             for picture in pictures:
+                # Its size may differ from the header's.
+                check_pixels(self.header.path, picture.width, picture.height, self.header.limits)
                 if not picture.is_corrupt:
                     last = self._stamp(picture, last, strict=keyframe is not None)
                     yield last

@@ -256,7 +256,7 @@ def _collect(
     header: Header, frames: Iterable[TimedFrame], count: int, report: Progress
 ) -> _Selection:
     """Convert `count` frames one by one, so that only their RGB arrays are kept in memory."""
-    _check_output(header, count)
+    _check_output(header, count, header.height, header.width)
     report(0, count)
     canvas = Canvas()
     output: Pixels | None = None
@@ -265,6 +265,7 @@ def _collect(
     for position, timed in enumerate(frames):
         pixels = canvas.draw(timed.frame)
         if output is None:
+            _check_output(header, count, *pixels.shape[:2])
             output = np.empty((count, *pixels.shape), dtype=np.uint8)
         output[position] = pixels
         ticks.append(timed.tick)
@@ -275,14 +276,12 @@ def _collect(
     return _Selection(output, tuple(ticks), tuple(indices))
 
 
-def _check_output(header: Header, count: int) -> None:
+def _check_output(header: Header, count: int, height: int, width: int) -> None:
     """Raise `MediaError` if `count` RGB frames exceed `max_output_bytes`."""
-    size = count * header.height * header.width * 3
+    size = count * height * width * 3
     limit = header.limits.max_output_bytes
     if size > limit:
-        figure = (
-            f"{count} frames of {header.width}x{header.height} pixels need {format_bytes(size)}"
-        )
+        figure = f"{count} frames of {width}x{height} pixels need {format_bytes(size)}"
         raise over_limit(header.path, figure, format_bytes(limit), "max_output_bytes")
 
 

@@ -796,6 +796,18 @@ def test_a_hole_in_a_clip_is_not_taken_for_its_end(
     refused(clip)
 
 
+def test_frames_that_are_larger_than_the_header_says_are_checked(
+    film: Callable[..., Path],
+) -> None:
+    def large(number: int) -> np.ndarray:
+        return np.zeros((480, 640, 3), np.uint8)
+
+    clip = film("clip.h264", 20)
+    clip.write_bytes(clip.read_bytes() + film("large.h264", 5, draw=large).read_bytes())
+    refused(clip, "640x480 = 307200 pixels", "max_pixels", limits=Limits(max_pixels=10_000))
+    assert load_video(clip, num_frames=3).frames.shape == (3, 48, 64, 3)
+
+
 def test_a_name_that_is_not_utf8(film: Callable[..., Path]) -> None:
     clip = film("clip.mp4")
     other = os.fsdecode(os.path.join(os.fsencode(clip.parent), b"\xff.mp4"))
