@@ -17,9 +17,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import av
 from PIL import Image
 
+from draftlens.core.errors import MediaError
+from draftlens.media.files import ClipFile
+from draftlens.media.header import open_container
+from draftlens.media.names import is_url, name_of
 from draftlens.models.zoo import EMBEDDED
 from draftlens.world.files import MARK
 
@@ -77,7 +80,7 @@ def _sources_of(item: Any) -> list[Any]:
 
 def is_of_world(source: Any) -> bool:
     """Whether a file is of the procedural world."""
-    if not isinstance(source, (str, PathLike)):
+    if not isinstance(source, (str, PathLike)) or is_url(source):
         return False
     path = Path(source)
     if not path.is_file():
@@ -100,13 +103,13 @@ def _comment(path: Path) -> str:
         if path.suffix.lower() in _PICTURES:
             with Image.open(path) as picture:
                 return str(picture.info.get("Comment", ""))
-        with av.open(str(path)) as container:
+        with ClipFile(str(path)) as file, open_container(str(path), file) as container:
             return container.metadata.get("comment", "")
-    except (OSError, ValueError, av.FFmpegError, Image.DecompressionBombError):
+    except (OSError, ValueError, MediaError, Image.DecompressionBombError):
         return ""
 
 
 def _name_of(source: Any) -> str:
     if isinstance(source, (str, PathLike)):
-        return os.path.basename(os.fspath(source))
+        return os.path.basename(name_of(source))
     return f"what is given as {type(source).__name__}"

@@ -14,12 +14,22 @@ from rich.text import Text
 
 from draftlens.core.result import Result
 from draftlens.core.stats import DEFINITIONS, Stats
+from draftlens.core.text import printable
 
 if TYPE_CHECKING:
     from draftlens.api import Stream
 
-console = Console(highlight=False, emoji=False)
-error_console = Console(stderr=True, highlight=False, emoji=False)
+
+class _Terminal(Console):
+    """A console that shows the escape codes of strangers' texts, such as file names, instead of
+    passing them on."""
+
+    def render_str(self, text: str, **options: Any) -> Text:  # type: ignore[override]
+        return super().render_str(printable(text, keep="\n\t"), **options)
+
+
+console = _Terminal(highlight=False, emoji=False)
+error_console = _Terminal(stderr=True, highlight=False, emoji=False)
 DRAFT_STYLE = "bold green"
 
 UNLIMITED = 10_000
@@ -224,7 +234,7 @@ def show_definitions(*names: str) -> None:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON on standard output; what fits into a line is on one."""
-    print(readable_json(value))
+    print(printable(readable_json(value), keep="\n"))
 
 
 def readable_json(value: Any, indent: int = 0) -> str:

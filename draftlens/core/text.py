@@ -1,12 +1,50 @@
-"""Text of token ids that arrive one after the other: whole characters only."""
+"""Text that is shown: strangers' text made printable, and whole characters of token ids."""
 
 from __future__ import annotations
 
+import json
+import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 """Decoders put it where bytes of a character are missing."""
+
+_LONGEST = 300
+"""Characters of a stranger's text in a sentence."""
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Text with JSON's escapes in place of characters that a terminal would obey or cannot show.
+
+    Args:
+        text: such as a file name or a server's words.
+        keep: characters that stay, such as line breaks.
+
+    Example:
+
+        >>> print(printable("a\\x1b[2J.png"))
+        a\\u001b[2J.png
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        character if _is_shown(character) or character in keep else json.dumps(character)[1:-1]
+        for character in text
+    )
+
+
+def _is_shown(character: str) -> bool:
+    # Python calls every space but one unprintable.
+    return character.isprintable() or unicodedata.category(character) == "Zs"
+
+
+def shortened(text: str) -> str:
+    """Text without its middle, if it is long."""
+    if len(text) <= _LONGEST:
+        return text
+    half = _LONGEST // 2
+    return f"{text[:half]}...{text[-half:]}"
 
 
 class TextDecoder:

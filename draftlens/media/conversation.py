@@ -65,7 +65,8 @@ def read(
         messages: dicts with `role` and `content`. The content is a string or a list of items
             ``{"type": "text" | "image" | "video", ...}``. The value of a media item is under
             `image`, `video`, `path` or `url`: a path or an address, and what else `ask` takes. A
-            clip that is given as frames may have its rate under `fps`.
+            clip that is given as frames may have its rate under `fps`. OpenAI's items of type
+            `image_url` and `video_url` are read as well.
         num_frames: frames to sample from each clip that is a file.
         limits: bounds on the size of media.
         on_frame: called with (frames read, frames to read) while a clip is read.
@@ -124,8 +125,25 @@ def _items(message: Message) -> Sequence[Message]:
         raise InputError(
             f"the content of a message is a string or a list of items, not {content!r:.80}"
         )
-    items: Sequence[Message] = content
-    return items
+    return [_with_own_type(item) for item in content]
+
+
+def _with_own_type(item: Message) -> Message:
+    """An item of a chat; OpenAI's ``{"type": "image_url", "image_url": {"url": ...}}`` as an
+    image, and the same of a video.
+
+    Raises:
+        InputError: there is no address in it.
+    """
+    key = item.get("type")
+    if key not in ("image_url", "video_url"):
+        return item
+    value = item.get(key)
+    address = value.get("url") if isinstance(value, Mapping) else value
+    if not isinstance(address, str):
+        raise InputError(f"an item of type {key} needs a string under {key!r}, 'url'")
+    kind = key.removesuffix("_url")
+    return {"type": kind, kind: address}
 
 
 def _text(item: Message) -> str:
@@ -142,7 +160,7 @@ def _media_source(item: Message, kind: str) -> Any:
         InputError: the kind is unknown, the item has no source, or a video is not a path.
     """
     if kind not in ("image", "video"):
-        raise InputError(f"an item of a message is text, image or video, not {kind!r}")
+        raise InputError(f"an item of a message is text, image or video, not {kind!r:.80}")
     for key in (kind, "path", "url"):
         source = item.get(key)
         if source is not None:

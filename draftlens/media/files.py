@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from typing import BinaryIO
@@ -30,6 +31,63 @@ _NON_TEXT_BYTES = bytes(set(range(32)) - set(b"\t\n\r\f\b\x1b"))
 _FIRST_BOXES = frozenset({b"ftyp", b"mdat", b"wide", b"free", b"skip", b"moov"})
 
 _HEAD_BYTES = 4096
+
+_MOST_INDEX = 256 * 2**20
+"""Bytes of the index of an MP4, MOV or AVI, such as that of a film of a day."""
+_MOST_BETWEEN = 64 * 2**20
+"""Bytes between two packets of a clip, in addition to the pixels of a frame."""
+_PIXEL_BYTES = 8
+"""Bytes of a pixel that is not compressed: four channels of 16 bits."""
+
+
+class ClipFile(io.FileIO):
+    """The file of a clip, which ends where too much of it holds no packet.
+
+    FFmpeg looks for the next packet in one call, which reads all of a file of zeros, and some of
+    its parsers keep what they read.
+
+    Attributes:
+        is_exhausted: whether it has ended in that way.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        # FFmpeg looks at the ending. PyAV takes no name with bytes that are not UTF-8.
+        self.name = os.fsencode(path).decode("utf-8", "replace")
+        self.is_exhausted = False
+        self._left = 8
+        head = self.read(8)
+        self.seek(0)
+        has_index = head[4:] in _FIRST_BOXES or head[:4] == b"RIFF"
+        self._budget = self._left = _MOST_INDEX if has_index else _MOST_BETWEEN
+
+    def expect_frames(self, pixels: int) -> None:
+        """From now on, packets are read, which hold at most a frame of this size each."""
+        self._budget = self._left = _MOST_BETWEEN + pixels * _PIXEL_BYTES
+        self.is_exhausted = False
+
+    def count_packet(self) -> None:
+        """Note that a packet was found."""
+        self._left = self._budget
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if self._left <= 0:
+            self.is_exhausted = True
+        if self.is_exhausted:
+            return b""
+        try:
+            content = super().read(size)
+        except OSError as error:
+            cause = f"the system cannot read it ({error.strerror})"
+            raise refusal(str(self.name), cause) from error
+        self._left -= len(content)
+        return content
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        try:
+            return super().seek(offset, whence)
+        except OSError:  # a damaged index leads to a place before the start
+            return -1
 
 
 def check_file(source: str | os.PathLike[str], limits: Limits) -> str:

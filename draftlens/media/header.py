@@ -12,7 +12,7 @@ from av.stream import Disposition
 from av.video.stream import VideoStream
 
 from draftlens.core.errors import MediaError
-from draftlens.media.files import IS_VIDEO, guess_content, is_text, lacks_mp4_index
+from draftlens.media.files import IS_VIDEO, ClipFile, guess_content, is_text, lacks_mp4_index
 from draftlens.media.limits import Limits, check_pixels, over_limit, refusal
 
 # Formats whose index and timestamps can be trusted for seeking. Every other format is decoded from
@@ -122,18 +122,21 @@ class _Duration:
     is_video: bool
 
 
-def open_container(path: str) -> InputContainer:
+def open_container(path: str, file: ClipFile) -> InputContainer:
     """Open a file that exists.
+
+    Args:
+        path: its path, for messages.
+        file: the same file, open for reading.
 
     Raises:
         MediaError: it is text, a document, a truncated MP4, or anything else that FFmpeg does not
             recognise.
     """
-    # The whitelist keeps a playlist from fetching the files that it lists. With "file:", a name
-    # such as "concat:a|b" is only a name.
+    # The whitelist keeps a playlist from fetching the files that it lists.
     try:
         return av.open(
-            f"file:{path}",
+            file,
             metadata_errors="replace",
             container_options={"protocol_whitelist": "file"},
         )

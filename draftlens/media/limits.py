@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 
 from draftlens.core.checks import as_real, shown
 from draftlens.core.errors import ConfigError, MediaError
+from draftlens.core.text import printable, shortened
+from draftlens.media.names import name_of
 
 
 @dataclass(frozen=True)
@@ -23,14 +25,15 @@ class Limits:
             estimated otherwise.
         max_output_bytes: memory for the RGB frames of one call, in bytes (frames x height x width x
             3).
-        max_download_bytes: size of a clip or image at an address; 0 refuses addresses, as a server
-            should, which would otherwise fetch what strangers name from inside of its network.
-        max_download_s: time for a download, in seconds.
+        max_download_bytes: size of a clip or image at an address; 0 refuses http and https.
+        max_download_s: time for a download with its redirects, in seconds.
         max_page_s: time for each reading of a document's page: its picture, its characters.
         max_page_bytes: memory that each of them may take, in bytes.
+        private_addresses: whether addresses of private networks and of this machine are read. A
+            server sets it to False: otherwise strangers read through it what its network hides.
 
     Raises:
-        ConfigError: a limit is not a positive number.
+        ConfigError: a limit is not a positive number, or `private_addresses` is not a bool.
     """
 
     max_bytes: int = 32 * 2**30
@@ -42,10 +45,15 @@ class Limits:
     max_download_s: float = 120.0
     max_page_s: float = 30.0
     max_page_bytes: int = 2**30
+    private_addresses: bool = True
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
+            if field.name == "private_addresses":
+                if not isinstance(value, bool):
+                    raise ConfigError(f"Limits.private_addresses is {value!r}, not True or False")
+                continue
             number = as_real(value)
             switches_off = field.name == "max_download_bytes" and number == 0
             if number is None or (not number > 0 and not switches_off):  # also catches nan
@@ -55,8 +63,13 @@ class Limits:
 
 
 def refusal(name: str, cause: str) -> MediaError:
-    """The error for one file or image: a single sentence with its name and the cause."""
-    return MediaError(f"cannot read {name}: {cause}")
+    """The error for one file or image: a single sentence with its name and the cause.
+
+    Args:
+        name: the file, address or image. A password in an address is left out.
+        cause: a clause, which may quote what servers and decoders say.
+    """
+    return MediaError(f"cannot read {printable(name_of(name))}: {printable(shortened(cause))}")
 
 
 def over_limit(name: str, figure: str, limit: str, option: str) -> MediaError:

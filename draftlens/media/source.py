@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any, cast
 
 import av
 from av.container import InputContainer
 from av.packet import Packet
 from av.video.stream import VideoStream
 
+from draftlens.media.files import ClipFile
 from draftlens.media.header import Header, open_container, pick_stream, read_header
-from draftlens.media.limits import Limits, refusal
+from draftlens.media.limits import Limits, check_pixels, refusal
 
 # FFmpeg's errors for data that is damaged or stops. Other errors (no memory, a failing disk) say
 # nothing about the clip.
@@ -66,9 +68,11 @@ def open_source(path: str, limits: Limits) -> Iterator[Source]:
             fails on it while it is open.
     """
     try:
-        with open_container(path) as container:
+        with ClipFile(path) as file, open_container(path, file) as container:
             stream = pick_stream(path, container)
-            yield Source(container, stream, read_header(path, container, stream, limits))
+            header = read_header(path, container, stream, limits)
+            file.expect_frames(header.width * header.height)
+            yield Source(container, stream, header, file)
     except av.FFmpegError as error:
         raise refusal(path, f"FFmpeg fails on it ({error.strerror})") from error
 
@@ -80,8 +84,11 @@ class Source:
         header: the header of the clip.
     """
 
-    def __init__(self, container: InputContainer, stream: VideoStream, header: Header) -> None:
+    def __init__(
+        self, container: InputContainer, stream: VideoStream, header: Header, file: ClipFile
+    ) -> None:
         self.header = header
+        self._file = file
         self._container = container
         self._stream = stream
 
@@ -96,7 +103,7 @@ class Source:
                 current reading position, which is the start of a source that was just opened.
 
         Raises:
-            MediaError: a packet is damaged before the clip is over.
+            MediaError: a packet is damaged before the clip is over, or a frame is too large.
             Unseekable: the keyframe is not where it should be, or the frames after it carry no
                 ordered timestamps.
         """
@@ -111,9 +118,13 @@ class Source:
                 self._check_tail(last)
                 return
             for picture in pictures:
+                # Its size may differ from the header's.
+                check_pixels(self.header.path, picture.width, picture.height, self.header.limits)
                 if not picture.is_corrupt:
                     last = self._stamp(picture, last, strict=keyframe is not None)
                     yield last
+        if self._file.is_exhausted:
+            self._check_tail(last)
 
     def keyframe_before(self, tick: int) -> int:
         """Tick of the keyframe at which decoding must begin to reach `tick`.
@@ -162,7 +173,7 @@ class Source:
         video_end: int | None = None
         latest_second = Fraction(0)
         try:
-            for packet in self._container.demux():
+            for packet in self._all_packets():
                 if packet.pts is None or packet.is_corrupt or packet.is_discard:
                     continue
                 is_video = packet.stream.index == self._stream.index
@@ -182,13 +193,20 @@ class Source:
         except av.FFmpegError as error:
             raise Unseekable from error
 
+    def _all_packets(self) -> Iterator[Packet[Any]]:
+        """The remaining packets of all streams."""
+        for packet in self._container.demux():
+            self._file.count_packet()
+            yield packet
+
     def _demux(self) -> Iterator[Packet[VideoStream] | None]:
         """The stream's remaining packets, then None, which makes a decoder return its last
         frames."""
         try:
-            for packet in self._container.demux(self._stream):
-                if packet.size:  # a decoder takes an empty packet as the end of the stream
-                    yield packet
+            for packet in self._all_packets():
+                # A decoder takes an empty packet as the end of the stream.
+                if packet.size and packet.stream.index == self._stream.index:
+                    yield cast("Packet[VideoStream]", packet)
         except IndexError:
             pass  # PyAV fails after the last packet if a stream appeared midway
         yield None

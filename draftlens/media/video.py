@@ -14,6 +14,7 @@ from draftlens.core.errors import ConfigError
 from draftlens.media.files import check_file
 from draftlens.media.header import Header
 from draftlens.media.limits import Limits, format_bytes, over_limit
+from draftlens.media.names import name_of
 from draftlens.media.pixels import Canvas, Pixels
 from draftlens.media.remote import local_copy
 from draftlens.media.sampling import (
@@ -38,7 +39,7 @@ class Video:
     """Frames of one clip, upright and in order of time.
 
     Attributes:
-        path: the file that they come from.
+        path: the file or address that they come from, for messages.
         frames: uint8 [T, H, W, 3], RGB.
         timestamps: T times at which the frames appear, in seconds from the start of the video
             stream.
@@ -173,7 +174,7 @@ def load_video(
             video = _load_by_seeking(name, num_frames, limits, report)
         except Unseekable:
             video = _load_by_decoding(name, num_frames, limits, report)
-    return replace(video, path=str(path))
+    return replace(video, path=name_of(path))
 
 
 def _ignore_progress(done: int, total: int) -> None:
@@ -255,7 +256,7 @@ def _collect(
     header: Header, frames: Iterable[TimedFrame], count: int, report: Progress
 ) -> _Selection:
     """Convert `count` frames one by one, so that only their RGB arrays are kept in memory."""
-    _check_output(header, count)
+    _check_output(header, count, header.height, header.width)
     report(0, count)
     canvas = Canvas()
     output: Pixels | None = None
@@ -264,6 +265,7 @@ def _collect(
     for position, timed in enumerate(frames):
         pixels = canvas.draw(timed.frame)
         if output is None:
+            _check_output(header, count, *pixels.shape[:2])
             output = np.empty((count, *pixels.shape), dtype=np.uint8)
         output[position] = pixels
         ticks.append(timed.tick)
@@ -274,14 +276,12 @@ def _collect(
     return _Selection(output, tuple(ticks), tuple(indices))
 
 
-def _check_output(header: Header, count: int) -> None:
+def _check_output(header: Header, count: int, height: int, width: int) -> None:
     """Raise `MediaError` if `count` RGB frames exceed `max_output_bytes`."""
-    size = count * header.height * header.width * 3
+    size = count * height * width * 3
     limit = header.limits.max_output_bytes
     if size > limit:
-        figure = (
-            f"{count} frames of {header.width}x{header.height} pixels need {format_bytes(size)}"
-        )
+        figure = f"{count} frames of {width}x{height} pixels need {format_bytes(size)}"
         raise over_limit(header.path, figure, format_bytes(limit), "max_output_bytes")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,10 @@ import pytest
 from PIL import Image
 
 from draftlens.core.errors import InputError, MediaError
-from draftlens.media import Video
+from draftlens.media import Video, load_image, load_video
 from draftlens.media.conversation import Conversation, ask, process, read, same_processing
 
+CLIPS = Path(str(files("draftlens") / "embedded" / "clips"))
 RED = Image.new("RGB", (8, 6), (255, 0, 0))
 
 
@@ -76,9 +79,32 @@ def test_media_are_taken_out_in_order_and_turns_are_kept(tmp_path: Path) -> None
     assert turns[0]["content"][0]["image"] is RED
 
 
+def test_openai_items_are_read() -> None:
+    picture = (CLIPS / "shapes.png").read_bytes()
+    data = f"data:image/png;base64,{b64encode(picture).decode()}"
+    clip = f"data:video/mp4;base64,{b64encode((CLIPS / 'shapes.mp4').read_bytes()).decode()}"
+    content = [
+        {"type": "text", "text": "These?"},
+        {"type": "image_url", "image_url": {"url": data, "detail": "low"}},
+        {"type": "image_url", "image_url": str(CLIPS / "shapes.png")},
+        {"type": "video_url", "video_url": {"url": clip}},
+    ]
+    chat = read([{"role": "user", "content": content}], num_frames=2)
+    items = chat.messages[0]["content"]
+    assert [item["type"] for item in items] == ["text", "image", "image", "video"]
+    assert chat.images[0] == chat.images[1] == load_image(CLIPS / "shapes.png")
+    local = load_video(CLIPS / "shapes.mp4", num_frames=2)
+    assert np.array_equal(chat.videos[0].frames, local.frames)
+    assert chat.videos[0].path == "data:video/mp4;base64,..."
+
+
 @pytest.mark.parametrize(
     ("messages", "sentence"),
     [
+        *(
+            ([{"role": "user", "content": [{"type": "image_url", **item}]}], "needs a string under")
+            for item in ({}, {"image_url": {}}, {"image_url": 5}, {"image_url": {"url": ["a"]}})
+        ),
         (["hello"], "a message is a dict with role and content"),
         ([{"role": "user"}], "a message is a dict with role and content"),
         ([{"role": "user", "content": [{"type": "audio", "path": "a.wav"}]}], "not 'audio'"),

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
 from threading import Thread
+from urllib.parse import quote
 
 import numpy as np
 import pytest
 
 from draftlens.core.errors import MediaError
-from draftlens.media import Limits, load_image, load_video
+from draftlens.media import Limits, download, load_image, load_video
 
 CLIPS = Path(str(files("draftlens") / "embedded" / "clips"))
 
@@ -76,7 +79,7 @@ def test_an_address_is_read_like_a_file(address: str) -> None:
         ("shapes.mp4", Limits(max_download_bytes=1000), "over the limit of 1000 bytes"),
         ("endless", Limits(max_download_bytes=5000), "over the limit of 4.9 KiB"),
         ("endless", Limits(max_download_s=0.1), "takes longer than 0.1 seconds"),
-        ("silent", Limits(max_download_s=0.2), "the server said nothing for 0.2 seconds"),
+        ("silent", Limits(max_download_s=0.2), "takes longer than 0.2 seconds"),
         ("shapes.mp4", Limits(max_download_bytes=0), "addresses are not read here"),
     ],
 )
@@ -88,6 +91,51 @@ def test_what_cannot_be_downloaded_is_refused_with_its_address(
     assert str(refused.value).startswith(f"cannot read {address}/{name}: ")
 
 
+def test_a_server_that_says_nothing_is_given_up_before_the_deadline(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "_SILENCE", 0.2)
+    with pytest.raises(MediaError, match=r"the server said nothing for 0\.2 seconds"):
+        load_video(f"{address}/silent")
+
+
 def test_a_server_that_is_not_there_is_refused() -> None:
     with pytest.raises(MediaError, match="it cannot be downloaded"):
         load_video("http://127.0.0.1:9/clip.mp4")
+
+
+def test_a_data_address_is_read_like_a_file() -> None:
+    content = b64encode((CLIPS / "shapes.png").read_bytes()).decode()
+    picture = load_image(CLIPS / "shapes.png")
+    for address in (
+        f"data:image/png;base64,{content}",
+        f"DATA:;charset=utf-8;Base64,{quote(content)}",
+    ):
+        assert load_image(address, limits=Limits(max_download_bytes=0)) == picture
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("data:", "of data: addresses, only data:TYPE;base64,... is read"),
+        ("data:image/png;base64", "of data: addresses, only data:TYPE;base64,... is read"),
+        ("data:image/png,%89PNG", "of data: addresses, only data:TYPE;base64,... is read"),
+        ("data:image/png;base64,", "it is empty"),
+        ("data:image/png;base64,abcde", "its data is not valid base64"),
+        ("data:image/png;base64,a\udcffb=", "its data is not valid base64"),
+        ("data:image/png;base64,aGVsbG8=", "it is text, not an image"),
+        ("data:image/png;base64," + "A" * 4_000_000, "it is no image"),
+        ("data:\x1b[2J;base64,aGVsbG8=", "it is text, not an image"),
+        ("data:" + "x" * 4_000_000, "of data: addresses"),
+    ],
+)
+def test_malformed_data_addresses(address: str, sentence: str) -> None:
+    with pytest.raises(MediaError, match=f"^cannot read data:.*: {re.escape(sentence)}") as info:
+        load_image(address)
+    assert len(str(info.value)) < 300
+    assert str(info.value).isprintable()
+
+
+def test_a_large_data_address_is_refused_before_it_is_decoded() -> None:
+    with pytest.raises(MediaError, match=r"about 2\.9 KiB, over the limit of 1000 bytes"):
+        load_image("data:image/png;base64," + "!" * 4000, limits=Limits(max_bytes=1000))

@@ -15,11 +15,14 @@ from typing import Any
 
 import av
 import numpy as np
+import psutil
 import pytest
 from PIL import Image
 
 from draftlens.core.errors import ConfigError, DraftlensError, MediaError
+from draftlens.core.text import printable
 from draftlens.media import Limits, Video, load_video
+from draftlens.media import files as clip_files
 from draftlens.media.sampling import (
     frames_by_decoding,
     frames_by_seeking,
@@ -471,7 +474,7 @@ def refused(path: str | Path, *words: str, **options: Any) -> str:
     with pytest.raises(MediaError) as caught:
         load_video(path, **options)
     message = str(caught.value)
-    assert str(path) in message
+    assert printable(str(path)) in message
     assert "\n" not in message
     for word in words:
         assert word in message, message
@@ -715,3 +718,103 @@ def test_filmed_clips(
     )
     assert fast.duration == pytest.approx(duration, abs=0.02)
     assert len({frame.tobytes() for frame in fast.frames}) == 8
+
+
+# Files that hold little beside zeros
+
+
+@pytest.fixture
+def count_read() -> Callable[[], int]:
+    """count_read() -> bytes that this process has read from files so far."""
+    counters = getattr(psutil.Process(), "io_counters", None)
+    if counters is None:
+        pytest.skip("this system does not count what a process reads")
+    return lambda: counters().read_chars
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "is_whole"),
+    [
+        ("clip.gif", {"codec": "gif", "pix_fmt": "rgb8"}, False),
+        ("clip.h264", {}, False),
+        ("clip.m2v", {"codec": "mpeg2video"}, False),
+        ("clip.mjpeg", {"codec": "mjpeg", "pix_fmt": "yuvj420p"}, False),
+        ("clip.mpg", {"codec": "mpeg2video"}, False),
+        ("clip.avi", {"codec": "mpeg4"}, True),
+        ("clip.flv", {"codec": "flv"}, True),
+        ("clip.mkv", {}, True),
+        ("clip.mp4", {}, True),
+    ],
+)
+def test_zeros_after_a_clip_are_not_read_to_their_end(
+    film: Callable[..., Path],
+    count_read: Callable[[], int],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    options: dict[str, Any],
+    is_whole: bool,
+) -> None:
+    # FFmpeg reads all of them in one call, and keeps those that it takes for a frame.
+    monkeypatch.setattr(clip_files, "_MOST_BETWEEN", 2**20, raising=False)
+    clip = film(name, **options)
+    os.truncate(clip, 64 * 2**20)
+    before = count_read()
+    if is_whole:
+        assert load_video(clip, num_frames=4).duration == pytest.approx(2, abs=0.1)
+    else:
+        refused(clip, "it is truncated or damaged")
+    assert count_read() - before < 16 * 2**20
+
+
+@pytest.mark.parametrize("ending", ["h264", "mjpeg", "mp4", "ts"])
+def test_a_file_of_zeros_is_not_read_to_its_end(
+    tmp_path: Path, count_read: Callable[[], int], monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    monkeypatch.setattr(clip_files, "_MOST_BETWEEN", 2**20, raising=False)
+    clip = tmp_path / f"zeros.{ending}"
+    clip.touch()
+    os.truncate(clip, 64 * 2**20)
+    before = count_read()
+    refused(clip)
+    assert count_read() - before < 16 * 2**20
+
+
+def test_a_frame_may_be_larger_than_what_may_lie_between_packets(
+    film: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip = film("clip.avi", 20, codec="rawvideo", pix_fmt="rgb24")
+    monkeypatch.setattr(clip_files, "_MOST_BETWEEN", 100, raising=False)
+    assert load_video(clip, num_frames=4).total_frames == 20
+
+
+def test_a_hole_in_a_clip_is_not_taken_for_its_end(
+    film: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip = film("clip.ts", codec="mpeg2video")
+    monkeypatch.setattr(clip_files, "_MOST_BETWEEN", 2**20, raising=False)
+    clip.write_bytes(clip.read_bytes() + bytes(16 * 2**20) + clip.read_bytes())
+    refused(clip)
+
+
+def test_frames_that_are_larger_than_the_header_says_are_checked(
+    film: Callable[..., Path],
+) -> None:
+    def large(number: int) -> np.ndarray:
+        return np.zeros((480, 640, 3), np.uint8)
+
+    clip = film("clip.h264", 20)
+    clip.write_bytes(clip.read_bytes() + film("large.h264", 5, draw=large).read_bytes())
+    refused(clip, "640x480 = 307200 pixels", "max_pixels", limits=Limits(max_pixels=10_000))
+    assert load_video(clip, num_frames=3).frames.shape == (3, 48, 64, 3)
+
+
+def test_a_name_that_is_not_utf8(film: Callable[..., Path]) -> None:
+    clip = film("clip.mp4")
+    other = os.fsdecode(os.path.join(os.fsencode(clip.parent), b"\xff.mp4"))
+    try:
+        os.rename(clip, other)
+    except OSError:
+        pytest.skip("this file system takes no such name")
+    assert load_video(other, num_frames=2).path == other
+    os.truncate(other, 100)
+    assert refused(other).isprintable()

@@ -1,0 +1,371 @@
+"""Servers that mean harm or fail: redirects, private addresses, slow and broken answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib.resources import files
+from itertools import count
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from draftlens.core.errors import MediaError
+from draftlens.media import Limits, download, load_image, load_video
+
+PICTURE = (Path(str(files("draftlens") / "embedded" / "clips")) / "shapes.png").read_bytes()
+WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(PICTURE), PICTURE)
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+HANG = 60.0
+"""Seconds after which a test has hung; slow servers go on for longer."""
+
+Answer = Callable[[socket.socket, bytes], None]
+
+
+class Server:
+    """Answers each connection on a port of this machine with what `answer` sends.
+
+    Args:
+        answer: called with the connection and the head of the request.
+        host: an address of this machine.
+    """
+
+    def __init__(self, answer: Answer, host: str = "127.0.0.1") -> None:
+        self.heads: list[bytes] = []
+        self.closing = Event()
+        self._answer = answer
+        self._socket = socket.create_server((host, 0))
+        self.port = self._socket.getsockname()[1]
+        self.address = f"http://{host}:{self.port}"
+        self._threads = [Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._socket.accept()
+                self._threads.append(Thread(target=self._serve, args=[connection], daemon=True))
+                self._threads[-1].start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            self.heads.append(connection.recv(1 << 16))
+            self._answer(connection, self.heads[-1])
+
+    def drip(self, connection: socket.socket, endless: bytes) -> None:
+        """Send bytes one by one, again and again."""
+        for index in count():
+            if self.closing.wait(0.02):
+                return
+            position = index % len(endless)
+            connection.sendall(endless[position : position + 1])
+
+    def close(self) -> None:
+        self.closing.set()
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        for thread in self._threads:
+            thread.join()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Server]]:
+    """serve(answer, host) -> a server; `answer` may be bytes, the same to every request."""
+    servers: list[Server] = []
+
+    def start(answer: Answer | bytes, host: str = "127.0.0.1") -> Server:
+        def send(connection: socket.socket, head: bytes) -> None:
+            connection.sendall(answer)  # type: ignore[arg-type]
+
+        servers.append(Server(send if isinstance(answer, bytes) else answer, host))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def redirect(target: str) -> bytes:
+    return f"HTTP/1.1 302 Found\r\nLocation: {target}\r\nContent-Length: 0\r\n\r\n".encode()
+
+
+def refused(address: str, **limits: Any) -> str:
+    """The sentence of a refusal, which names the address."""
+    with pytest.raises(MediaError) as info:
+        load_image(address, limits=Limits(**limits))
+    sentence = str(info.value)
+    assert sentence.startswith(f"cannot read {address}: ")
+    assert sentence.isprintable()
+    assert len(sentence) < 1000
+    return sentence
+
+
+# Rules of redirects and of private addresses
+
+
+@pytest.mark.parametrize("target", ["ftp://127.0.0.1/a.png", "file:///etc/hosts"])
+def test_redirects_lead_to_http_and_https_only(serve: Callable[..., Server], target: str) -> None:
+    server = serve(redirect(target))
+    assert "only http and https are read" in refused(f"{server.address}/a.png")
+
+
+def test_five_redirects_are_followed(serve: Callable[..., Server]) -> None:
+    def answer(connection: socket.socket, head: bytes) -> None:
+        number = int(head.split()[1].rpartition(b"/")[2])
+        connection.sendall(redirect(f"/{number - 1}") if number else WHOLE)
+
+    server = serve(answer)
+    assert load_image(f"{server.address}/5").size == (256, 256)
+    assert "it is redirected more than 5 times" in refused(f"{server.address}/6")
+
+
+def test_the_body_of_a_redirect_is_not_read(serve: Callable[..., Server]) -> None:
+    def answer(connection: socket.socket, head: bytes) -> None:
+        if head.startswith(b"GET /final"):
+            connection.sendall(WHOLE)
+            return
+        connection.sendall(b"HTTP/1.1 302 Found\r\nLocation: /final\r\n\r\n")
+        server.drip(connection, b"x")
+
+    server = serve(answer)
+    assert load_image(f"{server.address}/a.png", limits=Limits(max_download_s=HANG))
+
+
+def test_private_addresses_are_refused_where_they_are_switched_off(
+    serve: Callable[..., Server],
+) -> None:
+    server = serve(WHOLE)
+    for host in ("127.0.0.1", "localhost", "2130706433", "[::ffff:127.0.0.1]"):
+        sentence = refused(f"http://{host}:{server.port}/a.png", private_addresses=False)
+        assert "is not on the public internet (Limits.private_addresses is False)" in sentence
+    assert not server.heads
+    assert load_image(f"{server.address}/a.png").size == (256, 256)
+
+
+def test_a_redirect_to_a_private_address_is_refused(
+    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = serve(WHOLE)
+    outside = serve(redirect(f"{inside.address}/a.png"), "127.0.0.2")
+    monkeypatch.setattr(download, "_is_public", lambda address: address == "127.0.0.2")
+    sentence = refused(f"{outside.address}/a.png", private_addresses=False)
+    assert "127.0.0.1 is not on the public internet" in sentence
+    assert len(outside.heads) == 1
+    assert not inside.heads
+
+
+@pytest.fixture
+def resolved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names that were looked up; a second look at one finds nothing, as an attacker's might."""
+    names: list[str] = []
+    resolve = socket.getaddrinfo
+
+    def once(host: Any, *args: Any, **kwargs: Any) -> Any:
+        if host != "clips.example":
+            return resolve(host, *args, **kwargs)
+        names.append(host)
+        return [] if len(names) > 1 else resolve("127.0.0.1", *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", once)
+    monkeypatch.setattr(download, "_is_public", lambda address: True)
+    return names
+
+
+def test_the_address_that_was_checked_is_the_one_that_is_asked(
+    serve: Callable[..., Server], resolved: list[str]
+) -> None:
+    server = serve(WHOLE)
+    address = f"http://clips.example:{server.port}/a.png"
+    assert load_image(address, limits=Limits(private_addresses=False)).size == (256, 256)
+    assert resolved == ["clips.example"]
+    assert f"Host: clips.example:{server.port}\r\n".encode() in server.heads[0]
+
+
+def test_certificates_are_those_of_the_name(
+    serve: Callable[..., Server], resolved: list[str]
+) -> None:
+    server = serve(b"")
+    refused(f"https://clips.example:{server.port}/a.png", private_addresses=False)
+    assert b"clips.example" in server.heads[0]  # the greeting of TLS
+    assert resolved == ["clips.example"]
+
+
+@pytest.mark.parametrize(
+    ("address", "is_public"),
+    [
+        ("93.184.215.14", True),
+        ("2606:2800:21f:cb07:6820:80da:af6b:8b2c", True),
+        ("127.0.0.1", False),
+        ("10.1.2.3", False),
+        ("169.254.169.254", False),
+        ("100.64.0.1", False),
+        ("0.0.0.0", False),
+        ("224.0.0.1", False),
+        ("::1", False),
+        ("fe80::1%1", False),
+        ("fd00::1", False),
+        ("::ffff:10.1.2.3", False),
+        ("::ffff:93.184.215.14", True),
+        ("2002:7f00:1::", False),
+    ],
+)
+def test_public_addresses(address: str, is_public: bool) -> None:
+    assert download._is_public(address) == is_public
+
+
+# Messages
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://anna:secret@127.0.0.1:1/a.png",
+        "https://anna:secret@127.0.0.1:1/a.png?b=c@d",
+        "http://anna:se/secret@127.0.0.1:1/a.png",
+        "http://anna:secret@/a.png",
+        "http://anna:secret@[::1/a.png",
+        "http://secret@b\\@127.0.0.1:1/a.png",
+        "http://127.0.0.1:secret@x/a.png",
+    ],
+)
+def test_no_message_holds_a_password(address: str) -> None:
+    with pytest.raises(MediaError) as info:
+        load_image(address)
+    error: BaseException | None = info.value
+    while error is not None:
+        assert "secret" not in str(error)
+        error = error.__cause__ or error.__context__
+
+
+def test_a_password_is_sent_but_not_logged(
+    serve: Callable[..., Server], caplog: pytest.LogCaptureFixture
+) -> None:
+    def answer(connection: socket.socket, head: bytes) -> None:
+        sends = b"Authorization: Basic YW5uYTpzZWNyZXQ=" in head
+        missing = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
+        connection.sendall(WHOLE if sends else missing)
+
+    server = serve(answer)
+    address = f"http://anna:secret@127.0.0.1:{server.port}/a.png"
+    with caplog.at_level(logging.DEBUG):
+        assert load_image(address).size == (256, 256)
+        with pytest.raises(MediaError, match="it is an image, not a video") as info:
+            load_video(address)
+    assert "secret" not in caplog.text
+    assert "secret" not in str(info.value)
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (bytes(range(256)) * 8192, "it cannot be downloaded"),
+        (b"HTTP/1.1 404 \x1b[2Jgone\r\nContent-Length: 0\r\n\r\n", ""),
+        (b"HTTP/1.1 404 caf\xe9 \x9b2J\r\nContent-Length: 0\r\n\r\n", "the server answers 404"),
+        (b"HTTP/1.1 500 " + b"x" * 60_000 + b"\r\nContent-Length: 0\r\n\r\n", "500 xxx"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "it cannot be downloaded"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1e9\r\n\r\n", "it cannot be downloaded"),
+        (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 100_000, "it cannot be downloaded"),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://[\r\n\r\n", "it cannot be downloaded"),
+        (b"", "it cannot be downloaded"),
+        (b"HTTP/1.1 302 Found\r\nLocation: data:,x\r\nContent-Length: 0\r\n\r\n", "302 Found"),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", "it is empty"),
+        (b"HTTP/1.1 304 Not Modified\r\n\r\n", "the server answers 304"),
+    ],
+)
+def test_what_a_server_says_is_quoted_in_short_and_without_escape_codes(
+    serve: Callable[..., Server], reply: bytes, words: str
+) -> None:
+    assert words in refused(f"{serve(reply).address}/a.png")
+
+
+def test_characters_beyond_ascii_are_encoded(serve: Callable[..., Server]) -> None:
+    server = serve(WHOLE)
+    assert load_image(f"{server.address}/\N{LATIN SMALL LETTER U WITH DIAERESIS} %C3%BC.png?q=é")
+    assert server.heads[0].startswith(b"GET /%C3%BC%20%C3%BC.png?q=%C3%A9 HTTP/1.1\r\n")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://",
+        "http:///a.png",
+        "https://:80",
+        "http://a b/",
+        "http://" + "a" * 300 + "/",
+        "http://x:99999999/",
+    ],
+)
+def test_malformed_addresses(address: str) -> None:
+    with pytest.raises(MediaError, match=r"^cannot read http.{0,700}$"):
+        load_image(address)
+
+
+# Slow servers, and answers that end early
+
+
+@pytest.mark.parametrize(
+    ("head", "endless"),
+    [
+        (b"", b"HTTP/1.1 200 " + b"O" * 5000),
+        (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"),
+        (b"", b"HTTP/1.1 102 Processing\r\n\r\n"),
+        (CHUNKED + b"5;", b"x" * 5000),
+        (CHUNKED + b"0\r\n", b"X: y\r\n"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", b"x"),
+    ],
+    ids=["status line", "headers", "informational", "chunk size", "trailers", "body"],
+)
+def test_the_deadline_covers_the_whole_answer(
+    serve: Callable[..., Server], head: bytes, endless: bytes
+) -> None:
+    def answer(connection: socket.socket, request: bytes) -> None:
+        connection.sendall(head)
+        server.drip(connection, endless)
+
+    server = serve(answer)
+    began = monotonic()
+    sentence = refused(f"{server.address}/a.png", max_download_s=0.3)
+    assert "the download takes longer than 0.3 seconds" in sentence
+    assert monotonic() - began < HANG
+
+
+def test_the_deadline_covers_redirects(serve: Callable[..., Server]) -> None:
+    def answer(connection: socket.socket, request: bytes) -> None:
+        server.closing.wait(0.1)
+        connection.sendall(redirect("/a.png"))
+
+    server = serve(answer)
+    assert "takes longer than 0.3 seconds" in refused(server.address, max_download_s=0.3)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        WHOLE[:-1],
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n"
+        % (len(PICTURE), PICTURE),
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffff\r\n%s" % PICTURE,
+    ],
+    ids=["content length", "no last chunk", "within a chunk"],
+)
+def test_an_answer_that_ends_early_is_refused(serve: Callable[..., Server], reply: bytes) -> None:
+    sentence = refused(f"{serve(reply).address}/a.png")
+    assert (
+        "it cannot be downloaded (peer closed connection without sending complete message"
+        in sentence
+    )
+
+
+def test_an_address_is_read_within_an_event_loop(serve: Callable[..., Server]) -> None:
+    server = serve(WHOLE)
+
+    async def read() -> Any:
+        return load_image(f"{server.address}/a.png")
+
+    assert asyncio.run(read()).size == (256, 256)
