@@ -61,7 +61,8 @@ def as_whole(value: Any) -> int | None:
     if isinstance(value, bool) or getattr(value, "ndim", 0) > 0:
         return None
     if isinstance(value, Real) and not hasattr(value, "__index__"):
-        return int(value) if float(value).is_integer() else None
+        number = float(value)
+        return int(number) if number.is_integer() else None
     try:
         return index(value)
     except TypeError:
@@ -108,8 +109,8 @@ def as_real(value: Any) -> float | None:
         return None
     try:
         return float(value)
-    except OverflowError:
-        return inf if value > 0 else -inf
+    except OverflowError:  # a whole number of hundreds of digits
+        return inf if value > 0 else -inf  # type: ignore[operator]
 
 
 def switch(name: str, value: Any) -> bool:
