@@ -32,9 +32,10 @@ GUESSERS: dict[str, dict[str, Any]] = {
     "speculative": {"method": "speculative"},
     "specvlm": {**HALF, "draft": "model"},
     **{kv: {**HALF, "draft": "self", "kv": kv} for kv in ("prefill", "gather", "sparse")},
+    "tabed": {"method": "tabed", "tree": "auto"},
 }
 """A draft model that reads all tokens or half of them, or the target itself with each source of
-keys and values."""
+keys and values, or a draft model that reads several views."""
 
 TREES = (
     EMPTY,
