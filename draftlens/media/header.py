@@ -137,6 +137,7 @@ def open_container(path: str, file: ClipFile) -> InputContainer:
     try:
         return av.open(
             file,
+            "r",
             metadata_errors="replace",
             container_options={"protocol_whitelist": "file"},
         )
