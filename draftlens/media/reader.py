@@ -144,7 +144,7 @@ class MediaReader:
             excess = self._excess(request)
             if excess is not None:
                 self.close()
-                raise _lost(request, f"its decoder {excess}")
+                raise _lost(request, excess)
             answer = self._connection.recv()
         except (EOFError, OSError) as error:
             raise _lost(request, f"its decoder crashed ({self._ending()})") from error
@@ -158,18 +158,17 @@ class MediaReader:
         assert self._connection is not None
         assert self._process is not None
         if not self._connection.poll(START_SECONDS):
-            return f"did not start within {START_SECONDS:g} seconds"
+            return f"its decoder did not start within {START_SECONDS:g} seconds"
         self._connection.recv()  # the process has loaded what it needs, and begins
         deadline = time.monotonic() + self.seconds
         process = psutil.Process(self._process.pid)
-        before = process.memory_info().rss
+        before = _memory(process)
         while not self._connection.poll(LOOK_SECONDS):
             if time.monotonic() > deadline:
-                return f"did not end within {self.seconds:g} seconds"
+                return f"its decoder did not end within {self.seconds:g} seconds"
             most = request.max_memory
-            with suppress(psutil.Error):  # it has ended, and the connection says so
-                if most is not None and process.memory_info().rss - before > most:
-                    return f"needs more than {format_bytes(most)} of memory"
+            if most is not None and _memory(process) - before > most:
+                return f"its decoder needs more than {format_bytes(most)} of memory"
         return None
 
     def kill(self) -> None:
@@ -218,6 +217,14 @@ class MediaReader:
         if status < 0:
             return signal.Signals(-status).name
         return f"exit status {status}"
+
+
+def _memory(process: psutil.Process) -> int:
+    """Bytes that a process holds; 0 where it has ended, which its connection will say."""
+    try:
+        return int(process.memory_info().rss)
+    except psutil.Error:
+        return 0
 
 
 def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:

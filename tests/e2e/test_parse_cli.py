@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,3 +149,22 @@ def test_without_a_reader_in_the_package_a_target_has_to_be_named(
     code, _, errors = command("parse", str(source), "-o", str(tmp_path / "out"))
     assert code == 2
     assert "holds no document reader: name a document model with --target" in errors
+
+
+def test_names_that_are_not_utf_8_are_parsed(
+    command: Command, source: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    name = os.fsdecode(b"caf\xe9.pdf")
+    source.rename(folder / name)
+    (folder / f"bad {name}").write_bytes(b"%PDF-1.7\nno structure")
+    out = tmp_path / "out"
+    code, printed, err = parse(command, folder, "-o", out, "--method", "plain", "--pages", "1")
+    assert code == 1, err
+    assert "1 pages parsed, 0 left out, 1 failed" in printed
+    pages = [json.loads(path.read_bytes()) for path in out.rglob("*/*.json")]
+    errors = {Path(page["source"]).name: page["error"] for page in pages}
+    assert errors.keys() == {name, f"bad {name}"}
+    assert errors[name] is None
+    assert "pdfium finds no valid structure" in errors[f"bad {name}"]
