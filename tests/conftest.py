@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections import Counter, defaultdict
 from typing import Any
+from weakref import WeakKeyDictionary
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # What draftlens measures on this machine is neither read nor left behind; subprocesses inherit it.
@@ -17,6 +18,10 @@ os.environ["XDG_CACHE_HOME"] = _CACHE.name
 import pytest  # noqa: E402 - the environment comes first
 import torch  # noqa: E402
 from covering import covering  # noqa: E402
+
+from draftlens.draft import records  # noqa: E402
+from draftlens.draft.live_costs import LiveCosts  # noqa: E402
+from draftlens.ops.cost_curve import CostCurve  # noqa: E402
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,6 +68,29 @@ def _keep_all_pairs(items: list[pytest.Item]) -> None:
 def _named(item: Any) -> dict[str, str]:
     """The parameters of a test."""
     return {name: str(value) for name, value in item.callspec.params.items()}
+
+
+class _Untimed(LiveCosts):
+    """Costs that no answer changes."""
+
+    def record(self, width: int, predicted: float, seconds: float) -> None:
+        """Forget how long a forward took here."""
+
+
+@pytest.fixture
+def steady_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Automatic methods draft by costs of a table, so that neither the speed of this machine nor
+    earlier answers decide what they draft: a draft costs a tenth of its target, and a forward over
+    64 tokens twice as much as one over a single token."""
+    of_target, of_draft = (
+        _Untimed(CostCurve((1, 64), (seconds, 2 * seconds))) for seconds in (1e-2, 1e-3)
+    )
+
+    def costs(backbone: Any, other: Any = None) -> LiveCosts:
+        return of_target if other is None else of_draft
+
+    monkeypatch.setattr(records, "_live_costs", costs)
+    monkeypatch.setattr(records, "_RECORDS", WeakKeyDictionary())
 
 
 def pytest_collection_finish() -> None:

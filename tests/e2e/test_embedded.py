@@ -60,6 +60,7 @@ def test_bundled_clips_give_the_tokens_of_stock_generate(
     assert engine.answer(inputs, method=method, max_new_tokens=120).run().tokens == expected
 
 
+@pytest.mark.usefixtures("steady_costs")
 @pytest.mark.parametrize("frames", [3, 8, 16])
 def test_filmed_clips_give_the_tokens_of_stock_generate(
     engine: draftlens.Engine, filmed: list[Path], frames: int
@@ -191,6 +192,7 @@ def test_what_is_wrong_is_told_before_any_token(engine: draftlens.Engine) -> Non
         draftlens.load(str(CLIPS.parent / "draft"), method="speculative")
 
 
+@pytest.mark.usefixtures("steady_costs")
 def test_a_caption_that_is_asked_for_again_is_looked_up(engine: draftlens.Engine) -> None:
     """The first answer stands in the prompt. The clip's placeholders do, too: they are no text."""
     caption = json.loads(WORLD[0].with_suffix(".mp4.json").read_text())["caption"]

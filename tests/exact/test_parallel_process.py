@@ -31,6 +31,8 @@ FAMILY = FAMILIES[0]
 EAGER: Mapping[str, Any] = {"method": "speculative", "schedule": "parallel"}
 LOCKSTEP: Mapping[str, Any] = {**EAGER, "schedule": "lockstep", "num_speculative_tokens": 3}
 PARALLELVLM: Mapping[str, Any] = {"method": "parallelvlm", "prune_ratio": 0.5}
+PATIENCE = 60.0
+"""Seconds of a slow machine after which something hangs."""
 SELF: Mapping[str, Any] = {**PARALLELVLM, "draft": "self"}
 
 
@@ -172,14 +174,27 @@ def wait_for_the_end_of(pid: int) -> None:
     """Returns once a signal that kills has ended a process, which happens some time after the
     signal is sent."""
     # Not `psutil.wait_procs`: an exit status that it takes is one that the parent misses.
-    for _ in range(500):
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
         try:
             if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
                 return
         except psutil.NoSuchProcess:
             return
         time.sleep(0.01)
-    raise AssertionError(f"process {pid} has outlived SIGKILL by 5 s")
+    raise AssertionError(f"process {pid} has outlived SIGKILL")
+
+
+def wait_until_blocked(pid: int) -> None:
+    """Returns once a process waits and needs no more of a core, however long it has work."""
+    process = psutil.Process(pid)
+    end = time.monotonic() + PATIENCE
+    while True:
+        before = process.cpu_times()[:2]
+        time.sleep(0.3)
+        if process.status() == psutil.STATUS_SLEEPING and process.cpu_times()[:2] == before:
+            return
+        assert time.monotonic() < end, f"process {pid} does not come to rest"
 
 
 @pytest.mark.usefixtures("forked")
@@ -206,7 +221,7 @@ def test_a_lost_process_leaves_the_answer_to_plain_decoding(
             wait_for_the_end_of(process.pid)
         result = stream.run()
         assert result.tokens == reference(FAMILY, FAMILY.richest)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < PATIENCE
         assert result.lossless
         if method is LOCKSTEP and chunks:
             assert "process" in result.stats.lane_lost
@@ -307,11 +322,7 @@ def test_streams_that_are_dropped_or_pause_leave_nothing() -> None:
         del stream
     assert answer(EAGER).tokens == reference(FAMILY, FAMILY.richest)
     assert psutil.Process().num_fds() <= descriptors + 1
-    # The process blocks where nobody reads.
-    time.sleep(0.3)
-    before = sum(psutil.Process(process.pid).cpu_times()[:2])
-    time.sleep(0.5)
-    assert sum(psutil.Process(process.pid).cpu_times()[:2]) - before < 0.1
+    wait_until_blocked(process.pid)
 
 
 def test_many_answers_leak_neither_descriptors_nor_processes() -> None:

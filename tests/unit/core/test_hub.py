@@ -40,7 +40,7 @@ def test_a_hub_that_says_nothing_is_given_up(
     began = time.monotonic()
     with pytest.raises(ConfigError, match=f"cannot load the target '{NAME}': .*") as refused:
         load_model(NAME, "target", CPU)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60  # transformers alone asks for minutes
     assert "\n" not in str(refused.value)
     assert hub.HUB_SECONDS < 10
 

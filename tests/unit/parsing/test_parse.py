@@ -172,6 +172,7 @@ def test_rows_that_leave_and_join_read_what_each_crop_reads_alone(
     assert together.stats.target_forwards < sum(len(text) for text in together.texts.values())
 
 
+@pytest.mark.usefixtures("steady_costs")
 def test_a_loop_ends_where_stock_generate_with_the_criterion_ends(
     engine: draftlens.Engine,
 ) -> None:

@@ -31,8 +31,8 @@ from tests.unit.train.drafts import (
 )
 
 RANKS = 3
-SECONDS = 120
-"""Time limit of the processes of a test."""
+SECONDS = 600
+"""Seconds of a slow machine after which the processes of a test hang."""
 
 _SERVER = "forkserver"
 """Processes are forked from one in which autograd has not run, since its threads end at a fork."""
