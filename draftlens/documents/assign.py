@@ -15,6 +15,10 @@ _CELL_GAP = 1.0
 """A space of this many line heights separates the cells of a table's row."""
 
 
+_LONG_CELL = 30
+"""Characters of the usual cell above which a table is taken for columns of running text."""
+
+
 def ordered(regions: Sequence[Region]) -> list[Region]:
     """The same regions in the order of reading, with their places."""
     order = reading_order([region.box for region in regions])
@@ -51,6 +55,21 @@ def with_texts(regions: Sequence[Region], readings: Sequence[Reading]) -> list[R
     return [
         replace(region, texts=tuple(found)) for region, found in zip(regions, texts, strict=True)
     ]
+
+
+def without_prose(regions: Sequence[Region], reading: Reading) -> list[Region]:
+    """The same regions without tables that are columns of running text, as layouts see them on
+    pages of small type: their rows would mix the columns."""
+    owned = owners(reading.pieces, regions)
+    kept = []
+    for place, region in enumerate(regions):
+        inside = [p for p, owner in zip(reading.pieces, owned, strict=True) if owner == place]
+        if region.kind == "table" and inside:
+            lengths = [len(cell) for row in rows_of(inside) for cell in row]
+            if median(lengths) > _LONG_CELL:
+                continue
+        kept.append(region)
+    return kept
 
 
 def unseen(reading: Reading, regions: Sequence[Region]) -> list[Piece]:
