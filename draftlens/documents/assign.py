@@ -15,8 +15,8 @@ _CELL_GAP = 1.0
 """A space of this many line heights separates the cells of a table's row."""
 
 
-_LONG_CELL = 30
-"""Characters of the usual cell above which a table is taken for columns of running text."""
+_LONG_CELL = 20
+"""Characters above which a cell may be a line of running text."""
 
 
 def ordered(regions: Sequence[Region]) -> list[Region]:
@@ -64,12 +64,16 @@ def without_prose(regions: Sequence[Region], reading: Reading) -> list[Region]:
     kept = []
     for place, region in enumerate(regions):
         inside = [p for p, owner in zip(reading.pieces, owned, strict=True) if owner == place]
-        if region.kind == "table" and inside:
-            lengths = [len(cell) for row in rows_of(inside) for cell in row]
-            if median(lengths) > _LONG_CELL:
-                continue
-        kept.append(region)
+        if not (region.kind == "table" and inside and _is_prose(rows_of(inside))):
+            kept.append(region)
     return kept
+
+
+def _is_prose(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a third of the rows holds two long cells, as lines of neighbouring columns are; a
+    table of terms and what they mean has one in a row."""
+    long = [sum(len(cell) > _LONG_CELL for cell in row) for row in rows]
+    return 3 * sum(count > 1 for count in long) > len(rows)
 
 
 def unseen(reading: Reading, regions: Sequence[Region]) -> list[Piece]:
