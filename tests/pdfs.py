@@ -1,8 +1,9 @@
-"""Small PDF files with known words, made by reportlab."""
+"""Small PDF files with known words, made by reportlab, and damaged ones, made of bytes."""
 
 from __future__ import annotations
 
 import io
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -100,3 +101,84 @@ def stating(path: Path, count: int) -> Path:
     )
     path.write_bytes(body)
     return path
+
+
+CATALOG = b"<</Type/Catalog/Pages 2 0 R>>"
+ONE_PAGE = b"<</Type/Pages/Kids[3 0 R]/Count 1>>"
+FORM = b"/Type/XObject/Subtype/Form/BBox[0 0 200 100]/Resources"
+
+
+def of_objects(path: Path, objects: Sequence[bytes]) -> Path:
+    """A file of objects that are numbered from 1; the first is its catalog."""
+    content = b"%PDF-1.7\n"
+    places = []
+    for number, body in enumerate(objects, start=1):
+        places.append(b"%010d 00000 n \n" % len(content))
+        content += b"%d 0 obj\n%s\nendobj\n" % (number, body)
+    size = len(objects) + 1
+    content += b"xref\n0 %d\n0000000000 65535 f \n%s" % (size, b"".join(places))
+    start = content.rindex(b"xref\n")
+    content += b"trailer<</Size %d/Root 1 0 R>>\nstartxref\n%d\n%%%%EOF\n" % (size, start)
+    path.write_bytes(content)
+    return path
+
+
+def stream(content: bytes, entries: bytes = b"") -> bytes:
+    """A compressed stream object."""
+    packed = zlib.compress(content)
+    head = b"<<%s/Filter/FlateDecode/Length %d>>" % (entries, len(packed))
+    return b"%sstream\n%s\nendstream" % (head, packed)
+
+
+def page(resources: bytes = b"", content: int = 4) -> bytes:
+    """A page object."""
+    box = b"/MediaBox[0 0 200 100]"
+    return b"<</Type/Page/Parent 2 0 R%s/Resources<<%s>>/Contents %d 0 R>>" % (
+        box,
+        resources,
+        content,
+    )
+
+
+def printed(path: Path) -> Path:
+    """A page with one word."""
+    word = stream(b"BT /F 12 Tf 20 40 Td (word) Tj ET")
+    font = b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>"
+    return of_objects(path, [CATALOG, ONE_PAGE, page(b"/Font<</F 5 0 R>>"), word, font])
+
+
+def nested(path: Path, depth: int, calls: int) -> Path:
+    """A page of forms, each of which shows the next one several times."""
+    objects = [CATALOG, ONE_PAGE, page(b"/XObject<</X 5 0 R>>"), stream(b"/X Do")]
+    for number in range(6, depth + 6):
+        entries = FORM + b"<</XObject<</X %d 0 R>>>>" % number
+        objects.append(stream(b"/X Do " * calls, entries))
+    objects.append(stream(b"0 0 9 9 re f", FORM + b"<<>>"))
+    return of_objects(path, objects)
+
+
+def recursive(path: Path, num_pages: int = 1) -> Path:
+    """Pages of two forms that show themselves and each other."""
+    first = 4 + num_pages
+    both = b"/XObject<</X %d 0 R/Y %d 0 R>>" % (first, first + 1)
+    kids = b" ".join(b"%d 0 R" % number for number in range(3, 3 + num_pages))
+    pages = b"<</Type/Pages/Kids[%s]/Count %d>>" % (kids, num_pages)
+    form = FORM + b"<<" + both + b">>"
+    return of_objects(
+        path,
+        [
+            CATALOG,
+            pages,
+            *[page(both, first - 1)] * num_pages,
+            stream(b"/X Do /Y Do " * 20),
+            stream(b"/X Do /Y Do " * 20, form),
+            stream(b"/Y Do /X Do " * 20, form),
+        ],
+    )
+
+
+def flate_bomb(path: Path, size: int) -> Path:
+    """A page whose content is a thousand times as large as the file."""
+    drawing = b"0 0 1 1 re f\n"
+    content = stream(drawing * (size // len(drawing)))
+    return of_objects(path, [CATALOG, ONE_PAGE, page(), content])

@@ -10,7 +10,7 @@ from typing import Any
 
 from draftlens.core.errors import ConfigError
 from draftlens.core.files import write_json
-from draftlens.core.lines import LineWriter, read_lines
+from draftlens.core.lines import LineWriter, cut_incomplete_line, read_lines
 from draftlens.core.runs import ABSENT, Difference, differences, read_description
 from draftlens.methods import METHODS
 
@@ -186,8 +186,11 @@ class Store:
 
     def _read(self) -> list[Record]:
         """The records in the file; an incomplete last line, from an interruption, is cut off."""
-        lines = read_lines(self.folder / MEASUREMENTS)
-        return [self._record(number, values) for number, values in enumerate(lines, start=1)]
+        path = self.folder / MEASUREMENTS
+        lines = read_lines(path, "kind")
+        records = [self._record(number, values) for number, values in enumerate(lines, start=1)]
+        cut_incomplete_line(path)
+        return records
 
     def _record(self, number: int, values: Any) -> Record:
         try:

@@ -52,16 +52,31 @@ def bench(
     All methods take turns on each clip, next to the decoding of transformers. The exit status is
     1 if every clip failed.
     """
-    from draftlens.api import Engine
     from draftlens.bench import Store
-    from draftlens.cli.loading import load_models
-    from draftlens.cli.show import print_json
+    from draftlens.cli.loading import make_folder
+    from draftlens.core.files import only_writer
 
     options = options_of(clips, contestants, measuring)
     check_options(options, measuring, report)
     store = Store(report.out)
     store.check(report.resume)
-    engine = Engine(*load_models(target, draft, loading, as_json))
+    make_folder(report.out)
+    with only_writer(report.out):
+        _measure_and_save(store, options, report, (target, draft, loading), as_json)
+
+
+def _measure_and_save(
+    store: Store,
+    options: Options,
+    report: ReportOptions,
+    models: tuple[str, str, Loading],
+    as_json: bool,
+) -> None:
+    from draftlens.api import Engine
+    from draftlens.cli.loading import load_models
+    from draftlens.cli.show import print_json
+
+    engine = Engine(*load_models(*models, as_json))
     engine.calibrate()
     summary = measure(engine, options, store, report.resume, as_json)
     plot_files = save(summary, report.out, report.plots)

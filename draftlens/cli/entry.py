@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import signal
 import sys
+from io import TextIOWrapper
 from types import FrameType
 from typing import NoReturn
 
@@ -33,6 +34,10 @@ def main() -> None:
         terminations.append(number)
         raise KeyboardInterrupt
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # Names of files may hold bytes that are no characters.
+            stream.reconfigure(errors="backslashreplace")
     before = signal.signal(signal.SIGTERM, terminate)
     try:
         _run(debug)

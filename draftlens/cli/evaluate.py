@@ -57,13 +57,15 @@ def evaluate(
     """
     from draftlens.cli.loading import load_models, make_folder
     from draftlens.cli.show import print_json, show_files
+    from draftlens.core.files import only_writer
     from draftlens.evaluate import Evaluation, Options
 
     options = Options(clips, parse_frames(frames), seed)
     _check_matplotlib()
     make_folder(out)
     target_model, draft_model = load_models(target, draft, loading, as_json)
-    report = _run(Evaluation(target_model, draft_model, options), out, as_json)
+    with only_writer(out):
+        report = _run(Evaluation(target_model, draft_model, options), out, as_json)
     plot_files = _plot(report, out) if plots else []
     if as_json:
         print_json(report)

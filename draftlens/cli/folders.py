@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -18,7 +21,8 @@ from draftlens.cli.loading import note_strangers
 from draftlens.cli.progress import is_hidden, progress_bars
 from draftlens.cli.show import error_console
 from draftlens.core.errors import ConfigError, InputError
-from draftlens.core.lines import LineWriter, read_lines
+from draftlens.core.files import only_writer, printable
+from draftlens.core.lines import LineWriter, begins_with, cut_incomplete_line, read_lines
 from draftlens.mapping import ClipAnswer, MapOptions
 from draftlens.media.remote import is_url
 from draftlens.methods import name_of, to_dict
@@ -28,6 +32,12 @@ SUFFIXES = {
     "image": (".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"),
 }
 """Endings of the files that are taken from folders. A file that is named is always taken."""
+
+FIRST_KEY = "file"
+"""Key that each line of answers begins with."""
+
+BYTES_KEY = "file_bytes"
+"""Key of the bytes of a file's name, where they are not UTF-8."""
 
 FEW = 8
 """Files that are looked at before the embedded pair answers about all."""
@@ -94,40 +104,87 @@ def run_folder(run: FolderRun, out: Path, resume: bool | None, load: Callable[[]
         load: loads the engine; called only if there is something left to answer.
 
     Raises:
-        ConfigError: the file holds answers and `resume` is None, or those of another run; or it
-            cannot be written.
+        ConfigError: the file holds answers and `resume` is None, or those of another run, or
+            something else; or another process or nothing can write to it.
     """
-    written = _begin(out, resume)
-    done = {line.get("file") for line in written}
-    names = [name for name in run.names if name not in done]
-    failed = sum("error" in line for line in written if line.get("file") in set(run.names))
-    progress = _Progress(len(run.names), len(run.names) - len(names), failed)
-    if names:
-        engine = load()
-        identity = _identity(engine, run)
-        _check_same(out, written, identity)
-        # A few show whether the folder is strange; all would have to be opened, broken ones too.
-        note_strangers(engine.target.name, names[:FEW])
-        _answer_all(engine, run, names, identity, out, progress)
-    if not run.quiet:
-        error_console.print(f"{out}: {progress.summary()}", markup=False, soft_wrap=True)
+    _check_place(out)
+    with only_writer(out):
+        written = _begin(out, resume)
+        done = {_name_in(line) for line in written}
+        names = [name for name in run.names if name not in done]
+        asked = set(run.names)
+        failed = sum("error" in line for line in written if _name_in(line) in asked)
+        progress = _Progress(len(run.names), len(run.names) - len(names), failed)
+        try:
+            if names:
+                _go_on(run, names, written, out, load, progress)
+        except KeyboardInterrupt:
+            if not run.quiet:
+                _print(f"\n{out}: {progress.standing()}; go on with: {_resuming(sys.argv[1:])}")
+            raise
+        if not run.quiet:
+            _print(f"{out}: {progress.summary()}")
 
 
-def _begin(out: Path, resume: bool | None) -> list[Any]:
-    """The lines of the run to go on with; an incomplete last line is cut off."""
+def _check_place(out: Path) -> None:
+    """Make the folder of the answers' file.
+
+    Raises:
+        ConfigError: it cannot be made, or the file is a folder.
+    """
+    if out.is_dir():
+        raise ConfigError(f"--out wants a file, and {out} is a folder: name one in it")
     try:
-        exists = out.exists() and out.stat().st_size > 0
-        if exists and resume is None:
-            raise ConfigError(
-                f"{out} holds answers: --resume goes on with them, --restart throws them away"
-            )
-        if not resume:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_bytes(b"")
-            return []
-        return [line for line in read_lines(out) if isinstance(line, dict)]
+        out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"cannot write to {out}: {error.strerror or error}") from error
+        raise _unwritable(out, error) from error
+
+
+def _begin(out: Path, resume: bool | None) -> list[dict[str, Any]]:
+    """The lines of the run to go on with. A file that holds something else is left as it is."""
+    try:
+        if resume:
+            return read_lines(out, FIRST_KEY)
+        if out.is_file() and out.stat().st_size:
+            if not begins_with(out, FIRST_KEY):
+                raise ConfigError(
+                    f"{out} holds no answers and is left as it is: name another file with --out"
+                )
+            if resume is None:
+                raise ConfigError(
+                    f"{out} holds answers: --resume goes on with them, --restart throws them away"
+                )
+        out.write_bytes(b"")
+        return []
+    except OSError as error:
+        raise _unwritable(out, error) from error
+
+
+def _unwritable(out: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"cannot write to {out}: {error.strerror or error}")
+
+
+def _resuming(words: Sequence[str]) -> str:
+    """The command that goes on with an interrupted one."""
+    kept = [word for word in words if word not in ("--resume", "--restart")]
+    return shlex.join(["draftlens", *kept, "--resume"])
+
+
+def _go_on(
+    run: FolderRun,
+    names: Sequence[str],
+    written: Sequence[Mapping[str, Any]],
+    out: Path,
+    load: Callable[[], Engine],
+    progress: _Progress,
+) -> None:
+    engine = load()
+    identity = _identity(engine, run)
+    _check_same(out, written, identity)
+    # A few show whether the folder is strange; all would have to be opened, broken ones too.
+    note_strangers(engine.target.name, names[:FEW])
+    cut_incomplete_line(out)
+    _answer_all(engine, run, names, identity, out, progress)
 
 
 def _answer_all(
@@ -148,9 +205,9 @@ def _answer_all(
 
 def line_of(answer: ClipAnswer, identity: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON values of one line."""
-    line: dict[str, Any] = {"file": str(answer.source), **identity}
+    line: dict[str, Any] = {**_name_fields(str(answer.source)), **identity}
     if answer.error is not None:
-        return {**line, "error": answer.error}
+        return {**line, "error": printable(answer.error)}
     return {
         **line,
         "text": answer.text,
@@ -163,6 +220,22 @@ def line_of(answer: ClipAnswer, identity: Mapping[str, Any]) -> dict[str, Any]:
             "lossless": answer.lossless,
         },
     }
+
+
+def _name_fields(name: str) -> dict[str, str]:
+    """A file's name in its line. One that is not UTF-8 has its bytes beside it, in hexadecimal."""
+    shown = printable(name)
+    if shown == name:
+        return {FIRST_KEY: name}
+    return {FIRST_KEY: shown, BYTES_KEY: os.fsencode(name).hex()}
+
+
+def _name_in(line: Mapping[str, Any]) -> Any:
+    """The file's name that a line states."""
+    try:
+        return os.fsdecode(bytes.fromhex(line[BYTES_KEY]))
+    except (KeyError, TypeError, ValueError):
+        return line.get(FIRST_KEY)
 
 
 def _identity(engine: Engine, run: FolderRun) -> dict[str, Any]:
@@ -221,6 +294,10 @@ class _Progress:
             line += f", about {(self.total - self.done) / speed:.0f} minutes left"
         return line
 
+    def standing(self) -> str:
+        """How far an interrupted run has come."""
+        return f"{self.done} of {self.total} done, {self.failed} of them failed"
+
     def summary(self) -> str:
         """The outcome."""
         return f"{self.done - self.failed} answered, {self.failed} failed"
@@ -260,4 +337,8 @@ class _Logger:
         now = time.monotonic()
         if now - self._printed >= LOG_SECONDS:
             self._printed = now
-            error_console.print(self._progress.line(), markup=False, soft_wrap=True)
+            _print(self._progress.line())
+
+
+def _print(line: str) -> None:
+    error_console.print(line, markup=False, soft_wrap=True)

@@ -1,11 +1,19 @@
-"""Writing files so that a reader, or the next run, never meets a half-written one."""
+"""Files of results and caches: written whole, by one run at a time, and read without surprises."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from filelock import SoftFileLock, Timeout
+
+from draftlens.core.errors import ConfigError
+
+Kept = TypeVar("Kept")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -38,4 +46,90 @@ def write_json(path: Path, value: Any, indent: int | None = 1) -> None:
         OSError: the file cannot be written.
         TypeError: `value` holds something that JSON cannot represent.
     """
-    write_text(path, json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
+    write_text(path, to_json(value, indent) + "\n")
+
+
+def to_json(
+    value: Any, indent: int | None = None, separators: tuple[str, str] | None = None
+) -> str:
+    """JSON that UTF-8 can hold: the bytes of file names that are not UTF-8 become JSON escapes, and
+    come back by `parse_json`.
+
+    Args:
+        value: JSON values.
+        indent, separators: as for `json.dumps`.
+
+    Raises:
+        TypeError: `value` holds something that JSON cannot represent.
+    """
+    text = json.dumps(value, indent=indent, ensure_ascii=False, separators=separators)
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The JSON values of a text.
+
+    Raises:
+        ValueError: it is no JSON, or nested more deeply than the parser can follow.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def read_cache(path: Path, make: Callable[[Any], Kept]) -> Kept | None:
+    """What a JSON file of the cache holds; None if it is absent or damaged: it is made anew.
+
+    Args:
+        path: the file.
+        make: from its JSON values to what they stand for.
+    """
+    try:
+        return make(parse_json(path.read_bytes()))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
+        return None
+
+
+def printable(name: str) -> str:
+    """A file name, or a sentence with one, that UTF-8 can hold: other bytes become ``\\xe9``."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+@contextmanager
+def only_writer(path: Path) -> Iterator[None]:
+    """Keep other runs from writing to the same file or folder until the block ends.
+
+    A lock file says which process writes: inside of a folder, or beside a file. That of a process
+    which has ended does not count.
+
+    Args:
+        path: a folder, or a file, which need not exist; its folder is made.
+
+    Raises:
+        ConfigError: another run writes to it, or the lock file cannot be written.
+    """
+    if path.exists() and not path.is_dir() and not path.is_file():
+        yield  # such as /dev/stdout: nothing stays there
+        return
+    lock = SoftFileLock(_lock_file(path), timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        owner = f"process {lock.pid}" if lock.pid is not None else "another process"
+        raise ConfigError(
+            f"{owner} is writing to {path}: wait until it ends, or write to another place "
+            f"(its lock is {lock.lock_file})"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"cannot write to {path}: {error.strerror or error}") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _lock_file(path: Path) -> Path:
+    if path.is_dir():
+        return path / ".draftlens.lock"
+    return path.with_name(f".{path.name}.lock")

@@ -7,7 +7,6 @@ failing machine can lose it, and `fsync` bounds by how much.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
@@ -15,32 +14,87 @@ from types import TracebackType
 from typing import Any, Self
 
 from draftlens.core.errors import ConfigError
+from draftlens.core.files import parse_json, to_json
 
 SYNC_SECONDS = 1.0
 """Longest work, in seconds, that a failure of the machine may cost."""
 
+_SEPARATORS = (",", ":")
 
-def read_lines(path: Path) -> list[Any]:
-    """The values of all whole lines; an incomplete last line is cut off the file.
+
+def read_lines(path: Path, first_key: str) -> list[dict[str, Any]]:
+    """The values of all whole lines. The file is left as it is: see `cut_incomplete_line`.
 
     Args:
         path: the file; it need not exist.
+        first_key: every line is an object that begins with this key. A file in which one does not
+            was written by something else.
 
     Raises:
-        ConfigError: a whole line is no JSON; the message names it.
+        ConfigError: the file was written by something else, or a whole line is no JSON; the message
+            names the line.
         OSError: the file cannot be read.
     """
-    content = path.read_bytes() if path.exists() else b""
-    whole = content[: content.rfind(b"\n") + 1]
-    if len(whole) < len(content):
-        os.truncate(path, len(whole))
+    if not path.exists():
+        return []
+    if not begins_with(path, first_key):  # before a whole film is read
+        raise _foreign(path, 1, first_key)
+    *lines, rest = path.read_bytes().split(b"\n")
     values = []
-    for number, line in enumerate(whole.splitlines(), start=1):
+    for number, line in enumerate(lines, start=1):
         try:
-            values.append(json.loads(line))
+            value = parse_json(line)
         except ValueError as error:
             raise ConfigError(f"line {number} of {path} is damaged: {error}") from error
+        if not isinstance(value, dict) or next(iter(value), None) != first_key:
+            raise _foreign(path, number, first_key)
+        values.append(value)
+    if not _may_begin(rest, first_key):
+        raise _foreign(path, len(lines) + 1, first_key)
     return values
+
+
+def begins_with(path: Path, first_key: str) -> bool:
+    """Whether the first line of a file, as far as it is there, is an object that begins with a key.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        return _may_begin(file.read(len(_beginning(first_key))), first_key)
+
+
+def cut_incomplete_line(path: Path) -> None:
+    """Cut off what an interruption has left of a last line.
+
+    Args:
+        path: a file whose lines `read_lines` takes; it need not exist.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    content = path.read_bytes() if path.exists() else b""
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        os.truncate(path, whole)
+
+
+def _beginning(first_key: str) -> bytes:
+    """How `LineWriter` begins a line."""
+    return to_json({first_key: 0}, separators=_SEPARATORS).encode().removesuffix(b"0}")
+
+
+def _may_begin(line: bytes, first_key: str) -> bool:
+    """Whether an incomplete line can be one that `LineWriter` began."""
+    beginning = _beginning(first_key)
+    return line.startswith(beginning) or beginning.startswith(line)
+
+
+def _foreign(path: Path, number: int, first_key: str) -> ConfigError:
+    return ConfigError(
+        f"{path} was written by something else and is left as it is: its line {number} is no "
+        f"object that begins with {first_key!r}"
+    )
 
 
 class LineWriter:
@@ -67,8 +121,7 @@ class LineWriter:
         Raises:
             OSError: the disk is full or fails; the error names the file.
         """
-        line = json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
-        content = line.encode("utf-8")
+        content = (to_json(value, separators=_SEPARATORS) + "\n").encode("utf-8")
         written = 0
         try:
             while written < len(content):  # a disk that is nearly full takes a part

@@ -3,13 +3,13 @@ it differs from the one that is about to begin."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from draftlens.core.errors import ConfigError
+from draftlens.core.files import parse_json
 
 ABSENT = object()
 """Represents a value that only one of two runs has."""
@@ -37,7 +37,7 @@ def read_description(path: Path) -> Any:
         ConfigError: the file cannot be read, or is damaged.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"cannot read {path}, which an earlier run wrote: {error}") from error
     except ValueError as error:

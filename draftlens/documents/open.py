@@ -12,6 +12,7 @@ from draftlens.documents.pdf import PdfDocument
 from draftlens.documents.pictures import PictureDocument
 from draftlens.media.files import check_file
 from draftlens.media.limits import Limits, refusal
+from draftlens.media.reader import MediaReader
 
 SUFFIXES = (".pdf", ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".jp2", ".pnm")
 """Files that a folder is searched for; a file that is named is read whatever its suffix is."""
@@ -100,24 +101,28 @@ def find_files(inputs: Iterable[str | Path]) -> list[Path]:
 
 
 def open_document(
-    path: str | Path, password: str | None = None, limits: Limits | None = None
+    path: str | Path,
+    password: str | None = None,
+    limits: Limits | None = None,
+    reader: MediaReader | None = None,
 ) -> Document:
     """Open a PDF file or an image.
 
     Args:
         path: the file.
         password: of an encrypted PDF.
-        limits: bounds on the size of files and pages.
+        limits: bounds on the size of files and pages, and on the time and memory for a page.
+        reader: the process that reads, which the caller closes; None for one of the document's own.
 
     Raises:
         MediaError: the file cannot be read; the message names it and the cause.
-        ConfigError: pypdfium2, which reads PDF files, is not installed.
+        ConfigError: a library that reads PDF files is not installed.
     """
     limits = limits or Limits()
     name = check_file(path, limits)
     if is_pdf(name):
-        return PdfDocument(name, password, limits)
-    return PictureDocument(name, limits)
+        return PdfDocument(name, password, limits, reader)
+    return PictureDocument(name, limits, reader)
 
 
 def is_pdf(path: str | Path) -> bool:

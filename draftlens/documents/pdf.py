@@ -1,133 +1,105 @@
-"""PDF files, by pdfium.
-
-pdfium is not thread-safe, not even across documents: everything here holds one lock. Its objects
-are closed by hand, because the finalizers of pypdfium2 would run in any thread.
-"""
+"""PDF files, which are read in a process of its own: it is killed where a page takes too long or
+needs too much memory."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from math import ceil
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from draftlens.core.errors import ConfigError, MediaError
-from draftlens.documents.characters import read_characters
-from draftlens.documents.geometry import POINTS_PER_INCH, Box
+from draftlens.core.errors import ConfigError
+from draftlens.documents.geometry import Box
 from draftlens.documents.page import TextLayer
 from draftlens.media.files import check_file
-from draftlens.media.limits import Limits, check_pixels, refusal
+from draftlens.media.limits import Limits, refusal
+from draftlens.media.reader import LostReaderError, MediaReader
 
-PDFIUM_LOCK = threading.RLock()
-"""Held by every call of pdfium."""
+MOST_LOST = 3
+"""Readings of a file that may end the process before the file is given up."""
 
-PASSWORD = 4
-"""pdfium's error for a missing or wrong password (`FPDF_ERR_PASSWORD`)."""
-
-FORMAT = 3
-"""pdfium's error for a file that is no PDF or is damaged (`FPDF_ERR_FORMAT`)."""
-
-SECURITY = 5
-"""pdfium's error for a kind of encryption that it does not know (`FPDF_ERR_SECURITY`)."""
-
-
-def pdfium() -> Any:
-    """The module `pypdfium2`.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
-    try:
-        import pypdfium2
-    except ImportError as error:
-        raise ConfigError("PDF files need pypdfium2: pip install 'draftlens[documents]'") from error
-    return pypdfium2
+NEEDS = ("pypdfium2", "pikepdf")
 
 
 class PdfDocument:
-    """An open PDF file; see `documents.page.Document`.
+    """A PDF file; see `documents.page.Document`.
 
     Args:
         path: the file.
         password: opens it; None if it needs none.
-        limits: bounds on the size of the file and of its rendered pages.
+        limits: bounds on the size of the file, on its rendered pages, and on the time and memory
+            for each of them.
+        reader: the process that reads, which the caller closes; None for one of its own.
 
     Raises:
         MediaError: the file cannot be read: it is missing, damaged, needs a password, or has no
             pages.
-        ConfigError: pypdfium2 is not installed.
+        ConfigError: a library is not installed.
     """
 
     def __init__(
-        self, path: str | Path, password: str | None = None, limits: Limits | None = None
+        self,
+        path: str | Path,
+        password: str | None = None,
+        limits: Limits | None = None,
+        reader: MediaReader | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.source = check_file(path, self.limits)
-        module = pdfium()
-        with PDFIUM_LOCK:
-            try:
-                self._pdf = module.PdfDocument(self.source, password=password)
-            except module.PdfiumError as error:
-                raise _explain(self.source, error, password) from error
-            self.num_pages: int = len(self._pdf)
-            if self.num_pages < 1:
-                self._pdf.close()
-                raise refusal(self.source, "it has no pages")
-            self._show_forms()
-
-    def _show_forms(self) -> None:
-        """Let what is filled into forms be rendered."""
+        _check_installed()
+        self._password = password
+        self._own_reader = None if reader else MediaReader(self.limits.max_page_s)
+        self._reader = reader or self._own_reader
+        self._lock = threading.Lock()
+        self._lost = 0
         try:
-            self._pdf.init_forms()
-        except pdfium().PdfiumError:
-            pass  # a damaged form: the page is shown without it
+            self.num_pages: int = self.ask("count")
+        except BaseException:
+            self.close()
+            raise
 
     def page(self, number: int) -> PdfPage:
         """See `Document.page`."""
-        name = page_name(self.source, number)
         if not 1 <= number <= self.num_pages:
-            raise refusal(name, f"the file has {self.num_pages} pages")
-        with self.opened(number) as page:
-            width, height = page.get_size()
-        if not (width > 0 and height > 0):
-            raise refusal(name, f"its size is {width:g} x {height:g} points")
+            cause = f"the file has {self.num_pages} pages"
+            raise refusal(f"{self.source}, page {number}", cause)
+        width, height = self.ask("size", number)
         return PdfPage(self, number, Box(0.0, 0.0, width, height))
 
-    @contextmanager
-    def opened(self, number: int) -> Iterator[Any]:
-        """pdfium's own page, open until the block ends; the lock is held meanwhile.
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """What a method of `pdf_file.PdfFile` returns.
 
         Raises:
-            MediaError: the page cannot be loaded.
+            MediaError: it refuses, or the process did not answer.
         """
-        name = page_name(self.source, number)
-        with PDFIUM_LOCK:
+        # It needs pypdfium2, which may be absent where this module is imported.
+        from draftlens.documents.pdf_file import PdfQuestion
+
+        question = PdfQuestion(self.source, self._password, self.limits, method, arguments)
+        with self._lock:
+            if self._reader is None:
+                raise refusal(question.name, "the document was closed")
+            if self._lost >= MOST_LOST:
+                cause = f"the file is given up after {MOST_LOST} readings that did not end well"
+                raise refusal(question.name, cause)
             try:
-                page = self._pdf[number - 1]
-            except pdfium().PdfiumError as error:
-                stated = f"the file states {self.num_pages} pages, and this one is missing"
-                raise refusal(name, f"{stated} or damaged") from error
-            try:
-                yield page
-            finally:
-                page.close()
+                return self._reader.read(question)
+            except LostReaderError:
+                self._lost += 1
+                raise
 
     def close(self) -> None:
         """See `Document.close`."""
-        with PDFIUM_LOCK:
-            self._pdf.close()
+        with self._lock:
+            self._reader = None
+            if self._own_reader is not None:
+                self._own_reader.close()
 
 
 class PdfPage:
-    """One page of a PDF file; see `documents.page.Page`.
-
-    It holds nothing of pdfium: each question opens the page and closes it again, so that memory
-    does not grow with the number of pages.
-    """
+    """One page of a PDF file; see `documents.page.Page`."""
 
     def __init__(self, document: PdfDocument, number: int, box: Box) -> None:
         self._document = document
@@ -137,45 +109,17 @@ class PdfPage:
 
     def picture(self, dpi: float) -> Image.Image:
         """See `Page.picture`."""
-        name = page_name(self.source, self.number)
-        scale = dpi / POINTS_PER_INCH
-        width = ceil(self.box.width * scale)
-        height = ceil(self.box.height * scale)
-        check_pixels(name, width, height, self._document.limits)
-        with self._document.opened(self.number) as page:
-            try:
-                bitmap = page.render(scale=scale, rev_byteorder=True)
-            except (pdfium().PdfiumError, ValueError, RuntimeError) as error:
-                raise refusal(name, f"it cannot be rendered ({error})") from error
-            # The bitmap's memory is freed with it, so the image must be a copy.
-            image: Image.Image = bitmap.to_pil().convert("RGB").copy()
-            bitmap.close()
+        image: Image.Image = self._document.ask("picture", self.number, dpi)
         return image
 
     def text_layer(self) -> TextLayer:
         """See `Page.text_layer`."""
-        with self._document.opened(self.number) as page:
-            try:
-                return read_characters(page, self.box)
-            except pdfium().PdfiumError as error:
-                name = page_name(self.source, self.number)
-                raise refusal(name, f"its characters cannot be read ({error})") from error
+        layer: TextLayer = self._document.ask("text_layer", self.number, self.box)
+        return layer
 
 
-def page_name(source: str, number: int) -> str:
-    """How messages name a page."""
-    return f"{source}, page {number}"
-
-
-def _explain(source: str, error: Any, password: str | None) -> MediaError:
-    """The refusal for an error of pdfium."""
-    code = getattr(error, "err_code", None)
-    if code == PASSWORD and password is None:
-        return refusal(source, "it needs a password (--password, or password=...)")
-    if code == PASSWORD:
-        return refusal(source, "the password is wrong")
-    if code == SECURITY:
-        return refusal(source, "it is encrypted in a way that pdfium does not know")
-    if code == FORMAT:
-        return refusal(source, "it is damaged, or no PDF: pdfium finds no valid structure")
-    return refusal(source, f"pdfium cannot open it ({error})")
+def _check_installed() -> None:
+    """Raise `ConfigError` if a library is missing."""
+    for name in NEEDS:
+        if find_spec(name) is None:
+            raise ConfigError(f"PDF files need {name}: pip install 'draftlens[documents]'")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 from PIL import Image
 
 from draftlens.documents.geometry import POINTS_PER_INCH, Box
-from draftlens.media import Limits, load_image
+from draftlens.media import Limits
 from draftlens.media.files import check_file
 from draftlens.media.image import read_facts
 from draftlens.media.limits import refusal
+from draftlens.media.reader import MediaReader, ReadRequest
 
 A4_HEIGHT = 842.0
 """Points of the long side of a picture that does not state its resolution."""
@@ -26,28 +28,45 @@ class PictureDocument:
     Args:
         path: the file.
         limits: bounds on its size.
+        reader: the process that reads, which the caller closes; None for one of its own.
 
     Raises:
         MediaError: its header cannot be read.
     """
 
-    def __init__(self, path: str | Path, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        limits: Limits | None = None,
+        reader: MediaReader | None = None,
+    ) -> None:
         self.limits = limits or Limits()
         self.source = check_file(path, self.limits)
         facts = read_facts(self.source, self.limits)
         self.num_pages = facts.num_pages
         self._dpi = scanned_dpi(facts.dpi)
+        self._own_reader = None if reader else MediaReader(self.limits.max_page_s)
+        self._reader = reader or self._own_reader
+        self._lock = threading.Lock()
 
     def page(self, number: int) -> PicturePage:
         """See `Document.page`."""
         if not 1 <= number <= self.num_pages:
             name = f"{self.source}, page {number}"
             raise refusal(name, f"the file has {self.num_pages} pages")
-        picture = load_image(self.source, limits=self.limits, frame=number - 1)
+        request = ReadRequest("image", self.source, limits=self.limits, frame=number - 1)
+        with self._lock:
+            if self._reader is None:
+                raise refusal(self.source, "the document was closed")
+            picture = self._reader.read(request)
         return PicturePage(self.source, number, picture, self._dpi)
 
     def close(self) -> None:
-        """See `Document.close`; no file is held open."""
+        """See `Document.close`."""
+        with self._lock:
+            self._reader = None
+            if self._own_reader is not None:
+                self._own_reader.close()
 
 
 class PicturePage:

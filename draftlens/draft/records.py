@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
-from draftlens.core.files import write_json
+from draftlens.core.files import read_cache, write_json
 from draftlens.draft.hit_rates import HitRates
 from draftlens.draft.live_costs import FIRST_LIMIT, LiveCosts
 from draftlens.draft.tuner import Costs, Record, TreeTuner
@@ -126,10 +126,7 @@ def _path_of(target: Backbone, draft: Backbone, settings: Hashable, kind: str) -
 def _stored(path: Path | None) -> HitRates | None:
     if path is None:
         return None
-    try:
-        return HitRates.from_dict(json.loads(path.read_text())["rates"])
-    except (OSError, ValueError, KeyError, TypeError, ArithmeticError):
-        return None
+    return read_cache(path, lambda values: HitRates.from_dict(values["rates"]))
 
 
 def _saver(path: Path | None) -> Callable[[HitRates], None]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from draftlens.core.errors import ConfigError
-from draftlens.core.files import write_json
+from draftlens.core.files import parse_json, write_json
 from draftlens.models.prompt import Prompt
 
 FORMAT = 1
@@ -93,7 +93,7 @@ class ViewMemory:
             OSError: it cannot be read.
         """
         try:
-            values = json.loads(Path(path).read_text())
+            values = parse_json(Path(path).read_bytes())
         except ValueError as error:
             raise ConfigError(f"{path} holds no memory of views: {error}") from error
         return cls.from_dict(values)

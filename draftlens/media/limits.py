@@ -25,6 +25,8 @@ class Limits:
         max_download_bytes: size of a clip or image at an address; 0 refuses addresses, as a server
             should, which would otherwise fetch what strangers name from inside of its network.
         max_download_s: time for a download, in seconds.
+        max_page_s: time for each reading of a document's page: its picture, its characters.
+        max_page_bytes: memory that each of them may take, in bytes.
 
     Raises:
         ConfigError: a limit is not a positive number.
@@ -37,6 +39,8 @@ class Limits:
     max_output_bytes: int = 8 * 2**30
     max_download_bytes: int = 2 * 2**30
     max_download_s: float = 120.0
+    max_page_s: float = 30.0
+    max_page_bytes: int = 2**30
 
     def __post_init__(self) -> None:
         for field in fields(self):

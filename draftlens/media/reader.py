@@ -10,18 +10,25 @@ import os
 import signal
 import subprocess
 import sys
+import time
+import weakref
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe
-from typing import Any
+from typing import Any, Protocol
+
+import psutil
 
 from draftlens.core.errors import MediaError
 from draftlens.media.image import load_image
-from draftlens.media.limits import Limits, refusal
+from draftlens.media.limits import Limits, format_bytes, refusal
 from draftlens.media.video import load_video
 
 START_SECONDS = 60.0
-"""Time for a new process to load its libraries, in addition to that for its first file."""
+"""Time for a process to load its libraries."""
+
+LOOK_SECONDS = 0.02
+"""Time between two looks at the memory of the process."""
 
 KINDS = {"video": "clip", "image": "image"}
 
@@ -42,6 +49,28 @@ serve({descriptor})
 """
 
 
+class LostReaderError(MediaError):
+    """The process that reads crashed, took too long or needed too much memory."""
+
+
+class Request(Protocol):
+    """What the process is asked for."""
+
+    @property
+    def name(self) -> str:
+        """What is read, for messages."""
+        ...
+
+    @property
+    def max_memory(self) -> int | None:
+        """Bytes by which the process may grow; None for no bound."""
+        ...
+
+    def answer(self) -> Any:
+        """Read it; runs in the process."""
+        ...
+
+
 @dataclass(frozen=True)
 class ReadRequest:
     """A file to read.
@@ -51,12 +80,29 @@ class ReadRequest:
         source: path or address.
         num_frames: frames to sample from a clip.
         limits: bounds on its size.
+        frame: of an image file, from 0.
     """
 
     kind: str
     source: str
     num_frames: int = 8
     limits: Limits = field(default_factory=Limits)
+    frame: int = 0
+
+    @property
+    def name(self) -> str:
+        """See `Request.name`."""
+        return self.source
+
+    @property
+    def max_memory(self) -> None:
+        """See `Request.max_memory`: the limits bound the pixels instead."""
+
+    def answer(self) -> Any:
+        """The `Video`, or the PIL image."""
+        if self.kind == "image":
+            return load_image(self.source, limits=self.limits, frame=self.frame)
+        return load_video(self.source, num_frames=self.num_frames, limits=self.limits)
 
 
 @dataclass(frozen=True)
@@ -79,34 +125,52 @@ class MediaReader:
         self._killed = False
         self._connection: Connection | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._end: weakref.finalize[Any, Any] | None = None
 
-    def read(self, request: ReadRequest) -> Any:
-        """The `Video`, or the PIL image.
+    def read(self, request: Request) -> Any:
+        """What the request asks for, such as the `Video` or the PIL image.
 
         Raises:
-            MediaError: the file is refused, or its decoder crashed or took too long.
+            MediaError: the file is refused.
+            LostReaderError: its decoder crashed, took too long, or needed too much memory.
         """
-        limit = self.seconds
         if self._connection is None:
             self._start()
-            limit += START_SECONDS
         if self._killed:
-            raise refusal(request.source, "the reading was ended")
+            raise refusal(request.name, "the reading was ended")
         assert self._connection is not None
         try:
             self._connection.send(request)
-            if not self._connection.poll(limit):
+            excess = self._excess(request)
+            if excess is not None:
                 self.close()
-                raise refusal(
-                    request.source, f"its decoder did not end within {self.seconds:g} seconds"
-                )
+                raise _lost(request, f"its decoder {excess}")
             answer = self._connection.recv()
         except (EOFError, OSError) as error:
-            ending = self._ending()
-            raise refusal(request.source, f"its decoder crashed ({ending})") from error
+            raise _lost(request, f"its decoder crashed ({self._ending()})") from error
         if isinstance(answer, _Refused):
             raise MediaError(answer.sentence)
         return answer
+
+    def _excess(self, request: Request) -> str | None:
+        """Wait for the answer. What the process takes too much of, as a clause; None if it has
+        answered."""
+        assert self._connection is not None
+        assert self._process is not None
+        if not self._connection.poll(START_SECONDS):
+            return f"did not start within {START_SECONDS:g} seconds"
+        self._connection.recv()  # the process has loaded what it needs, and begins
+        deadline = time.monotonic() + self.seconds
+        process = psutil.Process(self._process.pid)
+        before = process.memory_info().rss
+        while not self._connection.poll(LOOK_SECONDS):
+            if time.monotonic() > deadline:
+                return f"did not end within {self.seconds:g} seconds"
+            most = request.max_memory
+            with suppress(psutil.Error):  # it has ended, and the connection says so
+                if most is not None and process.memory_info().rss - before > most:
+                    return f"needs more than {format_bytes(most)} of memory"
+        return None
 
     def kill(self) -> None:
         """End the process for good; from any thread, while another one reads."""
@@ -117,15 +181,10 @@ class MediaReader:
 
     def close(self) -> None:
         """End the process, whatever it does; from the thread that reads."""
-        if self._connection is not None:
-            # It is closed already where the garbage collector came first.
-            with suppress(OSError):
-                self._connection.close()
-            self._connection = None
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        self._connection = None
+        self._process = None
+        if self._end is not None:
+            self._end()
 
     def _start(self) -> None:
         here, there = Pipe()
@@ -144,6 +203,8 @@ class MediaReader:
         finally:
             there.close()
         self._connection = here
+        # Also where nobody calls `close`.
+        self._end = weakref.finalize(self, _end, self._process, here)
 
     def _ending(self) -> str:
         """How the process ended by itself, in words."""
@@ -159,21 +220,33 @@ class MediaReader:
         return f"exit status {status}"
 
 
+def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
+    # It is closed already where the garbage collector came first.
+    with suppress(OSError):
+        connection.close()
+    process.kill()
+    process.wait()
+
+
 def serve(descriptor: int) -> None:
     """Read files until the parent has gone: what the process runs."""
     connection = Connection(descriptor)
     with suppress(EOFError, OSError):
         while True:
-            connection.send(_answer(connection.recv()))
+            request = connection.recv()
+            connection.send(True)  # it begins
+            connection.send(_answer(request))
     os._exit(0)
 
 
-def _answer(request: ReadRequest) -> Any:
+def _answer(request: Request) -> Any:
     try:
-        if request.kind == "image":
-            return load_image(request.source, limits=request.limits)
-        return load_video(request.source, num_frames=request.num_frames, limits=request.limits)
+        return request.answer()
     except MediaError as error:
         return _Refused(str(error))
     except Exception as error:  # whatever it is, it concerns this one file
-        return _Refused(f"cannot read {request.source}: {type(error).__name__}: {error}")
+        return _Refused(f"cannot read {request.name}: {type(error).__name__}: {error}")
+
+
+def _lost(request: Request, cause: str) -> LostReaderError:
+    return LostReaderError(str(refusal(request.name, cause)))

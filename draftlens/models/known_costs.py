@@ -16,7 +16,7 @@ import platformdirs
 import torch
 import transformers
 
-from draftlens.core.files import write_json
+from draftlens.core.files import read_cache, write_json
 from draftlens.models.backbone import Backbone
 from draftlens.models.calibration import CONTEXT, forward_seconds, measure_curve
 from draftlens.ops.cost_curve import CostCurve
@@ -155,10 +155,7 @@ def _stored(backbone: Backbone) -> CostCurve | None:
 
 
 def _read(path: Path) -> CostCurve | None:
-    try:
-        return CostCurve.from_dict(json.loads(path.read_text())["curve"])
-    except (OSError, ValueError, KeyError, TypeError, ArithmeticError):
-        return None
+    return read_cache(path, lambda values: CostCurve.from_dict(values["curve"]))
 
 
 def _store(backbone: Backbone, curve: CostCurve) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from draftlens.documents.targets import TargetProfile
 from draftlens.documents.values import Region, in_order
 from draftlens.media import Limits
 from draftlens.media.limits import refusal
+from draftlens.media.reader import MediaReader
 from draftlens.parsing.results import ParsedPage
 
 MOST_SHRUNK = 3.0
@@ -129,16 +131,16 @@ def drafted_pages(
         password, limits: as for `documents.open_document`.
         wanted: which of them have to be parsed.
     """
-    for file in files:
-        try:
-            document = open_document(file, password, limits)
-        except MediaError as error:
-            yield DraftedPage(file, 0, error=str(error))
-            continue
-        try:
-            yield from _pages_of(document, draft, numbers, wanted)
-        finally:
-            document.close()
+    bounds = limits or Limits()
+    with closing(MediaReader(bounds.max_page_s)) as reader:
+        for file in files:
+            try:
+                document = open_document(file, password, bounds, reader)
+            except MediaError as error:
+                yield DraftedPage(file, 0, error=str(error))
+                continue
+            with closing(document):
+                yield from _pages_of(document, draft, numbers, wanted)
 
 
 def _pages_of(

@@ -3,19 +3,18 @@ an index that says of which document each of them is."""
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from draftlens.core.errors import ConfigError
-from draftlens.core.files import write_text
+from draftlens.core.files import only_writer, parse_json, write_json, write_text
 from draftlens.parsing.results import ParsedPage
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ class OutputFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._lock: int | None = None
+        self._lock = ExitStack()
         self._entries: dict[str, IndexEntry] = {}
         self._owners: dict[str, str] = {INDEX: "the index"}
         self._ancestors: set[str] = set()
@@ -92,24 +91,19 @@ class OutputFolder:
         except OSError as error:
             reason = error.strerror or error
             raise ConfigError(f"cannot write to the folder {self.folder}: {reason}") from error
-        self._lock = self._locked()
-        try:
+        with ExitStack() as lock:
+            lock.enter_context(only_writer(self.folder))
             for name, entry in self._read_index().items():
                 self._entries[name] = entry
                 self._own(name)
-        except BaseException:
-            os.close(self._lock)
-            raise
+            self._lock = lock.pop_all()
         return self
 
     def __exit__(self, *raised: object) -> None:
-        assert self._lock is not None
-        try:
+        with self._lock:
             for source in list(self._touched):
                 self._finish(source)
             self._write_index()
-        finally:
-            os.close(self._lock)
 
     def claim(self, source: str) -> None:
         """Take the names of a document, before anything of it is written.
@@ -183,7 +177,7 @@ class OutputFolder:
         else:
             markdown.unlink(missing_ok=True)
         # The description comes last: where it is, the page is whole.
-        _write_json(description, values)
+        write_json(description, values)
 
     def _finish(self, source: str) -> None:
         """Put the pages of a document that are there into one Markdown file, and note them.
@@ -292,22 +286,10 @@ class OutputFolder:
             f"cannot write the pages of {source} to {self.folder}: {cause}; choose another --out"
         )
 
-    def _locked(self) -> int:
-        """A descriptor that keeps other processes from writing to the folder while it is open."""
-        handle = os.open(self.folder, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(handle)
-            raise ConfigError(f"another draftlens parse is writing to {self.folder}") from error
-        except OSError:
-            pass  # a file system without locks
-        return handle
-
     def _read_index(self) -> dict[str, IndexEntry]:
         path = self.folder / INDEX
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = parse_json(path.read_bytes())
             if values["writer"] != _WRITER or values["format"] != FORMAT:
                 raise ValueError
             entries = values["documents"].items()
@@ -316,7 +298,7 @@ class OutputFolder:
             return {}
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise ConfigError(
                 f"{path} is no index of draftlens parse: choose another --out, or remove the file"
             ) from error
@@ -324,7 +306,7 @@ class OutputFolder:
     def _write_index(self) -> None:
         documents = {name: asdict(self._entries[name]) for name in sorted(self._entries)}
         values = {"writer": _WRITER, "format": FORMAT, "documents": documents}
-        _write_json(self.folder / INDEX, values)
+        write_json(self.folder / INDEX, values)
 
 
 def name_of(source: str | Path) -> str:
@@ -378,14 +360,8 @@ def _checked(entry: IndexEntry) -> IndexEntry:
 
 def _read_page(description: Path) -> dict[str, Any] | None:
     """What the JSON file of a page says; None if it is no such file."""
-    with suppress(OSError, ValueError, RecursionError):
-        page = json.loads(description.read_text(encoding="utf-8"))
+    with suppress(OSError, ValueError):
+        page = parse_json(description.read_bytes())
         if isinstance(page, dict) and page.keys() >= {"version", "error", "ended"}:
             return page
     return None
-
-
-def _write_json(path: Path, values: Any) -> None:
-    """Write JSON atomically. Bytes of file names that are no UTF-8 become JSON's own escapes."""
-    text = json.dumps(values, indent=1, ensure_ascii=False)
-    write_text(path, text.encode("utf-8", "backslashreplace").decode() + "\n")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 from draftlens.core.errors import ConfigError
+from draftlens.core.files import parse_json
 from draftlens.documents.targets import TargetProfile, profile_of
 from draftlens.models.load import Loaded
 from draftlens.models.zoo import path_of
@@ -32,7 +32,7 @@ def profile_for(target: Loaded) -> TargetProfile:
 
 def _stored(file: Path) -> TargetProfile:
     try:
-        values: Any = json.loads(file.read_text(encoding="utf-8"))
+        values: Any = parse_json(file.read_bytes())
         return TargetProfile(**values)
     except (OSError, ValueError, TypeError) as error:
         names = ", ".join(field.name for field in dataclasses.fields(TargetProfile))

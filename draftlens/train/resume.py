@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from typing import Any, Generic, TypeVar, cast
 from accelerate.utils import broadcast_object_list
 
 from draftlens.core.errors import ConfigError, DraftlensError
-from draftlens.core.files import write_json
+from draftlens.core.files import parse_json, write_json
 from draftlens.core.runs import ABSENT, differences, read_description
 from draftlens.models.zoo import path_of
 from draftlens.train.options import DraftTraining
@@ -258,7 +257,7 @@ def _delete_run(out: Path) -> None:
 
 def _is_complete(checkpoint: Path) -> bool:
     try:
-        json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+        parse_json((checkpoint / STATE).read_bytes())
     except (OSError, ValueError):
         return False
     return True

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from draftlens.cli import folders
+from draftlens.core.files import only_writer
 from tests.e2e.conftest import CLIPS
 
 SHORT = ["--frames", "2", "--max-new-tokens", "6", "--device", "cpu", "--method", "plain"]
@@ -71,6 +74,9 @@ def test_a_run_goes_on_where_it_was_interrupted(
         status, _, err = command(*words)
     assert status == 130
     assert "Traceback" not in err
+    err = " ".join(err.split())
+    assert f"{out}: 1 of 3 done" in err
+    assert f"go on with: {shlex.join(['draftlens', *words, '--resume'])}" in err
     first = lines_of(out)
     assert len(first) == 1
     with out.open("a") as file:
@@ -124,3 +130,60 @@ def test_each_image_of_a_folder_is_asked_about(command: Callable[..., Any], tmp_
     status, _, err = command("caption", str(tmp_path / "empty"), "-o", str(out), "--restart")
     assert status == 2
     assert "there are no files of kind video in" in err
+
+
+@pytest.mark.parametrize("flag", [[], ["--resume"], ["--restart"]])
+def test_a_file_that_holds_no_answers_is_left_as_it_is(
+    command: Callable[..., Any], album: Path, tmp_path: Path, flag: list[str]
+) -> None:
+    """A clip that is named by mistake, and a text of 27 bytes without the end of a line."""
+    text = tmp_path / "text"
+    text.write_bytes(b"27 bytes and no end of line")
+    for out in (album / "b.mp4", text):
+        before = out.read_bytes()
+        status, _, err = command("caption", str(album / "inner"), "-o", str(out), *SHORT, *flag)
+        assert status == 2
+        assert "is left as it is" in err
+        assert len(err.strip().splitlines()) == 1
+        assert out.read_bytes() == before
+
+
+def test_a_folder_is_no_file_of_answers(command: Callable[..., Any], album: Path) -> None:
+    status, _, err = command("caption", str(album), "-o", str(album), *SHORT)
+    assert status == 2
+    assert f"--out wants a file, and {album} is a folder" in err
+
+
+def test_two_runs_do_not_write_to_one_file(
+    command: Callable[..., Any], album: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.jsonl"
+    with only_writer(out):
+        status, _, err = command("caption", str(album), "-o", str(out), *SHORT, "--resume")
+    assert status == 2
+    assert f"process {os.getpid()} is writing to {out}" in " ".join(err.split())
+    assert not out.exists()
+
+
+def test_names_that_are_not_utf_8_have_lines_and_are_not_asked_about_again(
+    command: Callable[..., Any], tmp_path: Path
+) -> None:
+    folder = tmp_path / "album"
+    folder.mkdir()
+    name = os.fsdecode(b"caf\xe9.png")
+    shutil.copy(CLIPS / "shapes.png", folder / name)
+    (folder / f"broken {name}").write_bytes(b"no picture")
+    out = tmp_path / "out.jsonl"
+    words = ["ask", str(folder), "--prompt", "Describe.", "-o", str(out), *SHORT[2:]]
+    status, _, err = command(*words)
+    assert status == 0, err
+    lines = {Path(line["file"]).name: line for line in lines_of(out)}
+    assert lines.keys() == {"caf\\xe9.png", "broken caf\\xe9.png"}
+    assert lines["caf\\xe9.png"]["text"]
+    assert os.fsdecode(bytes.fromhex(lines["caf\\xe9.png"]["file_bytes"])) == str(folder / name)
+    assert "caf\\xe9.png" in lines["broken caf\\xe9.png"]["error"]
+    before = out.read_bytes()
+    status, _, err = command(*words, "--resume")
+    assert status == 0, err
+    assert "1 answered, 1 failed" in err
+    assert out.read_bytes() == before

@@ -609,3 +609,6 @@ def test_what_is_no_memory_is_refused(values: Any, tmp_path: Path) -> None:
     path.write_text(json.dumps(values) + ("," if values == [] else ""))
     with pytest.raises(ConfigError, match="memory of views"):
         ViewMemory.load(path)
+    path.write_text("[" * 100_000)
+    with pytest.raises(ConfigError, match="memory of views: it is nested too deeply"):
+        ViewMemory.load(path)

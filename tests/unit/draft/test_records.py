@@ -232,6 +232,8 @@ def test_models_without_a_name_are_not_written(
 
 CORRUPT = {
     "empty": b"",
+    "nested": b"[" * 100_000,
+    "nested objects": b'{"a":' * 100_000,
     "half": b'{"rates": {"levels": [[[0, 0',
     "no text": b"\xff\xfe\x00\x80",
     "a list": b"[]",

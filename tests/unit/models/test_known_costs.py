@@ -222,6 +222,8 @@ def test_a_curve_that_was_only_read_so_far_is_compared_by_a_calibration(
 
 CORRUPT = {
     "empty": b"",
+    "nested": b"[" * 100_000,
+    "nested objects": b'{"a":' * 100_000,
     "half": b'{"curve": {"widths": [1, 3], "sec',
     "no text": b"\xff\xfe\x00\x80",
     "a list": b"[]",

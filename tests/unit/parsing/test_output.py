@@ -218,7 +218,7 @@ def test_a_folder_has_one_writer() -> None:
     second = OutputFolder(Path("out"))
     with (
         OutputFolder(Path("out")),
-        pytest.raises(ConfigError, match="another draftlens parse is writing to out"),
+        pytest.raises(ConfigError, match="is writing to out"),
         second,
     ):
         pass

@@ -157,9 +157,7 @@ def test_a_text_layer_that_lies_is_not_the_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = pdfs.write(tmp_path / "a.pdf", [pdfs.columns])
-    monkeypatch.setattr(
-        "draftlens.documents.characters.is_unreadable", lambda character: character == "e"
-    )
+    monkeypatch.setattr("draftlens.documents.readers.text_layer._MOST_UNREADABLE", -1.0)
     (page,) = parse(path)
     assert page.error is not None
     assert "of its characters stand for nothing that is printed, and no OCR engine" in page.error
