@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
@@ -37,8 +36,12 @@ from draftlens.parsing.settings import ParseSettings
 SOURCE_OF = {TEXT_LAYER: "text layer", **dict.fromkeys(OCR_BY_PREFERENCE, "ocr")}
 """`ParsedPage.source` by the names of readers; other readers keep their name."""
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Characters that print nothing and that a terminal may obey."""
+_CONTROL = {
+    **dict.fromkeys({*range(0x20), 0x7F} - {ord("\t"), ord("\n")}, ""),
+    **{code: bytes([code]).decode("cp1252", "ignore") for code in range(0x80, 0xA0)},
+}
+"""Control characters, which a terminal may obey, by what stands for them: nothing, but for those
+that are the quotation marks and dashes of Windows-1252, as many PDF files name them."""
 
 
 class PipelineParser:
@@ -162,7 +165,7 @@ class PipelineParser:
         """A region in the format of the answer, by the reader that is trusted most; empty if
         nothing was read in it, or if the format leaves it out."""
         ways = self._form.region(region, region.texts[0]) if region.texts else []
-        return _CONTROL.sub("", ways[0]) if ways else ""
+        return ways[0].translate(_CONTROL) if ways else ""
 
 
 def _span(markdown: str, text: str, cursor: int) -> tuple[int, int] | None:

@@ -173,10 +173,12 @@ def test_what_a_terminal_obeys_is_not_in_the_answer(tmp_path: Path) -> None:
     class Escaping:
         def read(self, page: Page, phase: Phase = untimed) -> list[Region]:
             """A text with a control character."""
-            return [Region(page.box, "text", 0, (RegionText("mine", ("a\x1b[31mb",)),))]
+            return [
+                Region(page.box, "text", 0, (RegionText("mine", ("a\x1b[31m\x9bb\x92s \x80 5",)),))
+            ]
 
     (page,) = parse(pdfs.write(tmp_path / "a.pdf", [pdfs.columns]), pipeline=Escaping())
-    assert page.markdown == "a[31mb"
+    assert page.markdown == "a[31m›b’s € 5"
 
 
 @pytest.mark.parametrize(
