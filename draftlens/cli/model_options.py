@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from draftlens.core.names import AUTO, EMBEDDED
+from draftlens.core.names import AUTO, EMBEDDED, READER
 
 Loading = Mapping[str, Any]
 """The options of `draftlens.load` beside names and method, as they were given."""
@@ -22,7 +22,7 @@ PLAIN: Loading = MappingProxyType({})
 NO_DRAFT = "none"
 """Value of `--draft` for no draft, even where the target's name is that of a pair."""
 
-_NO_HUB_NAMES = (EMBEDDED, AUTO, NO_DRAFT)
+_NO_HUB_NAMES = (EMBEDDED, READER, AUTO, NO_DRAFT)
 
 MODEL_OPTIONS: Mapping[str, tuple[Any, str]] = MappingProxyType(
     {

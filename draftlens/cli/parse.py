@@ -16,22 +16,23 @@ PageTarget = Annotated[
     typer.Option(
         "--target",
         "-t",
-        help="Document model: a folder or a Hub id of a vision-language model. The default is the "
-        "reader in the package.",
+        help="Document model that reads the pages: a folder or a Hub id of a vision-language "
+        "model, or `reader` for the toy in the package. Without it, the text is that of the text "
+        "layer, or else of optical character recognition.",
     ),
 ]
 
 
 @dataclass(frozen=True)
 class PageOptions:
-    """How pages are drafted and answered: fields of `draftlens.parsing.ParseSettings`."""
+    """How pages are read and answered: fields of `draftlens.parsing.ParseSettings`."""
 
     drafter: Annotated[
         str,
         typer.Option(
-            help="What drafts are made of: `auto` (the text layer, else optical character "
-            "recognition), `none`, or readers such as `text-layer`, `tesseract`, `rapidocr`, "
-            "several of them with commas between.",
+            help="What reads the text, or the drafts of a target: `auto` (the text layer, else "
+            "optical character recognition), `none`, or readers such as `text-layer`, "
+            "`tesseract`, `rapidocr`, several of them with commas between.",
         ),
     ] = "auto"
     layout: Annotated[
@@ -73,7 +74,10 @@ class PageOptions:
     form: Annotated[
         str | None,
         typer.Option(
-            "--format", help="Format of the target's answers, such as markdown or doctags."
+            "--format",
+            help="Format of the answers, such as markdown or doctags. [default: that of the "
+            "target, else Markdown with all that is printed]",
+            show_default=False,
         ),
     ] = None
     max_new_tokens: Annotated[
@@ -90,15 +94,25 @@ class PageOptions:
 def parse(
     inputs: Annotated[list[Path], typer.Argument(help="PDF files, images, or folders of them.")],
     *,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder that the results go to.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Folder that the results go to. Without it, the Markdown of one document is "
+            "printed.",
+        ),
+    ] = None,
     pages: Annotated[
         str | None, typer.Option(help="Pages to parse, from 1, such as 1-3,7. [default: all]")
     ] = None,
-    skip_existing: Annotated[
+    resume: Annotated[
         bool,
         typer.Option(
+            "--resume",
             "--skip-existing",
-            help="Leave out pages whose results are there, of the same file, settings and target.",
+            help="Leave out pages whose results are in the folder, of the same file, settings and "
+            "target. Without it, all pages are parsed and written anew.",
         ),
     ] = False,
     target: PageTarget = None,
@@ -109,23 +123,22 @@ def parse(
     compile: opt.Compile = "no",
     as_json: opt.AsJson = False,
 ) -> None:
-    """Turn documents into Markdown and JSON, each page written as it ends.
+    """Turn documents into Markdown and JSON, each page written or printed as it ends.
 
-    The exit status is 1 if pages failed or differ from stock generate, and 2 if nothing could
-    begin.
+    Without --target, the text is that of the documents themselves, or what is recognized on their
+    pictures. With --target, a document model reads the pages. The exit status is 1 if pages failed
+    or differ from stock generate, and 2 if nothing could begin.
     """
-    from draftlens.cli.parse_pages import parse_files
-    from draftlens.parsing import ParseSettings
+    from draftlens.cli.parse_pages import ParseRun, parse_files
+    from draftlens.parsing.settings import ParseSettings
 
-    parse_files(
-        inputs,
-        out,
-        ParseSettings(pages=pages, **asdict(answers)),
+    run = ParseRun(
+        settings=ParseSettings(pages=pages, **asdict(answers)),
         target=target,
         loading=loading,
-        limits=limits,
-        skip_existing=skip_existing,
+        limits=opt.parse_limits(limits),
         calibrate=calibrate,
         compile=opt.parse_compile(compile),
         as_json=as_json,
     )
+    parse_files(inputs, out, resume, run)

@@ -1,34 +1,112 @@
-"""What the command `draftlens parse` does."""
+"""What the command `draftlens parse` does. torch is imported only where a target is named."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import typer
 
-from draftlens.api import Engine
-from draftlens.cli import options as opt
-from draftlens.cli.loading import load_engine, make_folder
 from draftlens.cli.model_options import NO_DRAFT, Loading
 from draftlens.cli.progress import spinner
 from draftlens.cli.show import console, error_console, print_json
 from draftlens.core.errors import ConfigError, MediaError
-from draftlens.core.files import only_writer
-from draftlens.documents.open import find_files
-from draftlens.parsing import DocumentParser, ParsedPage, ParseSettings
-from draftlens.parsing.output import OutputFolder, describe_target
-from draftlens.parsing.reader import reader_path
+from draftlens.core.names import READER
+from draftlens.documents.open import find_files, open_document
+from draftlens.media import Limits
+from draftlens.parsing.drafting import Wanted, every_page
+from draftlens.parsing.output import OutputFolder, describe_target, name_of
+from draftlens.parsing.reading import PipelineParser
+from draftlens.parsing.results import ParsedPage
+from draftlens.parsing.settings import OF_READING, ParseSettings, needs_target
 
 TOY = (
     "the reader in the package is a toy that knows the pages of one generator only: its answers "
-    "about other documents are wrong; name a document model with --target"
+    "about other documents are wrong; leave out --target for the text that the documents hold, or "
+    "name a document model"
 )
 
+_TEXTS = ("markdown", "regions", "stats")
+"""What a summary of pages leaves out where these are in files of their own."""
+
 _log = logging.getLogger("draftlens")
+
+
+class Parser(Protocol):
+    """Parses documents: `PipelineParser` or `DocumentParser`."""
+
+    notes: list[str]
+    """Sentences about what did not work and changes no answer."""
+
+    def parse(self, inputs: Iterable[str | Path], wanted: Wanted) -> Iterator[ParsedPage]:
+        """The pages of documents as they are answered."""
+        ...
+
+
+@dataclass(frozen=True)
+class ParseRun:
+    """What is parsed, and how; the fields are the options of the command.
+
+    Args:
+        settings: of the parser.
+        target: name of the document model; None for the pipeline alone.
+        loading: how the target is loaded.
+        limits: bounds on the size of files and pages.
+        calibrate, compile: as for `draftlens.load`.
+        as_json: whether nothing but JSON is printed.
+    """
+
+    settings: ParseSettings
+    target: str | None
+    loading: Loading
+    limits: Limits
+    calibrate: bool
+    compile: Any
+    as_json: bool
+
+    def check(self) -> None:
+        """Refuse options of a target where there is none.
+
+        Raises:
+            ConfigError: there is such an option.
+        """
+        if self.target is not None:
+            return
+        self.settings.check_without_target()
+        for name, value in {**self.loading, "compile": self.compile or None}.items():
+            if value is not None:
+                raise needs_target(name, value)
+
+    def load(self) -> tuple[Parser, dict[str, Any]]:
+        """The parser, and what its answers depend on beside the documents, as JSON values."""
+        if self.target is None:
+            options = self.settings.of_answers()
+            used = {name: options[name] for name in OF_READING if name in options}
+            parser = PipelineParser(self.settings, limits=self.limits)
+            return parser, {"settings": used, "target": None}
+
+        from draftlens.cli.loading import load_engine
+        from draftlens.parsing.run import DocumentParser
+
+        if self.target == READER:
+            _log.warning(TOY)
+        engine = load_engine(
+            self.target,
+            NO_DRAFT,
+            "plain",
+            self.loading,
+            self.as_json,
+            calibrate=False,
+            compile=self.compile,
+        )
+        asking = DocumentParser(engine, self.settings, limits=self.limits)
+        if self.calibrate:
+            asking.calibrate()
+        target = describe_target(engine.target)
+        return asking, {"settings": self.settings.of_answers(), "target": target}
 
 
 @dataclass
@@ -36,9 +114,10 @@ class Tally:
     """What has become of the pages.
 
     Args:
-        pages: results as JSON values without their texts, where they are kept.
+        pages: results as JSON values.
         parsed: pages that were answered.
         failed: pages and files that were not, or that differ from stock `generate`.
+        skipped: pages that were left out.
     """
 
     pages: list[dict[str, Any]] = field(default_factory=list)
@@ -46,48 +125,45 @@ class Tally:
     failed: int = 0
     skipped: int = 0
 
+    def count(self, page: ParsedPage, without: Iterable[str] = ()) -> None:
+        """Count a page and keep its JSON values but for some."""
+        self.failed += page.error is not None or (page.differs and page.lossless is True)
+        self.parsed += page.error is None
+        values = page.to_dict()
+        self.pages.append({name: values[name] for name in values if name not in without})
 
-def parse_files(
-    inputs: list[Path],
-    out: Path,
-    settings: ParseSettings,
-    *,
-    target: str | None,
-    loading: Loading,
-    limits: str | None,
-    skip_existing: bool,
-    calibrate: bool,
-    compile: Any,
-    as_json: bool,
-) -> None:
-    """Parse files, write and report their pages; the arguments are the options of the command.
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        counts = {"parsed": self.parsed, "failed": self.failed, "skipped": self.skipped}
+        return {**counts, "pages": self.pages}
+
+
+def parse_files(inputs: list[Path], out: Path | None, resume: bool, run: ParseRun) -> None:
+    """Parse files, and write or print their pages.
+
+    Args:
+        inputs: files and folders.
+        out: folder of the results; None to print them.
+        resume: whether pages are left out that are there already.
+        run: how.
 
     Raises:
         DraftlensError: nothing can begin.
         typer.Exit: pages failed.
     """
-    media_limits = opt.parse_limits(limits)
+    run.check()
     files = _readable(inputs)
-    make_folder(out)
-    name = target
-    if name is None:
-        name = reader_path()
-        _log.warning(TOY)
-    engine = load_engine(
-        name, NO_DRAFT, "plain", loading, as_json, calibrate=False, compile=compile
-    )
-    parser = DocumentParser(engine, settings, limits=media_limits)
-    if calibrate:
-        parser.calibrate()
-    folder = OutputFolder(out, inputs, _answers(engine, settings))
-    with only_writer(out):
-        tally = _run(parser, files, folder, skip_existing, as_json)
-    if as_json:
-        counts = {"parsed": tally.parsed, "failed": tally.failed, "skipped": tally.skipped}
-        print_json({**counts, "pages": tally.pages})
+    if out is None:
+        tally = _print_pages(files, resume, run)
     else:
+        tally = _write_pages(files, out, resume, run)
+    if run.as_json:
+        print_json(tally.to_dict())
+    elif out is not None:
+        where = out / f"{name_of(files[0])}.md" if len(files) == 1 and tally.parsed else out
         console.print(
-            f"{tally.parsed} pages parsed, {tally.skipped} left out, {tally.failed} failed: {out}",
+            f"{tally.parsed} pages parsed, {tally.skipped} left out, {tally.failed} failed: "
+            f"{where}",
             markup=False,
             soft_wrap=True,
         )
@@ -97,57 +173,123 @@ def parse_files(
         raise typer.Exit(1)
 
 
-def _readable(inputs: list[Path]) -> list[Path]:
-    """The files of the command line. An input that is not there does not stop the others.
+def _readable(inputs: list[Path]) -> list[str]:
+    """The files of the command line, each once. An input that is not there does not stop the
+    others.
 
     Raises:
-        MediaError: not one is there.
+        MediaError: not one is there, or a folder holds no document.
     """
     missing = [path for path in inputs if not path.exists()]
     if len(missing) == len(inputs):
         raise MediaError(f"cannot read {missing[0]}: there is no such file or folder")
-    return find_files(inputs)
+    return list(dict.fromkeys(map(str, find_files(inputs))))
 
 
-def _answers(engine: Engine, settings: ParseSettings) -> dict[str, Any]:
-    return {"settings": settings.of_answers(), "target": describe_target(engine.target)}
+def _print_pages(files: list[str], resume: bool, run: ParseRun) -> Tally:
+    """Print the Markdown of a document's pages."""
+    if resume:
+        raise ConfigError("--resume needs --out, the folder of the pages that are there")
+    if len(files) > 1:
+        raise ConfigError(f"{len(files)} documents need --out, the folder that their pages go to")
+    _check_opening(files, run)
+    parser, _ = run.load()
+    tally = Tally()
+    for page in _with_spinner(parser.parse(files, every_page), run.as_json):
+        if not run.as_json:
+            _print_page(page, is_first=not tally.parsed)
+        _print_notes(parser)
+        tally.count(page)
+    return tally
 
 
-def _run(
-    parser: DocumentParser,
-    files: list[Path],
-    folder: OutputFolder,
-    skip_existing: bool,
-    quiet: bool,
-) -> Tally:
-    """Parse, write and report pages one after the other.
+def _print_page(page: ParsedPage, is_first: bool) -> None:
+    if page.error is not None:
+        _print_failure(page.error)
+        return
+    if page.markdown.strip():
+        print(page.markdown.strip() if is_first else f"\n{page.markdown.strip()}", flush=True)
+
+
+def _write_pages(files: list[str], out: Path, resume: bool, run: ParseRun) -> Tally:
+    """Write and report pages one after the other.
 
     What has been written stays when the command is interrupted, and the documents so far are put
     together.
     """
     tally = Tally()
+    with OutputFolder(out) as folder:
+        claimed = _claimed(files, folder, tally, run.as_json)
+        if not claimed:
+            return tally
+        _check_opening(claimed, run)
+        parser, options = run.load()
+        folder.begin(options)
 
-    def is_wanted(source: str, number: int) -> bool:
-        if skip_existing and folder.has(source, number):
-            tally.skipped += 1
-            return False
-        return True
+        def is_wanted(source: str, number: int) -> bool:
+            if resume and folder.has(source, number):
+                tally.skipped += 1
+                return False
+            return True
 
-    done: list[str] = []
-    try:
-        for page in _with_spinner(parser.parse(files, is_wanted), quiet):
-            if page.source not in done:
-                done.append(page.source)
-            _keep(page, folder, tally)
-            if not quiet:
-                _report(page)
-            while parser.notes:
-                note = parser.notes.pop(0)
-                error_console.print(f"note: {note}", markup=False, soft_wrap=True)
-    finally:
-        for source in done:
-            folder.join(source)
+        try:
+            _write_all(parser, claimed, is_wanted, folder, tally, run.as_json)
+        except KeyboardInterrupt:
+            sentence = f"{tally.parsed} pages are in {out}: --resume goes on with the others"
+            error_console.print(sentence, markup=False, soft_wrap=True)
+            raise
     return tally
+
+
+def _write_all(
+    parser: Parser,
+    files: list[str],
+    is_wanted: Callable[[str, int], bool],
+    folder: OutputFolder,
+    tally: Tally,
+    quiet: bool,
+) -> None:
+    for page in _with_spinner(parser.parse(files, is_wanted), quiet):
+        try:
+            folder.write(page)
+        except OSError as error:
+            raise ConfigError(f"cannot write {page.name} to {folder.folder}: {error}") from error
+        tally.count(page, without=_TEXTS)
+        if not quiet:
+            _report(page)
+        _print_notes(parser)
+
+
+def _claimed(files: list[str], folder: OutputFolder, tally: Tally, quiet: bool) -> list[str]:
+    """The files whose names in the folder are theirs; the others fail."""
+    claimed = []
+    for file in files:
+        try:
+            folder.claim(file)
+            claimed.append(file)
+        except ConfigError as error:
+            tally.count(ParsedPage(file, 0, ended="failed", error=str(error)), without=_TEXTS)
+            if not quiet:
+                _print_failure(str(error))
+    return claimed
+
+
+def _check_opening(files: list[str], run: ParseRun) -> None:
+    """Refuse files before a model is loaded, if not one of them can be opened.
+
+    Raises:
+        MediaError: that of the first file.
+    """
+    if run.target is None:
+        return
+    refusals = []
+    for file in files:
+        try:
+            open_document(file, run.settings.password, run.limits).close()
+            return
+        except MediaError as error:
+            refusals.append(error)
+    raise refusals[0]
 
 
 def _with_spinner(pages: Iterator[ParsedPage], quiet: bool) -> Iterator[ParsedPage]:
@@ -160,41 +302,38 @@ def _with_spinner(pages: Iterator[ParsedPage], quiet: bool) -> Iterator[ParsedPa
         yield page
 
 
-def _keep(page: ParsedPage, folder: OutputFolder, tally: Tally) -> None:
-    """Write a page and count it.
+def _print_notes(parser: Parser) -> None:
+    while parser.notes:
+        note = parser.notes.pop(0)
+        error_console.print(f"note: {note}", markup=False, soft_wrap=True)
 
-    Raises:
-        ConfigError: it cannot be written.
-    """
-    try:
-        folder.write(page)
-    except OSError as error:
-        raise ConfigError(f"cannot write {page.name} to {folder.folder}: {error}") from error
-    failed = page.error is not None or (page.differs and page.lossless)
-    tally.failed += failed
-    tally.parsed += page.error is None
-    summary = page.to_dict()
-    for name in ("markdown", "regions", "stats"):
-        del summary[name]
-    tally.pages.append(summary)
+
+def _print_failure(sentence: str) -> None:
+    error_console.print(f"failed: {sentence}", style="red", markup=False, soft_wrap=True)
 
 
 def _report(page: ParsedPage) -> None:
     """Print a line about a page."""
     if page.error is not None:
-        error_console.print(f"failed: {page.error}", style="red", markup=False, soft_wrap=True)
+        _print_failure(page.error)
         return
-    parts = [f"{len(page.tokens)} tokens"]
-    if page.tokens:
-        parts.append(f"{page.stats.e2e:.1f} s")
-        parts.append(f"{page.stats.mean_acceptance_length:.1f} tokens a pass")
-    if page.ended not in ("end", "regions"):
-        parts.append(f"ended by {page.ended}" if page.ended != "blank" else "blank")
+    parts = _figures(page) if page.by_model else [page.source or page.ended]
     if page.approximate:
         parts.append(f"not exact: {', '.join(page.approximate)}")
     if page.verification is not None:
         parts.append(_comparison(page))
     console.print(f"{page.name}: {', '.join(parts)}", markup=False, soft_wrap=True)
+
+
+def _figures(page: ParsedPage) -> list[str]:
+    """What a target's answer took."""
+    parts = [f"{len(page.tokens)} tokens"]
+    if page.tokens:
+        parts.append(f"{page.stats.e2e:.1f} s")
+        parts.append(f"{page.stats.mean_acceptance_length:.1f} tokens a pass")
+    if page.ended not in ("end", "regions"):
+        parts.append(f"ended by {page.ended}")
+    return parts
 
 
 def _comparison(page: ParsedPage) -> str:

@@ -15,6 +15,10 @@ _CELL_GAP = 1.0
 """A space of this many line heights separates the cells of a table's row."""
 
 
+_LONG_CELL = 20
+"""Characters above which a cell may be a line of running text."""
+
+
 def ordered(regions: Sequence[Region]) -> list[Region]:
     """The same regions in the order of reading, with their places."""
     order = reading_order([region.box for region in regions])
@@ -51,6 +55,25 @@ def with_texts(regions: Sequence[Region], readings: Sequence[Reading]) -> list[R
     return [
         replace(region, texts=tuple(found)) for region, found in zip(regions, texts, strict=True)
     ]
+
+
+def without_prose(regions: Sequence[Region], reading: Reading) -> list[Region]:
+    """The same regions without tables that are columns of running text, as layouts see them on
+    pages of small type: their rows would mix the columns."""
+    owned = owners(reading.pieces, regions)
+    kept = []
+    for place, region in enumerate(regions):
+        inside = [p for p, owner in zip(reading.pieces, owned, strict=True) if owner == place]
+        if not (region.kind == "table" and inside and _is_prose(rows_of(inside))):
+            kept.append(region)
+    return kept
+
+
+def _is_prose(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a third of the rows holds two long cells, as lines of neighbouring columns are; a
+    table of terms and what they mean has one in a row."""
+    long = [sum(len(cell) > _LONG_CELL for cell in row) for row in rows]
+    return 3 * sum(count > 1 for count in long) > len(rows)
 
 
 def unseen(reading: Reading, regions: Sequence[Region]) -> list[Piece]:

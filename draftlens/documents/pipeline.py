@@ -7,12 +7,19 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from draftlens.core.errors import ConfigError, MediaError
-from draftlens.documents.assign import ordered, regions_of_blocks, unseen, with_texts
+from draftlens.documents.assign import (
+    ordered,
+    regions_of_blocks,
+    unseen,
+    with_texts,
+    without_prose,
+)
 from draftlens.documents.layouts import Layout, make_layout
 from draftlens.documents.page import Page
 from draftlens.documents.readers import READERS, Reader, make_reader
 from draftlens.documents.trust import collapsed, fault_of
 from draftlens.documents.values import Reading, Region
+from draftlens.media.limits import refusal
 
 Phase = Callable[[str], AbstractContextManager[None]]
 """Measures a phase: `render`, `layout` or `read`; see `core.stats.Clock.phase`."""
@@ -24,6 +31,8 @@ TEXT_LAYER = "text-layer"
 OCR_BY_PREFERENCE = ("tesseract", "rapidocr")
 """Readers of pictures, the faster one first."""
 
+_NO_OCR = "no OCR engine is installed: apt install tesseract-ocr, or pip install 'draftlens[ocr]'"
+
 _LAYOUT_BY_PREFERENCE = ("rapid-layout", "blocks")
 
 
@@ -33,8 +42,8 @@ def untimed(phase: str) -> AbstractContextManager[None]:
 
 
 class LayoutPipeline(Protocol):
-    """Reads pages cheaply. Whatever it says, the target's answer is the same: it is only sooner
-    there if the pipeline is right."""
+    """Reads pages cheaply. With a target, its texts are drafts and change no answer; without one,
+    they are the answer."""
 
     def read(self, page: Page, phase: Phase = untimed) -> Sequence[Region]:
         """The regions of a page with their texts, in the order of reading.
@@ -57,6 +66,8 @@ class StandardPipeline:
             of a page unless it seems to lie, and then the first reader of pictures that is
             installed.
         layout: `"auto"` for the best that is installed, or a name or an object.
+        alone: whether the texts are the answer rather than drafts of one. A page that has no text
+            layer that can be trusted, and that no reader of pictures can read, is then an error.
 
     Attributes:
         reads_pictures: whether `"auto"` may ask a reader of pictures.
@@ -65,7 +76,8 @@ class StandardPipeline:
         ConfigError: a name is unknown, or something has to be installed first.
     """
 
-    def __init__(self, readers: Any = AUTO, layout: Any = AUTO) -> None:
+    def __init__(self, readers: Any = AUTO, layout: Any = AUTO, alone: bool = False) -> None:
+        self._alone = alone
         self._automatic = readers == AUTO
         self._readers: list[Reader] = []
         if self._automatic:
@@ -89,6 +101,8 @@ class StandardPipeline:
         if not regions:
             with phase("layout"):
                 regions = self._layout.find(page, pieces)
+        if readings and self._alone:
+            regions = without_prose(regions, readings[0])
         if readings:
             regions = [*regions, *regions_of_blocks(unseen(readings[0], regions), page.box)]
         return with_texts(ordered(regions), readings)
@@ -99,6 +113,9 @@ class StandardPipeline:
             readings = self._automatic_readings(page, regions)
         else:
             readings = [reader.read(page) for reader in self._readers]
+            faults = [reading.fault for reading in readings if not reading.pieces]
+            if self._alone and len(faults) == len(readings) and all(faults):
+                raise refusal(f"{page.source}, page {page.number}", str(faults[0]))
         return [reading for reading in readings if reading.pieces]
 
     def _automatic_readings(self, page: Page, regions: Sequence[Region]) -> list[Reading]:
@@ -106,12 +123,23 @@ class StandardPipeline:
         fault = fault_of(stated, regions, page.box)
         if fault is None and page.source not in self._distrusted:
             return [stated]
+        if self._alone:
+            return [self._recognized(page, stated, fault)]
         if self._ocr is None or not self.reads_pictures:
             return [stated]
         try:
             return [self._ocr.read(page), stated]
         except MediaError:
             return [stated]
+
+    def _recognized(self, page: Page, stated: Reading, fault: str | None) -> Reading:
+        """What a reader of pictures finds on a page whose text layer cannot be the answer."""
+        if self._ocr is not None:
+            return self._ocr.read(page)
+        cause = f"{fault}, and {_NO_OCR}"
+        if stated.pieces:
+            cause += "; the drafter text-layer takes the text layer as it is"
+        raise refusal(f"{page.source}, page {page.number}", cause)
 
     def observe(self, source: str, used_share: float, num_tokens: int) -> None:
         """Learn from an answer: if it took next to nothing of the drafts, the text layer of this

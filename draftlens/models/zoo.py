@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from draftlens.core.names import AUTO, EMBEDDED
+from draftlens.core.names import AUTO, EMBEDDED, READER
 
 __all__ = [
     "AUTO",
@@ -155,11 +155,14 @@ def path_of(name: str, role: str) -> str:
     """The path or id to pass to `from_pretrained`.
 
     Args:
-        name: a folder, a Hub id, or `embedded` for the packaged pair.
+        name: a folder, a Hub id, `embedded` for the packaged pair, or `reader` for the packaged
+            document model.
         role: `target` or `draft`.
     """
     if name == EMBEDDED:
         return str(files("draftlens") / "embedded" / role)
+    if name == READER:
+        return str(files("draftlens") / "embedded" / READER)
     return name
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from PIL import Image
 
@@ -14,7 +15,7 @@ from draftlens.core.stats import Lane
 from draftlens.documents.formats import Canvas, DraftFormat
 from draftlens.documents.formats.base import draft_sources
 from draftlens.documents.geometry import NOWHERE, Box
-from draftlens.documents.open import PageNumbers, open_document
+from draftlens.documents.open import PageNumbers, find_files, open_document
 from draftlens.documents.page import Document, Page
 from draftlens.documents.pipeline import LayoutPipeline
 from draftlens.documents.targets import TargetProfile
@@ -22,12 +23,32 @@ from draftlens.documents.values import Region, in_order
 from draftlens.media import Limits
 from draftlens.media.limits import refusal
 from draftlens.media.reader import MediaReader
+from draftlens.parsing.results import ParsedPage
 
 MOST_SHRUNK = 3.0
 """A page is reported whose picture has to be this many times smaller than the target is used to."""
 
 MOST_PROBES = 1000
 """Missing pages of a file that are tried one by one."""
+
+
+Wanted = Callable[[str, int], bool]
+"""Of a file and a page's number, whether it has to be parsed."""
+
+
+def every_page(source: str, number: int) -> bool:
+    """Parse everything."""
+    return True
+
+
+def documents_of(inputs: str | Path | Iterable[str | Path]) -> list[str]:
+    """The files among inputs and in their folders.
+
+    Raises:
+        MediaError: a folder holds no document.
+    """
+    given = [inputs] if isinstance(inputs, str | Path) else inputs
+    return [str(path) for path in find_files(given)]
 
 
 @dataclass(frozen=True)
@@ -38,7 +59,8 @@ class DraftedPage:
         source: the file.
         number: of the page, from 1; 0 for the whole file.
         box: the page, in points.
-        picture: what the target sees; None if the page failed.
+        picture: what the target sees; None if the page failed, or if there is no target and the
+            page holds text.
         regions: what the pipeline has read, in the order of reading.
         seconds: of the pipeline, by phase.
         error: why the page cannot be read, as a sentence; None if it can.
@@ -68,6 +90,16 @@ class DraftedPage:
         grey = self.picture.convert("L").getextrema()
         return grey[0] == grey[1]
 
+    def unanswered(self) -> ParsedPage:
+        """The result of a page that nobody is asked about: it failed, or nothing is on it."""
+        if self.error is not None:
+            return self.failed(self.error)
+        return ParsedPage(self.source, self.number, ended="blank", box=self.box)
+
+    def failed(self, sentence: str) -> ParsedPage:
+        """The result of a page that cannot be read."""
+        return ParsedPage(self.source, self.number, ended="failed", box=self.box, error=sentence)
+
     def drafts(self, form: DraftFormat, answers: Mapping[int, str]) -> list[str]:
         """The drafts of the page in the format of the target.
 
@@ -88,7 +120,7 @@ def drafted_pages(
     numbers: PageNumbers,
     password: str | None = None,
     limits: Limits | None = None,
-    wanted: Callable[[str, int], bool] = lambda source, number: True,
+    wanted: Wanted = every_page,
 ) -> Iterator[DraftedPage]:
     """The pages of files, one after the other; what cannot be read comes as a page with an error.
 
@@ -97,7 +129,7 @@ def drafted_pages(
         draft: makes a page ready for the target.
         numbers: which pages are wanted.
         password, limits: as for `documents.open_document`.
-        wanted: of a file and a page's number, whether it has to be parsed.
+        wanted: which of them have to be parsed.
     """
     bounds = limits or Limits()
     with closing(MediaReader(bounds.max_page_s)) as reader:
@@ -115,7 +147,7 @@ def _pages_of(
     document: Document,
     draft: Callable[[Page], DraftedPage],
     numbers: PageNumbers,
-    wanted: Callable[[str, int], bool],
+    wanted: Wanted,
 ) -> Iterator[DraftedPage]:
     source = document.source
     for number in numbers.beyond(document.num_pages):

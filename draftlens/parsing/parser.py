@@ -15,7 +15,7 @@ from draftlens.parsing.asking import Asker, Ending
 from draftlens.parsing.chooser import PAGE, StageChooser
 from draftlens.parsing.drafting import DraftedPage
 from draftlens.parsing.regions import RegionAnswers, crops_of, read_regions
-from draftlens.parsing.results import ParsedPage, ParsedRegion
+from draftlens.parsing.results import MODEL, ParsedPage, ParsedRegion
 from draftlens.parsing.spans import shares_of, spans_of
 
 REGIONS = "regions"
@@ -64,10 +64,10 @@ class PageParser:
             try:
                 answered = self._answer(readable)
             except (DraftlensError, RuntimeError, MemoryError) as error:
-                answered = [_failed(page, _sentence(page, error)) for page in readable]
+                answered = [page.failed(_sentence(page, error)) for page in readable]
             by_page = zip(readable, answered, strict=True)
             parsed = {id(page): answer for page, answer in by_page}
-        return [parsed.get(id(page)) or _without_answer(page) for page in pages]
+        return [parsed.get(id(page)) or page.unanswered() for page in pages]
 
     def _answer(self, pages: list[DraftedPage]) -> list[ParsedPage]:
         stages = self._stages()
@@ -160,11 +160,12 @@ class PageParser:
         spans = spans_of(page.regions, markdown)
         accepted: Mapping[int, int] = result.stats.accepted_by_reference.get(index, {})
         return ParsedPage(
-            source=page.source,
+            file=page.source,
             number=page.number,
             markdown=markdown,
             tokens=tuple(tokens),
             ended=self.asker.why_ended(tokens, ending),
+            source=MODEL,
             stages=turn.stages,
             lossless=result.lossless,
             approximate=result.approximate,
@@ -190,10 +191,11 @@ class PageParser:
             markdown = self.asker.form.page(answered, page.canvas)
             parsed.append(
                 ParsedPage(
-                    source=page.source,
+                    file=page.source,
                     number=page.number,
                     markdown=markdown,
                     ended=REGIONS,
+                    source=MODEL,
                     stages=REGIONS,
                     lossless=False,
                     approximate=names,
@@ -254,19 +256,6 @@ def _share_of_longest_region(page: DraftedPage) -> float:
     """Of the text that was read on a page, what stands in one region; 1 if nothing was read."""
     lengths = [len(region.texts[0].text) for region in page.regions if region.texts]
     return max(lengths) / sum(lengths) if any(lengths) else 1.0
-
-
-def _without_answer(page: DraftedPage) -> ParsedPage:
-    """A page that the target is not asked for: it failed, or nothing is on it."""
-    if page.error is not None:
-        return _failed(page, page.error)
-    return ParsedPage(page.source, page.number, ended="blank", box=page.box)
-
-
-def _failed(page: DraftedPage, sentence: str) -> ParsedPage:
-    return ParsedPage(
-        page.source, page.number, ended="failed", lossless=False, box=page.box, error=sentence
-    )
 
 
 def _sentence(page: DraftedPage, error: BaseException) -> str:

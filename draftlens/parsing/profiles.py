@@ -10,6 +10,7 @@ from draftlens.core.errors import ConfigError
 from draftlens.core.files import parse_json
 from draftlens.documents.targets import TargetProfile, profile_of
 from draftlens.models.load import Loaded
+from draftlens.models.zoo import path_of
 
 PROFILE_FILE = "document_profile.json"
 """File beside the weights of a target that says how it wants to be asked: fields of
@@ -23,7 +24,7 @@ def profile_for(target: Loaded) -> TargetProfile:
     Raises:
         ConfigError: the file is not valid.
     """
-    file = Path(target.name) / PROFILE_FILE
+    file = Path(path_of(target.name, "target")) / PROFILE_FILE
     if file.is_file():
         return _stored(file)
     return profile_of(target.backbone.model.config)

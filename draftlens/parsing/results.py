@@ -10,10 +10,13 @@ from draftlens.core.stats import Stats
 from draftlens.documents.geometry import Box
 from draftlens.documents.values import Region
 
-ENDINGS = ("end", "loop", "length", "timeout", "blank", "regions", "failed")
-"""Why a page's answer ended: by the target's own end-of-sequence token, by a loop, at the greatest
-length, at the page's timeout; or the page was blank, or only its regions were read, or it could not
-be read."""
+ENDINGS = ("end", "loop", "length", "timeout", "regions", "read", "blank", "failed")
+"""How a page was answered: a target ended by its own end-of-sequence token, by a loop, at the
+greatest length, at the page's timeout, or read its regions only; or the pipeline read it without a
+target; or it was blank, or could not be read."""
+
+MODEL = "model"
+"""`ParsedPage.source` of pages that a target answered."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +53,19 @@ class ParsedRegion:
 
 @dataclass(frozen=True)
 class ParsedPage:
-    """One page of a document as the target reads it.
+    """One page of a document as the target reads it, or the pipeline where there is no target.
 
     Args:
-        source: the file.
-        number: of the page, from 1.
+        file: the path of the document.
+        number: of the page, from 1; 0 for a file that could not be opened.
         markdown: the answer, in the format of the target; empty if the page failed.
-        tokens: its token ids, with the end-of-sequence id.
+        tokens: its token ids, with the end-of-sequence id; empty if no target answered.
         ended: one of `ENDINGS`.
-        stages: one of `parsing.settings.STAGES`, but for `auto`.
-        lossless: whether these are the tokens of stock `generate`, by construction.
+        source: where the text is from: `model`, or without a target `text layer`, `ocr`, or the
+            name of another reader. None where nothing was read: the page is blank, or it failed.
+        stages: one of `parsing.settings.STAGES`, but for `auto`; None if no target answered.
+        lossless: whether these are the tokens of stock `generate`, by construction; None if no
+            target answered, since there are no tokens to compare.
         approximate: names of what is not exact.
         box: the page, in points.
         regions: in the order of reading.
@@ -79,13 +85,14 @@ class ParsedPage:
         ('paper.pdf, page 1', None)
     """
 
-    source: str
+    file: str
     number: int
     markdown: str = ""
     tokens: tuple[int, ...] = ()
     ended: str = "end"
-    stages: str = "page"
-    lossless: bool = True
+    source: str | None = None
+    stages: str | None = None
+    lossless: bool | None = None
     approximate: tuple[str, ...] = ()
     box: Box | None = None
     regions: tuple[ParsedRegion, ...] = ()
@@ -98,7 +105,12 @@ class ParsedPage:
     @property
     def name(self) -> str:
         """File and page, as messages name them."""
-        return f"{self.source}, page {self.number}" if self.number else self.source
+        return f"{self.file}, page {self.number}" if self.number else self.file
+
+    @property
+    def by_model(self) -> bool:
+        """Whether a target has answered."""
+        return self.source == MODEL
 
     @property
     def differs(self) -> bool:
@@ -112,17 +124,18 @@ class ParsedPage:
         return {name: value for name, value in self.stats.phases.items() if value}
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        stages = {"page": self.stats.to_dict()}
+        """JSON values. What only a target has is null or empty where none has answered."""
+        stats = {"page": self.stats.to_dict()} if self.by_model else {}
         if self.region_stats is not None:
-            stages["regions"] = self.region_stats.to_dict()
+            stats["regions"] = self.region_stats.to_dict()
         return {
-            "source": self.source,
+            "file": self.file,
             "page": self.number,
+            "source": self.source,
             "error": self.error,
             "size": None if self.box is None else [self.box.width, self.box.height],
             "markdown": self.markdown,
-            "tokens": len(self.tokens),
+            "tokens": len(self.tokens) if self.by_model else None,
             "ended": self.ended,
             "stages": self.stages,
             "lossless": self.lossless,
@@ -130,6 +143,6 @@ class ParsedPage:
             "shares": {name: round(share, 4) for name, share in self.shares.items()},
             "regions": [region.to_dict() for region in self.regions],
             "seconds": {name: round(value, 4) for name, value in self.seconds.items()},
-            "stats": stages,
+            "stats": stats,
             "verification": None if self.verification is None else dict(self.verification),
         }

@@ -1,17 +1,13 @@
-"""Documents to Markdown: `parse`."""
+"""Documents to Markdown by a document model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
-from draftlens.api import CALIBRATION_SECONDS, Engine, load
-from draftlens.compiled import Compile
-from draftlens.core.errors import ConfigError
-from draftlens.documents.open import find_files
+from draftlens.api import CALIBRATION_SECONDS, Engine
 from draftlens.documents.pipeline import (
     OCR_BY_PREFERENCE,
     LayoutPipeline,
@@ -23,11 +19,17 @@ from draftlens.media import Limits
 from draftlens.models.known_costs import checked_curve
 from draftlens.parsing.ahead import one_ahead
 from draftlens.parsing.asking import Asker
-from draftlens.parsing.drafting import DraftedPage, PageDrafter, drafted_pages
+from draftlens.parsing.drafting import (
+    DraftedPage,
+    PageDrafter,
+    Wanted,
+    documents_of,
+    drafted_pages,
+    every_page,
+)
 from draftlens.parsing.parser import PageParser
 from draftlens.parsing.payoff import ReadingPayoff
 from draftlens.parsing.profiles import profile_for
-from draftlens.parsing.reader import reader_path
 from draftlens.parsing.results import ParsedPage
 from draftlens.parsing.settings import ParseSettings
 
@@ -95,13 +97,13 @@ class DocumentParser:
     def parse(
         self,
         inputs: str | Path | Iterable[str | Path],
-        wanted: Callable[[str, int], bool] = lambda source, number: True,
+        wanted: Wanted = every_page,
     ) -> Iterator[ParsedPage]:
         """The pages of documents as they are answered.
 
         Args:
             inputs: files and folders.
-            wanted: of a file and a page's number, whether it has to be parsed.
+            wanted: which pages have to be parsed.
 
         Yields:
             One result for each page, in order. A page or file that cannot be read comes as a result
@@ -110,8 +112,7 @@ class DocumentParser:
         Raises:
             MediaError: a folder holds no document.
         """
-        given = [inputs] if isinstance(inputs, str | Path) else list(inputs)
-        files = [str(path) for path in find_files(given)]
+        files = documents_of(inputs)
         drafter = PageDrafter(self.pipeline, self.asker.profile)
         settings = self.settings
         pages = drafted_pages(
@@ -134,7 +135,7 @@ class DocumentParser:
         if self._standard is None or not page.shares:
             return
         used = 1 - page.shares.get("target", 0.0)
-        self._standard.observe(page.source, used, len(page.tokens))
+        self._standard.observe(page.file, used, len(page.tokens))
         is_automatic = self.settings.drafter == "auto" and self._standard.reads_pictures
         if is_automatic and _was_recognized(page) and self._alone(page):
             self._observe_reading(self._standard, page)
@@ -162,68 +163,3 @@ def _was_recognized(page: ParsedPage) -> bool:
     """Whether a reader of pictures has read the page."""
     texts = (text for region in page.regions for text in region.region.texts)
     return any(text.source in OCR_BY_PREFERENCE for text in texts)
-
-
-def parse(
-    inputs: str | Path | Iterable[str | Path],
-    *,
-    target: str | None = None,
-    engine: Engine | None = None,
-    pipeline: LayoutPipeline | None = None,
-    profile: TargetProfile | None = None,
-    limits: Limits | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    compile: Compile = False,
-    **settings: Any,
-) -> Iterator[ParsedPage]:
-    """Read PDF files, images and folders of them with a document model, page by page.
-
-    What a cheap pipeline reads on a page, such as the text layer of the PDF, is the draft, and the
-    target keeps of it what it would have said itself. The tokens are those of stock `generate`.
-
-    Args:
-        inputs: a file or a folder, or several.
-        target: a folder or Hub id of a vision-language model; None for the reader in the package.
-        engine: a loaded target, instead of `target`.
-        pipeline: reads pages cheaply, instead of the one that `drafter` and `layout` describe.
-        profile: how the target wants to be asked, instead of what is known about it.
-        limits: bounds on the size of files and pages.
-        device, dtype: as for `draftlens.load`.
-        compile: as for `draftlens.load`; unless it is False, it is applied to `engine`, too.
-        settings: fields of `draftlens.parsing.ParseSettings`: `pages`, `drafter`, `stages`,
-            `tolerance`, `batch`, `dpi`, `password`, `page_timeout`, `on_loop`, `prompt`, `verify`
-            and others.
-
-    Yields:
-        One `ParsedPage` for each page as soon as it is answered. A page or file that cannot be read
-        comes as a result with an `error`, and the others go on.
-
-    Raises:
-        ConfigError, MediaError, UnsupportedModelError: before any page is read.
-
-    Example:
-
-        >>> import draftlens
-        >>> draftlens.parse("paper.pdf", stages="backwards")
-        Traceback (most recent call last):
-            ...
-        draftlens.core.errors.ConfigError: stages must be one of auto, page, regions+page, \
-regions, not 'backwards'
-    """
-    try:
-        chosen = ParseSettings(**settings)
-    except TypeError as error:
-        raise ConfigError(f"parse has no such setting: {error}") from error
-    if engine is not None and target is not None:
-        raise ConfigError("give parse a target or an engine, not both")
-    if engine is None:
-        engine = load(
-            target or reader_path(), method="plain", device=device, dtype=dtype, compile=compile
-        )
-        parser = DocumentParser(engine, chosen, pipeline, profile, limits)
-        parser.calibrate()
-        return parser.parse(inputs)
-    if compile:
-        engine.compile(compile)
-    return DocumentParser(engine, chosen, pipeline, profile, limits).parse(inputs)

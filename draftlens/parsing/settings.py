@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from draftlens.core.errors import ConfigError
@@ -17,6 +17,9 @@ ON_LOOP = ("stop", "ignore")
 
 METHODS = ("hsd", "lookup", "plain")
 """How pages are decoded: with drafts, with guesses from the prompt and the answer, or plainly."""
+
+OF_READING = ("pages", "drafter", "layout", "password", "form", "ahead")
+"""Settings that mean something without a target; all others say how a target answers."""
 
 REGION_TOLERANCE = 0.75
 """τ of crops (Eq. 10): their answers are only drafts of the page's."""
@@ -99,6 +102,19 @@ class ParseSettings:
         if self.method == "plain" and self.stages not in ("auto", "page"):
             raise ConfigError("plain decoding has no use for crops: leave out stages")
 
+    def check_without_target(self) -> None:
+        """Refuse what says how a target answers.
+
+        Raises:
+            ConfigError: such a setting has another value than its default, or nothing would read.
+        """
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name not in OF_READING and value != item.default:
+                raise needs_target(item.name, value)
+        if self.drafter == "none":
+            raise needs_target("drafter", "none")
+
     @property
     def page_numbers(self) -> PageNumbers:
         """The wanted pages."""
@@ -113,6 +129,14 @@ class ParseSettings:
         for name in ("drafter", "layout", "form"):
             values[name] = repr(values[name])
         return values
+
+
+def needs_target(option: str, value: Any) -> ConfigError:
+    """The refusal of an option that means nothing without a target."""
+    return ConfigError(
+        f"{option}={value!r} needs a document model: name one with --target (target=... in "
+        f"Python), or leave out {option}"
+    )
 
 
 def _check_choice(option: str, value: Any, known: tuple[str, ...]) -> None:

@@ -63,10 +63,15 @@ def markdown_table(rows: Sequence[Sequence[str]]) -> str:
     width = max(len(row) for row in rows)
     lines = []
     for row in rows:
-        cells = [*map(clean, row), *([""] * (width - len(row)))]
+        cells = [*map(_cell, row), *([""] * (width - len(row)))]
         lines.append("| " + " | ".join(cells) + " |")
     lines.insert(1, "|" + "---|" * width)
     return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    """The text of a cell, in which a vertical bar is no border."""
+    return clean(text).replace("|", "\\|")
 
 
 def html_table(rows: Sequence[Sequence[str]]) -> str:

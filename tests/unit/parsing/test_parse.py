@@ -346,8 +346,19 @@ def test_an_engine_reads_its_pictures_if_no_references_are_given(
     assert unread.tokens == plain.tokens
 
 
-def test_the_reader_of_the_package_and_wrong_arguments(engine: draftlens.Engine) -> None:
+def test_wrong_arguments_are_refused(engine: draftlens.Engine) -> None:
     with pytest.raises(draftlens.ConfigError, match="no such setting"):
         draftlens.parse("a.pdf", engine=engine, colour="red")
     with pytest.raises(draftlens.ConfigError, match="a target or an engine"):
         draftlens.parse("a.pdf", engine=engine, target="embedded")
+
+
+def test_pages_say_whether_a_model_has_answered(engine: draftlens.Engine, three: Path) -> None:
+    """A blank page is not shown to the target, so nothing of it is lossless."""
+    first, blank, failed = parse(engine, three, pages="1-2,9")[1:] + parse(engine, three, pages="9")
+    assert (first.source, first.lossless, first.stages) == ("model", True, "page")
+    for page, ended in ((blank, "blank"), (failed, "failed")):
+        values = page.to_dict()
+        assert values["ended"] == ended
+        assert [values[name] for name in ("source", "lossless", "stages", "tokens")] == [None] * 4
+        assert values["stats"] == {}

@@ -5,14 +5,13 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from PIL import Image
 
-from draftlens import ConfigError, ParsedPage, ParseSettings
+from draftlens import ConfigError, ParseSettings
 from draftlens.core.stats import Stats
 from draftlens.documents.geometry import Box
 from draftlens.documents.values import Region, RegionText
@@ -20,7 +19,6 @@ from draftlens.parsing.ahead import one_ahead
 from draftlens.parsing.chooser import BOTH, PAGE, StageChooser
 from draftlens.parsing.crops import MOST_PIXELS, MOST_ROOM, Crop, cropped, groups_of
 from draftlens.parsing.drafting import DraftedPage
-from draftlens.parsing.output import OutputFolder, names_of
 from draftlens.parsing.parser import _share_of_longest_region
 from draftlens.parsing.payoff import ReadingPayoff
 from draftlens.parsing.spans import shares_of, spans_of
@@ -239,41 +237,3 @@ def test_an_error_comes_in_its_turn() -> None:
     assert next(ahead) == 1
     with pytest.raises(ValueError, match="second"):
         next(ahead)
-
-
-def test_files_are_whole_and_known_again(tmp_path: Path) -> None:
-    source = tmp_path / "in" / "a.pdf"
-    source.parent.mkdir()
-    source.write_bytes(b"one")
-    folder = OutputFolder(tmp_path / "out", [source], {"settings": 1})
-    page = ParsedPage(str(source), 2, "# Two", (1, 2), box=Box(0, 0, 5, 5))
-    assert not folder.has(str(source), 2)
-    folder.write(page)
-    folder.write(ParsedPage(str(source), 1, "One"))
-    assert folder.has(str(source), 2)
-    whole = folder.join(str(source))
-    assert whole is not None
-    assert whole.read_text() == "One\n\n# Two\n"
-    assert sorted(file.suffix for file in (tmp_path / "out" / "a").iterdir()) == [
-        ".json",
-        ".json",
-        ".md",
-        ".md",
-    ]
-    other = OutputFolder(tmp_path / "out", [source], {"settings": 2})
-    assert not other.has(str(source), 2)
-    source.write_bytes(b"two")
-    again = OutputFolder(tmp_path / "out", [source], {"settings": 1})
-    assert not again.has(str(source), 2)
-    again.write(ParsedPage(str(source), 2, ended="failed", error="cannot"))
-    assert not again.has(str(source), 2)
-    assert not (tmp_path / "out" / "a" / "page-0002.md").exists()
-    assert again.join(str(tmp_path / "in" / "a.pdf")) is not None
-
-
-def test_documents_of_one_name_have_folders_of_their_own(tmp_path: Path) -> None:
-    for name in ("x/a.pdf", "y/a.pdf", "y/b/a.png"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    names = names_of([tmp_path / "x" / "a.pdf", tmp_path / "y"])
-    assert list(names.values()) == ["a", "a-2", "b/a"]
