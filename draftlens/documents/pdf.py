@@ -6,7 +6,6 @@ are closed by hand, because the finalizers of pypdfium2 would run in any thread.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import ceil
@@ -16,13 +15,14 @@ from typing import Any
 from PIL import Image
 
 from draftlens.core.errors import ConfigError, MediaError
+from draftlens.core.locks import ForkLock
 from draftlens.documents.characters import read_characters
 from draftlens.documents.geometry import POINTS_PER_INCH, Box
 from draftlens.documents.page import TextLayer
 from draftlens.media.files import check_file
 from draftlens.media.limits import Limits, check_pixels, refusal
 
-PDFIUM_LOCK = threading.RLock()
+PDFIUM_LOCK = ForkLock()
 """Held by every call of pdfium."""
 
 PASSWORD = 4
