@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -39,3 +40,32 @@ def write_json(path: Path, value: Any, indent: int | None = 1) -> None:
         TypeError: `value` holds something that JSON cannot represent.
     """
     write_text(path, json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
+
+
+def private_folder(path: Path) -> Path:
+    """A folder for files whose content is run: made for this user alone, or checked.
+
+    Its parent is made, too, if need be, and not checked.
+
+    Raises:
+        OSError: it cannot be made.
+        PermissionError: as `check_private`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
+    check_private(path)
+    return path
+
+
+def check_private(path: Path) -> None:
+    """Refuse a file or folder that another user owns or may write, the superuser apart.
+
+    Raises:
+        PermissionError: names the path, and what would help.
+        OSError: there is none.
+    """
+    facts = path.stat()
+    if not {path.lstat().st_uid, facts.st_uid} <= {0, os.geteuid()}:  # a link has an owner, too
+        raise PermissionError(f"{path} belongs to another user: remove it")
+    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(f"{path} may be written by other users: run chmod go-w on it")
