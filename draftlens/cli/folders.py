@@ -21,8 +21,9 @@ from draftlens.cli.loading import note_strangers
 from draftlens.cli.progress import is_hidden, progress_bars
 from draftlens.cli.show import error_console
 from draftlens.core.errors import ConfigError, InputError
-from draftlens.core.files import only_writer, printable
+from draftlens.core.files import only_writer
 from draftlens.core.lines import LineWriter, begins_with, cut_incomplete_line, read_lines
+from draftlens.core.text import printable
 from draftlens.mapping import ClipAnswer, MapOptions
 from draftlens.media.files import SUFFIXES
 from draftlens.media.remote import is_url

@@ -13,6 +13,7 @@ import torch
 
 from draftlens.compiled.build import build
 from draftlens.compiled.orders import Built, Order
+from draftlens.compiled.store import inductor_folder
 from draftlens.lanes.channel import Channel, ClosedError
 
 
@@ -24,6 +25,7 @@ def main(descriptor: int, threads: int) -> None:
         threads: for which the code is made. The compiler itself uses one.
     """
     torch.set_num_threads(threads)
+    os.umask(0o077)  # code that others may change is not loaded
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     channel = Channel(socket.socket(fileno=descriptor))
@@ -38,6 +40,7 @@ def main(descriptor: int, threads: int) -> None:
 def _carry_out(order: Order) -> Built:
     began = time.perf_counter()
     try:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(inductor_folder())
         build(order.skeleton, order.shape, order.path)
     except Exception as error:
         return Built(time.perf_counter() - began, _in_one_line(error))

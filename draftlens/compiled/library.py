@@ -17,6 +17,7 @@ from draftlens.compiled.runner import Runner
 from draftlens.compiled.shapes import ANY, PassShape
 from draftlens.compiled.skeleton import Skeleton, named_tensors, pass_of
 from draftlens.core.errors import UnsupportedModelError
+from draftlens.core.files import check_private
 from draftlens.models.backbone import Backbone
 
 MIN_USES = 8
@@ -152,12 +153,14 @@ class Library:
         if model is None:
             return
         try:
+            check_private(self.folder)
+            check_private(self.path_of(shape))
             tensors = named_tensors(self._module)
             self.skeleton.check(model)
             backbone = Backbone.of(model)
             runner = Runner(self.path_of(shape), tensors, backbone.device)
             check_pass(backbone, runner, shape)
-        except (KeyError, RuntimeError, UnsupportedModelError) as error:
+        except (OSError, KeyError, RuntimeError, UnsupportedModelError) as error:
             self._fail(shape, f"its compiled code cannot be used: {error}")
             return
         self.runners[shape] = runner

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from draftlens.compiled.skeleton import Skeleton
-from draftlens.core.files import write_json
+from draftlens.core.files import private_folder, write_json
 from draftlens.models.backbone import Backbone
 from draftlens.models.known_costs import facts_of, folder
 
@@ -25,15 +25,25 @@ def folder_of(backbone: Backbone, skeleton: Skeleton) -> Path:
     and of everything else that the compiled code depends on, which is written down in it.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be made, or another user could put code there.
     """
     facts = _facts(backbone, skeleton)
     text = json.dumps(facts, sort_keys=True, default=str)
-    path = folder() / "compiled" / hashlib.sha256(text.encode()).hexdigest()[:20]
+    name = hashlib.sha256(text.encode()).hexdigest()[:20]
+    path = private_folder(private_folder(folder() / "compiled") / name)
     if not (path / "facts.json").exists():
-        path.mkdir(parents=True, exist_ok=True)
         write_json(path / "facts.json", json.loads(text))
     return path
+
+
+def inductor_folder() -> Path:
+    """The folder of what the compiler keeps from pass to pass, made if need be; inductor's own is
+    in the temporary directory under a name that anybody can take first.
+
+    Raises:
+        OSError: as `folder_of`.
+    """
+    return private_folder(folder() / "inductor")
 
 
 def _facts(backbone: Backbone, skeleton: Skeleton) -> dict[str, Any]:

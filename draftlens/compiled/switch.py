@@ -75,7 +75,10 @@ def describe(backbone: Backbone) -> str:
     missing = CompilingProcess().missing
     if missing:
         return f"never: {missing}"
-    folder = folder_of(backbone, Skeleton.of(backbone))
+    try:
+        folder = folder_of(backbone, Skeleton.of(backbone))
+    except OSError as error:
+        return f"never: {error}"
     names = sorted(path.stem for path in folder.glob("*.pt2"))
     return ", ".join(names) or "none yet"
 

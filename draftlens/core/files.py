@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -91,11 +92,6 @@ def read_cache(path: Path, make: Callable[[Any], Kept]) -> Kept | None:
         return None
 
 
-def printable(name: str) -> str:
-    """A file name, or a sentence with one, that UTF-8 can hold: other bytes become ``\\xe9``."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
 @contextmanager
 def only_writer(path: Path) -> Iterator[None]:
     """Keep other runs from writing to the same file or folder until the block ends.
@@ -133,3 +129,32 @@ def _lock_file(path: Path) -> Path:
     if path.is_dir():
         return path / ".draftlens.lock"
     return path.with_name(f".{path.name}.lock")
+
+
+def private_folder(path: Path) -> Path:
+    """A folder for files whose content is run: made for this user alone, or checked.
+
+    Its parent is made, too, if need be, and not checked.
+
+    Raises:
+        OSError: it cannot be made.
+        PermissionError: as `check_private`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
+    check_private(path)
+    return path
+
+
+def check_private(path: Path) -> None:
+    """Refuse a file or folder that another user owns or may write, the superuser apart.
+
+    Raises:
+        PermissionError: names the path, and what would help.
+        OSError: there is none.
+    """
+    facts = path.stat()
+    if not {path.lstat().st_uid, facts.st_uid} <= {0, os.geteuid()}:  # a link has an owner, too
+        raise PermissionError(f"{path} belongs to another user: remove it")
+    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(f"{path} may be written by other users: run chmod go-w on it")

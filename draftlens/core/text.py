@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +16,8 @@ _LONGEST = 300
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Text with JSON's escapes in place of characters that a terminal would obey or cannot show.
+    """Text with JSON's escapes in place of characters that a terminal would obey or cannot show, and
+    ``\\xe9`` in place of bytes that are not UTF-8.
 
     Args:
         text: such as a file name or a server's words.
@@ -28,6 +30,8 @@ def printable(text: str, keep: str = "") -> str:
     """
     if text.isprintable():
         return text
+    # Bytes of file names that are not UTF-8, as Python holds them.
+    text = re.sub("[\udc80-\udcff]", lambda byte: f"\\x{ord(byte[0]) - 0xDC00:02x}", text)
     return "".join(
         character if _is_shown(character) or character in keep else json.dumps(character)[1:-1]
         for character in text

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,7 +38,8 @@ class Transfer:
     """
 
     def __init__(self, links: SocketLinks, tensor: Tensor, tag: int) -> None:
-        content = memoryview(tensor.detach().view(torch.uint8).numpy())
+        numbers: Any = tensor.detach().view(torch.uint8).numpy()
+        content = memoryview(numbers)
         self.expected = (tag, len(content))
         self.header = bytearray(HEADER.pack(*self.expected))
         self.left = [memoryview(self.header), content]

@@ -11,11 +11,11 @@ import weakref
 from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any, Protocol
 
 import torch
 
+from draftlens.core.locks import ForkLock
 from draftlens.core.proposal import DraftTree
 from draftlens.draft.base import TargetContext
 from draftlens.sequences import Batch
@@ -98,7 +98,7 @@ class Delays:
     prompt's length. Answers that are generated at the same time may share them."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = ForkLock()
         self._timings: defaultdict[tuple[int, int], deque[Timing]]
         self._timings = defaultdict(lambda: deque(maxlen=NUM_TIMINGS))
         self._started: set[tuple[int, int]] = set()

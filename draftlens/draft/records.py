@@ -9,10 +9,10 @@ import weakref
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from threading import RLock
 from typing import Any
 
 from draftlens.core.files import read_cache, write_json
+from draftlens.core.locks import ForkLock
 from draftlens.draft.hit_rates import HitRates
 from draftlens.draft.live_costs import FIRST_LIMIT, LiveCosts
 from draftlens.draft.tuner import Costs, Record, TreeTuner
@@ -35,7 +35,7 @@ _RECORDS = weakref.WeakKeyDictionary()
 
 _COSTS: weakref.WeakKeyDictionary[Any, LiveCosts] = weakref.WeakKeyDictionary()
 
-_LOCK = RLock()
+_LOCK = ForkLock()
 """Held while any record is used: pairs may share a model."""
 
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from threading import RLock
 from typing import Any
 
+from draftlens.core.locks import ForkLock
 from draftlens.core.tree import EMPTY, ROOT, Topology, chain, cut
 from draftlens.draft.hit_rates import AnswerRates, HitRates
 from draftlens.draft.live_costs import LiveCosts
@@ -118,7 +118,7 @@ class Record:
     ) -> None:
         self.costs = costs
         self.rates = rates or HitRates()
-        self.lock = lock or RLock()
+        self.lock = lock or ForkLock()
         self.save = save
         self.savings = 0.0
         self.usual_length = float(USUAL_LENGTH)

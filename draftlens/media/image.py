@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import numpy as np
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from draftlens.core.errors import MediaError
+from draftlens.core.locks import ForkLock
 from draftlens.media.arrays import as_picture, is_array
 from draftlens.media.files import check_file, guess_content
 from draftlens.media.limits import Limits, check_pixels, over_limit, refusal
@@ -45,7 +45,7 @@ _PAGED_FORMATS = ("TIFF",)
 # `has_transparency_data` of Pillow 11 omits PA.
 _ALPHA_MODES = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
 # Pillow's limits and Python's warning filters are global, so one image is decoded at a time.
-_PILLOW_LOCK = threading.Lock()
+_PILLOW_LOCK = ForkLock()
 
 
 def load_image(

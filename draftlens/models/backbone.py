@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from threading import get_ident
 from types import MappingProxyType
@@ -426,16 +426,13 @@ class Backbone:
             raise UnsupportedModelError(f"{self.name} does not list the layers of its decoder")
         if not 0 <= min(layers) <= max(layers) <= len(modules):
             raise ConfigError(f"{self.name} has layers 0 to {len(modules)}, not {list(layers)}")
-        with self._passing():
-            with self._lock.hooks:
-                handles = [_watch(modules, layer, receive) for layer in layers]
-            try:
-                with self._lock.watching():
-                    yield
-            finally:
-                with self._lock.hooks:
-                    for handle in handles:
-                        handle.remove()
+        with self._passing(), self._lock.watching(), ExitStack() as hooks:
+            for layer in layers:
+                is_last = layer == len(modules)
+                module = modules[-1] if is_last else modules[layer]
+                watch = _after(layer, receive) if is_last else _before(layer, receive)
+                hooks.enter_context(self._lock.hooked(module, watch, is_last))
+            yield
 
     @contextmanager
     def hidden_states(self, layers: Sequence[int]) -> Iterator[dict[int, Tensor]]:
@@ -454,6 +451,13 @@ class Backbone:
         states: dict[int, Tensor] = {}
         with self.watching(layers, states.__setitem__):
             yield states
+
+    def stopping_at(
+        self, module: nn.Module, stop: Callable[..., Any]
+    ) -> AbstractContextManager[None]:
+        """Call `stop` before each forward of a module, with the arguments of the call; entered
+        while this thread is `alone`."""
+        return self._lock.hooked(module, stop, after=False)
 
     def alone(self) -> AbstractContextManager[None]:
         """Let no other thread run a pass of the model: hooks are set on it."""
@@ -502,13 +506,11 @@ class Backbone:
     def _language_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Call the whole model, but stop at its language model and return the arguments of that
         call."""
-        handle = self.decoder.register_forward_pre_hook(_stop_here, with_kwargs=True)
-        try:
-            self.model(**inputs)
-        except _Reached as reached:
-            return reached.kwargs
-        finally:
-            handle.remove()
+        with self.stopping_at(self.decoder, _stop_here):
+            try:
+                self.model(**inputs)
+            except _Reached as reached:
+                return reached.kwargs
         raise UnsupportedModelError(
             f"{self.name} did not call its {type(self.decoder).__name__}: it cannot be driven"
         )
@@ -602,26 +604,31 @@ def _stop_here(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
     raise _Reached(kwargs)
 
 
-def _watch(modules: Any, layer: int, receive: Callable[[int, Tensor], None]) -> Any:
-    """Hook that hands the hidden states behind `layer` layers to `receive`, in passes of this
-    thread.
+# These hooks hand hidden states to `receive` in passes of the thread that makes them. Passes of
+# other threads go on while one is set and removed. Those may call it at any time, and without
+# `kwargs`, which torch passes on only while the hook is wholly registered.
 
-    Passes of other threads go on while it is set and removed. Those may call it at any time, and
-    without `kwargs`, which torch passes on only while the hook is wholly registered.
-    """
+
+def _before(layer: int, receive: Callable[[int, Tensor], None]) -> Callable[..., None]:
+    """A hook in front of a layer."""
     thread = get_ident()
 
-    def before(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] = _NOTHING) -> None:
+    def hook(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] = _NOTHING) -> None:
         if get_ident() == thread:
             receive(layer, args[0] if args else kwargs["hidden_states"])
 
-    def after(module: Any, args: tuple[Any, ...], output: Any) -> None:
+    return hook
+
+
+def _after(layer: int, receive: Callable[[int, Tensor], None]) -> Callable[..., None]:
+    """A hook behind the last layer."""
+    thread = get_ident()
+
+    def hook(module: Any, args: tuple[Any, ...], output: Any) -> None:
         if get_ident() == thread:
             receive(layer, output[0] if isinstance(output, tuple) else output)
 
-    if layer == len(modules):
-        return modules[-1].register_forward_hook(after)
-    return modules[layer].register_forward_pre_hook(before, with_kwargs=True)
+    return hook
 
 
 def _has_groups(text_config: Any) -> bool:

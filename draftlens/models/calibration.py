@@ -266,13 +266,11 @@ class _LayerTimes:
         return self.share * layers + head + self.rest
 
     def _first_layer_call(self, width: int, context: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        handle = self.layers[0].register_forward_pre_hook(_stop, with_kwargs=True)
-        try:
-            self.scratch.forward(width, context)
-        except _LayerReached as reached:
-            return reached.args, reached.kwargs
-        finally:
-            handle.remove()
+        with self.scratch.backbone.stopping_at(self.layers[0], _stop):
+            try:
+                self.scratch.forward(width, context)
+            except _LayerReached as reached:
+                return reached.args, reached.kwargs
         raise AssertionError("a decoder runs its layers")
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from threading import Condition, Lock, get_ident
 from typing import Any
+
+import torch
+from torch import nn
 
 
 class PassLock:
@@ -30,6 +33,7 @@ class PassLock:
         self._owner: int | None = None
         self._depth = 0
         self._watching: dict[int, int] = {}
+        self._hooks: list[Hook] = []
         self._shared = _Shared(self)
         self._exclusive = _Exclusive(self)
 
@@ -52,6 +56,32 @@ class PassLock:
             self._watching[thread] -= 1
             if not self._watching[thread]:
                 del self._watching[thread]
+
+    @contextmanager
+    def hooked(self, module: nn.Module, function: Callable[..., Any], after: bool) -> Iterator[Any]:
+        """Call a function before each forward of a module, or after it.
+
+        A fork that another thread makes meanwhile does not keep it.
+
+        Args:
+            module: of the model.
+            function: as `register_forward_pre_hook` with `with_kwargs` takes it, or
+                `register_forward_hook`.
+            after: whether it is called behind the forward.
+        """
+        hook = Hook(module, function)
+        self._hooks.append(hook)  # before it is set, since a fork may come between
+        try:
+            with self.hooks:
+                if after:
+                    module.register_forward_hook(function)
+                else:
+                    module.register_forward_pre_hook(function, with_kwargs=True)
+            yield
+        finally:
+            with self.hooks:
+                hook.remove()
+            self._hooks.remove(hook)
 
     def is_watching(self) -> bool:
         """Whether this thread is inside `watching`."""
@@ -97,12 +127,38 @@ class PassLock:
         self.hooks = Lock()
         self._changed = Condition()
         self._holders = {own: count for own, count in self._holders.items() if own == thread}
+        self._watching = {own: count for own, count in self._watching.items() if own == thread}
+        for hook in self._hooks:
+            if hook.thread != thread:
+                hook.remove()
+        self._hooks = [hook for hook in self._hooks if hook.thread == thread]
         if self._owner != thread:
             self._owner = None
             self._depth = 0
 
     def _may_own(self, thread: int) -> bool:
         return self._owner in (None, thread) and not (self._holders.keys() - {thread})
+
+
+class Hook:
+    """A function that a module calls, set by this thread.
+
+    Args:
+        module: any.
+        function: the same object as was registered.
+    """
+
+    def __init__(self, module: nn.Module, function: Callable[..., Any]) -> None:
+        self.thread = get_ident()
+        self._module = module
+        self._function = function
+
+    def remove(self) -> None:
+        """Let the module call it no more, if it does."""
+        for hooks in (self._module._forward_pre_hooks, self._module._forward_hooks):
+            for key in [key for key, function in hooks.items() if function is self._function]:
+                del hooks[key]
+                self._module._forward_pre_hooks_with_kwargs.pop(key, None)
 
 
 class _Shared(AbstractContextManager[None]):
@@ -135,8 +191,12 @@ _LOCKS: weakref.WeakKeyDictionary[Any, PassLock] = weakref.WeakKeyDictionary()
 
 
 def _leave_to_parent() -> None:
-    for lock in list(_LOCKS.values()):
+    locks = list(_LOCKS.values())
+    for lock in locks:
         lock.leave_to_parent()
+    if locks:
+        # The threads of OpenMP do not exist here, and operations would wait for them for ever.
+        torch.set_num_threads(1)
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import draftlens
 from draftlens.cli.options import parse_compile
 from draftlens.compiled import library as libraries
-from draftlens.compiled import switch
+from draftlens.compiled import store, switch
 from draftlens.compiled.library import MIN_USES, Library
 from draftlens.compiled.orders import Built, Order
 from draftlens.compiled.passes import CompiledPasses
@@ -141,6 +141,37 @@ def test_code_on_disk_needs_no_compiler(backbone: Backbone, tmp_path: Path) -> N
     library.wait(ONE, SOME)
     assert set(library.runners) == {ONE}
     assert library.failures == {SOME: "there is none"}
+
+
+@pytest.mark.parametrize("which", ["folder", "file"])
+def test_code_that_others_may_write_is_not_run(
+    which: str, backbone: Backbone, tmp_path: Path
+) -> None:
+    make(backbone, tmp_path, ScriptedCompiler()).wait(ONE)
+    library = make(backbone, tmp_path, ScriptedCompiler())
+    path = tmp_path if which == "folder" else library.path_of(ONE)
+    path.chmod(0o777)
+    library.wait(ONE)
+    assert not library.runners
+    assert f"{path} may be written by other users" in library.failures[ONE]
+
+
+@pytest.mark.parametrize("what", ["compiled", "passes"])
+def test_a_folder_of_code_is_the_users_own(
+    what: str, backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made so, and refused where others may write it."""
+    monkeypatch.setattr(store, "folder", lambda: tmp_path / "draftlens")
+    monkeypatch.setattr(switch, "_LIBRARIES", {})
+    passes = store.folder_of(backbone, Skeleton.of(backbone))
+    made = {"compiled": passes.parent, "passes": passes, "inductor": store.inductor_folder()}
+    assert all(path.stat().st_mode & 0o777 == 0o700 for path in made.values())
+    made[what].chmod(0o775)
+    with pytest.raises(PermissionError, match="may be written by other users: run chmod go-w"):
+        store.folder_of(backbone, Skeleton.of(backbone))
+    assert "may be written by other users" in switch.describe(backbone)
+    switch.attach([backbone], True)
+    assert backbone.passes is EAGER
 
 
 def test_what_cannot_be_compiled_is_said_once(

@@ -16,6 +16,7 @@ from draftlens.compiled.library import Library
 from draftlens.compiled.passes import CompiledPasses
 from draftlens.compiled.shapes import ANY, PassShape
 from draftlens.compiled.skeleton import Skeleton
+from draftlens.compiled.store import inductor_folder
 from draftlens.models import Backbone
 from draftlens.request import Request
 
@@ -37,6 +38,9 @@ def test_a_compiled_pass_has_the_tokens_of_stock_generate(tmp_path: Path) -> Non
     library.wait(one_row)
     assert not library.failures
     assert not any(child.is_running() for child in children)
+    assert any(inductor_folder().iterdir())  # in place of the one in the temporary directory
+    assert inductor_folder().stat().st_mode & 0o777 == 0o700
+    assert library.path_of(one_row).stat().st_mode & 0o777 == 0o600
     backbone.passes = CompiledPasses(library, waits=False)
     request = Request(
         inputs(family, "image", (0,)), method=METHODS["chain5"], options={"max_new_tokens": NEW}

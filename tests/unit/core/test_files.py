@@ -14,11 +14,11 @@ from draftlens.core.errors import ConfigError
 from draftlens.core.files import (
     only_writer,
     parse_json,
-    printable,
     read_cache,
     write_json,
     write_text,
 )
+from draftlens.core.text import printable
 
 
 def test_an_interrupted_write_leaves_the_old_file(
