@@ -60,6 +60,7 @@ def explain(
     ] = True,
     loading: Loading = PLAIN,
     limits: opt.MediaLimits = None,
+    calibrate: opt.Calibrate = True,
     as_json: opt.AsJson = False,
 ) -> None:
     """Show which visual tokens are kept for the draft or which view was right, and who did what
@@ -83,7 +84,7 @@ def explain(
     chat = read_files(as_json, limits, text, frames, media, images)
     make_folder(out)
     note_strangers(target, media)
-    engine = load_engine(target, draft, decoding, loading, as_json, calibrate=False)
+    engine = load_engine(target, draft, decoding, loading, as_json, calibrate)
     answering = {"method": chosen, "compare": compare, "max_new_tokens": max_new_tokens}
     with spinner("answering", as_json):
         answer = subject.trace(engine, chat, outputs.title, **answering)
@@ -272,7 +273,11 @@ def views_summary(trace: ViewTrace) -> list[str]:
 def _speed_lines(trace: Answered) -> list[str]:
     """Rounds and speed in words."""
     length = trace.stats.mean_acceptance_length
-    lines = [f"{len(trace.rounds)} rounds, mean acceptance length {length:.2f}"]
+    rounds = f"{len(trace.rounds)} rounds"
+    undrafted = sum(not entry.drafted for entry in trace.rounds)
+    if undrafted:
+        rounds += f" ({undrafted} without draft tokens)"
+    lines = [f"{rounds}, mean acceptance length {length:.2f}"]
     speedup = trace.speedup
     if speedup and trace.plain:
         answer = "the same answer" if trace.plain.identical else "a DIFFERENT ANSWER"
