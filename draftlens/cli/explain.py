@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from draftlens.cli import options as opt
+from draftlens.cli.help import MODELS
 from draftlens.cli.model_options import PLAIN, Loading
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.names import AUTO, EMBEDDED
@@ -35,6 +36,7 @@ def explain(
             "-d",
             help="Draft model: a smaller model with the same tokenizer, `auto` for the one known "
             "for the target, or `none`. Without a draft the target drafts for itself.",
+            rich_help_panel=MODELS,
         ),
     ] = AUTO,
     method: Annotated[
@@ -44,6 +46,8 @@ def explain(
             "-m",
             help="Decoding method: `specvlm` or `parallelvlm`, which prune visual tokens, or "
             "`tabed`, whose draft reads the prompt in several views. The default is `specvlm`.",
+            rich_help_panel=MODELS,
+            autocompletion=opt.completes(lambda: ("specvlm", "parallelvlm", "tabed")),
         ),
     ] = None,
     speculative_config: opt.SpeculativeConfig = None,
@@ -72,6 +76,7 @@ def explain(
     page show, token by token, the weights of the views and which of them would have guessed the
     token. Another chart shows what target and draft did at each moment.
     """
+    opt.check_media(media, opt.parse_limits(limits))
     from draftlens.cli.loading import load_engine, make_folder, note_strangers, read_files
     from draftlens.cli.progress import spinner
     from draftlens.explain import has_views

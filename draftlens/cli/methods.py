@@ -2,51 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
-from typing import Any
+import json
 
 from draftlens.cli.options import AsJson
-from draftlens.core.registry import Entry, Registry
 
 
 def methods(as_json: AsJson = False) -> None:
-    """List the decoding methods, the pruners, and the views and weights of `tabed`, with their
-    options and where they come from.
+    """List the decoding methods, the pruners, the views and weights of `tabed`, and the prefills,
+    with the defaults of their options and where they come from.
 
     Other packages add some by the entry points `draftlens.methods`, `draftlens.pruners`,
     `draftlens.views` and `draftlens.weights`. An entry that cannot be imported is listed with its
     error.
     """
+    from draftlens.cli.catalogue import listed
     from draftlens.cli.show import print_json, table
-    from draftlens.draft.views import VIEWS
-    from draftlens.draft.weights import WEIGHTS
-    from draftlens.methods import METHODS
-    from draftlens.prune import PRUNERS
 
-    listed = {
-        "methods": rows_of(METHODS),
-        "pruners": rows_of(PRUNERS),
-        "views": rows_of(VIEWS),
-        "weights": rows_of(WEIGHTS),
-    }
+    found = listed()
     if as_json:
-        print_json(listed)
+        print_json(found)
         return
-    for title, rows in listed.items():
-        cells = [
-            (row["name"], row["package"], row["error"] or ", ".join(row["options"]) or "none")
-            for row in rows
-        ]
-        table(title, ("name", "package", "options"), cells)
-
-
-def rows_of(registry: Registry) -> list[dict[str, Any]]:
-    """Every entry of a registry with the names of its options; broken entries have none."""
-    return [
-        {**asdict(entry), "options": [] if entry.error else _options(registry, entry)}
-        for entry in registry.entries()
-    ]
-
-
-def _options(registry: Registry, entry: Entry) -> list[str]:
-    return [field.name for field in fields(registry[entry.name]) if field.init]
+    for title, rows in found.items():
+        cells = []
+        for row in rows:
+            options = [f"{name}={json.dumps(value)}" for name, value in row["options"].items()]
+            cells.append(
+                (row["name"], row["package"], row["error"] or ", ".join(options) or "none")
+            )
+        table(title, ("name", "package", "options and defaults"), cells)
