@@ -13,11 +13,8 @@ import typer
 
 from draftlens.cli import catalogue
 from draftlens.cli.app import app
-from draftlens.draft.views import VIEWS
-from draftlens.draft.weights import WEIGHTS
 from draftlens.methods import METHODS
 from draftlens.prefill import PREFILLS
-from draftlens.prune import PRUNERS
 from tests.e2e.conftest import CLIPS
 from tests.e2e.test_start import COUNTING, run
 
@@ -52,11 +49,8 @@ def test_what_needs_no_model_is_answered_without_torch(words: list[str], status:
 def test_the_stored_catalogue_is_that_of_the_classes() -> None:
     """`python -m draftlens.cli.catalogue` writes it again."""
     assert catalogue._stored() == catalogue.from_classes()
-    registries = dict(
-        methods=METHODS, pruners=PRUNERS, views=VIEWS, weights=WEIGHTS, prefills=PREFILLS
-    )
-    for kind, registry in registries.items():
-        assert catalogue.names(kind) == list(registry)
+    assert catalogue.names("methods") == list(METHODS)
+    assert catalogue.names("prefills") == list(PREFILLS)
 
 
 def test_methods_lists_the_defaults(command: Callable[..., Any]) -> None:

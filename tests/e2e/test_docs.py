@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 import sys
 import tomllib
@@ -73,52 +72,15 @@ def test_the_first_result_of_the_readme(
     assert out.strip().endswith("True")
 
 
-def test_the_readmes_engine_examples(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    engine: draftlens.Engine,
-) -> None:
-    clips = ROOT / "draftlens" / "embedded" / "clips"
-    for name in ("shapes.mp4", "shapes.png"):
-        (tmp_path / name).write_bytes((clips / name).read_bytes())
-    monkeypatch.chdir(tmp_path)
-    streaming, methods = (
-        next(b for b in blocks("README.md") if word in b)
-        for word in ("chunk.text", 'method="plain"')
-    )
-    exec(streaming, {"engine": engine})
-    assert capsys.readouterr().out.strip()
-    exec(methods, {"draftlens": draftlens})
-
-
-def test_the_readmes_own_models(engine: draftlens.Engine) -> None:
-    """Models and processor outputs in hand, and the caller's own `generate`."""
-    assert engine.draft is not None
-    names: dict[str, Any] = {
-        "draftlens": draftlens,
-        "model": engine.target.backbone.model,
-        "draft_model": engine.draft.backbone.model,
-        "inputs": engine.read("Describe the video.", video=CLIP).target,
-    }
-    for word in ("result.tokens", "custom_generate="):
-        exec(next(block for block in blocks("README.md") if word in block), names)
-    assert names["result"].lossless
-    assert names["custom"].last.tokens == names["result"].tokens
-
-
-def test_explain_in_python(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: draftlens.Engine
-) -> None:
+def test_explain_in_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The code of docs/explain.md runs, and its captions are those of the page and the sheet."""
     (tmp_path / "clip.mp4").write_bytes(CLIP.read_bytes())
     monkeypatch.chdir(tmp_path)
-    data, code = blocks("docs/explain.md")
-    names: dict[str, Any] = {"engine": engine, "json": json}
+    (code,) = blocks("docs/explain.md")
+    names: dict[str, Any] = {}
     exec(code, names)
     assert (tmp_path / "clip.png").exists()
-    names["page"] = names["html"]
-    assert eval(data.strip(), names)["title"] == "clip.mp4"
+    assert names["data"]["title"] == "clip.mp4"
     html = re.sub(r"<[^>]*>", "|", names["html"])
     quoted = re.findall(
         r'"([^"]{4,})"', re.sub(r"```.*?```", "", read("docs/explain.md"), flags=re.DOTALL)
@@ -126,14 +88,6 @@ def test_explain_in_python(
     assert len(quoted) >= 7
     for caption in quoted:
         assert caption.lower() in html.lower(), caption
-
-
-def test_the_example_of_lookup(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(ROOT)
-    exec(blocks("docs/lookup.md")[0], {})
-    assert float(capsys.readouterr().out) >= 1
 
 
 def test_the_readers_and_pipelines_of_parse(
@@ -161,25 +115,6 @@ def test_the_readers_and_pipelines_of_parse(
     assert page.regions[0].region.texts[0].source == "letterhead"
 
 
-def test_the_examples_of_models_and_folders(
-    engine: draftlens.Engine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Loaded objects make an engine, and clips of a list are answered; the others need the Hub."""
-    assert engine.draft is not None
-    names: dict[str, Any] = {
-        "draftlens": draftlens,
-        "model": engine.target.backbone.model,
-        "processor": engine.target.processor,
-        "draft_model": engine.draft.backbone.model,
-        "paths": [str(CLIP), "nowhere.mp4"],
-    }
-    exec(blocks("docs/models.md")[1], names)
-    exec(blocks("docs/folders.md")[0], names)
-    printed = sorted(capsys.readouterr().out.splitlines())
-    assert printed[0].startswith(f"0 {CLIP} The video has")
-    assert printed[1].endswith("there is no such file")
-
-
 def test_the_example_of_hsd(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -190,16 +125,13 @@ def test_the_example_of_hsd(
     assert float(capsys.readouterr().out) >= 3
 
 
-def test_joining_in_structure(engine: draftlens.Engine) -> None:
+def test_joining_in_structure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A row that joins later has the answer that it has by itself, and so has the first one."""
     (code,) = blocks("docs/structure.md")
-    shapes = CLIP.with_name("shapes.mp4")
-    names: dict[str, Any] = {
-        "target": engine.target.backbone,
-        "draft": engine.draft and engine.draft.backbone,
-        "inputs": engine.read("Describe the video.", video=CLIP).target,
-        "other_inputs": engine.read("What is the secret word?", video=shapes).target,
-    }
+    (tmp_path / "clip.mp4").write_bytes(CLIP.read_bytes())
+    (tmp_path / "shapes.mp4").write_bytes(CLIP.with_name("shapes.mp4").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
     exec(code, names)
     sequences = [*names["call"].sequences, names["late"]]
     for sequence, inputs in zip(sequences, ("inputs", "other_inputs"), strict=True):
