@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
+import subprocess
 import sys
 import tomllib
 from ast import literal_eval
@@ -70,6 +72,52 @@ def test_the_first_result_of_the_readme(
     out = capsys.readouterr().out
     assert out.startswith("The video has one shot and no cut. The first shot shows four shapes")
     assert out.strip().endswith("True")
+    described = blocks("README.md", "text")[0].split("\n\n")[0].split("draftlens:\n")[1]
+    assert out.startswith(" ".join(described.split()))
+
+
+def test_the_readme_shows_the_table_of_the_demo() -> None:
+    """Row by row; the figures are those of one run."""
+    functions = {
+        node.name: node
+        for node in ast.walk(ast.parse(read("draftlens/cli/demo.py")))
+        if isinstance(node, ast.FunctionDef)
+    }
+    returned = [functions[name].body[-1] for name in ("_rows", "_fact_row")]
+    names = [
+        node.elts[0].value
+        for statement in returned
+        for node in ast.walk(statement)
+        if isinstance(node, ast.List) and isinstance(node.elts[0], ast.Constant)
+    ]
+    shown = re.findall(r"^│ (\S.*?) +│", blocks("README.md", "text")[0], re.MULTILINE)
+    assert shown == names
+
+
+def test_the_demo_is_on_the_first_screen_of_the_readme() -> None:
+    """In front of every picture, and it is cloned without the history of the weights."""
+    text = read("README.md")
+    assert text.index("make demo") < text.index("speedup, end to end") < text.index("![")
+    assert "git clone --depth 1 " in text
+    speed = text.split("## Speed\n")[1].split("\n## ")[0]
+    sentences = [line for line in speed.splitlines() if line and line[0] not in "|<"]
+    assert " ".join(sentences).count(". ") == 0
+
+
+@pytest.mark.parametrize(("target", "extras"), [("demo", ["."]), ("test", [".", ".[dev]"])])
+def test_make_installs_what_a_target_needs(target: str, extras: list[str], tmp_path: Path) -> None:
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    command = ["make", "-n", target, f"VENV={tmp_path / 'venv'}"]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert re.findall(r'install --quiet -e "?([^"\n]+)"?$', printed, re.MULTILINE) == extras
+
+
+def test_what_a_processor_needs_is_installed_with_the_package() -> None:
+    """SmolVLM's, which imports num2words when it is made."""
+    assert "num2words" in tomllib.loads(read("pyproject.toml"))["project"]["dependencies"]
+    row = next(line for line in read("README.md").splitlines() if line.startswith("| SmolVLM"))
+    assert "num2words" in row
 
 
 def test_explain_in_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -98,9 +98,7 @@ def test_scripts_modules_and_make_targets_that_are_printed_exist(page: Path) -> 
     blocks = re.findall(r"```(?:bash|sh|console)\n(.*?)```", page.read_text(), re.DOTALL)
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for block in blocks:
-        checked = subprocess.run(
-            ["bash", "-n"], input=block, text=True, check=False
-        )
+        checked = subprocess.run(["bash", "-n"], input=block, text=True, check=False)
         assert checked.returncode == 0, block
         for script in re.findall(r"^python (\S+\.py)", block, re.MULTILINE):
             assert (ROOT / script).exists(), script
