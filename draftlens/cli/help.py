@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from typer.core import TyperCommand
@@ -20,6 +21,11 @@ class GroupedCommand(TyperCommand):
     An option names its group by `rich_help_panel`, which typer shows only where rich draws the
     help; rich takes longer to import than the help to print.
     """
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """The first sentence of the help, whole: click would cut it at `limit` characters."""
+        paragraph = " ".join((self.help or "").partition("\n\n")[0].split())
+        return re.split(r"(?<=\.) ", paragraph)[0]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments and the options by group."""

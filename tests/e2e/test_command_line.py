@@ -122,3 +122,13 @@ def test_quiet_prints_results_and_errors_only(
     assert (out, err) == ("", "")
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 2
     assert command("-q", "caption", "nowhere.mp4")[2].startswith("error: ")
+
+
+def test_summaries_of_commands_are_whole(command: Callable[..., Any]) -> None:
+    """In the help of `draftlens`, and on the page that `make docs` writes."""
+    out = " ".join(command("--help")[1].split())
+    assert "..." not in out.partition("Commands:")[2]
+    for called in GROUP.commands.values():
+        summary = called.get_short_help_str()
+        assert summary.endswith(".")
+        assert summary in out

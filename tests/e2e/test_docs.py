@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -32,7 +33,7 @@ from draftlens.draft import DraftModelReader, ModelDrafter
 from draftlens.draft.live_costs import LiveCosts
 from draftlens.draft.views import VIEWS
 from draftlens.draft.weights import WEIGHTS
-from draftlens.methods import METHODS
+from draftlens.methods import METHODS, to_dict
 from draftlens.models import KVCache, Prompt
 from draftlens.models.prompt import Prepared
 from draftlens.ops.verify import match
@@ -118,6 +119,24 @@ def test_what_a_processor_needs_is_installed_with_the_package() -> None:
     assert "num2words" in tomllib.loads(read("pyproject.toml"))["project"]["dependencies"]
     row = next(line for line in read("README.md").splitlines() if line.startswith("| SmolVLM"))
     assert "num2words" in row
+
+
+def test_the_site_begins_at_index_html_and_keeps_quotes(tmp_path: Path) -> None:
+    settings = runpy.run_path(str(ROOT / "docs" / "conf.py"))
+    connected: dict[str, Any] = {}
+    settings["setup"](SimpleNamespace(connect=connected.__setitem__))
+    connected["build-finished"](SimpleNamespace(outdir=str(tmp_path)), None)
+    assert "url=docs/index.html" in (tmp_path / "index.html").read_text()
+    assert settings["smartquotes"] is False
+
+
+def test_the_default_tree_of_specvlm_is_the_one_of_its_page() -> None:
+    page = read("docs/specvlm.md")
+    assert to_dict(draftlens.SpecVLM())["tree"] == "auto"
+    assert "| `tree` | `auto` |" in page
+    defaults = re.findall(r"[^.]*by default[^.]*\.", page)
+    assert defaults
+    assert not any("EAGLE's tree by default" in sentence for sentence in defaults)
 
 
 def test_explain_in_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
