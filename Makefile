@@ -1,12 +1,14 @@
-# Each target makes .venv when it is missing or when pyproject.toml changed.
+# Each target makes .venv when it is missing or when pyproject.toml changed: the demo with what the
+# package needs, all others with the tools of development, too.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 
 .PHONY: demo test fuzz mutants soak check docs format pair reader bench clean
 
-demo: $(READY)
+demo: $(INSTALLED)
 	$(BIN)/draftlens demo
 
 test: $(READY)
@@ -50,9 +52,13 @@ reader: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/engine.py
 
-$(READY): pyproject.toml
+$(INSTALLED): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e .
+	touch $(INSTALLED)
+
+$(READY): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet -e ".[dev]"
 	touch $(READY)
 

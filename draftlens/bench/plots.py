@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from draftlens.bench.report import Point, swept, swept_fields
 from draftlens.bench.summary import PHASE_ROWS
+from draftlens.measure.palette import INK, PHASES, SERIES
 from draftlens.measure.plots import (
-    BLUE,
-    ORANGE,
-    RED,
     new_axes,
     new_figure,
     save_figures,
@@ -24,23 +22,6 @@ if TYPE_CHECKING:
 
 Figures = Mapping[str, Any]
 
-COLOURS = (BLUE, ORANGE, "#4f9d69", "#7d5ba6", "#56b4c4", "#c76d9e", "#8a8a8a")
-PHASE_COLOURS = {
-    "render": "#dfe3e8",
-    "layout": "#e3d3a8",
-    "read": "#cdb06a",
-    "regions": "#a9c58f",
-    "frames": "#c9c9c9",
-    "vision": "#9cc3e6",
-    "target_prefill": BLUE,
-    "prune": RED,
-    "caption": "#c76d9e",
-    "draft_prefill": "#f0cf9b",
-    "draft": ORANGE,
-    "verify": "#1f4e79",
-    "rollback": "#7d5ba6",
-    "other": "#6f6f6f",
-}
 MARKERS = "os^Dv<>P"
 LINES = ("-", "--", ":", "-.")
 WIDTH = 7.5
@@ -103,9 +84,7 @@ def breakdown(summary: Figures, groups: Figures) -> Figure:
             widths = [_phase_milliseconds(methods.get(name), phase) for name in names]
             if not any(widths):
                 continue
-            axes.barh(
-                range(len(names)), widths, 0.7, left=starts, color=PHASE_COLOURS[phase], label=label
-            )
+            axes.barh(range(len(names)), widths, 0.7, left=starts, color=PHASES[phase], label=label)
             starts = [start + width for start, width in zip(starts, widths, strict=True)]
         _label_rows(axes, group, names)
     listed = list(panels.values())
@@ -127,7 +106,7 @@ def acceptance(summary: Figures, groups: Figures, field: str) -> Figure:
                 label = base if len(groups) == 1 else f"{base}; {group}"
                 style = _line_style(bases.index(base), number)
                 axes.plot(values, lengths, label=label, **style)
-    axes.axhline(1, color=RED, linewidth=1, label="without a draft: 1")
+    axes.axhline(1, color=INK, linewidth=1, label="without a draft: 1")
     axes.set(
         ylim=(0, None),
         xlabel=field.replace("_", " "),
@@ -181,7 +160,7 @@ def _draw_speedups(
             places.append(index + 0.4 * (number - 0.5))
             values.append(row[key])
     medians = [value["median"] for value in values]
-    axes.barh(places, medians, 0.36, color=COLOURS[number], label=SPEEDUPS[key])
+    axes.barh(places, medians, 0.36, color=SERIES[number], label=SPEEDUPS[key])
     ends = _quartile_whiskers(values)
     axes.errorbar(medians, places, xerr=ends, fmt="none", ecolor="black", capsize=2, lw=0.8)
 
@@ -256,7 +235,7 @@ def _scaled(value: Figures, factor: float) -> Figures:
 def _line_style(colour: int, kind: int) -> dict[str, Any]:
     """Style of a line; lines that overlap differ in marker and dashes."""
     return {
-        "color": COLOURS[colour % len(COLOURS)],
+        "color": SERIES[colour % len(SERIES)],
         "linewidth": 1.5,
         "alpha": 0.85,
         "marker": MARKERS[kind % len(MARKERS)],

@@ -35,6 +35,7 @@ PHASE_ROWS = {
     "caption": "captions",
     "draft_prefill": "draft prefill, its vision included",
     "draft": "draft decoding",
+    "lookup": "lookup, without a draft model",
     "verify": "target decoding",
     "rollback": "rollback",
     "other": "the rest",
@@ -243,8 +244,21 @@ def _speedups(
 def _phase_seconds(measurements: Iterable[Measurement], phase: str) -> list[float]:
     if phase == "other":
         # The last rollback ends after the last token, so the difference may be below 0.
-        return [max(0.0, m.e2e - sum(m.phases.values())) for m in measurements]
-    return [m.phases[phase] for m in measurements if phase in m.phases]
+        return [max(0.0, m.e2e - sum(_phases(m).values())) for m in measurements]
+    by_phase = [_phases(m) for m in measurements]
+    return [phases[phase] for phases in by_phase if phase in phases]
+
+
+def _phases(measurement: Measurement) -> Figures:
+    """Seconds by phase. Without forwards of a draft model there is no time of one: guesses are a
+    lookup, and what plain decoding spends there is part of the rest."""
+    phases = dict(measurement.phases)
+    if measurement.counters.get("draft_forwards", 0):
+        return phases
+    seconds = phases.pop("draft_prefill", 0.0) + phases.pop("draft", 0.0)
+    if measurement.counters.get("drafted", 0):
+        phases["lookup"] = seconds
+    return phases
 
 
 def _counter_figures(measurements: Sequence[Measurement]) -> Figures:

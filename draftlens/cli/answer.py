@@ -10,6 +10,7 @@ from typing import Any
 from draftlens.api import Engine
 from draftlens.cli.folders import FolderRun, find_media, run_folder
 from draftlens.cli.loading import engine_of, note_strangers, read_source
+from draftlens.cli.logs import is_quiet
 from draftlens.cli.model_options import Loading
 from draftlens.cli.option_groups import Decoding, FolderOptions
 from draftlens.cli.show import print_json, result_json, show_stats, show_stream
@@ -162,5 +163,5 @@ def answer_each(answering: Answering, out: Path, folder: FolderOptions) -> None:
         clip_seconds=folder.clip_seconds,
         seed=generation.pop("seed"),
     )
-    run = FolderRun(found, question.prompt, options, generation, answering.quiet)
+    run = FolderRun(found, question.prompt, options, generation, answering.quiet or is_quiet())
     run_folder(run, out, folder.resume, answering.load)

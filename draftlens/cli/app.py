@@ -16,6 +16,7 @@ from draftlens.cli.bench import bench
 from draftlens.cli.calibrate import calibrate
 from draftlens.cli.evaluate import evaluate
 from draftlens.cli.explain import explain
+from draftlens.cli.help import example
 from draftlens.cli.methods import methods
 from draftlens.cli.model_options import PLAIN, Loading, takes_models
 from draftlens.cli.option_groups import (
@@ -43,7 +44,7 @@ app = typer.Typer(
 )
 
 
-@app.command()
+@app.command(**example("demo"))
 @takes_models
 @takes_groups
 def demo(
@@ -64,6 +65,8 @@ def demo(
 
     Both answer the same prompt. A table then compares their speed and their answers.
     """
+    if clip is not None:
+        opt.check_media([clip], opt.parse_limits(limits))
     from draftlens.cli.demo import run_demo
     from draftlens.cli.loading import engine_of, note_strangers, read_media
 
@@ -75,7 +78,7 @@ def demo(
     run_demo(engine, engine.process([chat]), path, prompt, max_new_tokens, as_json)
 
 
-@app.command()
+@app.command(**example("caption shapes.mp4 --frames 16"))
 @takes_models
 @takes_groups
 def caption(
@@ -99,16 +102,19 @@ def caption(
     With --out, each line of the file is the answer about one clip as JSON. A clip that cannot be
     read is reported there and skipped.
     """
+    bounds = opt.parse_limits(limits)
+    if folder.out is None:
+        opt.check_media(clips, bounds)
     from draftlens.cli.answer import Answering, Question, answer
 
-    question = Question(clips, "video", prompt, frames, opt.parse_limits(limits))
+    question = Question(clips, "video", prompt, frames, bounds)
     answering = Answering(
         question, decoding.parsed(), answers.generation, loading, calibrate, as_json
     )
     answer(answering, folder)
 
 
-@app.command()
+@app.command(**example('ask shapes.png --prompt "Describe the image."'))
 @takes_models
 @takes_groups
 def ask(
@@ -130,16 +136,19 @@ def ask(
     as_json: opt.AsJson = False,
 ) -> None:
     """Answer a prompt about one or more images; with --out, about each image of the folders."""
+    bounds = opt.parse_limits(limits)
+    if folder.out is None:
+        opt.check_media(images, bounds)
     from draftlens.cli.answer import Answering, Question, answer
 
-    question = Question(images, "image", prompt, 1, opt.parse_limits(limits))
+    question = Question(images, "image", prompt, 1, bounds)
     answering = Answering(
         question, decoding.parsed(), answers.generation, loading, calibrate, as_json
     )
     answer(answering, folder)
 
 
-@app.command()
+@app.command(**example("verify shapes.mp4"))
 @takes_models
 @takes_groups
 def verify(
@@ -165,6 +174,7 @@ def verify(
     Greedy answers are compared with those of `generate` in transformers, and sampled answers with
     those of plain decoding, token by token. The exit status is 1 if a token differs in float32.
     """
+    opt.check_media(media or [], opt.parse_limits(limits))
     from draftlens.cli.loading import engine_of, note_strangers
     from draftlens.cli.verify import read_prompts, verify_all
 
@@ -177,7 +187,7 @@ def verify(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(**example("doctor"))
 @takes_models
 def doctor(
     target: Annotated[
@@ -200,14 +210,14 @@ def doctor(
 
 
 register_train_draft(app)
-app.command()(takes_models(evaluate))
-app.command()(takes_models(calibrate))
-app.command()(takes_models(explain))
-app.command()(takes_models(takes_groups(bench)))
-app.command()(takes_groups(world))
-app.command()(methods)
-app.command()(pairs)
-app.command()(takes_models(takes_groups(parse)))
+app.command(**example("evaluate --clips 10"))(takes_models(evaluate))
+app.command(**example("calibrate shapes.mp4 drift.mp4"))(takes_models(calibrate))
+app.command(**example("explain shapes.mp4"))(takes_models(explain))
+app.command(**example("bench --workload FOLDER"))(takes_models(takes_groups(bench)))
+app.command(**example("world OUT"))(takes_groups(world))
+app.command(**example("methods"))(methods)
+app.command(**example("pairs"))(pairs)
+app.command(**example("parse PAPER.pdf -o out/"))(takes_models(takes_groups(parse)))
 
 
 def _print_version(is_requested: bool) -> None:
@@ -226,7 +236,10 @@ def common(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print errors, but no warnings.")
+        bool,
+        typer.Option(
+            "--quiet", "-q", help="Print results and errors only: no figures, no progress."
+        ),
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print what is done.")] = False,
 ) -> None:

@@ -51,8 +51,8 @@ class ContestantOptions:
     methods: Annotated[
         str,
         typer.Option(
-            help="Names of decoding methods, separated by commas: `plain`, `speculative`, "
-            "`specvlm`, `parallelvlm`, `tabed`."
+            help="Names of decoding methods, separated by commas; `draftlens methods` lists them.",
+            autocompletion=opt.complete_methods,
         ),
     ] = "plain,speculative,specvlm"
     method_json: Annotated[

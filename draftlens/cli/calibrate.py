@@ -36,7 +36,8 @@ def calibrate(
         str,
         typer.Option(
             help="Compare these pruners instead, such as `specvlm,uv,uniform`, each with its "
-            "default options."
+            "default options.",
+            autocompletion=opt.complete_pruners,
         ),
     ] = "",
     frames: opt.Frames = 8,
@@ -55,6 +56,7 @@ def calibrate(
     far as the target is deep enough. All clips are answered with every value. The best value has
     the longest mean acceptance length.
     """
+    opt.check_media(media, opt.parse_limits(limits))
     from draftlens.bench.calibrate import calibrate as run
     from draftlens.bench.calibrate import subject_of
     from draftlens.cli.loading import load_engine, read_files

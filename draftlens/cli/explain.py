@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from draftlens.cli import options as opt
+from draftlens.cli.help import MODELS
 from draftlens.cli.model_options import PLAIN, Loading
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.names import AUTO, EMBEDDED
@@ -35,6 +36,7 @@ def explain(
             "-d",
             help="Draft model: a smaller model with the same tokenizer, `auto` for the one known "
             "for the target, or `none`. Without a draft the target drafts for itself.",
+            rich_help_panel=MODELS,
         ),
     ] = AUTO,
     method: Annotated[
@@ -44,6 +46,8 @@ def explain(
             "-m",
             help="Decoding method: `specvlm` or `parallelvlm`, which prune visual tokens, or "
             "`tabed`, whose draft reads the prompt in several views. The default is `specvlm`.",
+            rich_help_panel=MODELS,
+            autocompletion=opt.completes(lambda: ("specvlm", "parallelvlm", "tabed")),
         ),
     ] = None,
     speculative_config: opt.SpeculativeConfig = None,
@@ -60,6 +64,7 @@ def explain(
     ] = True,
     loading: Loading = PLAIN,
     limits: opt.MediaLimits = None,
+    calibrate: opt.Calibrate = True,
     as_json: opt.AsJson = False,
 ) -> None:
     """Show which visual tokens are kept for the draft or which view was right, and who did what
@@ -71,6 +76,7 @@ def explain(
     page show, token by token, the weights of the views and which of them would have guessed the
     token. Another chart shows what target and draft did at each moment.
     """
+    opt.check_media(media, opt.parse_limits(limits))
     from draftlens.cli.loading import load_engine, make_folder, note_strangers, read_files
     from draftlens.cli.progress import spinner
     from draftlens.explain import has_views
@@ -83,7 +89,7 @@ def explain(
     chat = read_files(as_json, limits, text, frames, media, images)
     make_folder(out)
     note_strangers(target, media)
-    engine = load_engine(target, draft, decoding, loading, as_json, calibrate=False)
+    engine = load_engine(target, draft, decoding, loading, as_json, calibrate)
     answering = {"method": chosen, "compare": compare, "max_new_tokens": max_new_tokens}
     with spinner("answering", as_json):
         answer = subject.trace(engine, chat, outputs.title, **answering)
@@ -272,7 +278,11 @@ def views_summary(trace: ViewTrace) -> list[str]:
 def _speed_lines(trace: Answered) -> list[str]:
     """Rounds and speed in words."""
     length = trace.stats.mean_acceptance_length
-    lines = [f"{len(trace.rounds)} rounds, mean acceptance length {length:.2f}"]
+    rounds = f"{len(trace.rounds)} rounds"
+    undrafted = sum(not entry.drafted for entry in trace.rounds)
+    if undrafted:
+        rounds += f" ({undrafted} without draft tokens)"
+    lines = [f"{rounds}, mean acceptance length {length:.2f}"]
     speedup = trace.speedup
     if speedup and trace.plain:
         answer = "the same answer" if trace.plain.identical else "a DIFFERENT ANSWER"

@@ -15,6 +15,11 @@ class _Lines(logging.Handler):
         error_console.print(record.getMessage(), style=style, markup=False, soft_wrap=True)
 
 
+def is_quiet() -> bool:
+    """Whether nothing but errors is printed beside the results (`draftlens --quiet`)."""
+    return not logging.getLogger("draftlens").isEnabledFor(logging.WARNING)
+
+
 def show_logs(quiet: bool, verbose: bool) -> None:
     """Print what the library logs: warnings, all of it with `verbose`, errors with `quiet`."""
     level = logging.WARNING

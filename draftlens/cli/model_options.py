@@ -12,6 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
+from draftlens.cli.help import LOADING
+from draftlens.cli.options import completes
 from draftlens.core.names import AUTO, EMBEDDED, READER
 
 Loading = Mapping[str, Any]
@@ -53,6 +55,17 @@ MODEL_OPTIONS: Mapping[str, tuple[Any, str]] = MappingProxyType(
     }
 )
 """Type and help of each option, by its name in `draftlens.models.loading.LoadOptions`."""
+
+_VALUES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "device": ("cpu", "cuda", "auto"),
+        "dtype": ("auto", "float32", "bfloat16", "float16"),
+        "quantization": ("4bit", "8bit", "int8", "int4"),
+        "attn_implementation": ("sdpa", "eager"),
+        "device_map": ("auto", "balanced", "balanced_low_0", "sequential"),
+    }
+)
+"""Values that a shell offers."""
 
 
 def takes_models(command: Callable[..., None]) -> Callable[..., None]:
@@ -112,6 +125,7 @@ def _parameters() -> list[inspect.Parameter]:
 
 def _parameter(name: str, kind: Any, help_text: str) -> inspect.Parameter:
     flag = f"--{name.replace('_', '-')}"
+    values = _VALUES.get(name.removeprefix("draft_"), ())
     if kind is bool:
         # None leaves the option out.
         kind = bool | None
@@ -120,7 +134,15 @@ def _parameter(name: str, kind: Any, help_text: str) -> inspect.Parameter:
         name,
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
-        annotation=Annotated[kind, typer.Option(flag, help=help_text)],
+        annotation=Annotated[
+            kind,
+            typer.Option(
+                flag,
+                help=help_text,
+                rich_help_panel=LOADING,
+                autocompletion=completes(lambda: values),
+            ),
+        ],
     )
 
 

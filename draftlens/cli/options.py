@@ -3,17 +3,51 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from draftlens.cli import catalogue
+from draftlens.cli.help import ANSWER, MANY, MODELS
 from draftlens.core.errors import ConfigError
+from draftlens.core.names import AUTO, EMBEDDED
 
 if TYPE_CHECKING:
     from draftlens.media import Limits
     from draftlens.methods import Method
+
+COMPILE_VALUES = {"yes": True, "auto": "auto", "no": False}
+
+
+def completes(find: Callable[[], Iterable[str]]) -> Callable[[str], Sequence[str]]:
+    """What a shell offers for the value of an option: those of `find` that begin as typed. Of
+    values separated by commas, the last one is completed."""
+
+    def complete(incomplete: str) -> Sequence[str]:
+        typed, comma, start = incomplete.rpartition(",")
+        return [f"{typed}{comma}{name}" for name in find() if name.startswith(start)]
+
+    return complete
+
+
+complete_methods = completes(lambda: catalogue.names("methods"))
+complete_pruners = completes(lambda: catalogue.names("pruners"))
+
+
+def _targets() -> list[str]:
+    from draftlens.models.zoo import PAIRS
+
+    return list(dict.fromkeys([EMBEDDED, *(pair.target for pair in PAIRS)]))
+
+
+def _drafts() -> list[str]:
+    from draftlens.models.zoo import PAIRS
+
+    return list(dict.fromkeys([AUTO, "none", *(pair.draft for pair in PAIRS)]))
+
 
 Target = Annotated[
     str,
@@ -22,6 +56,8 @@ Target = Annotated[
         "-t",
         help="Target model: a folder or a Hub id of a vision-language model, or `embedded` for "
         "the pair in the package.",
+        rich_help_panel=MODELS,
+        autocompletion=completes(_targets),
     ),
 ]
 Draft = Annotated[
@@ -31,6 +67,8 @@ Draft = Annotated[
         "-d",
         help="Draft model: a smaller model with the same tokenizer, `auto` for the one known for "
         "the target (`draftlens pairs`), or `none`.",
+        rich_help_panel=MODELS,
+        autocompletion=completes(_drafts),
     ),
 ]
 MethodName = Annotated[
@@ -38,9 +76,11 @@ MethodName = Annotated[
     typer.Option(
         "--method",
         "-m",
-        help="Decoding method: `plain`, `lookup`, `speculative`, `specvlm`, `parallelvlm` or "
-        "`tabed`. The default is `speculative` with a draft, `lookup` where no draft is known, and "
-        "`plain` with --draft none.",
+        help="Decoding method: `plain`, `lookup`, `speculative`, `specvlm`, `parallelvlm`, "
+        "`tabed` or `hsd` (`draftlens methods`). The default is `speculative` with a draft, "
+        "`lookup` where no draft is known, and `plain` with --draft none.",
+        rich_help_panel=MODELS,
+        autocompletion=complete_methods,
     ),
 ]
 SpeculativeConfig = Annotated[
@@ -49,6 +89,7 @@ SpeculativeConfig = Annotated[
         help='Decoding method and its options: JSON such as \'{"tree": "eagle"}\' or '
         '\'{"method": "tabed", "views": ["multimodal", "text"]}\', or the path of a .json or '
         ".yaml file.",
+        rich_help_panel=MODELS,
     ),
 ]
 Prefill = Annotated[
@@ -57,6 +98,8 @@ Prefill = Annotated[
         help="How the target reads prompts: `full`, `ring`, `spava` or `star`, or JSON such as "
         '\'{"name": "spava", "blocks": 8}\'. `spava` and `star` read long videos faster and '
         "approximately, with any method.",
+        rich_help_panel=MODELS,
+        autocompletion=completes(lambda: catalogue.names("prefills")),
     ),
 ]
 Hosts = Annotated[
@@ -65,21 +108,39 @@ Hosts = Annotated[
         min=1,
         help="Number of processes that read prompts together with `--prefill ring` or `spava`, on "
         "the CPU of this machine. Elsewhere start draftlens with torchrun.",
+        rich_help_panel=MODELS,
     ),
 ]
 Frames = Annotated[
     int, typer.Option("--frames", min=1, help="Number of frames to sample from each clip.")
 ]
-MaxNewTokens = Annotated[int, typer.Option(min=1, help="Maximum number of tokens in an answer.")]
+MaxNewTokens = Annotated[
+    int,
+    typer.Option(min=1, help="Maximum number of tokens in an answer.", rich_help_panel=ANSWER),
+]
 Sample = Annotated[
-    bool, typer.Option("--sample", help="Sample tokens instead of choosing the most likely one.")
+    bool,
+    typer.Option(
+        "--sample",
+        help="Sample tokens instead of choosing the most likely one.",
+        rich_help_panel=ANSWER,
+    ),
 ]
 Temperature = Annotated[
     float | None,
-    typer.Option(min=0.0, help="Sampling temperature; implies --sample. 0 is greedy decoding."),
+    typer.Option(
+        min=0.0,
+        help="Sampling temperature; implies --sample. 0 is greedy decoding.",
+        rich_help_panel=ANSWER,
+    ),
 ]
 TopK = Annotated[
-    int | None, typer.Option(min=1, help="Sample from the k most likely tokens; implies --sample.")
+    int | None,
+    typer.Option(
+        min=1,
+        help="Sample from the k most likely tokens; implies --sample.",
+        rich_help_panel=ANSWER,
+    ),
 ]
 TopP = Annotated[
     float | None,
@@ -88,6 +149,7 @@ TopP = Annotated[
         max=1.0,
         help="Sample from the most likely tokens that together have this probability (nucleus "
         "sampling); implies --sample.",
+        rich_help_panel=ANSWER,
     ),
 ]
 MinP = Annotated[
@@ -97,20 +159,26 @@ MinP = Annotated[
         max=1.0,
         help="Sample from the tokens with at least this share of the highest probability; implies "
         "--sample.",
+        rich_help_panel=ANSWER,
     ),
 ]
 RepetitionPenalty = Annotated[
     float | None,
-    typer.Option(min=0.001, help="Penalty for repeated tokens; 1 is no penalty."),
+    typer.Option(
+        min=0.001, help="Penalty for repeated tokens; 1 is no penalty.", rich_help_panel=ANSWER
+    ),
+]
+Seed = Annotated[
+    int | None, typer.Option(help="Seed of the sampling noise.", rich_help_panel=ANSWER)
 ]
 AllowLongPrompt = Annotated[
     bool,
     typer.Option(
         "--allow-long-prompt",
         help="Answer also where the prompt has more positions than the target was made for.",
+        rich_help_panel=ANSWER,
     ),
 ]
-Seed = Annotated[int | None, typer.Option(help="Seed of the sampling noise.")]
 MediaLimits = Annotated[
     str | None,
     typer.Option(
@@ -130,6 +198,7 @@ Calibrate = Annotated[
     typer.Option(
         help="Measure what forwards of the models cost the first time that a pair is loaded, for "
         "about two seconds.",
+        rich_help_panel=MODELS,
     ),
 ]
 Compile = Annotated[
@@ -138,26 +207,39 @@ Compile = Annotated[
         "--compile",
         help="Run decode forwards as compiled code, which is kept on disk: `yes` (compile first), "
         "`auto` (compile meanwhile) or `no`.",
+        rich_help_panel=MODELS,
+        autocompletion=completes(lambda: COMPILE_VALUES),
     ),
 ]
 Answers = Annotated[
     Path | None,
-    typer.Option("--out", "-o", help="File for the answers: one JSON line for each file."),
+    typer.Option(
+        "--out",
+        "-o",
+        help="File for the answers: one JSON line for each file.",
+        rich_help_panel=MANY,
+    ),
 ]
 Resume = Annotated[
     bool | None,
     typer.Option(
         "--resume/--restart",
         help="With --out: go on with the answers in the file, or throw them away.",
+        rich_help_panel=MANY,
     ),
 ]
 BatchSize = Annotated[
-    int, typer.Option("--batch", min=1, help="With --out: files that are answered together.")
+    int,
+    typer.Option(
+        "--batch", min=1, help="With --out: files that are answered together.", rich_help_panel=MANY
+    ),
 ]
 ClipSeconds = Annotated[
     float,
     typer.Option(
-        min=0.1, help="With --out: seconds for reading one file, after which it is given up."
+        min=0.1,
+        help="With --out: seconds for reading one file, after which it is given up.",
+        rich_help_panel=MANY,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
@@ -221,10 +303,24 @@ def parse_compile(text: str) -> Any:
     Raises:
         ConfigError: the value is unknown.
     """
-    values = {"yes": True, "auto": "auto", "no": False}
-    if text not in values:
+    if text not in COMPILE_VALUES:
         raise ConfigError(f"--compile must be 'yes', 'auto' or 'no', not {text!r}")
-    return values[text]
+    return COMPILE_VALUES[text]
+
+
+def check_media(names: Iterable[str | Path], limits: Limits) -> None:
+    """Refuse files that cannot be read, before torch is imported.
+
+    Raises:
+        MediaError: as for `draftlens.media.files.check_file`. Folders and addresses are left to
+            the readers.
+    """
+    from draftlens.media.files import check_file
+    from draftlens.media.remote import is_url
+
+    for name in map(str, names):
+        if not is_url(name) and not Path(name).is_dir():
+            check_file(name, limits)
 
 
 def read_text(path: Path, noun: str) -> str:

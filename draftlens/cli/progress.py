@@ -10,6 +10,7 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
 from rich.text import Text
 
+from draftlens.cli.logs import is_quiet
 from draftlens.cli.show import error_console
 
 LINE_SECONDS = 30.0
@@ -18,7 +19,7 @@ LINE_SECONDS = 30.0
 
 def is_hidden(quiet: bool) -> bool:
     """Whether nothing is drawn: on request, or because the error stream is not a terminal."""
-    return quiet or not error_console.is_terminal
+    return quiet or is_quiet() or not error_console.is_terminal
 
 
 def progress_bars(quiet: bool, *columns: ProgressColumn, **settings: Any) -> Progress:
@@ -110,6 +111,8 @@ class ProgressLines:
 
     def begin(self, description: str) -> None:
         """See `ProgressBar`; prints a line if it is time."""
+        if is_quiet():
+            return
         now = time.monotonic()
         if self._printed is not None and now - self._printed < self._seconds:
             return

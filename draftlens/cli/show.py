@@ -12,6 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from draftlens.cli.logs import is_quiet
 from draftlens.core.result import Result
 from draftlens.core.stats import DEFINITIONS, Stats
 from draftlens.core.text import printable
@@ -178,12 +179,14 @@ def show_files(folder: Path, *names: str) -> None:
 
 
 def show_stats(result: Result, notice: str = "") -> None:
-    """Print the figures of an answer as one line on the error stream.
+    """Print the figures of an answer as one line on the error stream, unless only errors are.
 
     Args:
         result: the answer.
         notice: why there is no draft although one was looked for (`Engine.notice`).
     """
+    if is_quiet():
+        return
     stats = result.stats
     parts: list[str | tuple[str, str]] = [
         f"{stats.emitted} tokens in {stats.e2e:.2f} s ({stats.tokens_per_second:.1f} tokens/s)",

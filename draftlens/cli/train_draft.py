@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
+from draftlens.cli.help import example
+from draftlens.cli.logs import is_quiet
 from draftlens.cli.options import AsJson
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ def train_draft(**options: Any) -> None:
     callbacks: list[Any] = []
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         callbacks.append(SaveAtTermination())
-    if not bars and not quiet:
+    if not (bars or quiet or is_quiet()):
         callbacks.append(LossLines(lambda line: error_console.print(line, markup=False)))
     try:
         trained = train(
@@ -85,7 +87,9 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 def register(app: typer.Typer) -> None:
     """Add the command with the options of `DraftTraining`."""
     train_draft.__signature__ = signature()  # type: ignore[attr-defined]
-    app.command("train-draft")(train_draft)
+    app.command("train-draft", **example("train-draft data.json --draft NAME --out OUT"))(
+        train_draft
+    )
 
 
 def show_plan(plan: Plan) -> None:

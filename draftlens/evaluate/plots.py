@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from draftlens.measure.plots import BLUE, ORANGE, RED, new_axes, save_figures, whiskers
+from draftlens.measure.palette import BLUE, INK, SLATE, YELLOW
+from draftlens.measure.plots import new_axes, save_figures, whiskers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 Figures = Mapping[str, Any]
 
-COLOURS = {"target": BLUE, "draft": ORANGE}
+COLOURS = {"target": BLUE, "draft": YELLOW}
 SIZE = (6, 3.8)
 CHANCE = "chance: best constant answer"
 
@@ -100,9 +101,9 @@ def by_gamma(agreement: Figures) -> Figure:
     lengths = list(agreement["acceptance_length"].values())
     bounds = [gamma + 1 for gamma in gammas]
     figure, axes = new_axes(*SIZE)
-    axes.plot(gammas, bounds, "--", color="grey", label="upper bound: γ + 1")
+    axes.plot(gammas, bounds, "--", color=SLATE, label="upper bound: γ + 1")
     axes.plot(gammas, lengths, marker="o", color=BLUE, label="this pair")
-    axes.axhline(1, color=RED, linewidth=1, label="without a draft: 1")
+    axes.axhline(1, color=INK, linewidth=1, label="without a draft: 1")
     axes.set(
         ylim=(0, None),
         xlabel="γ, guesses in a pass",
@@ -127,8 +128,8 @@ def visual_dependence(dependence: Figures) -> Figure:
     figure, axes = new_axes(*SIZE)
     ends = whiskers(lengths, lows, highs)
     axes.errorbar(removed, lengths, yerr=ends, marker="o", capsize=3, color=BLUE)
-    axes.axhline(1, color=RED, linewidth=1)
-    axes.text(0, 0.92, "without a draft: 1", color=RED, va="top")
+    axes.axhline(1, color=INK, linewidth=1)
+    axes.text(0, 0.92, "without a draft: 1", color=INK, va="top")
     axes.set(
         xlim=(-3, 103),
         ylim=(0, gamma + 1.2),
@@ -203,7 +204,7 @@ def _draw_chance(axes: Axes, families: Figures, labels: Sequence[str]) -> None:
             continue
         row = labels.index(family)
         places = [row - 0.45, row + 0.45]
-        axes.plot([100 * chance] * 2, places, color=RED, linewidth=2, label=label)
+        axes.plot([100 * chance] * 2, places, color=INK, linewidth=2, label=label)
         label = None  # one entry in the legend
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from draftlens.measure.tables import Table, format_number, markdown_page
@@ -27,8 +27,6 @@ EVIDENCE_NAMES = {
 }
 """Names of rows for `draftlens.evaluate.parts.SHOWN`."""
 
-MET = {True: "yes", False: "no", None: "not measured"}
-
 
 def tables(report: Figures) -> Iterator[Table]:
     """Tables of all sections that the report holds.
@@ -44,8 +42,6 @@ def tables(report: Figures) -> Iterator[Table]:
         yield _visual_dependence(report["visual"])
     for family, figures in report.get("evidence", {}).items():
         yield _evidence(family, figures)
-    if "goals" in report:
-        yield _goals(report["goals"])
 
 
 def markdown(report: Figures) -> str:
@@ -270,13 +266,3 @@ def _fall(row: Figures) -> str:
         return MISSING
     low, high = row["fall_interval"]
     return f"{100 * row['fall']:z.1f}% [{100 * low:z.1f}, {100 * high:z.1f}]"
-
-
-def _goals(goals: Sequence[Figures]) -> Table:
-    rows = []
-    for goal in goals:
-        figure = format_number(goal["figure"], 2, MISSING)
-        if "%" in goal["asked"] and goal["figure"] is not None:
-            figure = f"{100 * goal['figure']:.1f}%"
-        rows.append((goal["goal"], figure, goal["asked"], MET[goal["met"]]))
-    return Table("Goals for the embedded pair", ("", "figure", "goal", "met"), rows)

@@ -15,7 +15,6 @@ from draftlens.evaluate.accuracy import captions_right, questions_right
 from draftlens.evaluate.agreement import agreement, prunings, ranks_of, visual_dependence
 from draftlens.evaluate.answers import Answer, ModelAnswerer, OnAnswers, render_side
 from draftlens.evaluate.chance import SCENES, Guesses
-from draftlens.evaluate.goals import goals
 from draftlens.evaluate.parts import (
     LEAST_FRAMES,
     REEL_FAMILIES,
@@ -148,7 +147,6 @@ class Evaluation:
             listener.begin(section.name)
             figures = section.measure(_weighted(listener.done, section.cost))
             _insert(report, section.path, figures)
-            report["goals"] = goals(report)
             report["seconds"][section.name] = round(time.perf_counter() - start, 3)
             report["finished"] = section is sections[-1]
             listener.saved(report)

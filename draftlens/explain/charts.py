@@ -15,22 +15,6 @@ HEIGHT = 132
 """Height of the highest bar, in SVG units."""
 MAX_PITCH = 130.0
 """Distance between the left edges of two bars, at most."""
-PHASE_COLOURS = {
-    "render": "#8fa8b8",
-    "layout": "#d9a441",
-    "read": "#c98b2b",
-    "regions": "#e0b860",
-    "frames": "#9aa5b8",
-    "vision": "#5b7fb5",
-    "target_prefill": "#34518c",
-    "prune": "#b0578d",
-    "caption": "#7a5c3e",
-    "draft_prefill": "#8a6bbf",
-    "draft": "#ffb000",
-    "verify": "#2f8f83",
-    "rollback": "#c9c4b8",
-}
-"""Colour of each phase (`core.stats.PHASES`)."""
 
 
 @dataclass(frozen=True)

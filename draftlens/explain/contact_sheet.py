@@ -57,7 +57,7 @@ def sheet(trace: Trace) -> Image.Image:
         left, top = layout.corner(index)
         _draw_card(image, view, (MARGIN + left, HEAD_HEIGHT + top), layout, scale)
     legend_top = HEAD_HEIGHT + layout.height + 44
-    _draw_legend(image, legend_top)
+    _draw_legend(image, legend_top, has_heatmaps=scale is not None)
     if scale is not None:
         _draw_ramp(image, legend_top, scale, trace.visual.score_name)
     _draw_shares(draw, all_views, legend_top + 76)
@@ -169,17 +169,24 @@ def _count_text(counts: Counts, letters: Any, room: float) -> str:
     return text if letters.getlength(text) <= room else str(counts.kept)
 
 
-def _draw_legend(image: Image.Image, top: int) -> None:
-    """Draw a swatch for kept and one for pruned cells."""
+def _draw_legend(image: Image.Image, top: int, has_heatmaps: bool) -> None:
+    """Draw a swatch for kept cells, one for pruned cells, and one for kept cells of heatmaps."""
     draw = ImageDraw.Draw(image)
     letters = paint.font(17)
     draw.line((MARGIN, top - 22, _RIGHT, top - 22), paint.LINE)
     bright = paint.rgb(paint.NO_PICTURE)
     dark = bright * paint.PRUNED_BRIGHTNESS + 10
     left = MARGIN
-    for name, colour, is_kept in (("kept", bright, True), ("pruned", dark, False)):
+    swatches = [("kept", bright, True, paint.KEPT), ("pruned", dark, False, paint.KEPT)]
+    if has_heatmaps:
+        middle = paint.ramp(np.full((), 0.5, np.float32))
+        swatches.append(("kept, in the heatmap", middle, True, paint.KEPT_IN_HEATMAP))
+    for name, colour, is_kept, line in swatches:
+        cells = np.full((1, 1), is_kept)
+        if line == paint.KEPT_IN_HEATMAP:  # between other cells, since the paper is white, too
+            cells = np.array([[False] * 4, [False, True, True, False], [False] * 4])
         swatch = np.broadcast_to(colour, (22, 22, 3))
-        image.paste(paint.outline(swatch, np.full((1, 1), is_kept)), (left, top))
+        image.paste(paint.outline(swatch, cells, line), (left, top))
         _write(draw, (left + 32, top + 17), name, paint.MUTED, letters)
         left += 32 + int(letters.getlength(name)) + 36
 

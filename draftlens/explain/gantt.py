@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from draftlens.core.errors import ConfigError, InputError
-from draftlens.core.timeline import DISCARDED, KINDS, Timeline
+from draftlens.core.timeline import DISCARDED, Timeline
 from draftlens.explain.gantt_layout import LANE, first_rounds, rows_of, whole
 from draftlens.explain.gantt_panel import Panel
 from draftlens.explain.gantt_style import (
@@ -22,12 +22,14 @@ from draftlens.explain.gantt_style import (
     LIGHT,
     NAMES,
     RIGHT,
+    SHOWN_KINDS,
     SUBTITLE_LENGTH,
     TITLE_LENGTH,
     WIDTH,
     Theme,
     discarded_style,
     shortened,
+    shown_kind,
 )
 
 if TYPE_CHECKING:
@@ -121,7 +123,16 @@ def chart_of(trace: Answered, theme: Theme = LIGHT) -> Figure:
     """The chart of an explained answer and those that it is compared with; see `chart`."""
     title = f"{TITLE}: {trace.title}"
     subtitle = f"Method {trace.method['method']}"
-    return chart(trace.timelines, title, subtitle, theme)
+    return chart(by_method(trace), title, subtitle, theme)
+
+
+def by_method(trace: Answered) -> dict[str, Timeline]:
+    """The timelines of an explained answer by the names of their rows: the method's, with its
+    schedule where it is drawn with two."""
+    method = str(trace.method["method"])
+    drafting = [name for name in trace.timelines if name != "plain"]
+    names = {name: f"{method} {name}" if len(drafting) > 1 else method for name in drafting}
+    return {names.get(name, name): timeline for name, timeline in trace.timelines.items()}
 
 
 def _axes(figure: Figure, top: float, height: float) -> Axes:
@@ -170,9 +181,9 @@ def _legend_handles(timelines: Mapping[str, Timeline], theme: Theme) -> list[Any
     from matplotlib.patches import Patch
 
     spans = [span for timeline in timelines.values() for span in timeline.spans]
-    kinds = {span.kind for span in spans}
+    kinds = {shown_kind(span) for span in spans}
     handles: list[Any] = [
-        Patch(facecolor=COLOURS[kind], label=NAMES[kind]) for kind in KINDS if kind in kinds
+        Patch(facecolor=COLOURS[kind], label=NAMES[kind]) for kind in SHOWN_KINDS if kind in kinds
     ]
     if any(span.outcome == DISCARDED for span in spans):
         style = discarded_style("draft", theme)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from draftlens.core.timeline import DISCARDED, KINDS, OUTCOMES, WAIT, Span, Timeline
+from draftlens.core.timeline import DISCARDED, OUTCOMES, WAIT, Span, Timeline
 from draftlens.explain.gantt_layout import Row, Window, end_of, joined
 from draftlens.explain.gantt_style import (
     COLOURS,
@@ -14,10 +14,12 @@ from draftlens.explain.gantt_style import (
     LEFT,
     NAMES,
     RIGHT,
+    SHOWN_KINDS,
     WIDTH,
     Theme,
     discarded_style,
     pale,
+    shown_kind,
 )
 
 if TYPE_CHECKING:
@@ -42,6 +44,10 @@ EDGE_FROM = 0.12
 """Inches of the narrowest bar of a kind from which bars have edges."""
 LABEL_SIZE = 9.5
 """Points of the labels of bars."""
+SMALLEST_LABEL = 5.5
+"""Points of the smallest counts; smaller ones are left out, in the whole lane."""
+COUNTED = ("draft", "verify")
+"""Kinds of bars with counts of draft tokens."""
 DARK_LABELS = ("draft", "frames")
 """Kinds whose labels are dark, since their bars are light."""
 DARK_LABEL = "#15171c"
@@ -83,6 +89,22 @@ class Panel:
     def inches_per_unit(self) -> float:
         """Inches that one unit of the time axis takes."""
         return (WIDTH - LEFT - RIGHT) / self.right
+
+    def _count_size(self, row: Row) -> float:
+        """Points of the counts in a lane, so that each whole bar has room for its own; 0 for none,
+        where some bar is too narrow for that."""
+        start = self.window.starts[row.run]
+        sizes = [LABEL_SIZE]
+        for span in self.timelines[row.run].of(row.lane):
+            is_whole = start <= span.start and span.end <= start + self.window.length
+            if span.kind in COUNTED and is_whole and label_of(span):
+                sizes.append(self._size_for(label_of(span), span))
+        return min(sizes) if min(sizes) >= SMALLEST_LABEL else 0.0
+
+    def _size_for(self, text: str, span: Span) -> float:
+        """Points of the largest text that a bar has room for."""
+        inches = span.seconds * self.window.unit.per_second * self.inches_per_unit
+        return inches * 72 / ((len(text) + 0.4) * TEXT_ASPECT)
 
     def draw_lanes(self) -> None:
         """The bars of all lanes with their labels, names and idle shares."""
@@ -158,13 +180,14 @@ class Panel:
         track = [0.0, max(0.0, length) * per_second]
         self.axes.plot(track, [row.middle] * 2, color=self.theme.track, lw=1.2, zorder=1)
         is_dense = len(visible) * DENSE > (WIDTH - LEFT - RIGHT) * DPI
-        for kind in KINDS:
+        for kind in SHOWN_KINDS:
             for outcome in OUTCOMES:
-                spans = [s for s in visible if s.kind == kind and s.outcome == outcome]
+                spans = [s for s in visible if shown_kind(s) == kind and s.outcome == outcome]
                 if spans:
                     self._draw_bars(row, spans, is_dense)
+        count_size = self._count_size(row)
         for span in visible:
-            self._label(row, span)
+            self._label(row, span, count_size)
         end = min(left + self.window.length, timeline.end)
         share = timeline.idle_share(row.lane, left, end)
         self._write_right(row.middle, f"{share * 100:.0f}%", self.theme.ink)
@@ -175,7 +198,7 @@ class Panel:
         Bars that are hardly wider than a pixel must not be moved to whole pixels, which would make
         patterns where there are none, and edges would hide much of narrow bars.
         """
-        kind = spans[0].kind
+        kind = shown_kind(spans[0])
         per_second = self.window.unit.per_second
         height = WAIT_BAR if kind == WAIT else BAR
         gid = f"{row.run}: {row.lane}: {kind}"
@@ -193,12 +216,12 @@ class Panel:
         bars.set_linewidth(0.6 if narrowest >= EDGE_FROM else 0.0)
         bars.set_snap(not is_dense)
 
-    def _label(self, row: Row, span: Span) -> None:
+    def _label(self, row: Row, span: Span, count_size: float) -> None:
         """The label of a bar, if it fits."""
         text = label_of(span)
         unit = self.window.unit
-        needed = (len(text) + 0.8) * TEXT_ASPECT * LABEL_SIZE / 72
-        if not text or needed > span.seconds * unit.per_second * self.inches_per_unit:
+        size = count_size if span.kind in COUNTED else LABEL_SIZE
+        if not text or not size or self._size_for(text, span) < size:
             return
         colour = DARK_LABEL if span.kind in DARK_LABELS else LIGHT_LABEL
         box = None
@@ -209,7 +232,7 @@ class Panel:
             (span.start + span.end) / 2 * unit.per_second,
             row.middle + 0.01,
             text,
-            size=LABEL_SIZE,
+            size=size,
             color=colour,
             bbox=box,
             ha="center",
@@ -229,12 +252,12 @@ class Panel:
         self.axes.text(
             (0.4 - LEFT) / (WIDTH - LEFT - RIGHT),
             (top + bottom) / 2,
-            run,
+            run.replace(" ", "\n"),
             transform=self.axes.get_yaxis_transform(),
-            size=14,
+            size=13,
             weight="bold",
             color=self.theme.ink,
-            va="center_baseline",
+            va="center" if " " in run else "center_baseline",
         )
 
     def _mark_first_token(self, timeline: Timeline, top: float, bottom: float) -> None:

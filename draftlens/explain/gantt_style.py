@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from draftlens.core.timeline import WAIT
+from draftlens.core.timeline import KINDS, WAIT, Span
 from draftlens.explain.paint import drawable
+from draftlens.measure.palette import GRID, INK, MUTED, PAPER, PHASES, SLATE
 
 DPI = 150
 WIDTH = 13.333
 """Width of a chart in inches: that of a slide."""
-LEFT = 2.05
+LEFT = 2.45
 """Inches to the left of the bars, for names."""
 RIGHT = 0.95
 """Inches to the right of the bars, for idle shares."""
@@ -19,18 +20,24 @@ TITLE_LENGTH = 72
 SUBTITLE_LENGTH = 40
 """Characters of the longest title and subtitle."""
 
+PLAIN_STEP = "plain"
+"""The kind of bar of a target's step that checks no draft token."""
+SHOWN_KINDS = (*KINDS, PLAIN_STEP)
+"""The kinds of bars."""
+
 COLOURS = {
-    "frames": "#9aa5b8",
-    "vision": "#6f9bd1",
-    "prefill": "#34518c",
-    "prune": "#c2477f",
-    "caption": "#d9772b",
-    "draft": "#ffb000",
-    "verify": "#2f8f83",
-    "rollback": "#8a6bbf",
-    WAIT: "#a9abb3",
+    "frames": PHASES["frames"],
+    "vision": PHASES["vision"],
+    "prefill": PHASES["target_prefill"],
+    "prune": PHASES["prune"],
+    "caption": PHASES["caption"],
+    "draft": PHASES["draft"],
+    "verify": PHASES["verify"],
+    PLAIN_STEP: SLATE,
+    "rollback": PHASES["rollback"],
+    WAIT: "#c4c6cc",
 }
-"""Colour of each kind of span."""
+"""Colour of each kind of bar."""
 NAMES = {
     "frames": "frames",
     "vision": "vision",
@@ -39,6 +46,7 @@ NAMES = {
     "caption": "captions",
     "draft": "draft",
     "verify": "verify",
+    PLAIN_STEP: "plain step",
     "rollback": "roll back",
     WAIT: "waits",
 }
@@ -61,7 +69,7 @@ class Theme:
     track: str
 
 
-LIGHT = Theme("#ffffff", "#15171c", "#5d636e", "#dedbd2")
+LIGHT = Theme(PAPER, INK, MUTED, GRID)
 DARK = Theme("#1a1d24", "#eceef2", "#a2a8b4", "#3a3f4a")
 """The colours of the page's panels in the system's two modes."""
 
@@ -88,6 +96,11 @@ class Unit:
         value = seconds * self.per_second
         decimals = 0 if value >= 100 else 1 if value >= 10 else 2
         return f"{value:.{decimals}f} {self.name}"
+
+
+def shown_kind(span: Span) -> str:
+    """The kind of the bar of a span."""
+    return PLAIN_STEP if span.kind == "verify" and not span.tokens else span.kind
 
 
 def shortened(text: str, length: int) -> str:

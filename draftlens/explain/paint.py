@@ -12,14 +12,17 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from draftlens.explain.views import Mask, Scores, View
+from draftlens.measure import palette
 
-INK = "#15171c"
-MUTED = "#636873"
+INK = palette.INK
+MUTED = palette.MUTED
+PAPER = palette.PAPER
 FAINT = "#9a9fa8"
 LINE = "#dfddd6"
-PAPER = "#faf9f6"
-KEPT = "#ffb000"
+KEPT = palette.YELLOW
 """Colour of the line around kept cells."""
+KEPT_IN_HEATMAP = "#ffffff"
+"""Colour of the line around kept cells of a heatmap."""
 RAMP = ("#0d0b24", "#3a1463", "#7b1f74", "#bd3a68", "#ee6a4c", "#fdae5f", "#fdf0b5")
 """Colours of attention from low to high, evenly spaced in lightness."""
 NO_SCORE = "#e6e4de"
@@ -129,7 +132,7 @@ def heatmap(view: View, size: tuple[int, int], scale: Scale) -> Image.Image:
         size: width and height in pixels.
     """
     colours = ramp(scale.place(view.scores))
-    return outline(_expand(colours, size), view.kept, "#ffffff")
+    return outline(_expand(colours, size), view.kept, KEPT_IN_HEATMAP)
 
 
 def _picture(view: View, size: tuple[int, int]) -> Pixels:

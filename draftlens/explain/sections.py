@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from draftlens.core.stats import DEFINITIONS, Stats
 from draftlens.core.timeline import KINDS, Timeline
-from draftlens.explain.charts import PHASE_COLOURS, BarChart, rounds_chart
+from draftlens.explain.charts import BarChart, rounds_chart
 from draftlens.explain.gantt import (
     CAPTION,
     NEEDS_MATPLOTLIB,
@@ -22,6 +22,7 @@ from draftlens.explain.gantt import (
 )
 from draftlens.explain.gantt_style import DARK, LIGHT, NAMES, Theme
 from draftlens.explain.tracing import Answered, PlainRun, Speedup
+from draftlens.measure.palette import PHASES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -196,8 +197,7 @@ def _phases(stats: Stats) -> list[Phase]:
     taken = {name: seconds for name, seconds in stats.phases.items() if seconds > 0}
     total = sum(taken.values()) or 1.0
     return [
-        Phase(name, seconds, seconds / total * 100, PHASE_COLOURS[name])
-        for name, seconds in taken.items()
+        Phase(name, seconds, seconds / total * 100, PHASES[name]) for name, seconds in taken.items()
     ]
 
 

@@ -265,10 +265,6 @@ def trace(
 def pruning_method(method: MethodLike) -> Method:
     """Return the method with a name, or from a dict or a dataclass.
 
-    With the serial schedule, EAGLE's tree takes the place of the automatic one, whose choices
-    depend on measured times, so that the page shows which guesses were right and is the same every
-    time. What other schedules do depends on measured times anyway.
-
     Raises:
         ConfigError: there is no such method, or it does not prune visual tokens.
     """
@@ -278,14 +274,7 @@ def pruning_method(method: MethodLike) -> Method:
             f"explain shows which visual tokens a draft keeps, but method {name_of(resolved)!r} "
             "keeps all of them: use method specvlm, or tabed to see which view was right"
         )
-    return repeatable(resolved)
-
-
-def repeatable(method: Method) -> Method:
-    """The method with EAGLE's tree in place of the automatic one, if its schedule is serial."""
-    if to_dict(method).get("tree") == "auto" and _schedule(method) == SERIAL:
-        return with_option(method, "tree", "eagle")
-    return method
+    return resolved
 
 
 def _pruning(engine: Engine, method: Method) -> Pruning:

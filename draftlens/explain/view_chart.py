@@ -24,6 +24,7 @@ from draftlens.explain.gantt_style import (
     shortened,
 )
 from draftlens.explain.paint import KEPT, drawable
+from draftlens.measure.palette import BLUE, MAGENTA, ORANGE, PURPLE, SKY, SLATE, TEAL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,7 +74,7 @@ CAPTION = (
 """How to read the chart; the page shows it, too."""
 ACCEPTED = "accepted"
 """Name of the row of tokens that the mixture guessed."""
-COLOURS = ("#3f66b0", "#c2477f", "#2f8f83", "#8a6bbf", "#d9772b", "#6f9bd1", "#8b909a")
+COLOURS = (BLUE, MAGENTA, TEAL, PURPLE, ORANGE, SKY, SLATE)
 """Colours of the views in their order; they repeat."""
 
 

@@ -21,7 +21,6 @@ from draftlens.explain.tracing import (
     Steps,
     comparison,
     prompt_of,
-    repeatable,
     run_rounds,
     settings_of,
 )
@@ -233,7 +232,7 @@ def trace_views(
         stats=result.stats,
         plain=None if plain is None else comparison(plain, result),
         settings=settings_of(engine, stream, chat),
-        notes=_notes(result.stats, names, rests=asking != repeatable(resolve(method, True))),
+        notes=_notes(result.stats, names, rests=asking != resolve(method, True)),
         timelines=timelines,
     )
 
@@ -259,7 +258,7 @@ def viewing_method(method: MethodLike) -> Method:
             f"the draft of method {name_of(resolved)!r} reads its prompt in one way only: use "
             "method tabed"
         )
-    return with_option(repeatable(resolved), "rest", False)
+    return with_option(resolved, "rest", False)
 
 
 def _tokens(

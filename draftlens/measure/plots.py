@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from draftlens.measure.palette import INK, MUTED, PAPER
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-BLUE = "#3b7dbd"
-ORANGE = "#e0a458"
-RED = "#b3202c"
 
 DPI = 130
 
@@ -26,7 +24,7 @@ def new_figure(width: float, height: float) -> Figure:
     # Without pyplot, which keeps every figure in memory until it is closed.
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    return Figure(figsize=(width, height), layout="constrained", facecolor=PAPER)
 
 
 def new_axes(width: float, height: float) -> tuple[Figure, Axes]:
@@ -65,7 +63,23 @@ def save_figures(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
     """
     files = []
     for name, figure in figures.items():
+        for axes in figure.axes:
+            _style(axes)
         file = folder / f"{name}.png"
         figure.savefig(file, dpi=DPI)
         files.append(file)
     return files
+
+
+def _style(axes: Axes) -> None:
+    """The look of the charts of `explain`: no frame, a thin axis, quiet ticks."""
+    axes.set_facecolor(PAPER)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=MUTED, labelcolor=INK, length=4)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in ("bottom", "left"))
+        spine.set_color(MUTED)
+    for label in (axes.xaxis.label, axes.yaxis.label):
+        label.set_color(MUTED)
+    axes.title.set_color(INK)
+    axes.title.set_fontweight("bold")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from draftlens.measure.tables import markdown_table
+from recipes.pair.goals import goals
 from recipes.pair.recipe import EMBEDDED
 
 REPORT = Path("benchmarks/results/evaluate.json")  # relative to the working directory
@@ -88,7 +89,7 @@ def measured(report: Figures) -> str:
 def goal_rows(report: Figures) -> list[tuple[str, ...]]:
     """Each goal with its figure; lengths are numbers, all others shares."""
     rows: list[tuple[str, ...]] = []
-    for goal in report["goals"]:
+    for goal in goals(report):
         is_length = "length" in goal["goal"]
         figure = f"{goal['figure']:.2f}" if is_length else f"{goal['figure']:.1%}"
         rows.append((goal["goal"], figure, goal["asked"], "yes" if goal["met"] else "no"))

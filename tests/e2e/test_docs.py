@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
+import runpy
+import shutil
+import subprocess
 import sys
 import tomllib
 from ast import literal_eval
@@ -31,7 +33,7 @@ from draftlens.draft import DraftModelReader, ModelDrafter
 from draftlens.draft.live_costs import LiveCosts
 from draftlens.draft.views import VIEWS
 from draftlens.draft.weights import WEIGHTS
-from draftlens.methods import METHODS
+from draftlens.methods import METHODS, to_dict
 from draftlens.models import KVCache, Prompt
 from draftlens.models.prompt import Prepared
 from draftlens.ops.verify import match
@@ -71,54 +73,81 @@ def test_the_first_result_of_the_readme(
     out = capsys.readouterr().out
     assert out.startswith("The video has one shot and no cut. The first shot shows four shapes")
     assert out.strip().endswith("True")
+    described = blocks("README.md", "text")[0].split("\n\n")[0].split("draftlens:\n")[1]
+    assert out.startswith(" ".join(described.split()))
 
 
-def test_the_readmes_engine_examples(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    engine: draftlens.Engine,
-) -> None:
-    clips = ROOT / "draftlens" / "embedded" / "clips"
-    for name in ("shapes.mp4", "shapes.png"):
-        (tmp_path / name).write_bytes((clips / name).read_bytes())
-    monkeypatch.chdir(tmp_path)
-    streaming, methods = (
-        next(b for b in blocks("README.md") if word in b)
-        for word in ("chunk.text", 'method="plain"')
-    )
-    exec(streaming, {"engine": engine})
-    assert capsys.readouterr().out.strip()
-    exec(methods, {"draftlens": draftlens})
-
-
-def test_the_readmes_own_models(engine: draftlens.Engine) -> None:
-    """Models and processor outputs in hand, and the caller's own `generate`."""
-    assert engine.draft is not None
-    names: dict[str, Any] = {
-        "draftlens": draftlens,
-        "model": engine.target.backbone.model,
-        "draft_model": engine.draft.backbone.model,
-        "inputs": engine.read("Describe the video.", video=CLIP).target,
+def test_the_readme_shows_the_table_of_the_demo() -> None:
+    """Row by row; the figures are those of one run."""
+    functions = {
+        node.name: node
+        for node in ast.walk(ast.parse(read("draftlens/cli/demo.py")))
+        if isinstance(node, ast.FunctionDef)
     }
-    for word in ("result.tokens", "custom_generate="):
-        exec(next(block for block in blocks("README.md") if word in block), names)
-    assert names["result"].lossless
-    assert names["custom"].last.tokens == names["result"].tokens
+    returned = [functions[name].body[-1] for name in ("_rows", "_fact_row")]
+    names = [
+        node.elts[0].value
+        for statement in returned
+        for node in ast.walk(statement)
+        if isinstance(node, ast.List) and isinstance(node.elts[0], ast.Constant)
+    ]
+    shown = re.findall(r"^│ (\S.*?) +│", blocks("README.md", "text")[0], re.MULTILINE)
+    assert shown == names
 
 
-def test_explain_in_python(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: draftlens.Engine
-) -> None:
+def test_the_demo_is_on_the_first_screen_of_the_readme() -> None:
+    """In front of every picture, and it is cloned without the history of the weights."""
+    text = read("README.md")
+    assert text.index("make demo") < text.index("speedup, end to end") < text.index("![")
+    assert "git clone --depth 1 " in text
+    speed = text.split("## Speed\n")[1].split("\n## ")[0]
+    sentences = [line for line in speed.splitlines() if line and line[0] not in "|<"]
+    assert " ".join(sentences).count(". ") == 0
+
+
+@pytest.mark.parametrize(("target", "extras"), [("demo", ["."]), ("test", [".", ".[dev]"])])
+def test_make_installs_what_a_target_needs(target: str, extras: list[str], tmp_path: Path) -> None:
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    command = ["make", "-n", target, f"VENV={tmp_path / 'venv'}"]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert re.findall(r'install --quiet -e "?([^"\n]+)"?$', printed, re.MULTILINE) == extras
+
+
+def test_what_a_processor_needs_is_installed_with_the_package() -> None:
+    """SmolVLM's, which imports num2words when it is made."""
+    assert "num2words" in tomllib.loads(read("pyproject.toml"))["project"]["dependencies"]
+    row = next(line for line in read("README.md").splitlines() if line.startswith("| SmolVLM"))
+    assert "num2words" in row
+
+
+def test_the_site_begins_at_index_html_and_keeps_quotes(tmp_path: Path) -> None:
+    settings = runpy.run_path(str(ROOT / "docs" / "conf.py"))
+    connected: dict[str, Any] = {}
+    settings["setup"](SimpleNamespace(connect=connected.__setitem__))
+    connected["build-finished"](SimpleNamespace(outdir=str(tmp_path)), None)
+    assert "url=docs/index.html" in (tmp_path / "index.html").read_text()
+    assert settings["smartquotes"] is False
+
+
+def test_the_default_tree_of_specvlm_is_the_one_of_its_page() -> None:
+    page = read("docs/specvlm.md")
+    assert to_dict(draftlens.SpecVLM())["tree"] == "auto"
+    assert "| `tree` | `auto` |" in page
+    defaults = re.findall(r"[^.]*by default[^.]*\.", page)
+    assert defaults
+    assert not any("EAGLE's tree by default" in sentence for sentence in defaults)
+
+
+def test_explain_in_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The code of docs/explain.md runs, and its captions are those of the page and the sheet."""
     (tmp_path / "clip.mp4").write_bytes(CLIP.read_bytes())
     monkeypatch.chdir(tmp_path)
-    data, code = blocks("docs/explain.md")
-    names: dict[str, Any] = {"engine": engine, "json": json}
+    (code,) = blocks("docs/explain.md")
+    names: dict[str, Any] = {}
     exec(code, names)
     assert (tmp_path / "clip.png").exists()
-    names["page"] = names["html"]
-    assert eval(data.strip(), names)["title"] == "clip.mp4"
+    assert names["data"]["title"] == "clip.mp4"
     html = re.sub(r"<[^>]*>", "|", names["html"])
     quoted = re.findall(
         r'"([^"]{4,})"', re.sub(r"```.*?```", "", read("docs/explain.md"), flags=re.DOTALL)
@@ -126,14 +155,6 @@ def test_explain_in_python(
     assert len(quoted) >= 7
     for caption in quoted:
         assert caption.lower() in html.lower(), caption
-
-
-def test_the_example_of_lookup(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(ROOT)
-    exec(blocks("docs/lookup.md")[0], {})
-    assert float(capsys.readouterr().out) >= 1
 
 
 def test_the_readers_and_pipelines_of_parse(
@@ -161,25 +182,6 @@ def test_the_readers_and_pipelines_of_parse(
     assert page.regions[0].region.texts[0].source == "letterhead"
 
 
-def test_the_examples_of_models_and_folders(
-    engine: draftlens.Engine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Loaded objects make an engine, and clips of a list are answered; the others need the Hub."""
-    assert engine.draft is not None
-    names: dict[str, Any] = {
-        "draftlens": draftlens,
-        "model": engine.target.backbone.model,
-        "processor": engine.target.processor,
-        "draft_model": engine.draft.backbone.model,
-        "paths": [str(CLIP), "nowhere.mp4"],
-    }
-    exec(blocks("docs/models.md")[1], names)
-    exec(blocks("docs/folders.md")[0], names)
-    printed = sorted(capsys.readouterr().out.splitlines())
-    assert printed[0].startswith(f"0 {CLIP} The video has")
-    assert printed[1].endswith("there is no such file")
-
-
 def test_the_example_of_hsd(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -190,16 +192,13 @@ def test_the_example_of_hsd(
     assert float(capsys.readouterr().out) >= 3
 
 
-def test_joining_in_structure(engine: draftlens.Engine) -> None:
+def test_joining_in_structure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A row that joins later has the answer that it has by itself, and so has the first one."""
     (code,) = blocks("docs/structure.md")
-    shapes = CLIP.with_name("shapes.mp4")
-    names: dict[str, Any] = {
-        "target": engine.target.backbone,
-        "draft": engine.draft and engine.draft.backbone,
-        "inputs": engine.read("Describe the video.", video=CLIP).target,
-        "other_inputs": engine.read("What is the secret word?", video=shapes).target,
-    }
+    (tmp_path / "clip.mp4").write_bytes(CLIP.read_bytes())
+    (tmp_path / "shapes.mp4").write_bytes(CLIP.with_name("shapes.mp4").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
     exec(code, names)
     sequences = [*names["call"].sequences, names["late"]]
     for sequence, inputs in zip(sequences, ("inputs", "other_inputs"), strict=True):

@@ -13,7 +13,9 @@ import pytest
 from PIL import Image
 
 import draftlens
+from draftlens.cli.explain import summary
 from draftlens.core.timeline import DISCARDED
+from draftlens.draft.live_costs import LiveCosts
 from draftlens.explain import chart_of, pruning_method, trace, trace_views
 from draftlens.media.conversation import ask, read
 from draftlens.methods import to_dict
@@ -139,13 +141,14 @@ def test_without_a_draft_the_target_drafts_for_itself(run, tmp_path: Path) -> No
 
 def test_the_trace_is_that_of_the_answer(engine: draftlens.Engine) -> None:
     options = {"max_new_tokens": 60}
+    method = {"method": "specvlm", "tree": "eagle"}  # an automatic tree follows measured times
     chat = read(ask("Describe the video.", video=CLIP), 4)
-    answer = trace(engine, chat, "clip", compare=False, **options)
+    answer = trace(engine, chat, "clip", method=method, compare=False, **options)
     plain = engine.generate(
         "Describe the video.",
         video=CLIP,
         num_frames=4,
-        method={"method": "specvlm", "tree": "eagle"},  # as the page uses in place of `auto`
+        method=method,
         **options,
     )
     assert "".join(piece.text for piece in answer.pieces) == plain.text
@@ -163,11 +166,26 @@ def test_the_trace_is_that_of_the_answer(engine: draftlens.Engine) -> None:
     assert {piece.round for piece in answer.pieces} <= set(range(len(answer.rounds) + 1))
 
 
+def test_the_trace_shows_where_drafting_stops(
+    engine: draftlens.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The automatic tree is not replaced by another one: with a draft that costs as much as its
+    target, no round has draft tokens."""
+    monkeypatch.setattr(LiveCosts, "cost", lambda self, width, rows=1, context=None: 10 + width)
+    chat = read(ask("Describe the video.", video=CLIP), 2)
+    answer = trace(engine, chat, "clip", compare=False, max_new_tokens=12)
+    assert answer.method["tree"] == "auto"
+    assert {entry.drafted for entry in answer.rounds} == {0}
+    assert answer.stats.mean_acceptance_length == 1
+    assert "11 rounds (11 without draft tokens), mean acceptance length 1.00" in summary(answer)
+
+
 def test_the_timelines_are_those_of_the_answers(engine: draftlens.Engine) -> None:
     """Every second of a phase is in a span, every pass has its outcome, and no spans of a lane
     overlap."""
     chat = read(ask("Describe the video.", video=CLIP), 4)
-    answer = trace(engine, chat, "clip", max_new_tokens=60)
+    method = {"method": "specvlm", "tree": "eagle"}
+    answer = trace(engine, chat, "clip", method=method, max_new_tokens=60)
     line = answer.timelines["serial"]
     phases = answer.stats.phases
     assert line.end == answer.stats.e2e
@@ -205,7 +223,7 @@ def test_another_schedule_is_drawn_below_the_serial_one(
     method = {"method": "specvlm", "schedule": "lockstep", "num_speculative_tokens": 2}
     chosen = pruning_method({"method": "specvlm", "schedule": "parallel"})
     assert to_dict(chosen)["tree"] == "auto"
-    assert to_dict(pruning_method("specvlm"))["tree"] == "eagle"
+    assert to_dict(pruning_method("specvlm"))["tree"] == "auto"
     answer = trace(engine, chat, "clip", method=method, compare=False, max_new_tokens=24)
     assert list(answer.timelines) == ["serial", "lockstep"]
     assert answer.method["schedule"] == "lockstep"

@@ -7,7 +7,9 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +90,19 @@ def test_the_readmes_commands_run_as_they_are_printed(
         assert all(line["text"] for line in lines)
     else:
         assert out.strip()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_scripts_modules_and_make_targets_that_are_printed_exist(page: Path) -> None:
+    """What else the shell blocks of a page call."""
+    blocks = re.findall(r"```(?:bash|sh|console)\n(.*?)```", page.read_text(), re.DOTALL)
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for block in blocks:
+        checked = subprocess.run(["bash", "-n"], input=block, text=True, check=False)
+        assert checked.returncode == 0, block
+        for script in re.findall(r"^python (\S+\.py)", block, re.MULTILINE):
+            assert (ROOT / script).exists(), script
+        for module in re.findall(r"^(?:# or: )?python -m ([\w.]+)", block, re.MULTILINE):
+            assert find_spec(module), module
+        for target in re.findall(r"^make (\S+)", block, re.MULTILINE):
+            assert target in targets, target

@@ -141,7 +141,7 @@ def test_the_command_lists_them() -> None:
     listed = json.loads(CliRunner().invoke(app, ["methods", "--json"]).stdout)
     methods = {row["name"]: row for row in listed["methods"]}
     assert methods["history"]["package"] == "acme-drafts"
-    assert methods["history"]["options"] == ["length"]
+    assert methods["history"]["options"] == {"length": 4}
     assert methods["plain"]["package"] == "draftlens"
     assert methods["plain"]["defaults"] == {"schedule": "serial", "prefill": {"name": "full"}}
     assert methods["specvlm"]["defaults"]["prune_ratio"] == draftlens.SpecVLM().prune_ratio
@@ -153,7 +153,7 @@ def test_the_command_lists_them() -> None:
     }["newest"].items()
     assert "faint" in {row["name"] for row in listed["views"]}
     latest = next(row for row in listed["weights"] if row["name"] == "latest")
-    assert (latest["package"], latest["options"]) == ("acme-drafts", ["smallest"])
+    assert (latest["package"], list(latest["options"])) == ("acme-drafts", ["smallest"])
     table = CliRunner().invoke(app, ["methods"]).stdout
     assert "acme-drafts" in table
     for default in ("window=3", "tree=auto", "pruner=specvlm", "group=4", "weights=bayes"):

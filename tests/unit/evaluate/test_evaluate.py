@@ -15,7 +15,6 @@ from draftlens.evaluate import chance
 from draftlens.evaluate.accuracy import captions_right, fact_kind, family_right, questions_right
 from draftlens.evaluate.answers import Answer, OnAnswers
 from draftlens.evaluate.chance import Guesses
-from draftlens.evaluate.goals import goals
 from draftlens.evaluate.samples import (
     FAMILIES,
     caption_samples,
@@ -26,6 +25,7 @@ from draftlens.evaluate.samples import (
 )
 from draftlens.world import HELD_OUT, Turn, facts, novelties, right_facts, sample_scene, still_facts
 from draftlens.world.samples import Sample
+from recipes.pair.goals import goals
 
 BUNDLED = range(HELD_OUT + 10_000, HELD_OUT + 11_001)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from matplotlib.axes import Axes
@@ -15,10 +17,18 @@ from PIL import Image
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.timeline import DISCARDED, KINDS, Span, Timeline
 from draftlens.explain import chart, chart_of, gantt, page
-from draftlens.explain.gantt import CAPTION
+from draftlens.explain.gantt import CAPTION, by_method
 from draftlens.explain.gantt_layout import first_rounds, joined
 from draftlens.explain.gantt_panel import label_of
-from draftlens.explain.gantt_style import COLOURS, DARK, NAMES, Unit
+from draftlens.explain.gantt_style import (
+    COLOURS,
+    DARK,
+    NAMES,
+    PLAIN_STEP,
+    SHOWN_KINDS,
+    Unit,
+    shown_kind,
+)
 from tests.unit.explain.timelines import parallel, plain, serial
 from tests.unit.explain.traces import trace_of, visual_tokens
 
@@ -68,8 +78,8 @@ def test_there_is_a_bar_for_every_span() -> None:
     counted = 0
     for run, timeline in runs.items():
         for lane in timeline.lanes:
-            for kind in KINDS:
-                spans = [span for span in timeline.of(lane) if span.kind == kind]
+            for kind in SHOWN_KINDS:
+                spans = [span for span in timeline.of(lane) if shown_kind(span) == kind]
                 lost = [span for span in spans if span.outcome == DISCARDED]
                 for gid, number in (
                     (f"{run}: {lane}: {kind}", len(spans) - len(lost)),
@@ -147,6 +157,45 @@ def test_outcomes_stand_on_bars_that_are_wide_enough() -> None:
     assert labels(many, "serial: target: label") == []
 
 
+def test_every_whole_bar_of_a_panel_has_its_count_or_none_has() -> None:
+    """A short round does not lose its count while others keep theirs."""
+    spans = []
+    for number, seconds in enumerate([0.02, 0.2, 0.2, 0.2]):
+        start = number * 0.3
+        spans += [
+            Span("draft", "draft", start, start + 0.05, 3),
+            Span("target", "verify", start + 0.05, start + 0.05 + seconds, 3, accepted=1),
+        ]
+    axes = chart({"serial": Timeline(tuple(spans), 0.0, 1.2)}).axes[0]
+    assert labels(axes, "serial: target: label") == []
+    wide = [
+        replace(span, end=span.start + 0.2) if span.kind == "verify" else span for span in spans
+    ]
+    axes = chart({"serial": Timeline(tuple(wide), 0.0, 1.2)}).axes[0]
+    assert labels(axes, "serial: target: label") == ["1/3"] * 4
+    assert labels(axes, "serial: draft: label") == ["3"] * 4
+
+
+def test_plain_steps_have_a_colour_of_their_own() -> None:
+    """Those of plain decoding, and those of a method where nothing was drafted."""
+    spans = (Span("target", "verify", 0, 1), Span("target", "verify", 1, 2, 3, accepted=1))
+    axes = chart({"serial": Timeline(spans, 0.0, 2.0)}).axes[0]
+    found = bars(axes)
+    plain_step, verify = found["serial: target: plain"], found["serial: target: verify"]
+    assert plain_step.get_facecolor().tolist() != verify.get_facecolor().tolist()
+
+
+def test_rows_are_named_by_the_method() -> None:
+    trace = SimpleNamespace(
+        title="clip.mp4",
+        method={"method": "specvlm"},
+        timelines={"plain": plain(5), "serial": serial(5)},
+    )
+    assert list(by_method(trace)) == ["plain", "specvlm"]
+    trace = SimpleNamespace(method={"method": "parallelvlm"}, timelines=timelines(5))
+    assert list(by_method(trace)) == ["plain", "parallelvlm serial", "parallelvlm parallel"]
+
+
 def test_discarded_work_is_hatched_unless_bars_are_too_narrow() -> None:
     above, below = chart({"parallel": parallel(300)}).axes
     gid = "parallel: draft: draft"
@@ -160,8 +209,8 @@ def test_discarded_work_is_hatched_unless_bars_are_too_narrow() -> None:
 def test_many_bars_without_gaps_are_one() -> None:
     """Only where they are hardly wider than a pixel; others keep their gaps."""
     above, below = chart({"plain": plain(900), "serial": serial(300)}).axes
-    assert num_bars(above, "plain: target: verify") == 1
-    assert num_bars(below, "plain: target: verify") > 20
+    assert num_bars(above, "plain: target: plain") == 1
+    assert num_bars(below, "plain: target: plain") > 20
     assert num_bars(above, "serial: target: verify") == 300
     spans = [Span("target", "verify", *ends) for ends in ((0, 3), (1, 2), (3.1, 4), (6, 7))]
     places = [(span.start, span.end) for span in joined(spans, 0.2)]
@@ -191,7 +240,7 @@ def test_durations_and_speeds_stand_behind_the_bars() -> None:
 def test_the_legend_names_what_occurs() -> None:
     legend = chart({"plain": plain(5)}).legends[0]
     names = [text.get_text() for text in legend.get_texts()]
-    assert names == ["vision", "prefill", "verify", "first token"]
+    assert names == ["vision", "prefill", "plain step", "first token"]
     names = [text.get_text() for text in chart(timelines(5)).legends[0].get_texts()]
     assert "guesses thrown away" in names
     assert "waits" in names
@@ -225,7 +274,7 @@ def test_titles_of_any_characters_are_drawn() -> None:
 
 
 def test_every_kind_has_a_colour_and_a_name() -> None:
-    assert set(COLOURS) == set(NAMES) == set(KINDS)
+    assert set(COLOURS) == set(NAMES) == set(SHOWN_KINDS) == {*KINDS, PLAIN_STEP}
 
 
 @pytest.mark.parametrize(

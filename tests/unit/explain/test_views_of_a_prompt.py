@@ -157,7 +157,7 @@ def test_without_matplotlib_there_is_a_page(monkeypatch: pytest.MonkeyPatch) -> 
 def test_which_methods_have_views() -> None:
     assert has_views("tabed")
     assert not has_views("specvlm")
-    assert to_dict(viewing_method({"method": "tabed", "tree": "auto"}))["tree"] == "eagle"
+    assert to_dict(viewing_method({"method": "tabed", "tree": "auto"}))["tree"] == "auto"
     assert to_dict(viewing_method("tabed"))["rest"] is False
     with pytest.raises(ConfigError, match="'specvlm' reads its prompt in one way only"):
         viewing_method("specvlm")

@@ -26,7 +26,7 @@ def test_figures_are_those_of_the_report() -> None:
     assert f"| facts right, clips of 8 frames | {share} |" in section
     report["accuracy"]["target"]["captions"]["8"]["facts"]["share"] = 0.123
     assert "| facts right, clips of 8 frames | 12.3% |" in card.measured(report)
-    report["goals"][2]["met"] = False
+    report["agreement"]["acceptance_length"]["5"] = 1.0
     assert "| no |" in card.measured(report)
 
 

@@ -1,4 +1,4 @@
-"""Goals for the embedded pair, which also serve as a yardstick for other pairs."""
+"""Goals for the embedded pair, which its card lists."""
 
 from __future__ import annotations
 

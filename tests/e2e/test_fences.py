@@ -1,0 +1,130 @@
+"""The Python of README and docs runs as it is printed: the snippets of a page one after the other,
+with the embedded pair in place of models of the Hub."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+import draftlens
+from draftlens.bench.workloads import WORKLOADS
+from draftlens.models.zoo import path_of
+from tests.e2e.conftest import CLIPS
+
+ROOT = Path(__file__).resolve().parents[2]
+GENERATED = "cli.md"
+TARGET = "Qwen/Qwen2.5-VL-7B-Instruct"
+DRAFT = "Qwen/Qwen2.5-VL-3B-Instruct"
+
+ELSEWHERE = {
+    ("compiled.md", 0): "compiles for a minute; tests/exact/test_compiled.py does it",
+    ("explain.md", 0): "tests/e2e/test_docs.py runs it and looks at the result",
+    ("folders.md", 1): "starts ray; tests/e2e/test_ray.py runs its class",
+    ("hsd.md", 0): "tests/e2e/test_docs.py runs it with fixed costs",
+    ("parse.md", 0): "tests/e2e/test_docs.py runs all of the page on documents of its own",
+    ("parse.md", 1): "as the first one",
+    ("parse.md", 2): "as the first one",
+    ("parse.md", 3): "as the first one",
+    ("structure.md", 0): "tests/e2e/test_docs.py runs it and looks at the result",
+    ("training.md", 0): "tests/e2e/test_train_draft.py runs all of the page",
+    ("training.md", 1): "as the first one",
+    ("world.md", 2): "reads a folder that draftlens world wrote",
+}
+"""Snippets that are not run here, by page and number. Their names are checked as those of others
+are."""
+
+
+def fences(page: Path) -> list[str]:
+    """The Python snippets of a page."""
+    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+PAGES = [
+    page
+    for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+    if page.name != GENERATED and fences(page)
+]
+RUN_HERE = [
+    page
+    for page in PAGES
+    if any((page.name, number) not in ELSEWHERE for number in range(len(fences(page))))
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory of a reader: the repository's package, clips and pictures."""
+    (tmp_path / "draftlens").symlink_to(ROOT / "draftlens")
+    for name in ("clip.mp4", "shapes.mp4"):
+        shutil.copy(CLIPS / "shapes.mp4", tmp_path / name)
+    for name in ("shapes.png", "a.png", "b.png", "photo.jpg"):
+        shutil.copy(CLIPS / "shapes.png", tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def _hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of Qwen's models stand for the embedded pair, in float32."""
+    load = draftlens.load
+
+    def load_here(target: str = "embedded", *words: Any, **options: Any) -> draftlens.Engine:
+        if target == TARGET:
+            options.pop("dtype", None)
+            target = "embedded"
+        return load(target, *words, **options)
+
+    monkeypatch.setattr(draftlens, "load", load_here)
+    folders = {TARGET: path_of("embedded", "target"), DRAFT: path_of("embedded", "draft")}
+    for kind in (AutoModelForImageTextToText, AutoProcessor):
+        from_pretrained = kind.from_pretrained
+
+        def of_folder(name: str, *words: Any, _from: Any = from_pretrained, **options: Any) -> Any:
+            return _from(folders.get(name, name), *words, **options)
+
+        monkeypatch.setattr(kind, "from_pretrained", of_folder)
+    monkeypatch.setattr(WORKLOADS, "_builtin", dict(WORKLOADS._builtin))
+
+
+@pytest.mark.filterwarnings(
+    "ignore:The image decoding and encoding:DeprecationWarning"
+)  # transformers
+@pytest.mark.usefixtures("folder", "_hub")
+@pytest.mark.parametrize("page", RUN_HERE, ids=lambda page: page.name)
+def test_the_snippets_of_a_page_run_as_they_are_printed(
+    page: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names: dict[str, Any] = {}
+    printing = False
+    for number, code in enumerate(fences(page)):
+        if (page.name, number) in ELSEWHERE:
+            continue
+        exec(compile(code, f"{page.name}[{number}]", "exec"), names)
+        printing = printing or "print(" in code
+    assert bool(capsys.readouterr().out.strip()) == printing
+    result = names.get("result")
+    assert result is None or result.lossless == (page.name != "spava.md")
+    if "custom" in names:  # the caller's own generate has the tokens of draftlens.generate
+        assert names["custom"].last.tokens == result.tokens
+
+
+def test_all_names_of_the_snippets_are_defined(tmp_path: Path) -> None:
+    """On each page by itself, in its order; what an example imports is used in it."""
+    for page in PAGES:
+        (tmp_path / f"{page.stem}.py").write_text("\n".join(fences(page)), encoding="utf-8")
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821", "."]
+    checked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_what_is_not_run_here_is_on_its_page() -> None:
+    for name, number in ELSEWHERE:
+        page = next(page for page in PAGES if page.name == name)
+        assert number < len(fences(page)), name
