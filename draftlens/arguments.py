@@ -151,8 +151,7 @@ def not_returned(name: str, value: Any) -> Any:
     """Accepts what stands for false."""
     if value:
         raise ConfigError(
-            f"{name} must be left out: a Result holds tokens, texts and statistics, and "
-            "speculative decoding does not return what it would add"
+            f"{name} must be left out: speculative decoding does not return what {name} would add"
         )
     return value
 

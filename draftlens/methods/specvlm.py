@@ -43,7 +43,7 @@ class SpecVLM:
             draft model if there is one.
         kv: for `"self"`: `"prefill"` reads the pruned prompt again, `"gather"` reuses the target's
             keys and values, `"sparse"` reuses in each layer those with the most attention there
-            (Sparse-to-Dense).
+            (Sparse-to-Dense). With a draft model the last two are refused.
 
     Raises:
         ConfigError: a value makes no sense.

@@ -38,7 +38,8 @@ def ask(kind: str, limit: int, guesser: str | None) -> draftlens.Result:
     whole = model(kind, limit)
     drafting = {} if guesser is None else {"draft": None if guesser == "self" else noisy(whole)}
     method = "plain" if guesser is None else GUESSERS[guesser]
-    return draftlens.generate(whole, GIVEN, **drafting, method=method, max_new_tokens=NEW)
+    options: Any = {"method": method, "max_new_tokens": NEW, "allow_long_prompt": True}
+    return draftlens.generate(whole, GIVEN, **drafting, **options)
 
 
 @guessers
