@@ -14,11 +14,10 @@ from draftlens.cli.logs import is_quiet
 from draftlens.cli.model_options import Loading
 from draftlens.cli.option_groups import Decoding, FolderOptions
 from draftlens.cli.show import print_json, result_json, show_stats, show_stream
-from draftlens.core.errors import InputError, MediaError
+from draftlens.core.errors import InputError
 from draftlens.core.stats import Clock, Stats
 from draftlens.mapping import MapOptions
 from draftlens.media import Limits
-from draftlens.media.files import check_file
 from draftlens.media.names import is_url
 
 
@@ -124,35 +123,14 @@ def _is_folder(name: str) -> bool:
     return not is_url(name) and Path(name).is_dir()
 
 
-def _check_named(question: Question) -> None:
-    """Refuse files of which none can be read, before models are loaded for them.
-
-    Raises:
-        MediaError: why the first of them cannot be read.
-    """
-    first: MediaError | None = None
-    for name in question.names:
-        if is_url(name) or _is_folder(name):
-            return
-        try:
-            check_file(name, question.limits)
-            return
-        except MediaError as error:
-            first = first or error
-    if first is not None:
-        raise first
-
-
 def answer_each(answering: Answering, out: Path, folder: FolderOptions) -> None:
     """Answer the prompt about every clip or image, and write a line for each to a file.
 
     Raises:
         ConfigError: the file holds another run, or cannot be written.
         InputError: there is nothing to answer about.
-        MediaError: files are named, and none of them can be read.
     """
     question = answering.question
-    _check_named(question)
     found = find_media(question.names, question.kind, out)
     generation = dict(answering.generation)
     options = MapOptions(

@@ -17,16 +17,14 @@ from rich.console import Console
 from rich.text import Text
 
 from draftlens.cli import progress, show
-from draftlens.cli.answer import Answering, Question, answer
 from draftlens.cli.loading import load_models
-from draftlens.cli.option_groups import AnswerOptions, FolderOptions, takes_groups
+from draftlens.cli.option_groups import AnswerOptions, takes_groups
 from draftlens.cli.progress import ProgressBar, ProgressLines, count_bar, progress_bars, spinner
 from draftlens.cli.show import WordWriter, show_files, show_stats, table
 from draftlens.cli.threads import MAX_SINGLE_THREADED, settle_threads
-from draftlens.core.errors import ConfigError, MediaError
+from draftlens.core.errors import ConfigError
 from draftlens.core.result import Result
 from draftlens.core.stats import Stats
-from draftlens.media import Limits
 
 
 def written(pieces: list[str], terminal: bool) -> str:
@@ -281,22 +279,3 @@ def test_a_group_of_options_is_a_dataclass_whose_fields_are_options() -> None:
         "do_sample": True,
         "top_k": 3,
     }
-
-
-def test_named_files_are_looked_at_before_models_are_loaded(tmp_path: Path) -> None:
-    class NothingToLoad(Answering):
-        def load(self) -> Any:
-            raise AssertionError("models are loaded although no file can be read")
-
-    out = tmp_path / "answers.jsonl"
-    empty = tmp_path / "empty.mp4"
-    empty.touch()
-    for names, sentence in (
-        ([str(empty)], "it is empty"),
-        ([str(tmp_path / "missing.mp4"), str(empty)], "there is no such file"),
-    ):
-        question = Question(names, "video", "What?", 8, Limits())
-        answering = NothingToLoad(question, None, {"seed": None}, {}, False, True)  # type: ignore[arg-type]
-        with pytest.raises(MediaError, match=sentence):
-            answer(answering, FolderOptions(out=out))
-    assert not out.exists()
