@@ -66,20 +66,24 @@ def _rows(registry: Registry) -> list[dict[str, Any]]:
 
 
 def _options(registry: Registry, entry: Entry) -> dict[str, Any]:
-    """The defaults of the options; a broken entry has none."""
-    options = {}
-    for field in fields(registry[entry.name]):
-        if not field.init or not field.metadata.get("option", True):
-            continue
-        value = field.default
-        if field.default_factory is not MISSING:
-            value = field.default_factory()
-        options[field.name] = REQUIRED if value is MISSING else _plain(value)
-    return options
+    """The options with the values that an object without options has, such as the tree that is
+    chosen where none is named."""
+    from draftlens.methods.base import described
+
+    kind = registry[entry.name]
+    wanted = [f for f in fields(kind) if f.init and f.metadata.get("option", True)]
+    if any(f.default is MISSING and f.default_factory is MISSING for f in wanted):
+        return dict.fromkeys((f.name for f in wanted), REQUIRED)
+    made = kind()
+    return {f.name: _plain(described(f.name, getattr(made, f.name))) for f in wanted}
 
 
 def _plain(value: Any) -> Any:
-    """A default as a JSON value."""
+    """A default as a JSON value, a part by its name."""
+    if isinstance(value, Mapping) and "name" in value:
+        return value["name"]
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
     return json.loads(json.dumps(value, default=str))
 
 

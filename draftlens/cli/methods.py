@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from draftlens.cli.options import AsJson
 
@@ -25,8 +26,13 @@ def methods(as_json: AsJson = False) -> None:
     for title, rows in found.items():
         cells = []
         for row in rows:
-            options = [f"{name}={json.dumps(value)}" for name, value in row["options"].items()]
+            options = [f"{name}={_shown(value)}" for name, value in row["options"].items()]
             cells.append(
                 (row["name"], row["package"], row["error"] or ", ".join(options) or "none")
             )
         table(title, ("name", "package", "options and defaults"), cells)
+
+
+def _shown(value: Any) -> str:
+    """A default as it is written on the command line."""
+    return json.dumps(value, ensure_ascii=False).strip('"')

@@ -16,8 +16,8 @@ _LONGEST = 300
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Text with JSON's escapes in place of characters that a terminal would obey or cannot show, and
-    ``\\xe9`` in place of bytes that are not UTF-8.
+    """Text with JSON's escapes in place of characters that a terminal would obey or cannot show,
+    and ``\\xe9`` in place of bytes that are not UTF-8.
 
     Args:
         text: such as a file name or a server's words.
