@@ -1190,10 +1190,9 @@ def sampled_cases(draw: st.DrawFn) -> Case:
         options_of_method["method"] != "plain"
         and "schedule" not in options_of_method
         and options_of_method.get("tree") != "auto"
+        and options_of_method["method"] != "tabed"  # which views are read depends on all rows
     )
     if can_reject and draw(st.integers(0, 3)) == 0:
-        if "rest" in options_of_method:  # whether a view rests depends on all rows of a batch
-            options_of_method["rest"] = False
         method = (*options_of_method.items(), ("sampling_rule", "rejection"))
     entry = draw(st.sampled_from(("generate", "stream", "custom_generate")))
     prompts = draw(batches_of_prompts(family, "left" if entry == "custom_generate" else None))
