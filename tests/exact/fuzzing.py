@@ -1030,6 +1030,8 @@ def views(draw: st.DrawFn) -> Any:
 def ensembles(draw: st.DrawFn, has_draft: bool) -> Pairs:
     """Method `tabed`."""
     chosen = tuple(draw(st.lists(views(), min_size=1, max_size=3, unique=True)))
+    if set(chosen) <= {"text", "caption"}:  # no family has words alone of every prompt
+        chosen = (*chosen, "multimodal")
     shares = tuple(float(number) for number in range(1, len(chosen) + 1))
     uses = ("auto", "self", "model") if has_draft else ("auto", "self")
     return (
