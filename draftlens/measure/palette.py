@@ -29,7 +29,7 @@ PHASES = {
     "caption": ORANGE,
     "draft_prefill": "#ffd980",
     "draft": YELLOW,
-    "lookup": YELLOW,
+    "lookup": "#a87400",
     "verify": TEAL,
     "rollback": PURPLE,
     "other": MUTED,

@@ -120,9 +120,19 @@ def test_figures_are_those_of_the_slow_twin(seed: int) -> None:
             assert row["grown_bytes"] == max(m.peak_bytes - m.start_bytes for m in mine)
             _check_counts(row, mine)
             for phase in PHASES:
-                times = [m.phases[phase] for m in mine if m.phases]
+                has_draft = [bool(m.counters.get("draft_forwards")) for m in mine]
+                times = [
+                    m.phases[phase]
+                    for m, drafts in zip(mine, has_draft, strict=True)
+                    if m.phases and (drafts or not phase.startswith("draft"))
+                ]
                 assert row["phases"][phase] == (pytest.approx(np.median(times)) if times else None)
-            rest = [max(0.0, m.e2e - sum(m.phases.values())) for m in mine]
+            rest = []
+            for m in mine:
+                drafting = m.phases.get("draft_prefill", 0.0) + m.phases.get("draft", 0.0)
+                is_plain = not (m.counters.get("draft_forwards") or m.counters.get("drafted"))
+                counted = sum(m.phases.values()) - (drafting if is_plain else 0.0)
+                rest.append(max(0.0, m.e2e - counted))
             assert row["phases"]["other"] == pytest.approx(np.median(rest))
 
 
@@ -188,7 +198,24 @@ def test_metrics_are_those_of_stats() -> None:
 
 
 def test_every_phase_has_a_row() -> None:
-    assert set(PHASE_ROWS) == {*PHASES, "other"}
+    assert set(PHASE_ROWS) == {*PHASES, "lookup", "other"}
+
+
+def test_guesses_without_a_draft_model_are_a_lookup() -> None:
+    """The time of drafting is that of a draft only where one ran."""
+    phases = {"draft_prefill": 0.25, "draft": 0.5, "verify": 1.0}
+
+    def shown(**counters: int) -> dict[str, float | None]:
+        m = Measurement("a", "short", "ours", 0, [1], 2.0, 1.0, phases, 5, counters, None, 1, 0)
+        found = summary_of([m])["groups"]["short"]["methods"]["ours"]["phases"]
+        return {name: found[name] for name in ("draft_prefill", "draft", "lookup", "other")}
+
+    with_draft = {"draft_prefill": 0.25, "draft": 0.5, "lookup": None, "other": 0.25}
+    assert shown(drafted=4, draft_forwards=4) == with_draft
+    without = {"draft_prefill": None, "draft": None, "lookup": 0.75, "other": 0.25}
+    assert shown(drafted=4, draft_forwards=0) == without
+    plain = {"draft_prefill": None, "draft": None, "lookup": None, "other": 1.0}
+    assert shown(drafted=0, draft_forwards=0) == plain
 
 
 def judged(method: str, clip: str, said: list[int], accepted: int | None) -> Measurement:

@@ -157,7 +157,7 @@ def test_outcomes_stand_on_bars_that_are_wide_enough() -> None:
     assert labels(many, "serial: target: label") == []
 
 
-def test_every_whole_bar_of_a_panel_has_its_count_or_none_has() -> None:
+def test_every_whole_bar_of_a_lane_has_its_count_or_none_has() -> None:
     """A short round does not lose its count while others keep theirs."""
     spans = []
     for number, seconds in enumerate([0.02, 0.2, 0.2, 0.2]):

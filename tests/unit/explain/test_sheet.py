@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from draftlens.explain import paint, sheet
+from draftlens.explain import contact_sheet, paint, sheet
 from draftlens.explain.contact_sheet import (
     FOOT_HEIGHT,
     HEAD_HEIGHT,
@@ -262,3 +262,13 @@ def test_any_title_can_be_drawn() -> None:
         sheet(trace_of(visual_tokens(when=False), title="long name " * 40, notes=notes)).width
         == WIDTH
     )
+
+
+def test_the_outline_of_heatmaps_is_in_the_legend() -> None:
+    """The line around kept cells has another colour there than on the pictures."""
+    for has_heatmaps in (True, False):
+        image = Image.new("RGB", (1600, 80), "#123456")
+        contact_sheet._draw_legend(image, 40, has_heatmaps)
+        colours = {colour for _, colour in image.getcolors(100_000) or ()}
+        assert ((255, 255, 255) in colours) == has_heatmaps
+        assert (255, 176, 0) in colours
