@@ -19,6 +19,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from draftlens_lab.measure.statistics import format_quartiles, quartiles
+from draftlens_lab.measure.tables import markdown_table
 from shared import (
     Answerer,
     Case,
@@ -41,9 +43,7 @@ from shared import (
 )
 
 import draftlens
-from draftlens.api import Engine, Inputs
-from draftlens.measure.statistics import format_quartiles, quartiles
-from draftlens.measure.tables import markdown_table
+from draftlens.engine import Engine, Inputs
 
 PREDICTION = """Written before the first run: plain decoding beats stock generate by about 10%,
 since the outer model's forward and stock's per-token bookkeeping are skipped; chain speculation

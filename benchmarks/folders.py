@@ -28,11 +28,10 @@ from typing import Any
 import av
 import numpy as np
 import psutil
+from draftlens_lab.measure.tables import markdown_table
+from draftlens_lab.world import HELD_OUT, render, sample_scene
+from draftlens_lab.world.files import MARK, write_clip
 from shared import argument_parser, configure, environment, environment_line, save
-
-from draftlens.measure.tables import markdown_table
-from draftlens.world import HELD_OUT, render, sample_scene
-from draftlens.world.files import MARK, write_clip
 
 SIDE = 64
 HUGE_SIDE = 1024

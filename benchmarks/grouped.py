@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from draftlens_lab.measure.tables import markdown_table
 from random_models import SIZES, random_model
 from shared import (
     Case,
@@ -22,10 +23,9 @@ from torch import Tensor
 
 import draftlens
 from draftlens.core.tree import attention_mask
-from draftlens.measure.stock import run_stock
-from draftlens.measure.tables import markdown_table
-from draftlens.models.backbone import Backbone
-from draftlens.models.cache import KVCache
+from draftlens.models.adapter import Backbone
+from draftlens.models.kv_cache import KVCache
+from draftlens.verify import run_stock
 
 PREDICTION = """Written after trying single attentions: with the layers of 7B behind 4,500 tokens
 the attention of one layer takes 69 ms with copies and 9 without, for six tokens in float32. The

@@ -13,6 +13,10 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from draftlens_lab.evaluate.answers import conversation, dialogue
+from draftlens_lab.measure.tables import markdown_table
+from draftlens_lab.world import HELD_OUT, Turn, marked_caption, sample_scene
+from draftlens_lab.world.samples import Sample
 from shared import (
     PROMPT,
     Answerer,
@@ -29,11 +33,7 @@ from shared import (
 )
 
 from draftlens import load
-from draftlens.api import Engine, Inputs
-from draftlens.evaluate.answers import conversation, dialogue
-from draftlens.measure.tables import markdown_table
-from draftlens.world import HELD_OUT, Turn, marked_caption, sample_scene
-from draftlens.world.samples import Sample
+from draftlens.engine import Engine, Inputs
 
 FRAMES = 8
 SIDE = 64

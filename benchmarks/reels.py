@@ -6,13 +6,13 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from draftlens_lab.evaluate.answers import ModelAnswerer, render_side
+from draftlens_lab.evaluate.parts import part_samples, parts_right
+from draftlens_lab.evaluate.report import percent_interval
+from draftlens_lab.measure.tables import markdown_table
 from shared import argument_parser, configure, environment, environment_line, save
 
 import draftlens
-from draftlens.evaluate.answers import ModelAnswerer, render_side
-from draftlens.evaluate.parts import part_samples, parts_right
-from draftlens.evaluate.report import percent_interval
-from draftlens.measure.tables import markdown_table
 
 FAMILIES = ("focus", "needle")
 COLUMNS = ("questions", "frames", "asked", "right word for word", "facts right")

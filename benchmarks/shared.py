@@ -16,17 +16,17 @@ from typing import Any, TypeVar
 
 import torch
 import transformers
+from draftlens_lab.evaluate.answers import dialogue
+from draftlens_lab.measure.environment import environment as machine_environment
+from draftlens_lab.world import HELD_OUT, Turn, marked_caption, sample_scene
+from draftlens_lab.world.samples import Sample
 
-from draftlens.api import Engine, Inputs
 from draftlens.core.files import write_json, write_text
 from draftlens.core.tree import Topology, ancestors, attention_mask, chain, depths
-from draftlens.evaluate.answers import dialogue
-from draftlens.measure.environment import environment as machine_environment
-from draftlens.measure.stock import assistant_settings, run_stock
-from draftlens.models.backbone import Backbone
+from draftlens.engine import Engine, Inputs
+from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
-from draftlens.world import HELD_OUT, Turn, marked_caption, sample_scene
-from draftlens.world.samples import Sample
+from draftlens.verify import assistant_settings, run_stock
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from draftlens.core.tree import EMPTY, ROOT, Topology, cut
-from draftlens.draft.tuner import Record, Situation, TreeTuner
-from draftlens.ops.tree_search import level_widths
+from draftlens.drafting.adaptive.controller import Record, Situation, TreeTuner
+from draftlens.drafting.adaptive.tree_search import level_widths
 
 NEVER = 99
 """Rank of a token that is not among the draft's choices."""

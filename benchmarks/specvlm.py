@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from draftlens_lab.measure.options import frame_counts
 from shared import argument_parser, configure, environment, environment_line, save
 from specvlm_parts import acceptance, costs, guidance, long
 
 import draftlens
-from draftlens.api import Engine
-from draftlens.measure.options import frame_counts
+from draftlens.engine import Engine
 
 PREDICTION = """Written before the first run. The draft looks up facts by place and frame, and
 the target's text attends to few tokens, so at r = 0.9 specvlm keeps 90% of the unpruned

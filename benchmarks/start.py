@@ -21,9 +21,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from draftlens_lab.measure.tables import markdown_table
 from shared import argument_parser, configure, environment, environment_line, save
-
-from draftlens.measure.tables import markdown_table
 
 WRONG = "nobody/no-such-model"
 SECONDS = 400.0

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 from draftlens.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from draftlens.api import Engine, Inputs, Stream, generate, load, stream
     from draftlens.core.errors import (
         ConfigError,
         DraftlensError,
@@ -18,19 +17,21 @@ if TYPE_CHECKING:
         UnsupportedModelError,
     )
     from draftlens.core.result import Chunk, Result
-    from draftlens.custom_generate import SpeculativeGenerate
-    from draftlens.draft.view_memory import ViewMemory
-    from draftlens.methods import (
-        HSD,
-        TABED,
-        Lookup,
-        ParallelVLM,
-        PlainDecoding,
-        SpeculativeDecoding,
-        SpecVLM,
-        from_dict,
-    )
-    from draftlens.parsing import DocumentParser, ParsedPage, ParseSettings, parse
+    from draftlens.documents.entry import parse
+    from draftlens.documents.results import ParsedPage
+    from draftlens.documents.run import DocumentParser
+    from draftlens.documents.settings import ParseSettings
+    from draftlens.engine import Engine, Inputs, Stream, generate, load, stream
+    from draftlens.hf_generate.custom_generate import SpeculativeGenerate
+    from draftlens.methods.base import from_dict
+    from draftlens.methods.hsd.config import HSD
+    from draftlens.methods.lookup.config import Lookup
+    from draftlens.methods.parallelvlm.config import ParallelVLM
+    from draftlens.methods.plain import PlainDecoding
+    from draftlens.methods.speculative import SpeculativeDecoding
+    from draftlens.methods.specvlm.config import SpecVLM
+    from draftlens.methods.tabed.config import TABED
+    from draftlens.methods.tabed.memory import ViewMemory
 
 
 __all__ = [
@@ -67,7 +68,6 @@ __all__ = [
 ]
 
 _HOMES = {
-    "draftlens.api": ("Engine", "Inputs", "Stream", "generate", "load", "stream"),
     "draftlens.core.errors": (
         "ConfigError",
         "DraftlensError",
@@ -78,20 +78,32 @@ _HOMES = {
         "TrainingDataError",
         "UnsupportedModelError",
     ),
-    "draftlens.core.result": ("Chunk", "Result"),
-    "draftlens.custom_generate": ("SpeculativeGenerate",),
-    "draftlens.draft.view_memory": ("ViewMemory",),
-    "draftlens.methods": (
-        "HSD",
-        "TABED",
-        "Lookup",
-        "ParallelVLM",
-        "PlainDecoding",
-        "SpecVLM",
-        "SpeculativeDecoding",
-        "from_dict",
+    "draftlens.core.result": (
+        "Chunk",
+        "Result",
     ),
-    "draftlens.parsing": ("DocumentParser", "ParseSettings", "ParsedPage", "parse"),
+    "draftlens.documents.entry": ("parse",),
+    "draftlens.documents.results": ("ParsedPage",),
+    "draftlens.documents.run": ("DocumentParser",),
+    "draftlens.documents.settings": ("ParseSettings",),
+    "draftlens.engine": (
+        "Engine",
+        "Inputs",
+        "Stream",
+        "generate",
+        "load",
+        "stream",
+    ),
+    "draftlens.hf_generate.custom_generate": ("SpeculativeGenerate",),
+    "draftlens.methods.base": ("from_dict",),
+    "draftlens.methods.hsd.config": ("HSD",),
+    "draftlens.methods.lookup.config": ("Lookup",),
+    "draftlens.methods.parallelvlm.config": ("ParallelVLM",),
+    "draftlens.methods.plain": ("PlainDecoding",),
+    "draftlens.methods.speculative": ("SpeculativeDecoding",),
+    "draftlens.methods.specvlm.config": ("SpecVLM",),
+    "draftlens.methods.tabed.config": ("TABED",),
+    "draftlens.methods.tabed.memory": ("ViewMemory",),
 }
 """The module of each public name. They are imported on first use, because torch and transformers
 take seconds, which the help of the command line and the readers of clips do not need."""

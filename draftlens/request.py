@@ -10,31 +10,26 @@ from typing import Any, SupportsIndex, TypedDict
 import torch
 
 from draftlens.arguments import check_for_model, checked_options
-from draftlens.compiled import Compile, attach
+from draftlens.compile import Compile, attach
 from draftlens.core.background import start_in_background
 from draftlens.core.errors import ConfigError, DraftlensError, InputError
-from draftlens.core.readings import NO_READINGS, ReadingSpec
-from draftlens.core.references import (
-    NO_REFERENCES,
-    GivenReferences,
-    References,
-    references_of,
-)
+from draftlens.core.prefill_readings import NO_READINGS, ReadingSpec
+from draftlens.core.references import NO_REFERENCES, GivenReferences, References, references_of
+from draftlens.core.sampling import as_seed, row_seeds
+from draftlens.core.sequence import Sequence as AnswerSequence
 from draftlens.core.stats import Clock, Stats
-from draftlens.core.weighed import Weighed
-from draftlens.decode.plan import Plan
-from draftlens.decode.session import Session
-from draftlens.distributed import check_hosts, meet
-from draftlens.draft.base import ignore
-from draftlens.draft.views import VIEW_INPUTS
+from draftlens.core.view_record import Weighed
+from draftlens.decoding.drafter import ignore
+from draftlens.decoding.plan import Plan
+from draftlens.decoding.session import Session
 from draftlens.media.chat_source import ChatSource
-from draftlens.methods import MethodLike, Models, resolve, with_prefill
-from draftlens.models.backbone import Backbone
+from draftlens.methods.base import MethodLike, Models, resolve, with_prefill
+from draftlens.methods.tabed.views import VIEW_INPUTS
+from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prepared
 from draftlens.models.prompt_checks import LONG_PROMPT, check_length, check_tokens, num_ids_of
-from draftlens.ops.sampling import as_seed, row_seeds
-from draftlens.prune import Choice
-from draftlens.sequences import Sequence as AnswerSequence
+from draftlens.prefill.spava.processes.rendezvous import check_hosts, meet
+from draftlens.pruning import Choice
 
 BESIDE_OPTIONS = (
     "draft",
@@ -131,7 +126,7 @@ class Request:
             None for those that the model has, or those of torchrun.
         read_references: reads references off the pictures of the prompts, for methods that want
             that (`Plan.reads_pictures`), if none are given; None if it cannot be done.
-        compile: whether decode forwards run as compiled code (`draftlens.compiled`); None for
+        compile: whether decode forwards run as compiled code (`draftlens.compile`); None for
             whatever the models do already.
     """
 

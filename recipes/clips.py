@@ -14,10 +14,7 @@ from typing import Any
 
 import av
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
-
-from draftlens.world import (
+from draftlens_lab.world import (
     HELD_OUT,
     Facts,
     Scene,
@@ -31,7 +28,9 @@ from draftlens.world import (
     still_caption,
     still_facts,
 )
-from draftlens.world.files import RATE, Frames, png, write_clip
+from draftlens_lab.world.files import RATE, Frames, png, write_clip
+from numpy.typing import NDArray
+from PIL import Image
 
 EMBEDDED = Path(__file__).resolve().parents[1] / "draftlens" / "embedded"
 CLIPS = EMBEDDED / "clips"

@@ -9,15 +9,15 @@ from typing import Any
 
 from torch import Tensor
 
-from draftlens.compiled.passes import CompiledPasses
-from draftlens.compiled.shapes import PassShape
-from draftlens.compiled.skeleton import pass_of
-from draftlens.models.backbone import Backbone
-from draftlens.models.passes import EAGER
+from draftlens.compile.passes import CompiledPasses
+from draftlens.compile.shapes import PassShape
+from draftlens.compile.skeleton import pass_of
+from draftlens.models.adapter import Backbone
+from draftlens.models.forward_backend import EAGER
 
 
 class UncompiledLibrary:
-    """Stands in for `compiled.library.Library`; every kind of pass is there when it is asked for.
+    """Stands in for `compile.library.Library`; every kind of pass is there when it is asked for.
 
     Attributes:
         calls: how often each kind of pass was run.

@@ -19,9 +19,9 @@ import pytest  # noqa: E402 - the environment comes first
 import torch  # noqa: E402
 from covering import covering  # noqa: E402
 
-from draftlens.draft import records  # noqa: E402
-from draftlens.draft.live_costs import LiveCosts  # noqa: E402
-from draftlens.ops.cost_curve import CostCurve  # noqa: E402
+from draftlens.drafting.adaptive import history as records  # noqa: E402
+from draftlens.drafting.adaptive.cost_curve import CostCurve  # noqa: E402
+from draftlens.drafting.adaptive.forward_costs import LiveCosts  # noqa: E402
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

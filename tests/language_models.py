@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from draftlens.models.zoo import EMBEDDED, path_of
+from draftlens.models.known_pairs import EMBEDDED, path_of
 
 CLASSES = {"llama": (LlamaForCausalLM, LlamaConfig), "qwen2": (Qwen2ForCausalLM, Qwen2Config)}
 OWN_TEMPLATE = (

@@ -22,9 +22,9 @@ from simulation import (
 )
 
 from draftlens.core.tree import EAGLE_PATHS, EMPTY, Topology, chain, from_paths
-from draftlens.draft.live_costs import LiveCosts
-from draftlens.draft.tuner import Costs, Record
-from draftlens.ops.cost_curve import CostCurve
+from draftlens.drafting.adaptive.controller import Costs, Record
+from draftlens.drafting.adaptive.cost_curve import CostCurve
+from draftlens.drafting.adaptive.forward_costs import LiveCosts
 
 REAL = json.loads((Path(__file__).parents[1] / "real_costs.json").read_text())
 """Costs and acceptance of real weights; the file says which."""

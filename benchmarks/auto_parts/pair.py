@@ -19,7 +19,7 @@ from shared import (
 )
 
 import draftlens
-from draftlens.draft import records
+from draftlens.drafting.adaptive import history as records
 
 CLIPS = range(70, 74)
 """Seeds of held-out clips."""

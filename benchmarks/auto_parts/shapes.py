@@ -20,9 +20,9 @@ from transformers import LlavaOnevisionConfig, LlavaOnevisionForConditionalGener
 
 import draftlens
 from auto_parts.cells import recorded_depths
-from draftlens.draft import records
-from draftlens.models.backbone import Backbone
-from draftlens.models.known_costs import calibrate_models
+from draftlens.drafting.adaptive import history as records
+from draftlens.drafting.adaptive.cost_store import calibrate_models
+from draftlens.models.adapter import Backbone
 
 PROMPTS = ("chat1", "code2", "image2")
 PROMPT_TOKENS = 150

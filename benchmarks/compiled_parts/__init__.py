@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from draftlens.models.backbone import Backbone
-from draftlens.models.passes import EAGER
+from draftlens.models.adapter import Backbone
+from draftlens.models.forward_backend import EAGER
 
 
 @contextmanager

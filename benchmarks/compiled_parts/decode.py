@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from draftlens_lab.measure.statistics import format_quartiles, quartiles
+from draftlens_lab.measure.tables import markdown_table
 from engine import timed_answerer
 from shared import (
     Answerer,
@@ -27,9 +29,7 @@ from transformers import CompileConfig
 
 import draftlens
 from compiled_parts import by_modules
-from draftlens.api import Engine, Inputs
-from draftlens.measure.statistics import format_quartiles, quartiles
-from draftlens.measure.tables import markdown_table
+from draftlens.engine import Engine, Inputs
 
 PREDICTION = """Written before the first run, with the times of single passes known: plain decoding
 compiled is 2.3 times as fast as by the modules at 8 frames and 1.5 times at 64; a chain of 5 is 2

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from draftlens_lab.measure.tables import markdown_table
 from random_models import by_mkl, random_model
 from shared import (
     Case,
@@ -19,9 +20,8 @@ from shared import (
 )
 
 from compiled_parts import by_modules
-from draftlens.compiled import attach, compile_usual
-from draftlens.measure.tables import markdown_table
-from draftlens.models.backbone import Backbone
+from draftlens.compile import attach, compile_usual
+from draftlens.models.adapter import Backbone
 
 PREDICTION = """Written before the first run: at width 1,536 the weights are read from memory once a
 pass, which no compiler changes: compiled passes take 0.93 to 1.0 of the modules' time at one and at

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from draftlens_lab.measure.tables import markdown_table
 from shared import (
     Case,
     PrefilledPrompt,
@@ -22,8 +23,7 @@ from shared import (
 
 import draftlens
 from compiled_parts import by_modules
-from draftlens.measure.tables import markdown_table
-from draftlens.models.backbone import Backbone
+from draftlens.models.adapter import Backbone
 
 PREDICTION = """Written after a first look at one pass each and before this part was run: one token
 of the target takes 0.35 to 0.4 of its time, six tokens 0.35 to 0.45, 26 tokens 0.45 to 0.6; the

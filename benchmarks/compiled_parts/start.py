@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from draftlens_lab.measure.tables import markdown_table
 from shared import argument_parser, configure, environment, environment_line, save
-
-from draftlens.measure.tables import markdown_table
 
 PREDICTION = """Written before the first run: with `auto` the answers of a fresh process take 1.00
 to 1.03 times as long as without `compile`, since the compiler runs at the lowest priority on the
@@ -27,7 +26,7 @@ import json, sys, time
 import torch
 torch.set_num_threads(1)
 import draftlens
-from draftlens.compiled import library_of
+from draftlens.compile import library_of
 mode, answers = sys.argv[1], int(sys.argv[2])
 engine = draftlens.load(calibrate=False)
 began = time.perf_counter()

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from draftlens_lab.measure.tables import markdown_table
 from shared import argument_parser, environment, environment_line, save
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -20,9 +21,8 @@ from documents_parts.noise import KINDS
 from documents_parts.pages import Page, corpus, pages
 from documents_parts.real import real_readings
 from documents_parts.replay import Count, Way, per_pass, replay
-from draftlens.draft.matching import Vocabulary
-from draftlens.measure.tables import markdown_table
-from draftlens.models.zoo import EMBEDDED, path_of
+from draftlens.methods.lookup.ngram_index import Vocabulary
+from draftlens.models.known_pairs import EMBEDDED, path_of
 
 PREDICTION = """\
 Written before the first run, of tokens a pass in the mean of all kinds of noise. Recovery: +25%,

@@ -13,8 +13,8 @@ from documents_parts.held_out import ORIGINS, HeldOut, drawn, written
 from documents_parts.replay import Count, Way, replay
 from documents_parts.timing import Spent, drafted, page_inputs, parser_for, reader, stock_once
 from draftlens import DocumentParser
-from draftlens.draft.matching import Vocabulary
-from draftlens.parsing.drafting import DraftedPage
+from draftlens.documents.drafting import DraftedPage
+from draftlens.methods.lookup.ngram_index import Vocabulary
 from recipes.reader.evaluate import mark
 
 Cell = str | float | int | None

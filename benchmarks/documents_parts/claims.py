@@ -19,12 +19,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from draftlens_lab.measure.tables import markdown_table
 from shared import argument_parser, configure, environment, environment_line, save
 
 from documents_parts import rows, runs, work
 from documents_parts.bench import Bench, Cell, Section
 from documents_parts.verdicts import CLAIMS, TIMED_KINDS, Claim
-from draftlens.measure.tables import markdown_table
 
 SECTIONS: Mapping[str, Callable[[Bench], Section]] = {
     **{f"times, {kind}": partial(runs.times, kind=kind) for kind in TIMED_KINDS},

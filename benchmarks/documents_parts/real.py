@@ -11,9 +11,9 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from documents_parts.pages import Page
-from draftlens.documents.open import open_document
-from draftlens.documents.pipeline import StandardPipeline
-from draftlens.draft.forms import forms_of
+from draftlens.documents.reading.open import open_document
+from draftlens.documents.reading.pipeline import StandardPipeline
+from draftlens.methods.hsd.variants import forms_of
 
 
 def print_page(page: Page, file: Path) -> None:
@@ -38,7 +38,7 @@ def read_by(reader: str, file: Path) -> list[str]:
     """What a reader of the library finds on the first page, block by block.
 
     Args:
-        reader: a name of `draftlens.documents.readers.READERS`.
+        reader: a name of `draftlens.documents.reading.readers.READERS`.
         file: a PDF.
     """
     document = open_document(file)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from draftlens.core.tree import ROOT
-from draftlens.draft.document_drafter import DocumentOptions, document_matcher
-from draftlens.draft.matching import Vocabulary
-from draftlens.ops.prefix_tree import PrefixTree
+from draftlens.methods.hsd.drafter import DocumentOptions, document_matcher
+from draftlens.methods.lookup.ngram_index import Vocabulary
+from draftlens.methods.lookup.prefix_tree import PrefixTree
 
 LENGTH = 64
 """Tokens of a candidate."""

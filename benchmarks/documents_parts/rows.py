@@ -10,16 +10,11 @@ from shared import Case, encoded_prompt, median_seconds
 
 from documents_parts.bench import Bench, Cell, Section
 from documents_parts.timing import page_inputs
-from draftlens.core.tree import (
-    attention_mask,
-    batch_ancestors,
-    batch_depths,
-    chain,
-)
-from draftlens.documents.pipeline import StandardPipeline
-from draftlens.models.backbone import Backbone
-from draftlens.parsing.asking import Ending
-from draftlens.parsing.regions import crops_of, read_regions
+from draftlens.core.tree import attention_mask, batch_ancestors, batch_depths, chain
+from draftlens.documents.asking import Ending
+from draftlens.documents.reading.pipeline import StandardPipeline
+from draftlens.documents.regions import crops_of, read_regions
+from draftlens.models.adapter import Backbone
 
 MOST_ROWS = (1, 4, 16)
 SHAPES = ((4, 8), (8, 1), (8, 8), (16, 8))

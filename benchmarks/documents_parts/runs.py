@@ -20,11 +20,11 @@ from documents_parts.timing import (
     reader,
 )
 from draftlens import DocumentParser
-from draftlens.api import Inputs
 from draftlens.core.stats import Stats
-from draftlens.documents.pipeline import StandardPipeline
-from draftlens.measure.stock import run_stock
-from draftlens.parsing.asking import Ending
+from draftlens.documents.asking import Ending
+from draftlens.documents.reading.pipeline import StandardPipeline
+from draftlens.engine import Inputs
+from draftlens.verify import run_stock
 
 Ways = Mapping[str, Mapping[str, Any]]
 Table = dict[str, list[Spent]]

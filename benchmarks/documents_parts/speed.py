@@ -18,12 +18,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from draftlens_lab.measure.tables import markdown_table
 from shared import argument_parser, configure, environment, environment_line, save
 
 from documents_parts.held_out import born_digital, drawn, written
 from documents_parts.timing import STOCK, parser_for, read_in_every_way, reader
-from draftlens.api import Engine
-from draftlens.measure.tables import markdown_table
+from draftlens.engine import Engine
 from recipes.reader.evaluate import mark
 
 PREDICTION = """Written before the first run, with a reader that is right on four of five

@@ -13,11 +13,11 @@ from shared import rotated
 
 import draftlens
 from draftlens import DocumentParser, ParsedPage, ParseSettings
-from draftlens.api import Engine, Inputs
-from draftlens.documents.open import open_document
-from draftlens.measure.stock import run_stock
-from draftlens.parsing.drafting import DraftedPage, PageDrafter
-from draftlens.sequences.loops import LoopCriterion
+from draftlens.core.repetition import LoopCriterion
+from draftlens.documents.drafting import DraftedPage, PageDrafter
+from draftlens.documents.reading.open import open_document
+from draftlens.engine import Engine, Inputs
+from draftlens.verify import run_stock
 
 STOCK = "stock generate"
 PROMPT_LOOKUP = "stock prompt lookup"

@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from draftlens_lab.measure.statistics import format_quartiles, quartiles
+from draftlens_lab.measure.tables import markdown_table
 from shared import argument_parser, configure, environment, environment_line, rotated, save
 
 from documents_parts.held_out import ORIGINS, drawn, written
 from documents_parts.timing import PROMPT_LOOKUP, STOCK, parser_for, reader, stock_once
 from draftlens import DocumentParser
-from draftlens.api import Engine
-from draftlens.measure.statistics import format_quartiles, quartiles
-from draftlens.measure.tables import markdown_table
+from draftlens.engine import Engine
 
 PREDICTION = """Written before the first run, with the figures of single pages known. The layout of
 all pages but the first is hidden behind the answers, so the default is as fast here as the layout

@@ -12,11 +12,11 @@ from documents_parts.held_out import SCANS, HeldOut
 from documents_parts.noise import characters
 from documents_parts.replay import LENGTH, Count, Way, per_pass
 from documents_parts.timing import page_inputs
-from draftlens.documents.layouts import make_layout
-from draftlens.documents.page import Page
-from draftlens.documents.pipeline import StandardPipeline
-from draftlens.documents.values import Piece, Region
-from draftlens.parsing.asking import Ending
+from draftlens.documents.asking import Ending
+from draftlens.documents.reading.layouts import make_layout
+from draftlens.documents.reading.page import Page
+from draftlens.documents.reading.pipeline import StandardPipeline
+from draftlens.documents.reading.values import Piece, Region
 
 WRONG = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
 SHIFTS = (0, 4, 8, 16, 32)

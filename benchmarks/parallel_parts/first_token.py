@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from draftlens_lab.measure.tables import markdown_table
 from shared import (
     argument_parser,
     backbones,
@@ -31,12 +32,11 @@ from shared import (
 )
 
 import draftlens
-from draftlens.api import Engine
 from draftlens.core.errors import ConfigError
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.timeline import DRAFT, TARGET, Timeline
-from draftlens.lanes.place import link_of
-from draftlens.measure.tables import markdown_table
+from draftlens.engine import Engine
+from draftlens.methods.parallelvlm.placement import link_of
 
 from .own_time import timed_answer
 

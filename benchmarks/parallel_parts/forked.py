@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["__main__", "draftlens.lanes.child"])
+_SERVER.set_forkserver_preload(["__main__", "draftlens.methods.parallelvlm.child"])
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Fault:
 
 
 class ForkedProcess:
-    """Takes the place of `subprocess.Popen` in `draftlens.lanes.process`.
+    """Takes the place of `subprocess.Popen` in `draftlens.methods.parallelvlm.draft_process`.
 
     Args:
         descriptor: of the socket that the drafting process inherits.
@@ -64,7 +64,7 @@ class ForkedProcess:
 
 
 def _draft(theirs: socket.socket, fault: Fault | None) -> None:
-    from draftlens.lanes import child
+    from draftlens.methods.parallelvlm import child
 
     if fault is not None:
         _install(fault)
@@ -73,8 +73,8 @@ def _draft(theirs: socket.socket, fault: Fault | None) -> None:
 
 def _install(fault: Fault) -> None:
     """Let the channel of this process fail."""
-    from draftlens.lanes import child
-    from draftlens.lanes.channel import Channel
+    from draftlens.methods.parallelvlm import child
+    from draftlens.processes.channel import Channel
 
     class FailingChannel(Channel):
         """Sends some messages, and then a part of one."""

@@ -16,6 +16,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from draftlens_lab.evaluate.ranks import draft_ranks
+from draftlens_lab.evaluate.samples import question_samples
+from draftlens_lab.measure.statistics import central_interval, resampled_ratios, resamples
+from draftlens_lab.measure.tables import markdown_table
+from draftlens_lab.world.samples import Sample
 from numpy.typing import NDArray
 from shared import (
     argument_parser,
@@ -31,17 +36,12 @@ from specvlm_parts.scenes import TREES, Scene, check, passes, read_scene
 from torch import Tensor
 
 import draftlens
-from draftlens.api import Engine
-from draftlens.attention import similarity
-from draftlens.core.readings import ATTENTION, ReadingSpec
-from draftlens.draft import Pruning
-from draftlens.evaluate.ranks import draft_ranks
-from draftlens.evaluate.samples import question_samples
-from draftlens.measure.statistics import central_interval, resampled_ratios, resamples
-from draftlens.measure.tables import markdown_table
-from draftlens.prune import Choice, Pruner, make_pruner
-from draftlens.prune.similarity import UVPruner
-from draftlens.world.samples import Sample
+from draftlens.core.prefill_readings import ATTENTION, ReadingSpec
+from draftlens.drafting.pruning import Pruning
+from draftlens.engine import Engine
+from draftlens.models.attention.similarities import similarity
+from draftlens.pruning import Choice, Pruner, make_pruner
+from draftlens.pruning.similarity import UVPruner
 
 PREDICTION = """Written before the first run of this script; a replay of 30 clips at r = 0.9 was
 known (uv 3.73, attention 3.82, random 3.92, uniform 3.97, unpruned 4.25; uv has 42% of its tokens

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from draftlens_lab.measure.tables import markdown_table
 from shared import (
     argument_parser,
     backbones,
@@ -27,8 +28,7 @@ from shared import (
 )
 
 import draftlens
-from draftlens.api import Engine
-from draftlens.measure.tables import markdown_table
+from draftlens.engine import Engine
 
 from .pair import add_figures, wait_for
 

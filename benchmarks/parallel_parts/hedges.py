@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
+from draftlens_lab.measure.tables import markdown_table
 from shared import (
     argument_parser,
     backbones,
@@ -26,9 +27,8 @@ from shared import (
 )
 
 import draftlens
-from draftlens.api import Engine
 from draftlens.core import tree as trees
-from draftlens.measure.tables import markdown_table
+from draftlens.engine import Engine
 
 from . import simulated, theory
 from .virtual import Costs, Drawn, Eager, Text

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import psutil
+from draftlens_lab.measure.tables import markdown_table
 from shared import (
     argument_parser,
     backbones,
@@ -33,10 +34,9 @@ from shared import (
 )
 
 import draftlens
-from draftlens.api import Engine, Inputs
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.timeline import DRAFT, TARGET, Timeline
-from draftlens.measure.tables import markdown_table
+from draftlens.engine import Engine, Inputs
 
 from .pair import wait_for
 

@@ -22,33 +22,33 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from numpy.typing import NDArray
-
-import draftlens
-from draftlens.api import Engine, Inputs
-from draftlens.bench.lossy import Dropping, accepted_tokens, answer_lossily
-from draftlens.bench.lossy.dycoke import DyCokeTarget
-from draftlens.bench.lossy.fastv import FastV
-from draftlens.bench.lossy.pdrop import PDrop
-from draftlens.bench.lossy.sparsevlm import SparseVLM
-from draftlens.core.files import write_json, write_text
-from draftlens.core.stats import Clock, Stats
-from draftlens.evaluate.answers import conversation
-from draftlens.measure.environment import environment
-from draftlens.measure.statistics import (
+from draftlens_lab.bench.lossy import Dropping, accepted_tokens, answer_lossily
+from draftlens_lab.bench.lossy.dycoke import DyCokeTarget
+from draftlens_lab.bench.lossy.fastv import FastV
+from draftlens_lab.bench.lossy.pdrop import PDrop
+from draftlens_lab.bench.lossy.sparsevlm import SparseVLM
+from draftlens_lab.evaluate.answers import conversation
+from draftlens_lab.measure.environment import environment
+from draftlens_lab.measure.statistics import (
     central_interval,
     format_quartiles,
     quartiles,
     resampled_ratios,
     resamples,
 )
-from draftlens.measure.stock import run_stock
-from draftlens.measure.tables import markdown_table
-from draftlens.methods import METHODS
-from draftlens.world import HELD_OUT, Turn, marked_caption, sample_scene
-from draftlens.world.fact_reader import facts, right_facts
-from draftlens.world.samples import Sample
-from draftlens.world.scene import Scene
+from draftlens_lab.measure.tables import markdown_table
+from draftlens_lab.world import HELD_OUT, Turn, marked_caption, sample_scene
+from draftlens_lab.world.fact_reader import facts, right_facts
+from draftlens_lab.world.samples import Sample
+from draftlens_lab.world.scene import Scene
+from numpy.typing import NDArray
+
+import draftlens
+from draftlens.core.files import write_json, write_text
+from draftlens.core.stats import Clock, Stats
+from draftlens.engine import Engine, Inputs
+from draftlens.methods.base import METHODS
+from draftlens.verify import run_stock
 
 PREDICTION = """Written before the first run. The embedded target takes most of a step for its
 launches, not for reading the cache, so dropping tokens hardly speeds decoding up: 1.0 to 1.05 over

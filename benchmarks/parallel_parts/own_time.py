@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from draftlens.api import Engine, Inputs
 from draftlens.core.stats import Clock
+from draftlens.engine import Engine, Inputs
 
 
 @dataclass(frozen=True)

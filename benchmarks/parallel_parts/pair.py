@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from draftlens_lab.measure.tables import markdown_table
 from shared import (
     argument_parser,
     assisted_answerer,
@@ -32,9 +33,8 @@ from shared import (
 )
 
 import draftlens
-from draftlens.api import Engine
-from draftlens.lanes.place import link_of
-from draftlens.measure.tables import markdown_table
+from draftlens.engine import Engine
+from draftlens.methods.parallelvlm.placement import link_of
 
 PREDICTION = """Written before the first run of this script, after trials of the engine on a machine
 three times as slow as the issue's (T_p 17 ms for one token and 20 ms for eight, T_q 2.2 ms in the

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from draftlens.measure.tables import markdown_table
+from draftlens_lab.measure.tables import markdown_table
 
 from . import paper, simulated, theory
 from .virtual import Costs, Seconds, Text, lockstep, serial

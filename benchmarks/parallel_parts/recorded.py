@@ -7,8 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from auto_parts import cells
-
-from draftlens.measure.tables import markdown_table
+from draftlens_lab.measure.tables import markdown_table
 
 from . import simulated, theory
 from .virtual import Costs, Drawn, Eager, Text

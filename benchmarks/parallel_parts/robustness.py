@@ -28,6 +28,7 @@ from typing import Any
 from unittest.mock import patch
 
 import psutil
+from draftlens_lab.measure.tables import markdown_table
 from shared import (
     argument_parser,
     backbones,
@@ -41,12 +42,11 @@ from shared import (
 )
 
 import draftlens
-from draftlens.api import Engine
 from draftlens.core.errors import ConfigError
-from draftlens.lanes import process as process_lane
-from draftlens.lanes.place import link_of
-from draftlens.lanes.process import DraftProcess, process_of
-from draftlens.measure.tables import markdown_table
+from draftlens.engine import Engine
+from draftlens.methods.parallelvlm import draft_process as process_lane
+from draftlens.methods.parallelvlm.draft_process import DraftProcess, process_of
+from draftlens.methods.parallelvlm.placement import link_of
 
 from .forked import Fault, ForkedProcess
 from .own_time import Run, timed_answer

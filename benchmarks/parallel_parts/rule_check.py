@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from draftlens_lab.measure.tables import markdown_table
 from shared import argument_parser, configure, environment, environment_line, save
 
-from draftlens.lanes.pace import best_wait
-from draftlens.measure.tables import markdown_table
+from draftlens.methods.parallelvlm.schedule import best_wait
 
 from . import simulated, theory
 from .virtual import (

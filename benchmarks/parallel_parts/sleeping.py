@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from draftlens_lab.measure.tables import markdown_table
 from shared import argument_parser, configure, environment, environment_line, rotated, save
 
 import draftlens
-from draftlens.lanes.pace import best_wait
-from draftlens.lanes.process import process_of
-from draftlens.measure.tables import markdown_table
+from draftlens.methods.parallelvlm.draft_process import process_of
+from draftlens.methods.parallelvlm.schedule import best_wait
 
 from . import paper, simulated, theory
 from .sleeping_model import (

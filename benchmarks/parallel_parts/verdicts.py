@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from draftlens.measure.tables import markdown_table
+from draftlens_lab.measure.tables import markdown_table
 
 from . import paper
 

@@ -8,6 +8,8 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from draftlens_lab.measure.statistics import format_quartiles, quartiles
+from draftlens_lab.measure.tables import markdown_table
 from shared import (
     Answerer,
     Run,
@@ -25,11 +27,9 @@ from shared import (
 )
 
 from draftlens import load
-from draftlens.api import Engine, Inputs
-from draftlens.core.hosts import ALONE, Hosts
-from draftlens.distributed import start
-from draftlens.measure.statistics import format_quartiles, quartiles
-from draftlens.measure.tables import markdown_table
+from draftlens.core.process_group import ALONE, Hosts
+from draftlens.engine import Engine, Inputs
+from draftlens.prefill.spava.processes.launch import start
 from spava_parts.asked import FRAMES
 
 PREDICTION = """\

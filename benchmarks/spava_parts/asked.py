@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from draftlens.evaluate.parts import part_samples
-from draftlens.evaluate.samples import caption_samples, question_samples
-from draftlens.world import Scene, frame_times, read_facts
-from draftlens.world.samples import Sample
-from draftlens.world.scene import Text
+from draftlens_lab.evaluate.parts import part_samples
+from draftlens_lab.evaluate.samples import caption_samples, question_samples
+from draftlens_lab.world import Scene, frame_times, read_facts
+from draftlens_lab.world.samples import Sample
+from draftlens_lab.world.scene import Text
 
 FRAMES = {1025: 64, 4097: 256, 16001: 1000}
 """Frames by number of visual tokens."""

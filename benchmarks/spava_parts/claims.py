@@ -8,8 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from draftlens_lab.measure.tables import markdown_table
+
 from draftlens.core.files import write_json, write_text
-from draftlens.measure.tables import markdown_table
 from spava_parts import judged_accuracy, judged_speed
 from spava_parts.verdicts import FEWEST, Reports, Verdict
 

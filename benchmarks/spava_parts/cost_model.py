@@ -9,15 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from draftlens_lab.measure.tables import markdown_table
 from shared import argument_parser, configure, environment, environment_line, save
 
 from draftlens import load
-from draftlens.core.hosts import ALONE, Hosts
-from draftlens.distributed import start
-from draftlens.measure.tables import markdown_table
-from draftlens.models.backbone import Backbone
+from draftlens.core.process_group import ALONE, Hosts
+from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
-from draftlens.prefill import FullPrefill, Prefill, RingPrefill, SpavaPrefill
+from draftlens.prefill.base import Prefill
+from draftlens.prefill.full import FullPrefill
+from draftlens.prefill.spava.config import SpavaPrefill
+from draftlens.prefill.spava.processes.launch import start
+from draftlens.prefill.spava.ring import RingPrefill
 from spava_parts import loads
 from spava_parts.loads import LOADERS, Load, Loader, Shape
 from spava_parts.rates import (

@@ -8,16 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from draftlens_lab.measure.tables import markdown_table
 from shared import argument_parser, configure, environment, environment_line, save
 from torch import Tensor
 
-from draftlens.attention.blocks import Share, divide
-from draftlens.attention.passing import Evenly
-from draftlens.attention.ring import Chunks, RingAttention
-from draftlens.attention.shards import ShardAttention
-from draftlens.attention.work import Work
-from draftlens.core.hosts import Alone, Arriving
-from draftlens.measure.tables import markdown_table
+from draftlens.core.process_group import Alone, Arriving
+from draftlens.prefill.spava.blocks import Share, divide
+from draftlens.prefill.spava.flops import Work
+from draftlens.prefill.spava.passing_keys import Evenly
+from draftlens.prefill.spava.rank_attention import ShardAttention
+from draftlens.prefill.spava.ring_attention import Chunks, RingAttention
 from spava_parts.formulas import (
     Sizes,
     equation_7,

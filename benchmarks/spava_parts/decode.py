@@ -7,6 +7,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from draftlens_lab.measure.statistics import quartiles
+from draftlens_lab.measure.tables import markdown_table
 from shared import (
     PrefilledPrompt,
     argument_parser,
@@ -22,13 +24,12 @@ from shared import (
 )
 
 from draftlens import load
-from draftlens.core.hosts import ALONE, Hosts
-from draftlens.distributed import start
-from draftlens.measure.statistics import quartiles
-from draftlens.measure.tables import markdown_table
-from draftlens.models.backbone import Backbone
+from draftlens.core.process_group import ALONE, Hosts
+from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
-from draftlens.prefill import Reading, make_prefill
+from draftlens.prefill.base import make_prefill
+from draftlens.prefill.reading import Reading
+from draftlens.prefill.spava.processes.launch import start
 from spava_parts.asked import FRAMES
 
 PREDICTION = """\

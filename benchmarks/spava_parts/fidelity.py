@@ -13,17 +13,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from draftlens_lab.evaluate.answers import conversation, render_side
+from draftlens_lab.world.samples import Sample
 from shared import argument_parser, configure, environment, save
 from torch import Tensor
 
 from draftlens import load
-from draftlens.api import Engine
-from draftlens.core.hosts import ALONE, Hosts
-from draftlens.distributed import start
-from draftlens.evaluate.answers import conversation, render_side
-from draftlens.models.backbone import Backbone
+from draftlens.core.process_group import ALONE, Hosts
+from draftlens.engine import Engine
+from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
-from draftlens.world.samples import Sample
+from draftlens.prefill.spava.processes.launch import start
 from spava_parts.asked import FRAMES, Cell, right
 from spava_parts.fidelity_page import page, summaries
 from spava_parts.spoken import Spoken, along, greedy

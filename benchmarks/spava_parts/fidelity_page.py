@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from draftlens_lab.measure.statistics import Share, central_interval, resampled_ratios, resamples
+from draftlens_lab.measure.tables import markdown_table
 from shared import environment_line
 
-from draftlens.measure.statistics import Share, central_interval, resampled_ratios, resamples
-from draftlens.measure.tables import markdown_table
 from spava_parts.asked import Cell
 
 SEED = 16

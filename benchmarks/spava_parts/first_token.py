@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from draftlens_lab.measure.statistics import quartiles
+from draftlens_lab.measure.tables import markdown_table
 from shared import (
     argument_parser,
     backbones,
@@ -26,14 +28,12 @@ from shared import (
 )
 
 from draftlens import load
-from draftlens.api import Engine, Inputs
-from draftlens.core.hosts import ALONE
-from draftlens.distributed import start
-from draftlens.measure.statistics import quartiles
-from draftlens.measure.tables import markdown_table
-from draftlens.models.backbone import Backbone
+from draftlens.core.process_group import ALONE
+from draftlens.engine import Engine, Inputs
+from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
-from draftlens.prefill import SpavaPrefill
+from draftlens.prefill.spava.config import SpavaPrefill
+from draftlens.prefill.spava.processes.launch import start
 from spava_parts import promised
 from spava_parts.asked import FRAMES
 from spava_parts.baselines.slowfast import SlowFast

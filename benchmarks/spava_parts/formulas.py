@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from draftlens.attention.blocks import Share
+from draftlens.prefill.spava.blocks import Share
 
 
 @dataclass(frozen=True)

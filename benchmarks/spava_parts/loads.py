@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from draftlens.attention.blocks import Share, divide
-from draftlens.attention.ring import Chunks
-from draftlens.prefill.shares import Length, tokens_of
+from draftlens.prefill.spava.blocks import Share, divide
+from draftlens.prefill.spava.ring_attention import Chunks
+from draftlens.prefill.spava.ring_chunks import Length, tokens_of
 from spava_parts.formulas import causal, pairs
 
 

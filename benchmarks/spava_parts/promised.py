@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from draftlens.attention.blocks import Share
-from draftlens.attention.ring import Chunks
-from draftlens.models.backbone import Backbone
+from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
-from draftlens.prefill import SpavaPrefill
-from draftlens.prefill.rows import rows_of
+from draftlens.prefill.spava.blocks import Share
+from draftlens.prefill.spava.config import SpavaPrefill
+from draftlens.prefill.spava.ring_attention import Chunks
+from draftlens.prefill.spava.rows import rows_of
 from spava_parts.formulas import causal, pairs
 
 

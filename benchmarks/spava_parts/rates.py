@@ -13,11 +13,12 @@ import torch
 from numpy.typing import NDArray
 from shared import caption_sample, encoded_prompt, rotated, sample_inputs
 
-from draftlens.api import Engine
-from draftlens.core.hosts import ALONE, Hosts
-from draftlens.models.backbone import Backbone
+from draftlens.core.process_group import ALONE, Hosts
+from draftlens.engine import Engine
+from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
-from draftlens.prefill import Prefill, Reading
+from draftlens.prefill.base import Prefill
+from draftlens.prefill.reading import Reading
 from spava_parts.loads import Load, Shape
 
 BYTES = 4
@@ -31,7 +32,7 @@ ROUNDS = 30
 """Exchanges of each size, of which the fastest counts."""
 
 KINDS = ("gather", "all_gather", "pass_on")
-"""Exchanges of a group (`core.hosts.Hosts`)."""
+"""Exchanges of a group (`core.process_group.Hosts`)."""
 
 
 @dataclass(frozen=True)

@@ -9,22 +9,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from draftlens_lab.evaluate.answers import conversation, render_side
+from draftlens_lab.measure.statistics import central_interval, resamples
+from draftlens_lab.measure.tables import markdown_table
+from draftlens_lab.world import FocusTurn, evidence
+from draftlens_lab.world.samples import Sample
 from shared import argument_parser, configure, encoded_prompt, environment, environment_line, save
 from torch import Tensor
 
 from draftlens import load
-from draftlens.api import Engine
-from draftlens.attention.anchor import BlockAttention
-from draftlens.attention.blocks import Blocks
-from draftlens.attention.passing import ByChance, ByQuery, Choice
-from draftlens.evaluate.answers import conversation, render_side
-from draftlens.measure.statistics import central_interval, resamples
-from draftlens.measure.tables import markdown_table
+from draftlens.engine import Engine
 from draftlens.models.prompt import Prompt
-from draftlens.prefill import SpavaPrefill
-from draftlens.prefill.rows import rows_of
-from draftlens.world import FocusTurn, evidence
-from draftlens.world.samples import Sample
+from draftlens.prefill.spava.blocks import Blocks
+from draftlens.prefill.spava.config import SpavaPrefill
+from draftlens.prefill.spava.one_process_attention import BlockAttention
+from draftlens.prefill.spava.passing_keys import ByChance, ByQuery, Choice
+from draftlens.prefill.spava.rows import rows_of
 from spava_parts.asked import FRAMES, samples_of
 
 PREDICTION = """\

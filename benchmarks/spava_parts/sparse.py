@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import Any
 
+from draftlens_lab.evaluate.answers import conversation, render_side
+from draftlens_lab.measure.tables import markdown_table
+from draftlens_lab.world.samples import Sample
 from shared import argument_parser, configure, encoded_prompt, environment, environment_line, save
 
 from draftlens import load
-from draftlens.api import Engine
-from draftlens.evaluate.answers import conversation, render_side
-from draftlens.measure.tables import markdown_table
-from draftlens.world.samples import Sample
+from draftlens.engine import Engine
 from spava_parts.asked import FRAMES, samples_of
 from spava_parts.baselines.masked import MaskedAttention, Rule
 from spava_parts.baselines.sparge import Sparge

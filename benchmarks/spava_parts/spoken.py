@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from draftlens.models.backbone import Backbone
-from draftlens.models.cache import KVCache
+from draftlens.models.adapter import Backbone
+from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
 
 WIDEST = 48

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from draftlens.core.hosts import Arriving, Hosts
+from draftlens.core.process_group import Arriving, Hosts
 
 
 class TimedHosts:

@@ -6,14 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from draftlens.attention.blocks import Share
-from draftlens.bench.lossy.answer import answer_lossily
-from draftlens.bench.lossy.fastv import FastV
-from draftlens.core.hosts import Hosts
-from draftlens.models.backbone import Backbone
+from draftlens_lab.bench.lossy.answer import answer_lossily
+from draftlens_lab.bench.lossy.fastv import FastV
+
+from draftlens.core.process_group import Hosts
+from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prepared, Prompt
-from draftlens.prefill import Reading, SpavaPrefill, StarPrefill, make_prefill
-from draftlens.prefill.rows import rows_of
+from draftlens.prefill.base import make_prefill
+from draftlens.prefill.reading import Reading
+from draftlens.prefill.spava.blocks import Share
+from draftlens.prefill.spava.config import SpavaPrefill
+from draftlens.prefill.spava.rows import rows_of
+from draftlens.prefill.spava.star import StarPrefill
 from spava_parts.baselines.masked import MaskedAttention, Rule
 from spava_parts.baselines.slowfast import SlowFast
 from spava_parts.baselines.sparge import Sparge

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from draftlens_lab.measure.statistics import central_interval, resampled_ratios, resamples
+from draftlens_lab.measure.tables import markdown_table
 from numpy.typing import NDArray
 
-from draftlens.api import Engine
-from draftlens.measure.statistics import central_interval, resampled_ratios, resamples
-from draftlens.measure.tables import markdown_table
+from draftlens.engine import Engine
 from specvlm_parts.scenes import (
     KINDS,
     TREES,

@@ -10,6 +10,8 @@ from functools import partial
 from typing import Any
 
 import torch
+from draftlens_lab.measure.pruning import kept_indices
+from draftlens_lab.measure.tables import markdown_table
 from shared import (
     Case,
     PrefilledPrompt,
@@ -21,14 +23,12 @@ from shared import (
     sample_inputs,
 )
 
-from draftlens.api import Engine
-from draftlens.attention import AttentionProbe
 from draftlens.core.tree import from_paths
-from draftlens.measure.pruning import kept_indices
-from draftlens.measure.tables import markdown_table
-from draftlens.models.gather import gather
+from draftlens.drafting.adaptive.tree_search import likeliest_paths
+from draftlens.engine import Engine
+from draftlens.models.attention.scores import AttentionProbe
 from draftlens.models.prompt import Prompt
-from draftlens.ops.tree_search import likeliest_paths
+from draftlens.models.prompt_subset import gather
 from specvlm_parts.long import CLIP as LONG
 
 SIZES = (1, 6, 13, 26, 51)

@@ -16,19 +16,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from draftlens_lab.evaluate.samples import question_samples
+from draftlens_lab.measure.statistics import central_interval, resampled_ratios, resamples
+from draftlens_lab.measure.tables import markdown_table
+from draftlens_lab.world.samples import Sample
 from numpy.typing import NDArray
 from shared import backbones
 from torch import Tensor
 
-from draftlens.api import Engine
-from draftlens.core.readings import NO_READINGS, ReadingSpec
-from draftlens.draft.pruned import Pruning
-from draftlens.evaluate.samples import question_samples
-from draftlens.measure.statistics import central_interval, resampled_ratios, resamples
-from draftlens.measure.tables import markdown_table
-from draftlens.prune import Visual, keep_count, make_pruner
-from draftlens.prune.base import top
-from draftlens.world.samples import Sample
+from draftlens.core.prefill_readings import NO_READINGS, ReadingSpec
+from draftlens.drafting.pruning import Pruning
+from draftlens.engine import Engine
+from draftlens.pruning import Visual, keep_count, make_pruner
+from draftlens.pruning.base import top
 from specvlm_parts.acceptance import Difference
 from specvlm_parts.scenes import (
     KINDS,

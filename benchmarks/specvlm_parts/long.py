@@ -8,6 +8,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from draftlens_lab.measure.pruning import kept_indices
+from draftlens_lab.measure.tables import markdown_table
 from shared import (
     Answerer,
     Case,
@@ -26,13 +28,11 @@ from shared import (
     stock_answerer,
 )
 
-from draftlens.api import Engine, Inputs
-from draftlens.measure.pruning import kept_indices
-from draftlens.measure.tables import markdown_table
-from draftlens.models.gather import gather
+from draftlens.engine import Engine, Inputs
 from draftlens.models.prompt import Prompt
-from draftlens.prune import keep_count
-from draftlens.prune.base import spread
+from draftlens.models.prompt_subset import gather
+from draftlens.pruning import keep_count
+from draftlens.pruning.base import spread
 
 FRAMES = 1000
 WARM_UP_FRAMES = 16

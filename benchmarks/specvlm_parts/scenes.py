@@ -1,7 +1,7 @@
 """A draft's ranks of an answer when it sees a part of the visual tokens, without decoding.
 
 A greedy draft guesses its highest ranked tokens, so one teacher-forced forward determines how many
-tokens each pass of any tree emits (`draftlens.measure.rounds`). `check` compares this with the
+tokens each pass of any tree emits (`draftlens_lab.measure.rounds`). `check` compares this with the
 engine's own count.
 """
 
@@ -12,22 +12,25 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from draftlens_lab.evaluate.parts import part_samples
+from draftlens_lab.evaluate.ranks import draft_ranks
+from draftlens_lab.measure.rounds import accepted_per_pass
+from draftlens_lab.world.samples import Sample
 from shared import backbones, caption_sample, encoded_prompt, sample_inputs
 from torch import Tensor
 
-from draftlens.api import Engine, Inputs
-from draftlens.attention import AttentionProbe
-from draftlens.core.readings import ATTENTION, ReadingSpec
+from draftlens.core.prefill_readings import ATTENTION, ReadingSpec
 from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
-from draftlens.draft import Pruning, TargetContext
-from draftlens.evaluate.parts import part_samples
-from draftlens.evaluate.ranks import draft_ranks
-from draftlens.measure.rounds import accepted_per_pass
-from draftlens.methods import SpecVLM, from_dict
-from draftlens.models.backbone import Backbone
+from draftlens.decoding.drafter import TargetContext
+from draftlens.drafting.pruning import Pruning
+from draftlens.engine import Engine, Inputs
+from draftlens.methods.base import from_dict
+from draftlens.methods.specvlm.config import SpecVLM
+from draftlens.models.adapter import Backbone
+from draftlens.models.attention.scores import AttentionProbe
 from draftlens.models.prompt import Prepared, Prompt
-from draftlens.prefill import FullPrefill, Reading
-from draftlens.world.samples import Sample
+from draftlens.prefill.full import FullPrefill
+from draftlens.prefill.reading import Reading
 
 Settings = dict[str, Any]
 

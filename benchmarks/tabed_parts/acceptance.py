@@ -10,11 +10,11 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
+from draftlens_lab.measure.tables import markdown_table
 from shared import argument_parser, configure, environment, environment_line, save
 
 from draftlens import TABED, ViewMemory, load
-from draftlens.api import Engine
-from draftlens.measure.tables import markdown_table
+from draftlens.engine import Engine
 from tabed_parts.cases import CASES, CHECKED, NAMES, VIEWS
 from tabed_parts.kinds import KINDS, prompts, read
 from tabed_parts.replay import GAMMA, Replay, Replayed, guess, replay_hits

@@ -7,12 +7,12 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from draftlens_lab.measure.tables import markdown_table
 from shared import argument_parser, configure, environment, environment_line, rotated, save
 
 from draftlens import TABED, load
-from draftlens.api import Engine
-from draftlens.measure.tables import markdown_table
-from draftlens.methods import captioner
+from draftlens.engine import Engine
+from draftlens.methods.tabed import captions as captioner
 from tabed_parts.kinds import prompts
 
 PREDICTION = """\

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from draftlens.draft.views import make_view
-from draftlens.draft.weights import Weighting, make_weighting
+from draftlens.methods.tabed.views import make_view
+from draftlens.methods.tabed.weights import Weighting, make_weighting
 
 VIEWS: dict[str, Any] = {
     "M": "multimodal",

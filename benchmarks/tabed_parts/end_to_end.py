@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from draftlens_lab.measure.tables import markdown_table
 from shared import (
     Answerer,
     argument_parser,
@@ -23,8 +24,7 @@ from shared import (
 )
 
 from draftlens import TABED, SpeculativeDecoding, ViewMemory, load
-from draftlens.api import Engine
-from draftlens.measure.tables import markdown_table
+from draftlens.engine import Engine
 from tabed_parts.kinds import KINDS, prompts
 
 PREDICTION = """\

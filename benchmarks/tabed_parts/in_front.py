@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from draftlens_lab.measure.tables import markdown_table
 from shared import argument_parser, configure, environment, environment_line, save
 from torch import Tensor, nn
 
 from draftlens import load
-from draftlens.core.readings import NO_READINGS
-from draftlens.draft.readers import DraftPrompt, prefilled
-from draftlens.draft.views import Source
-from draftlens.draft.weights import make_weighting
-from draftlens.measure.tables import markdown_table
-from draftlens.models.pooling import pool
+from draftlens.core.prefill_readings import NO_READINGS
+from draftlens.drafting.draft_prompt import DraftPrompt, prefilled
+from draftlens.methods.tabed.pooling import pool
+from draftlens.methods.tabed.views import Source
+from draftlens.methods.tabed.weights import make_weighting
 from tabed_parts.kinds import prompts
 from tabed_parts.replay import GAMMA, Replay
 from tabed_parts.taught import Teacher

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from draftlens.api import Engine, Inputs
-from draftlens.bench.clips import Clip
-from draftlens.bench.options import Options
-from draftlens.bench.workloads import clips_of
+from draftlens_lab.bench.clips import Clip
+from draftlens_lab.bench.options import Options
+from draftlens_lab.bench.workloads import clips_of
+
+from draftlens.engine import Engine, Inputs
 
 KINDS = {
     "picture": "picture",

@@ -9,11 +9,11 @@ from math import inf, nan
 import torch
 from torch import Tensor
 
-from draftlens.draft.view_memory import ViewMemory
-from draftlens.draft.view_tallies import LEAST
-from draftlens.draft.weights import Seen, Tally, Weighting
-from draftlens.draft.weights.logs import normalized
-from draftlens.ops.mixture import log_mixture, total_variation
+from draftlens.methods.tabed.memory import ViewMemory
+from draftlens.methods.tabed.mixture import log_mixture, total_variation
+from draftlens.methods.tabed.weight_updates import LEAST
+from draftlens.methods.tabed.weights import Seen, Tally, Weighting
+from draftlens.methods.tabed.weights.logs import normalized
 from tabed_parts.taught import Taught
 
 GAMMA = 5

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from draftlens_lab.measure.tables import markdown_table
 from shared import (
     argument_parser,
     backbones,
@@ -19,18 +20,17 @@ from shared import (
 )
 
 from draftlens import load
+from draftlens.core.batch import Batch
+from draftlens.core.history import History
+from draftlens.core.sampling import SamplingRule
 from draftlens.core.tree import chain
-from draftlens.draft.growth import levels
-from draftlens.draft.packed_model import PackedModel
-from draftlens.draft.readers import prefilled
-from draftlens.measure.tables import markdown_table
-from draftlens.models.backbone import Backbone
-from draftlens.models.cache import KVCache
+from draftlens.drafting.draft_prompt import prefilled
+from draftlens.drafting.growth import levels
+from draftlens.methods.tabed.mixture import log_mixture
+from draftlens.methods.tabed.packed_views import PackedModel
+from draftlens.models.adapter import Backbone
+from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
-from draftlens.ops.mixture import log_mixture
-from draftlens.ops.sampling import SamplingRule
-from draftlens.sequences import Batch
-from draftlens.sequences.history import History
 
 PREDICTION = """\
 Written before the first run. Two views of 1,000 and 40 tokens: 1.25 of one view's step on the

@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from draftlens_lab.bench.clips import Clip
 from torch import Tensor
 
 from draftlens import TABED
-from draftlens.api import Engine, Inputs
-from draftlens.bench.clips import Clip
 from draftlens.core import tree as trees
-from draftlens.draft.arriving import score_tokens, with_ids_of_the_target
-from draftlens.draft.base import TargetContext
-from draftlens.draft.readers import DraftPrompt
-from draftlens.draft.view_memory import kind_of
-from draftlens.draft.views import VIEW_INPUTS, Source, make_views
-from draftlens.models.backbone import Backbone
-from draftlens.ops.sampling import gumbel
+from draftlens.core.sampling import gumbel
+from draftlens.decoding.drafter import TargetContext
+from draftlens.drafting.draft_prompt import DraftPrompt
+from draftlens.drafting.joining_rows import score_tokens, with_ids_of_the_target
+from draftlens.engine import Engine, Inputs
+from draftlens.methods.tabed.memory import kind_of
+from draftlens.methods.tabed.views import VIEW_INPUTS, Source, make_views
+from draftlens.models.adapter import Backbone
 from draftlens.request import with_views
 from tabed_parts.kinds import read
 from tabed_parts.store import load_or_make

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from draftlens_lab.measure.statistics import central_interval, resampled_ratios, resamples
+from draftlens_lab.measure.tables import markdown_table
 from numpy.typing import NDArray
-
-from draftlens.measure.statistics import central_interval, resampled_ratios, resamples
-from draftlens.measure.tables import markdown_table
 
 Counts = Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from draftlens.api import Engine
+from draftlens.batch.map import MapOptions
 from draftlens.cli.folders import FolderRun, find_media, run_folder
 from draftlens.cli.loading import engine_of, note_strangers, read_source
 from draftlens.cli.logs import is_quiet
@@ -16,7 +16,7 @@ from draftlens.cli.option_groups import Decoding, FolderOptions
 from draftlens.cli.show import print_json, result_json, show_stats, show_stream
 from draftlens.core.errors import InputError
 from draftlens.core.stats import Clock, Stats
-from draftlens.mapping import MapOptions
+from draftlens.engine import Engine
 from draftlens.media import Limits
 from draftlens.media.names import is_url
 

@@ -10,12 +10,14 @@ from importlib.resources import files
 from typing import Annotated
 
 import typer
+from draftlens_lab.cli.bench import bench
+from draftlens_lab.cli.calibrate import calibrate
+from draftlens_lab.cli.evaluate import evaluate
+from draftlens_lab.cli.explain import explain
+from draftlens_lab.cli.train_draft import register as register_train_draft
+from draftlens_lab.cli.world import world
 
 from draftlens.cli import options as opt
-from draftlens.cli.bench import bench
-from draftlens.cli.calibrate import calibrate
-from draftlens.cli.evaluate import evaluate
-from draftlens.cli.explain import explain
 from draftlens.cli.help import example
 from draftlens.cli.methods import methods
 from draftlens.cli.model_options import PLAIN, Loading, takes_models
@@ -28,8 +30,6 @@ from draftlens.cli.option_groups import (
 )
 from draftlens.cli.pairs import pairs
 from draftlens.cli.parse import parse
-from draftlens.cli.train_draft import register as register_train_draft
-from draftlens.cli.world import world
 from draftlens.core.names import AUTO
 from draftlens.core.version import __version__
 

@@ -43,11 +43,11 @@ def names(kind: str) -> list[str]:
 
 def from_classes() -> Listed:
     """The same as `listed`, read from the classes."""
-    from draftlens.draft.views import VIEWS
-    from draftlens.draft.weights import WEIGHTS
-    from draftlens.methods import METHODS
-    from draftlens.prefill import PREFILLS
-    from draftlens.prune import PRUNERS
+    from draftlens.methods.base import METHODS
+    from draftlens.methods.tabed.views import VIEWS
+    from draftlens.methods.tabed.weights import WEIGHTS
+    from draftlens.prefill.base import PREFILLS
+    from draftlens.pruning import PRUNERS
 
     return {
         "methods": _rows(METHODS),

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 import transformers
+from draftlens_lab.world import Facts, right_facts
 from rich.text import Text
 
-from draftlens.api import Engine, Inputs
 from draftlens.cli.show import (
     DRAFT_STYLE,
     WordWriter,
@@ -27,8 +27,8 @@ from draftlens.cli.show import (
 )
 from draftlens.core.result import Result
 from draftlens.core.text import TextDecoder
-from draftlens.measure.stock import StockRun, run_stock
-from draftlens.world import Facts, right_facts
+from draftlens.engine import Engine, Inputs
+from draftlens.verify import StockRun, run_stock
 
 _STOCK_WARM_UP_TOKENS = 4
 _WARM_UP_TOKENS = 12

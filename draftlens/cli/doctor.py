@@ -14,19 +14,19 @@ import transformers
 from draftlens.cli.loading import load_models
 from draftlens.cli.model_options import PLAIN, Loading
 from draftlens.cli.show import print_json, table
-from draftlens.compiled import describe
+from draftlens.compile import describe
 from draftlens.core.errors import ConfigError
 from draftlens.core.names import AUTO
 from draftlens.core.tree import Topology
 from draftlens.core.version import __version__
-from draftlens.draft.live_costs import LiveCosts
-from draftlens.draft.tuner import Costs, best_for
+from draftlens.drafting.adaptive.controller import Costs, best_for
+from draftlens.drafting.adaptive.cost_curve import CostCurve
+from draftlens.drafting.adaptive.cost_store import calibrate_models
+from draftlens.drafting.adaptive.forward_costs import LiveCosts
 from draftlens.methods.parts import WITHOUT_EYES
-from draftlens.models.backbone import ATTENTION
-from draftlens.models.known_costs import calibrate_models
+from draftlens.models.adapter import ATTENTION
 from draftlens.models.load import Loaded
 from draftlens.models.pair import unseen
-from draftlens.ops.cost_curve import CostCurve
 
 DOCTOR_SECONDS = 10.0
 """Time for measuring forwards, if the pair was never measured before."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from draftlens.api import Engine
+from draftlens.batch.map import ClipAnswer, MapOptions
 from draftlens.cli.loading import note_strangers
 from draftlens.cli.progress import is_hidden, progress_bars
 from draftlens.cli.show import error_console
@@ -24,10 +24,10 @@ from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.files import only_writer
 from draftlens.core.lines import LineWriter, begins_with, cut_incomplete_line, read_lines
 from draftlens.core.text import printable
-from draftlens.mapping import ClipAnswer, MapOptions
+from draftlens.engine import Engine
 from draftlens.media.files import SUFFIXES
 from draftlens.media.remote import is_url
-from draftlens.methods import name_of, to_dict
+from draftlens.methods.base import name_of, to_dict
 
 FIRST_KEY = "file"
 """Key that each line of answers begins with."""

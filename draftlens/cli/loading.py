@@ -12,22 +12,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from draftlens_lab.strangers import note_strangers
 from transformers.utils import logging as transformers_logging
 
-from draftlens.api import Engine, calibration_seconds, load
 from draftlens.cli.model_options import NO_DRAFT, PLAIN, Loading
 from draftlens.cli.option_groups import Decoding
 from draftlens.cli.options import parse_limits
 from draftlens.cli.progress import count_bar, is_hidden, spinner
 from draftlens.cli.threads import settle_threads
 from draftlens.core.errors import ConfigError
-from draftlens.distributed import check_hosts, meet
+from draftlens.engine import Engine, calibration_seconds, load
 from draftlens.media import Limits
 from draftlens.media.conversation import Conversation, ask, read
+from draftlens.models.known_pairs import AUTO, EMBEDDED
 from draftlens.models.load import Loaded, known_draft, load_pair
 from draftlens.models.loading import pair_options
-from draftlens.models.zoo import AUTO, EMBEDDED
-from draftlens.strangers import note_strangers
+from draftlens.prefill.spava.processes.rendezvous import check_hosts, meet
 
 __all__ = [
     "engine_of",

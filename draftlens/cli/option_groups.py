@@ -12,7 +12,7 @@ from draftlens.cli import options as opt
 from draftlens.core.names import AUTO, EMBEDDED
 
 if TYPE_CHECKING:
-    from draftlens.methods import Method
+    from draftlens.methods.base import Method
 
 
 def takes_groups(command: Callable[..., None]) -> Callable[..., None]:

@@ -17,7 +17,7 @@ from draftlens.core.names import AUTO, EMBEDDED
 
 if TYPE_CHECKING:
     from draftlens.media import Limits
-    from draftlens.methods import Method
+    from draftlens.methods.base import Method
 
 COMPILE_VALUES = {"yes": True, "auto": "auto", "no": False}
 
@@ -38,13 +38,13 @@ complete_pruners = completes(lambda: catalogue.names("pruners"))
 
 
 def _targets() -> list[str]:
-    from draftlens.models.zoo import PAIRS
+    from draftlens.models.known_pairs import PAIRS
 
     return list(dict.fromkeys([EMBEDDED, *(pair.target for pair in PAIRS)]))
 
 
 def _drafts() -> list[str]:
-    from draftlens.models.zoo import PAIRS
+    from draftlens.models.known_pairs import PAIRS
 
     return list(dict.fromkeys([AUTO, "none", *(pair.draft for pair in PAIRS)]))
 
@@ -278,7 +278,7 @@ def parse_method(
         )
     if default is not None:
         options.setdefault("method", default)
-    from draftlens.methods import from_dict
+    from draftlens.methods.base import from_dict
 
     return from_dict(options)
 
@@ -291,7 +291,7 @@ def parse_prefill(text: str | None) -> Any:
     """
     if text is None:
         return None
-    from draftlens.prefill import make_prefill
+    from draftlens.prefill.base import make_prefill
 
     is_object = text.lstrip().startswith("{")
     return make_prefill(parse_text(text, "--prefill") if is_object else text)

@@ -12,7 +12,7 @@ def pairs(as_json: AsJson = False) -> None:
     tuned models of the same size.
     """
     from draftlens.cli.show import console, print_json
-    from draftlens.models.zoo import PAIRS
+    from draftlens.models.known_pairs import PAIRS
 
     listed = [
         {"target": pair.target, "draft": pair.draft, "checked": pair.checked} for pair in PAIRS

@@ -25,7 +25,7 @@ PageTarget = Annotated[
 
 @dataclass(frozen=True)
 class PageOptions:
-    """How pages are read and answered: fields of `draftlens.parsing.ParseSettings`."""
+    """How pages are read and answered: fields of `draftlens.documents.ParseSettings`."""
 
     drafter: Annotated[
         str,
@@ -130,7 +130,7 @@ def parse(
     or differ from stock generate, and 2 if nothing could begin.
     """
     from draftlens.cli.parse_pages import ParseRun, parse_files
-    from draftlens.parsing.settings import ParseSettings
+    from draftlens.documents.settings import ParseSettings
 
     run = ParseRun(
         settings=ParseSettings(pages=pages, **asdict(answers)),

@@ -15,13 +15,13 @@ from draftlens.cli.progress import spinner
 from draftlens.cli.show import console, error_console, print_json
 from draftlens.core.errors import ConfigError, MediaError
 from draftlens.core.names import READER
-from draftlens.documents.open import find_files, open_document
+from draftlens.documents.drafting import Wanted, every_page
+from draftlens.documents.output import OutputFolder, describe_target, name_of
+from draftlens.documents.pipeline_parser import PipelineParser
+from draftlens.documents.reading.open import find_files, open_document
+from draftlens.documents.results import ParsedPage
+from draftlens.documents.settings import OF_READING, ParseSettings, needs_target
 from draftlens.media import Limits
-from draftlens.parsing.drafting import Wanted, every_page
-from draftlens.parsing.output import OutputFolder, describe_target, name_of
-from draftlens.parsing.reading import PipelineParser
-from draftlens.parsing.results import ParsedPage
-from draftlens.parsing.settings import OF_READING, ParseSettings, needs_target
 
 TOY = (
     "the reader in the package is a toy that knows the pages of one generator only: its answers "
@@ -89,7 +89,7 @@ class ParseRun:
             return parser, {"settings": used, "target": None}
 
         from draftlens.cli.loading import load_engine
-        from draftlens.parsing.run import DocumentParser
+        from draftlens.documents.run import DocumentParser
 
         if self.target == READER:
             _log.warning(TOY)

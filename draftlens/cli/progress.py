@@ -69,7 +69,8 @@ def count_bar(
 
 
 class ProgressBar:
-    """A bar for work of a known amount: the listener of `draftlens.bench` and `draftlens.evaluate`.
+    """A bar for work of a known amount: the listener of `draftlens_lab.bench` and
+    `draftlens_lab.evaluate`.
 
     Args:
         progress: rich's progress bars.

@@ -18,7 +18,7 @@ from draftlens.core.stats import DEFINITIONS, Stats
 from draftlens.core.text import printable
 
 if TYPE_CHECKING:
-    from draftlens.api import Stream
+    from draftlens.engine import Stream
 
 
 class _Terminal(Console):

@@ -8,16 +8,16 @@ from typing import Any
 
 import torch
 
-from draftlens.api import Engine, Inputs
 from draftlens.cli.loading import read_media
 from draftlens.cli.show import console, exactness, print_json
 from draftlens.core.errors import ConfigError
 from draftlens.core.result import Result
-from draftlens.measure.stock import Divergence, StockRun, first_divergence, run_stock
+from draftlens.engine import Engine, Inputs
 from draftlens.media.conversation import Conversation
-from draftlens.methods import PlainDecoding
+from draftlens.methods.plain import PlainDecoding
 from draftlens.models.prompt_checks import LONG_PROMPT
-from draftlens.prefill import Prefill
+from draftlens.prefill.base import Prefill
+from draftlens.verify import Divergence, StockRun, first_divergence, run_stock
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ def make(registry: Registry, choice: Any, method: str) -> Any:
 
     Example:
 
-        >>> from draftlens.prune import PRUNERS
+        >>> from draftlens.pruning import PRUNERS
         >>> make(PRUNERS, {"name": "dycoke", "group": 2}, "select")
         DyCokePruner(group=2)
     """

@@ -46,7 +46,7 @@ class Registry:
 
     Example:
 
-        >>> from draftlens.prune import PRUNERS
+        >>> from draftlens.pruning import PRUNERS
         >>> "uniform" in PRUNERS
         True
     """

@@ -100,8 +100,8 @@ class Stats:
             included, by the row of the call and the index of the reference that they come from; -1
             stands for the prompt and the answer itself. Method `hsd` counts them.
         phases: seconds by phase (`PHASES`). `render`, `layout`, `read` and `regions` are those of
-            documents (`draftlens.parsing`): what the pipeline takes, which may work while the page
-            before is answered, and the crops of a page.
+            documents (`draftlens.documents`): what the pipeline takes, which may work while the
+            page before is answered, and the crops of a page.
         e2e: seconds from the call to the last token, everything included.
         ttft: seconds from the call to the first token.
         target_cache_bytes: bytes of keys and values allocated for the target by the end.

@@ -10,23 +10,23 @@ from typing import Any, Protocol
 from draftlens.core.errors import ConfigError
 from draftlens.core.options import build, describe
 from draftlens.core.registry import Registry
-from draftlens.decode.plan import Plan
-from draftlens.draft.views import VIEWS
-from draftlens.draft.weights import WEIGHTS
-from draftlens.models.backbone import Backbone
-from draftlens.prefill import PREFILLS, make_prefill
-from draftlens.prune import PRUNERS
+from draftlens.decoding.plan import Plan
+from draftlens.methods.tabed.views import VIEWS
+from draftlens.methods.tabed.weights import WEIGHTS
+from draftlens.models.adapter import Backbone
+from draftlens.prefill.base import PREFILLS, make_prefill
+from draftlens.pruning import PRUNERS
 
 METHODS = Registry(
     "method",
     {
         "plain": "draftlens.methods.plain:PlainDecoding",
         "speculative": "draftlens.methods.speculative:SpeculativeDecoding",
-        "specvlm": "draftlens.methods.specvlm:SpecVLM",
-        "parallelvlm": "draftlens.methods.parallelvlm:ParallelVLM",
-        "tabed": "draftlens.methods.tabed:TABED",
-        "lookup": "draftlens.methods.lookup:Lookup",
-        "hsd": "draftlens.methods.hsd:HSD",
+        "specvlm": "draftlens.methods.specvlm.config:SpecVLM",
+        "parallelvlm": "draftlens.methods.parallelvlm.config:ParallelVLM",
+        "tabed": "draftlens.methods.tabed.config:TABED",
+        "lookup": "draftlens.methods.lookup.config:Lookup",
+        "hsd": "draftlens.methods.hsd.config:HSD",
     },
     group="draftlens.methods",
 )

@@ -8,18 +8,22 @@ from typing import Any
 from draftlens.core.checks import wrong
 from draftlens.core.errors import ConfigError
 from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
-from draftlens.decode.plan import Plan, is_ready, make_schedule, no_processes
-from draftlens.draft import ModelDrafter, Pruning
-from draftlens.draft.first_guesses import FirstGuesser, FirstGuesses, delays_of
-from draftlens.draft.records import Tuners, record_of
-from draftlens.draft.tuner import TreeTuner
-from draftlens.lanes import Eager, LaneDrafter, LockStep, Pace, Reading, link_of
+from draftlens.decoding.first_guesses import FirstGuesser, FirstGuesses, delays_of
+from draftlens.decoding.plan import Plan, is_ready, make_schedule, no_processes
+from draftlens.drafting.adaptive.controller import TreeTuner
+from draftlens.drafting.adaptive.history import Tuners, record_of
+from draftlens.drafting.model_drafter import ModelDrafter
+from draftlens.drafting.pruning import Pruning
 from draftlens.methods.base import Models
-from draftlens.models.backbone import Backbone
+from draftlens.methods.parallelvlm.draft_inputs import Reading
+from draftlens.methods.parallelvlm.placement import link_of
+from draftlens.methods.parallelvlm.schedule import Eager, LockStep, Pace
+from draftlens.methods.parallelvlm.target_side import LaneDrafter
+from draftlens.models.adapter import Backbone
 from draftlens.models.pair import check_eyes, check_vocabularies
 from draftlens.models.prompt_checks import max_positions
-from draftlens.prefill import make_prefill
-from draftlens.prune import make_pruner
+from draftlens.prefill.base import make_prefill
+from draftlens.pruning import make_pruner
 
 Tree = str | Sequence[Sequence[int]] | None
 

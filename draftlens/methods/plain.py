@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from draftlens.core.errors import ConfigError
-from draftlens.decode.plan import Plan, make_schedule
-from draftlens.draft import NoDraft
+from draftlens.decoding.drafter import NoDraft
+from draftlens.decoding.plan import Plan, make_schedule
 from draftlens.methods.base import Models
 from draftlens.methods.parts import resolve_parts
 

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from draftlens.core.tree import Topology
-from draftlens.decode.plan import Plan
-from draftlens.draft import Disagreement, DraftModelReader, ModelDrafter
-from draftlens.lanes import OwnPrompt
+from draftlens.decoding.plan import Plan
+from draftlens.drafting.disagreement import Disagreement
+from draftlens.drafting.draft_prompt import DraftModelReader
+from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.methods.base import Models, name_of
+from draftlens.methods.parallelvlm.draft_inputs import OwnPrompt
 from draftlens.methods.parts import (
     Tree,
     draft_of,

@@ -24,12 +24,12 @@ from transformers.models.auto.modeling_auto import (
 
 from draftlens.core.errors import ConfigError, UnsupportedModelError
 from draftlens.core.hub import check_hub, is_cached, is_folder, is_local
-from draftlens.models.backbone import Backbone
-from draftlens.models.bars import bars_for_an_audience
+from draftlens.models.adapter import Backbone
+from draftlens.models.known_pairs import AUTO, draft_for, draft_for_config, path_of, remedy
 from draftlens.models.loading import LoadOptions, PairOptions
 from draftlens.models.pair import check_tokenizers, check_vocabularies, unseen
+from draftlens.models.progress_bars import bars_for_an_audience
 from draftlens.models.text_processor import TextProcessor
-from draftlens.models.zoo import AUTO, draft_for, draft_for_config, path_of, remedy
 
 CONFIGS = ("config.json", "adapter_config.json")
 """Files of which a checkpoint has one."""

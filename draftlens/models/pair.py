@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from draftlens.core.errors import IncompatiblePairError
-from draftlens.models.backbone import Backbone
+from draftlens.models.adapter import Backbone
 
 MAX_PADDING = 1024
 """Largest difference between the vocabulary sizes of models with the same tokenizer, which pad

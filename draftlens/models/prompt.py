@@ -16,7 +16,7 @@ from transformers.generation.configuration_utils import GenerationMode
 from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
 from draftlens.core.text import tokenizer_of
 from draftlens.models.cache_argument import CACHE_ARGUMENTS, PAST_REFUSAL, cache_in, without_cache
-from draftlens.models.cells import UNKNOWN, Layout, cells
+from draftlens.models.visual_grid import UNKNOWN, Layout, cells
 
 PASSED_SEPARATELY = (
     "input_ids",
@@ -130,8 +130,8 @@ class Prompt:
 
     @cached_property
     def cells(self) -> Tensor:
-        """The (t, h, w) cell of every visual token, int64 ``[B, L, 3]`` (`models.cells`); of a
-        whole prompt only."""
+        """The (t, h, w) cell of every visual token, int64 ``[B, L, 3]`` (`models.visual_grid`); of
+        a whole prompt only."""
         newline = self.layout.newline
         newlines = None
         if newline is not None:

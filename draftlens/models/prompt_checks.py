@@ -10,7 +10,7 @@ from torch import Tensor
 
 from draftlens.core.checks import as_real, shown
 from draftlens.core.errors import InputError
-from draftlens.models.backbone import Backbone
+from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prepared
 
 STRETCHED = ("linear", "yarn")

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from draftlens.core.options import make
-from draftlens.core.readings import Readings
+from draftlens.core.prefill_readings import Readings
 from draftlens.core.registry import Registry
-from draftlens.models.backbone import Backbone
-from draftlens.models.cache import KVCache
+from draftlens.models.adapter import Backbone
+from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.reading import Reading
 
@@ -46,7 +46,7 @@ class Prefill(Protocol):
     @property
     def checks_guesses(self) -> bool:
         """Whether a prompt may end with guesses, so that `num_logits` is more than 1. If not, first
-        tokens are not guessed (`draft.first_guesses`)."""
+        tokens are not guessed (`decoding.first_guesses`)."""
         ...
 
     @property
@@ -80,9 +80,9 @@ PREFILLS = Registry(
     "prefill",
     {
         "full": "draftlens.prefill.full:FullPrefill",
-        "ring": "draftlens.prefill.ring:RingPrefill",
-        "spava": "draftlens.prefill.spava:SpavaPrefill",
-        "star": "draftlens.prefill.star:StarPrefill",
+        "ring": "draftlens.prefill.spava.ring:RingPrefill",
+        "spava": "draftlens.prefill.spava.config:SpavaPrefill",
+        "star": "draftlens.prefill.spava.star:StarPrefill",
     },
 )
 

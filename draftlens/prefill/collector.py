@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from draftlens.attention import AttentionProbe, similarity
-from draftlens.core.readings import Readings, ReadingSpec, Similarity
+from draftlens.core.prefill_readings import Readings, ReadingSpec, Similarity
+from draftlens.models.attention.scores import AttentionProbe
+from draftlens.models.attention.similarities import similarity
 from draftlens.models.prompt import Prompt
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from draftlens.attention import AttentionProbe
 from draftlens.core.errors import UnsupportedModelError
-from draftlens.core.readings import Readings
-from draftlens.models.backbone import Backbone
-from draftlens.models.cache import KVCache
+from draftlens.core.prefill_readings import Readings
+from draftlens.models.adapter import Backbone
+from draftlens.models.attention.scores import AttentionProbe
+from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import PrefillOutput
 from draftlens.prefill.collector import ReadingCollector

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from draftlens.core.readings import NO_READINGS, Readings, ReadingSpec
-from draftlens.models.cache import KVCache
+from draftlens.core.prefill_readings import NO_READINGS, Readings, ReadingSpec
+from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
 
 

@@ -27,12 +27,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from draftlens_lab.world import evidence, seen_spans
+from draftlens_lab.world.focus import FocusTurn
+from draftlens_lab.world.regions import ALL_CELLS, PLACE_CELLS, STRIP_CELLS, Region
+from draftlens_lab.world.samples import Sample
 from transformers.models.qwen2.modeling_qwen2 import apply_rotary_pos_emb
 
-from draftlens.world import evidence, seen_spans
-from draftlens.world.focus import FocusTurn
-from draftlens.world.regions import ALL_CELLS, PLACE_CELLS, STRIP_CELLS, Region
-from draftlens.world.samples import Sample
 from recipes.pair.data import IGNORED, encode
 
 ASKED_LOSS_WEIGHT = 0.3

@@ -10,7 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from draftlens.measure.tables import markdown_table
+from draftlens_lab.measure.tables import markdown_table
+
 from recipes.pair.goals import goals
 from recipes.pair.recipe import EMBEDDED
 

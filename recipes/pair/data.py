@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from draftlens_lab.world import render, render_still
+from draftlens_lab.world.samples import FIRST_KINDS, KINDS, REEL_KINDS, Sample, draw
+from draftlens_lab.world.scene import COLOURS
 from numpy.typing import NDArray
 
-from draftlens.world import render, render_still
-from draftlens.world.samples import FIRST_KINDS, KINDS, REEL_KINDS, Sample, draw
-from draftlens.world.scene import COLOURS
 from recipes.pair.drill import draw_drill, draw_quiz
 from recipes.pair.models import FRAME_TOKENS, PATCHES, SIDE
 from recipes.pair.tokenizer import IMAGE, VIDEO, chat

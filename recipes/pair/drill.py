@@ -14,15 +14,20 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-
-from draftlens.world import sample_reel, sample_scene, sample_still
-from draftlens.world.captions import noun_phrase, shown_value
-from draftlens.world.dialogue import Turn, questions
-from draftlens.world.focus import FocusTurn, appearances_turn, focus_turns, needle_turns, place_turn
-from draftlens.world.reel import Reel, any_needle
-from draftlens.world.regions import PLACE_CELLS, STRIP_CELLS, Region
-from draftlens.world.samples import Sample
-from draftlens.world.scene import Thing
+from draftlens_lab.world import sample_reel, sample_scene, sample_still
+from draftlens_lab.world.captions import noun_phrase, shown_value
+from draftlens_lab.world.dialogue import Turn, questions
+from draftlens_lab.world.focus import (
+    FocusTurn,
+    appearances_turn,
+    focus_turns,
+    needle_turns,
+    place_turn,
+)
+from draftlens_lab.world.reel import Reel, any_needle
+from draftlens_lab.world.regions import PLACE_CELLS, STRIP_CELLS, Region
+from draftlens_lab.world.samples import Sample
+from draftlens_lab.world.scene import Thing
 
 NEEDLE_SHARE = 0.8  # of the drills
 PICTURE_SHARE = 0.85  # of the needles; other needles are learned sooner

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-
-from draftlens.world import evidence, frame_times
-from draftlens.world.reel import MAX_SHOTS
-from draftlens.world.regions import PLACE_CELLS, Region
-from draftlens.world.samples import Sample
-from draftlens.world.scene import (
+from draftlens_lab.world import evidence, frame_times
+from draftlens_lab.world.reel import MAX_SHOTS
+from draftlens_lab.world.regions import PLACE_CELLS, Region
+from draftlens_lab.world.samples import Sample
+from draftlens_lab.world.scene import (
     CAMERAS,
     COLOURS,
     PLACES,
@@ -25,7 +24,8 @@ from draftlens.world.scene import (
     Text,
     Thing,
 )
-from draftlens.world.wording import ACTIONS as ACTION_PHRASES
+from draftlens_lab.world.wording import ACTIONS as ACTION_PHRASES
+
 from recipes.pair.asked import FIRST_TOKENS, NO_CELLS, Place, padded_rows, places
 from recipes.pair.data import IGNORED, encode
 from recipes.pair.models import FRAME_TOKENS

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from draftlens_lab.world import Story, story
+from draftlens_lab.world.samples import Sample
 from transformers import GPT2Config, LlavaOnevisionForConditionalGeneration
 
-from draftlens.world import Story, story
-from draftlens.world.samples import Sample
 from recipes.pair.data import Batch, BatchPlan, Mix, collate, plans
 from recipes.pair.export import export, load, size
 from recipes.pair.jobs import language_job

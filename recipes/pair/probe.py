@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from draftlens_lab.world import HELD_OUT, seen_spans
+from draftlens_lab.world.dialogue import Turn
+from draftlens_lab.world.sample import HELD_OUT_LOOKS
+from draftlens_lab.world.samples import MEDIA, Sample, draw
+from draftlens_lab.world.scene import COLOURS, SHAPES
 
-from draftlens.world import HELD_OUT, seen_spans
-from draftlens.world.dialogue import Turn
-from draftlens.world.sample import HELD_OUT_LOOKS
-from draftlens.world.samples import MEDIA, Sample, draw
-from draftlens.world.scene import COLOURS, SHAPES
 from recipes.pair.data import IGNORED, collate, encode
 from recipes.pair.export import load
 from recipes.pair.models import slow_down

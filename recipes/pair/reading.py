@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from draftlens_lab.world.samples import Sample
 
-from draftlens.world.samples import Sample
 from recipes.pair.asked import labelled_shares, places
 from recipes.pair.data import IGNORED, BatchPlan
 from recipes.pair.drill import draw_drill

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from draftlens_lab.world import Turn
+from draftlens_lab.world.samples import FIRST_KINDS, draw
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
-
-from draftlens.world import Turn
-from draftlens.world.samples import FIRST_KINDS, draw
 
 VOCABULARY = 768
 MAX_LENGTH = 8192

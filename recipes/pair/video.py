@@ -28,9 +28,9 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 import torch.nn.functional as F
+from draftlens_lab.world.reel import MAX_SHOTS
 from torch import nn
 
-from draftlens.world.reel import MAX_SHOTS
 from recipes.pair.asked import (
     ASKED_LOSS_WEIGHT,
     POINTER_LOSS_WEIGHT,

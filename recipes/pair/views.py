@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from draftlens_lab.bench.options import Options
+from draftlens_lab.bench.workloads import clips_of
+from draftlens_lab.measure.rounds import GAMMA, acceptance_length
 
-from draftlens.bench.options import Options
-from draftlens.bench.workloads import clips_of
-from draftlens.measure.rounds import GAMMA, acceptance_length
 from draftlens.media.conversation import Conversation, process
 from recipes.pair.export import load
 from recipes.pair.recipe import EMBEDDED

@@ -16,11 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
-
-from draftlens.world import frame_times, render_at, sample_sparse
-from draftlens.world.motion import pose
-from draftlens.world.scene import (
+from draftlens_lab.world import frame_times, render_at, sample_sparse
+from draftlens_lab.world.motion import pose
+from draftlens_lab.world.scene import (
     BACKGROUNDS,
     COLOURS,
     PATTERNS,
@@ -33,6 +31,8 @@ from draftlens.world.scene import (
     Shot,
     Text,
 )
+from torch import nn
+
 from recipes.pair.data import IGNORED, pixels
 from recipes.pair.loop import StepResult
 from recipes.pair.models import SIDE

@@ -161,7 +161,7 @@ def test_views_of_the_prompt_say_the_same(run, words: list[str], reads_all: bool
 
 
 def test_parallel_decoding_says_the_same(run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftlens.lanes.place.usable_cores", lambda: 2)
+    monkeypatch.setattr("draftlens.methods.parallelvlm.placement.usable_cores", lambda: 2)
     answers = []
     for name in ("plain", "parallelvlm"):
         words = ["--method", name, "--max-new-tokens", "24", "--device", "cpu", "--json"]
@@ -211,7 +211,7 @@ def test_verify_asks_about_an_image_what_ask_does(run, monkeypatch: pytest.Monke
 def test_verify_exits_with_1_on_a_difference_and_shows_where(
     run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from draftlens.decode import session
+    from draftlens.decoding import session
 
     def wrong(tree, ranking):
         ranking = ranking.clone()

@@ -13,8 +13,8 @@ import typer
 
 from draftlens.cli import catalogue
 from draftlens.cli.app import app
-from draftlens.methods import METHODS
-from draftlens.prefill import PREFILLS
+from draftlens.methods.base import METHODS
+from draftlens.prefill.base import PREFILLS
 from tests.e2e.conftest import CLIPS
 from tests.e2e.test_start import COUNTING, run
 

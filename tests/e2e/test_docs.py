@@ -27,18 +27,19 @@ import draftlens
 from draftlens.core.proposal import DraftTree
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import from_paths
-from draftlens.decode import Session
-from draftlens.documents import StandardPipeline, open_document
-from draftlens.draft import DraftModelReader, ModelDrafter
-from draftlens.draft.live_costs import LiveCosts
-from draftlens.draft.views import VIEWS
-from draftlens.draft.weights import WEIGHTS
-from draftlens.methods import METHODS, to_dict
-from draftlens.models import KVCache, Prompt
-from draftlens.models.prompt import Prepared
-from draftlens.ops.verify import match
-from draftlens.prefill import FullPrefill
-from draftlens.prune import PRUNERS
+from draftlens.core.verify import match
+from draftlens.decoding import Session
+from draftlens.documents.reading import StandardPipeline, open_document
+from draftlens.drafting.adaptive.forward_costs import LiveCosts
+from draftlens.drafting.draft_prompt import DraftModelReader
+from draftlens.drafting.model_drafter import ModelDrafter
+from draftlens.methods.base import METHODS, to_dict
+from draftlens.methods.tabed.views import VIEWS
+from draftlens.methods.tabed.weights import WEIGHTS
+from draftlens.models.kv_cache import KVCache
+from draftlens.models.prompt import Prepared, Prompt
+from draftlens.prefill.full import FullPrefill
+from draftlens.pruning import PRUNERS
 
 REGISTRIES = (METHODS, PRUNERS, VIEWS, WEIGHTS)
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import draftlens
-from draftlens.measure.stock import run_stock
+from draftlens.verify import run_stock
 from tests.e2e.conftest import CLIPS
 
 WORLD = [clip for clip in sorted(CLIPS.glob("*.mp4")) if clip.with_suffix(".mp4.json").exists()]
@@ -54,7 +54,7 @@ def described(
 def test_bundled_clips_give_the_tokens_of_stock_generate(
     engine: draftlens.Engine,
     described: tuple[draftlens.Inputs, list[list[int]]],
-    method: draftlens.api.MethodLike,
+    method: draftlens.engine.MethodLike,
 ) -> None:
     inputs, expected = described
     assert engine.answer(inputs, method=method, max_new_tokens=120).run().tokens == expected

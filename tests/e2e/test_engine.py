@@ -14,9 +14,9 @@ from PIL import Image
 from transformers import GenerationConfig
 
 import draftlens
-from draftlens.mapping import MapOptions
+from draftlens.batch.map import MapOptions
 from draftlens.media.given import kind_of
-from draftlens.models.zoo import EMBEDDED, path_of
+from draftlens.models.known_pairs import EMBEDDED, path_of
 
 CLIPS = Path(path_of(EMBEDDED, "target")).parent / "clips"
 CLIP, PICTURE = CLIPS / "drift.mp4", CLIPS / "shapes.png"

@@ -13,8 +13,8 @@ from stock import noisy
 from transformers import AutoProcessor
 
 import draftlens
-from draftlens.measure.stock import run_stock
 from draftlens.media.conversation import ask
+from draftlens.verify import run_stock
 from tests.e2e.conftest import CLIPS
 
 TEMPLATE = """{%- for message in messages %}{{ message['role'] }}: {% for item in message['content'] -%}

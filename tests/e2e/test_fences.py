@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from draftlens_lab.bench.workloads import WORKLOADS
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import draftlens
-from draftlens.bench.workloads import WORKLOADS
-from draftlens.models.zoo import path_of
+from draftlens.models.known_pairs import path_of
 from tests.e2e.conftest import CLIPS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +33,7 @@ ELSEWHERE = {
     ("parse.md", 2): "as the first one",
     ("parse.md", 3): "as the first one",
     ("structure.md", 0): "tests/e2e/test_docs.py runs it and looks at the result",
-    ("training.md", 0): "tests/e2e/test_train_draft.py runs all of the page",
+    ("training.md", 0): "tests/e2e/lab/test_train_draft.py runs all of the page",
     ("training.md", 1): "as the first one",
     ("world.md", 2): "reads a folder that draftlens world wrote",
 }

@@ -12,9 +12,9 @@ import pdfs
 import pytest
 from compiling import attach_static, library_of
 
-from draftlens.documents import pipeline as pipelines
-from draftlens.draft.live_costs import LiveCosts
-from draftlens.parsing.parser import PageParser
+from draftlens.documents.parser import PageParser
+from draftlens.documents.reading import pipeline as pipelines
+from draftlens.drafting.adaptive.forward_costs import LiveCosts
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -94,8 +94,8 @@ def test_pages_are_read_by_compiled_passes(
         models.extend(backbone.model for backbone in backbones)
         attach_static(backbones, compile)
 
-    monkeypatch.setattr("draftlens.api.attach", attach)
-    monkeypatch.setattr("draftlens.api.compile_usual", lambda backbone: None)
+    monkeypatch.setattr("draftlens.engine.attach", attach)
+    monkeypatch.setattr("draftlens.engine.compile_usual", lambda backbone: None)
     words = (source, "-o", tmp_path / "out", "--stages", "page", "--verify")
     code, printed, _ = parse(command, *words, "--compile", "yes")
     assert code == 0

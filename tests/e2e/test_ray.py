@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from draftlens.mapping import MapOptions
-from draftlens.ray import CaptionBatch
+from draftlens.batch.map import MapOptions
+from draftlens.batch.ray import CaptionBatch
 from tests.e2e.conftest import CLIPS
 
 ray = pytest.importorskip("ray")

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 import draftlens
-from draftlens.measure.stock import run_stock
+from draftlens.verify import run_stock
 from recipes.reader.evaluate import HELD_OUT, mark
 from recipes.reader.layout import make_crop, make_page
 from recipes.reader.page import Page, render

@@ -24,24 +24,25 @@ from stock import NEAR_TIE, NEW, Divisible, answers, noisy, reference, target
 from transformers import StoppingCriteria, StopStringCriteria
 
 import draftlens
+from draftlens.core.batch import Batch
 from draftlens.core.errors import DraftlensError
 from draftlens.core.proposal import DraftTree
 from draftlens.core.references import NO_REFERENCES
 from draftlens.core.references import references_of as with_tokenizer
 from draftlens.core.result import Result
+from draftlens.core.sampling import row_seeds
+from draftlens.core.sequence import Sequence
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import EAGLE_PATHS
-from draftlens.decode.plan import Plan
-from draftlens.decode.serial import decode
-from draftlens.decode.session import Session
-from draftlens.draft.cached_model import CachedModel
-from draftlens.draft.weights import WEIGHTS
-from draftlens.methods import METHODS, Models, from_dict, resolve, to_dict, with_prefill
-from draftlens.models import Backbone
-from draftlens.ops.sampling import row_seeds
-from draftlens.prune import PRUNERS
+from draftlens.decoding.loop import decode
+from draftlens.decoding.plan import Plan
+from draftlens.decoding.session import Session
+from draftlens.drafting.cached_model import CachedModel
+from draftlens.methods.base import METHODS, Models, from_dict, resolve, to_dict, with_prefill
+from draftlens.methods.tabed.weights import WEIGHTS
+from draftlens.models.adapter import Backbone
+from draftlens.pruning import PRUNERS
 from draftlens.request import with_views
-from draftlens.sequences import Batch, Sequence
 
 BY_NAME = {family.name: family for family in FAMILIES}
 STATIC = 7

@@ -12,16 +12,18 @@ from stock import draft, target
 
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import chain
-from draftlens.decode import Session
-from draftlens.draft import DraftModelReader, ModelDrafter, Pruning, SelfReader
-from draftlens.lanes.drafter import LaneDrafter
-from draftlens.lanes.hypotheses import Hypotheses
-from draftlens.lanes.messages import FromDraft, ToDraft
-from draftlens.lanes.pace import Pace
-from draftlens.lanes.reading import OwnPrompt, TargetsPrompt
-from draftlens.lanes.worker import Worker
-from draftlens.models import Backbone
-from draftlens.prefill import FullPrefill
+from draftlens.decoding import Session
+from draftlens.drafting.draft_prompt import DraftModelReader, SelfReader
+from draftlens.drafting.model_drafter import ModelDrafter
+from draftlens.drafting.pruning import Pruning
+from draftlens.methods.parallelvlm.draft_inputs import OwnPrompt, TargetsPrompt
+from draftlens.methods.parallelvlm.draft_rows import Hypotheses
+from draftlens.methods.parallelvlm.draft_side import Worker
+from draftlens.methods.parallelvlm.messages import FromDraft, ToDraft
+from draftlens.methods.parallelvlm.schedule import Pace
+from draftlens.methods.parallelvlm.target_side import LaneDrafter
+from draftlens.models.adapter import Backbone
+from draftlens.prefill.full import FullPrefill
 
 
 class ScriptedLink:

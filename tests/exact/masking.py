@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from draftlens_lab.bench.lossy import Dropping
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 from transformers import DynamicCache
 
-from draftlens.bench.lossy import Dropping
 from draftlens.models.cache_argument import with_cache
 from draftlens.models.prompt import Prompt
 

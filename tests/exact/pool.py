@@ -24,14 +24,14 @@ from stock import target
 from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 
 import draftlens
-from draftlens.core.hosts import ALONE
-from draftlens.distributed.follow import exit_when_lost, follow_and_exit
-from draftlens.distributed.group import GlooHosts
-from draftlens.distributed.jobs import ALLOWED
-from draftlens.distributed.launch import start
-from draftlens.lanes.channel import Channel
-from draftlens.lanes.spawn import start_child
-from draftlens.models.backbone import Backbone
+from draftlens.core.process_group import ALONE
+from draftlens.models.adapter import Backbone
+from draftlens.prefill.spava.processes.jobs import ALLOWED
+from draftlens.prefill.spava.processes.launch import start
+from draftlens.prefill.spava.processes.process_group import GlooHosts
+from draftlens.prefill.spava.processes.worker_loop import exit_when_lost, follow_and_exit
+from draftlens.processes.channel import Channel
+from draftlens.processes.child import start_child
 
 ADDRESS = "127.0.0.1"
 

@@ -14,16 +14,20 @@ from transformers.generation import logits_process as hf
 from transformers.generation.stopping_criteria import MaxLengthCriteria
 
 from draftlens.core.references import NO_REFERENCES, References
+from draftlens.core.sampling import SamplingRule, row_seeds
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import Topology
-from draftlens.decode.serial import decode
-from draftlens.decode.session import Session
-from draftlens.draft import DraftModelReader, LookupDrafter, ModelDrafter, NoDraft
-from draftlens.draft.first_guesses import FirstGuesses
-from draftlens.draft.matching import Vocabulary
-from draftlens.models import KVCache, Prepared, Prompt
-from draftlens.ops.sampling import SamplingRule, row_seeds
-from draftlens.prefill import FullPrefill
+from draftlens.decoding.drafter import NoDraft
+from draftlens.decoding.first_guesses import FirstGuesses
+from draftlens.decoding.loop import decode
+from draftlens.decoding.session import Session
+from draftlens.drafting.draft_prompt import DraftModelReader
+from draftlens.drafting.model_drafter import ModelDrafter
+from draftlens.methods.lookup.drafter import LookupDrafter
+from draftlens.methods.lookup.ngram_index import Vocabulary
+from draftlens.models.kv_cache import KVCache
+from draftlens.models.prompt import Prepared, Prompt
+from draftlens.prefill.full import FullPrefill
 
 VOCAB, ROWS, LENGTH = 6, 2000, 5
 LIKELY, IMPOSSIBLE = 1e-3, 1e-9

@@ -21,11 +21,11 @@ from stock import draft, target
 
 import draftlens
 from draftlens.arguments import OPTIONS, checked_options
+from draftlens.batch.map import MapOptions
 from draftlens.cli.option_groups import AnswerOptions
 from draftlens.core.checks import MOST_SHOWN, shown
-from draftlens.mapping import MapOptions
 from draftlens.media import Limits
-from draftlens.models.backbone import Backbone
+from draftlens.models.adapter import Backbone
 from draftlens.models.prompt_checks import max_positions
 
 LLAVA: Family = FAMILIES[0]

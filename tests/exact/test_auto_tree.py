@@ -20,12 +20,13 @@ from stock import NEW, draft, reference, staggered, stock, target
 import draftlens
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.tree import EAGLE_PATHS, EMPTY, Topology, chain, cut, from_paths
-from draftlens.decode.session import Session
-from draftlens.draft import records, tuner
-from draftlens.draft.live_costs import LiveCosts
-from draftlens.draft.tuner import Situation, TreeTuner
-from draftlens.models import Backbone
-from draftlens.ops.cost_curve import CostCurve
+from draftlens.decoding.session import Session
+from draftlens.drafting.adaptive import controller as tuner
+from draftlens.drafting.adaptive import history as records
+from draftlens.drafting.adaptive.controller import Situation, TreeTuner
+from draftlens.drafting.adaptive.cost_curve import CostCurve
+from draftlens.drafting.adaptive.forward_costs import LiveCosts
+from draftlens.models.adapter import Backbone
 
 HALF = {"method": "specvlm", "prune_ratio": 0.5}
 GUESSERS: dict[str, dict[str, Any]] = {

@@ -13,10 +13,10 @@ from families import FAMILIES, Family, inputs
 from stock import METHODS, NEW, draft, reference, target
 
 import draftlens
-from draftlens.compiled.passes import CompiledPasses
-from draftlens.compiled.shapes import ANY
+from draftlens.compile.passes import CompiledPasses
+from draftlens.compile.shapes import ANY
 from draftlens.core import tree as trees
-from draftlens.models import Backbone
+from draftlens.models.adapter import Backbone
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 

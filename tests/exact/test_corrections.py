@@ -19,13 +19,13 @@ from transformers import (
 )
 
 import draftlens
-from draftlens import callers
 from draftlens.core.tree import EAGLE_PATHS, EMPTY, Topology, chain, from_paths
-from draftlens.draft.tuner import Situation, TreeTuner
-from draftlens.measure.stock import run_stock
-from draftlens.models import backbone as backbones
-from draftlens.models.backbone import Backbone
+from draftlens.drafting.adaptive.controller import Situation, TreeTuner
+from draftlens.hf_generate import frame as callers
+from draftlens.models import adapter as backbones
+from draftlens.models.adapter import Backbone
 from draftlens.models.cache_argument import CACHE_ARGUMENT, with_cache
+from draftlens.verify import run_stock
 
 BY_NAME: dict[str, Family] = {family.name: family for family in FAMILIES}
 FAMILY = BY_NAME["llava_onevision"]

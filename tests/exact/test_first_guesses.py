@@ -27,16 +27,15 @@ from test_matrix import ranks_of_the_answer
 
 import draftlens
 from draftlens import ConfigError
-from draftlens.core.readings import ATTENTION
+from draftlens.core.prefill_readings import ATTENTION
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import chain
-from draftlens.decode import Session, decode
-from draftlens.draft import first_guesses
-from draftlens.draft.first_guesses import FirstGuesses, Timing, delays_of
-from draftlens.methods import Models, from_dict
+from draftlens.decoding import Session, decode, first_guesses
+from draftlens.decoding.first_guesses import FirstGuesses, Timing, delays_of
+from draftlens.methods.base import Models, from_dict
 from draftlens.methods.parts import FIRST_GUESSES_OF_AUTO_TREE
-from draftlens.models import Backbone
-from draftlens.prefill import FullPrefill
+from draftlens.models.adapter import Backbone
+from draftlens.prefill.full import FullPrefill
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 every_kind = pytest.mark.parametrize(("family", "kind"), ALL_KINDS, ids=str)

@@ -24,7 +24,7 @@ from fuzzing import (
 )
 from hypothesis import given, settings
 
-from draftlens.methods import METHODS
+from draftlens.methods.base import METHODS
 
 
 def share(part: float) -> settings:

@@ -21,9 +21,10 @@ from torch import Tensor
 
 import draftlens
 from draftlens.core.errors import HostError
-from draftlens.core.readings import ReadingSpec, Similarity
-from draftlens.models.backbone import Backbone
-from draftlens.prefill import PrefillOutput, Reading, make_prefill
+from draftlens.core.prefill_readings import ReadingSpec, Similarity
+from draftlens.models.adapter import Backbone
+from draftlens.prefill.base import PrefillOutput, make_prefill
+from draftlens.prefill.reading import Reading
 from draftlens.request import Request, open_call
 
 pytestmark = [pytest.mark.dist]
@@ -263,7 +264,7 @@ def test_an_interrupted_answer(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> N
 
     with pool.reading(2, 2) as backbone:
         answer(backbone, 2, "ring")
-        monkeypatch.setattr("draftlens.prefill.by_hosts.read_shard", interrupted)
+        monkeypatch.setattr("draftlens.prefill.spava.rank_zero.read_shard", interrupted)
         with pytest.raises(KeyboardInterrupt):
             answer(backbone, 2, "ring")
         monkeypatch.undo()

@@ -16,12 +16,12 @@ from draftlens.core.proposal import DraftTree
 from draftlens.core.references import references_of
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import attention_mask, batch_ancestors, batch_depths, path_to
-from draftlens.decode import Session, decode
-from draftlens.draft import DocumentDrafter
-from draftlens.methods import Models
-from draftlens.models import Backbone
-from draftlens.ops.prefix_tree import merge
-from draftlens.prefill import FullPrefill
+from draftlens.decoding import Session, decode
+from draftlens.methods.base import Models
+from draftlens.methods.hsd.drafter import DocumentDrafter
+from draftlens.methods.lookup.prefix_tree import merge
+from draftlens.models.adapter import Backbone
+from draftlens.prefill.full import FullPrefill
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 References = list[list[Any]]

@@ -15,17 +15,17 @@ from torch import Tensor
 
 import draftlens
 from draftlens import InputError
+from draftlens.core.batch import Batch
+from draftlens.core.prefill_readings import NO_READINGS
 from draftlens.core.proposal import DraftTree, Verdict
-from draftlens.core.readings import NO_READINGS
+from draftlens.core.sequence import Sequence as Row
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import EAGLE_PATHS, EMPTY, Topology, chain, from_paths
-from draftlens.decode import Session, decode
-from draftlens.draft import TargetContext
-from draftlens.methods import Models, from_dict
-from draftlens.models import Backbone
-from draftlens.prefill import FullPrefill
-from draftlens.sequences import Batch
-from draftlens.sequences import Sequence as Row
+from draftlens.decoding import Session, decode
+from draftlens.decoding.drafter import TargetContext
+from draftlens.methods.base import Models, from_dict
+from draftlens.models.adapter import Backbone
+from draftlens.prefill.full import FullPrefill
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 

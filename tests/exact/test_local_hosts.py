@@ -21,9 +21,9 @@ from stock import NEW, reference, target
 
 import draftlens
 from draftlens.core.errors import HostError
-from draftlens.distributed.launch import LocalHosts, _Child, start
-from draftlens.distributed.sockets import SocketLinks
-from draftlens.models.backbone import Backbone
+from draftlens.models.adapter import Backbone
+from draftlens.prefill.spava.processes.launch import LocalHosts, _Child, start
+from draftlens.prefill.spava.processes.sockets import SocketLinks
 
 pytestmark = [pytest.mark.dist]
 

@@ -12,8 +12,8 @@ from stock import ALL_KINDS, NEW, Divisible, NoEcho, reference, staggered, stock
 
 import draftlens
 from draftlens.core.proposal import DraftTree
-from draftlens.draft import LookupDrafter
-from draftlens.models import Backbone
+from draftlens.methods.lookup.drafter import LookupDrafter
+from draftlens.models.adapter import Backbone
 
 METHODS: dict[str, Any] = {
     "auto": {"method": "lookup"},

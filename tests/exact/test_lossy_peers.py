@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 import torch
+from draftlens_lab.bench.lossy import Dropping, accepted_tokens, answer_lossily
+from draftlens_lab.bench.lossy.acceptance import teacher_forced_logits
+from draftlens_lab.bench.lossy.answer import decode_step
+from draftlens_lab.bench.lossy.dycoke import DyCokeTarget
+from draftlens_lab.bench.lossy.fastv import FastV
+from draftlens_lab.bench.lossy.pdrop import PDrop
+from draftlens_lab.bench.lossy.prefill import decoder_layers, prefill
+from draftlens_lab.bench.lossy.recall import RecallingPass
+from draftlens_lab.bench.lossy.sparsevlm import SparseVLM
 from families import FAMILIES, Family, inputs
 from masking import MaskedModel
 from stock import answers
 
-from draftlens.bench.lossy import Dropping, accepted_tokens, answer_lossily
-from draftlens.bench.lossy.acceptance import teacher_forced_logits
-from draftlens.bench.lossy.answer import decode_step
-from draftlens.bench.lossy.dycoke import DyCokeTarget
-from draftlens.bench.lossy.fastv import FastV
-from draftlens.bench.lossy.pdrop import PDrop
-from draftlens.bench.lossy.prefill import decoder_layers, prefill
-from draftlens.bench.lossy.recall import RecallingPass
-from draftlens.bench.lossy.sparsevlm import SparseVLM
 from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
-from draftlens.models.backbone import Backbone
+from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prepared, Prompt
 
 NEW = 12
@@ -320,7 +320,7 @@ def test_models_whose_attention_cannot_be_read_are_refused(
 ) -> None:
     """As if the model passed nothing on to its attention."""
     backbone, _, prompt = asked(THREE[0])
-    monkeypatch.setattr("draftlens.bench.lossy.prefill.dispatching", nullcontext)
+    monkeypatch.setattr("draftlens_lab.bench.lossy.prefill.dispatching", nullcontext)
     with pytest.raises(UnsupportedModelError, match="does not let its attention be read"):
         prefill(backbone, prompt, dropping)
 

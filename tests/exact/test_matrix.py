@@ -13,7 +13,7 @@ from stock import ALL_KINDS, METHODS, NEW, answers, draft, ranks_of, reference, 
 from transformers import LogitsProcessor
 
 import draftlens
-from draftlens.methods import from_dict
+from draftlens.methods.base import from_dict
 
 CASES = [
     *(("noisy", method) for method in METHODS),

@@ -12,12 +12,12 @@ from lanes import PromptLink, ScriptedLink, check_hypotheses, session_of
 from stock import NEW, draft, ranks_of, reference, staggered, stock, target
 
 import draftlens
-from draftlens.decode import Session
-from draftlens.decode.parallel import decode
-from draftlens.draft import Pruning
-from draftlens.lanes.pace import Eager, LockStep
-from draftlens.models import Backbone
-from draftlens.prune import make_pruner
+from draftlens.decoding import Session
+from draftlens.drafting.pruning import Pruning
+from draftlens.methods.parallelvlm.loop import decode
+from draftlens.methods.parallelvlm.schedule import Eager, LockStep
+from draftlens.models.adapter import Backbone
+from draftlens.pruning import make_pruner
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 

@@ -14,13 +14,13 @@ from stock import NEW, NoEcho, draft, reference, staggered, stock, target
 from test_parallel import GREEDY, SAMPLED, SEEDS, answer
 
 import draftlens
-from draftlens.decode.parallel import decode
-from draftlens.draft import Pruning
-from draftlens.lanes.link import LaneLostError
-from draftlens.lanes.messages import Guesses
-from draftlens.lanes.pace import Eager
-from draftlens.models import Backbone
-from draftlens.prune import make_pruner
+from draftlens.drafting.pruning import Pruning
+from draftlens.methods.parallelvlm.link import LaneLostError
+from draftlens.methods.parallelvlm.loop import decode
+from draftlens.methods.parallelvlm.messages import Guesses
+from draftlens.methods.parallelvlm.schedule import Eager
+from draftlens.models.adapter import Backbone
+from draftlens.pruning import make_pruner
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 hedges = pytest.mark.parametrize("hedges", [1, 7])

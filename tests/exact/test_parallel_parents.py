@@ -31,12 +31,12 @@ import json, multiprocessing, os, pathlib, signal, sys, time
 import torch
 torch.set_num_threads(1)
 import draftlens
-from draftlens.lanes.process import process_of
+from draftlens.methods.parallelvlm.draft_process import process_of
 from families import FAMILIES, inputs
 from stock import NEW, draft, reference, target
-import draftlens.lanes.place
+import draftlens.methods.parallelvlm.placement
 
-draftlens.lanes.place.usable_cores = lambda: 2
+draftlens.methods.parallelvlm.placement.usable_cores = lambda: 2
 folder = pathlib.Path(sys.argv[1])
 family = FAMILIES[0]
 model = draft(family)

@@ -21,11 +21,11 @@ from stock import NEW, draft, reference, target
 import draftlens
 from benchmarks.parallel_parts.forked import ForkedProcess
 from draftlens import InputError
-from draftlens.decode.parallel import decode
-from draftlens.lanes.link import LaneLostError
-from draftlens.lanes.pace import LockStep
-from draftlens.lanes.process import process_of
-from draftlens.models import Backbone
+from draftlens.methods.parallelvlm.draft_process import process_of
+from draftlens.methods.parallelvlm.link import LaneLostError
+from draftlens.methods.parallelvlm.loop import decode
+from draftlens.methods.parallelvlm.schedule import LockStep
+from draftlens.models.adapter import Backbone
 
 FAMILY = FAMILIES[0]
 EAGER: Mapping[str, Any] = {"method": "speculative", "schedule": "parallel"}
@@ -39,7 +39,7 @@ SELF: Mapping[str, Any] = {**PARALLELVLM, "draft": "self"}
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests run in a process wherever they run."""
-    monkeypatch.setattr("draftlens.lanes.place.usable_cores", lambda: 2)
+    monkeypatch.setattr("draftlens.methods.parallelvlm.placement.usable_cores", lambda: 2)
 
 
 def answer(method: Mapping[str, Any], model: Any = None, **options: Any) -> Any:
@@ -167,7 +167,7 @@ def test_processors_that_cannot_be_sent_are_served_serially() -> None:
 @pytest.fixture
 def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes start in a moment."""
-    monkeypatch.setattr("draftlens.lanes.process._start", ForkedProcess)
+    monkeypatch.setattr("draftlens.methods.parallelvlm.draft_process._start", ForkedProcess)
 
 
 def wait_for_the_end_of(pid: int) -> None:

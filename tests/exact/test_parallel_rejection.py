@@ -29,20 +29,21 @@ from tables import (
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
+from draftlens.core import verify
+from draftlens.core.sampling import SamplingRule
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import chain
-from draftlens.decode import Session
-from draftlens.decode.parallel import decode
-from draftlens.draft import DraftModelReader, ModelDrafter
-from draftlens.lanes import hypotheses
-from draftlens.lanes.drafter import LaneDrafter
-from draftlens.lanes.link import LaneLostError
-from draftlens.lanes.pace import LockStep
-from draftlens.lanes.reading import OwnPrompt
-from draftlens.models import Backbone
-from draftlens.ops import verify
-from draftlens.ops.sampling import SamplingRule
-from draftlens.prefill import FullPrefill
+from draftlens.decoding import Session
+from draftlens.drafting.draft_prompt import DraftModelReader
+from draftlens.drafting.model_drafter import ModelDrafter
+from draftlens.methods.parallelvlm import draft_rows as hypotheses
+from draftlens.methods.parallelvlm.draft_inputs import OwnPrompt
+from draftlens.methods.parallelvlm.link import LaneLostError
+from draftlens.methods.parallelvlm.loop import decode
+from draftlens.methods.parallelvlm.schedule import LockStep
+from draftlens.methods.parallelvlm.target_side import LaneDrafter
+from draftlens.models.adapter import Backbone
+from draftlens.prefill.full import FullPrefill
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 

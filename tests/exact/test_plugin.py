@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 import draftlens
 from draftlens.cli.app import app
 from draftlens.core.errors import ConfigError
-from draftlens.draft.views import VIEWS
-from draftlens.draft.weights import WEIGHTS
-from draftlens.methods import METHODS as NAMES
-from draftlens.methods import name_of, to_dict
-from draftlens.prune import PRUNERS
+from draftlens.methods.base import METHODS as NAMES
+from draftlens.methods.base import name_of, to_dict
+from draftlens.methods.tabed.views import VIEWS
+from draftlens.methods.tabed.weights import WEIGHTS
+from draftlens.pruning import PRUNERS
 
 REGISTRIES = (NAMES, PRUNERS, VIEWS, WEIGHTS)
 PLUGIN = str(Path(__file__).resolve().parents[1] / "plugin")

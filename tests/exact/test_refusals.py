@@ -12,7 +12,7 @@ from stock import draft, target
 
 import draftlens
 from draftlens import ConfigError, IncompatiblePairError, InputError, UnsupportedModelError
-from draftlens.models.backbone import Backbone
+from draftlens.models.adapter import Backbone
 
 FAMILY: Family = next(family for family in FAMILIES if family.name == "llava_onevision")
 QWEN: Family = next(family for family in FAMILIES if family.name == "qwen2_5_vl")

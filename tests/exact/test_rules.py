@@ -33,15 +33,17 @@ from tables import (
 )
 from torch import Tensor
 
+from draftlens.core import verify
+from draftlens.core.batch import Batch
 from draftlens.core.proposal import DraftTree, NextGuess, Verdict
 from draftlens.core.references import References
+from draftlens.core.sampling import SamplingRule, row_seeds
+from draftlens.core.sequence import sequences_of
+from draftlens.core.stopping import StoppingRules
 from draftlens.core.tree import EAGLE_PATHS, EMPTY, ROOT, Topology, chain, from_paths
-from draftlens.decode import session as session_module
-from draftlens.draft.base import draw_children
-from draftlens.ops import verify
-from draftlens.ops.sampling import SamplingRule, row_seeds
-from draftlens.ops.verify import match, reject
-from draftlens.sequences import Batch, StoppingRules, sequences_of
+from draftlens.core.verify import match, reject
+from draftlens.decoding import session as session_module
+from draftlens.decoding.drafter import draw_children
 
 TREE = from_paths([[0], [1], [2], [3], [0, 0], [0, 1], [0, 2], [1, 0], [1, 1]])
 
@@ -352,7 +354,7 @@ def test_the_fit_notices_a_draft_that_does_not_draw(monkeypatch: pytest.MonkeyPa
     def best(*args: Any) -> Tensor:
         return args[1].topk(args[2]).indices
 
-    monkeypatch.setattr("draftlens.draft.growth.draw_children", best)
+    monkeypatch.setattr("draftlens.drafting.growth.draw_children", best)
     assert (
         fit(speak(TREE, DRAFTS["near"], SamplingRule((), True, "rejection"), seed=11)) < IMPOSSIBLE
     )

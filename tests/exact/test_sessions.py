@@ -15,7 +15,7 @@ from stock import METHODS, NEW, draft, reference, staggered, target
 import draftlens
 from draftlens.core import stats
 from draftlens.core.stats import Clock
-from draftlens.decode.session import Session
+from draftlens.decoding.session import Session
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 methods = pytest.mark.parametrize("method", ["chain5", "eagle", "odd"])

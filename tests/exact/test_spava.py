@@ -11,9 +11,11 @@ from families import FAMILIES, Family, inputs
 from stock import NEW, draft, reference, target
 
 import draftlens
-from draftlens.core.readings import ATTENTION
-from draftlens.models import Backbone
-from draftlens.prefill import Reading, SpavaPrefill, make_prefill
+from draftlens.core.prefill_readings import ATTENTION
+from draftlens.models.adapter import Backbone
+from draftlens.prefill.base import make_prefill
+from draftlens.prefill.reading import Reading
+from draftlens.prefill.spava.config import SpavaPrefill
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 

@@ -33,13 +33,14 @@ from transformers import DynamicCache
 
 import draftlens
 from draftlens import ConfigError, UnsupportedModelError
-from draftlens.attention import AttentionProbe
-from draftlens.decode.session import Session
-from draftlens.draft.pruned import Pruning
-from draftlens.methods import from_dict
-from draftlens.models import Backbone, Prompt
+from draftlens.decoding.session import Session
+from draftlens.drafting.pruning import Pruning
+from draftlens.methods.base import from_dict
+from draftlens.models.adapter import Backbone
+from draftlens.models.attention.scores import AttentionProbe
 from draftlens.models.cache_argument import with_cache
-from draftlens.prune import PRUNERS
+from draftlens.models.prompt import Prompt
+from draftlens.pruning import PRUNERS
 
 BY_NAME = {family.name: family for family in FAMILIES}
 TREES = ("chain5", "eagle", "odd")

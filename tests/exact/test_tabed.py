@@ -33,23 +33,29 @@ from torch import Tensor
 from transformers.generation.stopping_criteria import MaxLengthCriteria
 
 import draftlens
-from draftlens.core.readings import NO_READINGS
+from draftlens.core.prefill_readings import NO_READINGS
+from draftlens.core.sampling import SamplingRule, row_seeds
+from draftlens.core.sequence import sequences_of
 from draftlens.core.stats import Clock, Stats
+from draftlens.core.stopping import StoppingRules
 from draftlens.core.tree import Topology
-from draftlens.core.weighed import Weighed
-from draftlens.decode.serial import decode
-from draftlens.decode.session import Session
-from draftlens.draft import NoDraft, ensemble, view_prompts, view_tallies
-from draftlens.draft.ensemble import Ensemble
-from draftlens.draft.readers import DraftPrompt, prefilled
-from draftlens.draft.tree_drafter import TreeDrafter
-from draftlens.draft.views import Source
-from draftlens.draft.weights import make_weighting
-from draftlens.methods import Models
-from draftlens.models import Backbone, KVCache, Prepared, Prompt
-from draftlens.ops.sampling import SamplingRule, row_seeds
-from draftlens.prefill import FullPrefill
-from draftlens.sequences import StoppingRules, sequences_of
+from draftlens.core.view_record import Weighed
+from draftlens.decoding.drafter import NoDraft
+from draftlens.decoding.loop import decode
+from draftlens.decoding.session import Session
+from draftlens.drafting.draft_prompt import DraftPrompt, prefilled
+from draftlens.drafting.tree_drafter import TreeDrafter
+from draftlens.methods.base import Models
+from draftlens.methods.tabed import ensemble
+from draftlens.methods.tabed import prompts as view_prompts
+from draftlens.methods.tabed import weight_updates as view_tallies
+from draftlens.methods.tabed.ensemble import Ensemble
+from draftlens.methods.tabed.views import Source
+from draftlens.methods.tabed.weights import make_weighting
+from draftlens.models.adapter import Backbone
+from draftlens.models.kv_cache import KVCache
+from draftlens.models.prompt import Prepared, Prompt
+from draftlens.prefill.full import FullPrefill
 
 BY_NAME = {family.name: family for family in FAMILIES}
 RED = Image.new("RGB", (32, 32), (255, 0, 0))

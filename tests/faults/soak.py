@@ -29,16 +29,17 @@ import psutil
 from torch import nn
 
 import draftlens
-from draftlens.api import Stream
+from draftlens.batch.map import MapOptions
 from draftlens.core.errors import DraftlensError
 from draftlens.core.result import Result
+from draftlens.core.sequence import Sequence
 from draftlens.core.stats import Stats
-from draftlens.decode.session import Session
-from draftlens.draft.cached_model import CachedModel
-from draftlens.draft.packed_model import PackedModel
-from draftlens.mapping import MapOptions
-from draftlens.models import KVCache, Prompt
-from draftlens.sequences import Sequence
+from draftlens.decoding.session import Session
+from draftlens.drafting.cached_model import CachedModel
+from draftlens.engine import Stream
+from draftlens.methods.tabed.packed_views import PackedModel
+from draftlens.models.kv_cache import KVCache
+from draftlens.models.prompt import Prompt
 
 CLIPS = files("draftlens") / "embedded" / "clips"
 CLIP, PICTURE = str(CLIPS / "shapes.mp4"), str(CLIPS / "shapes.png")

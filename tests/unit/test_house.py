@@ -104,15 +104,12 @@ def test_examples_of_seams_run(name: str) -> None:
 
 def test_the_name_of_a_method_is_written_once() -> None:
     """In the registry; classes carry none."""
-    from draftlens.methods import (
-        HSD,
-        METHODS,
-        Lookup,
-        PlainDecoding,
-        SpeculativeDecoding,
-        SpecVLM,
-        name_of,
-    )
+    from draftlens.methods.base import METHODS, name_of
+    from draftlens.methods.hsd.config import HSD
+    from draftlens.methods.lookup.config import Lookup
+    from draftlens.methods.plain import PlainDecoding
+    from draftlens.methods.speculative import SpeculativeDecoding
+    from draftlens.methods.specvlm.config import SpecVLM
 
     for kind, name in (
         (PlainDecoding, "plain"),

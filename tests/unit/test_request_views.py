@@ -12,11 +12,12 @@ from PIL import Image
 
 import draftlens
 from draftlens.core.errors import InputError
-from draftlens.decode import Plan
-from draftlens.draft import NoDraft
+from draftlens.decoding import Plan
+from draftlens.decoding.drafter import NoDraft
 from draftlens.media.chat_source import ChatSource
 from draftlens.media.rewriting import without_media
-from draftlens.methods import Models, PlainDecoding
+from draftlens.methods.base import Models
+from draftlens.methods.plain import PlainDecoding
 
 RED = Image.new("RGB", (32, 32), (255, 0, 0))
 

@@ -10,7 +10,7 @@ from tokenizers.decoders import DecodeStream
 from transformers import AutoTokenizer
 
 from draftlens.core.result import Chunk
-from draftlens.models.zoo import EMBEDDED, path_of
+from draftlens.models.known_pairs import EMBEDDED, path_of
 from draftlens.streaming import with_text
 
 TEXT = "a é € 😀 日本 �b"

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from draftlens.attention.anchor import scaling_of
+from draftlens.prefill.spava.one_process_attention import scaling_of
 
 
 @dataclass(frozen=True)

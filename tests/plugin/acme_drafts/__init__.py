@@ -11,17 +11,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from draftlens.core.batch import Batch
+from draftlens.core.prefill_readings import NO_READINGS, ReadingSpec
 from draftlens.core.proposal import DraftTree, Verdict
-from draftlens.core.readings import NO_READINGS, ReadingSpec
 from draftlens.core.tree import chain, cut
-from draftlens.decode import Plan, make_schedule
-from draftlens.draft import TargetContext
-from draftlens.draft.readers import DraftPrompt, prefilled
-from draftlens.draft.views import Source
-from draftlens.draft.weights import Seen
-from draftlens.methods import Models
-from draftlens.prune import Visual
-from draftlens.sequences import Batch
+from draftlens.decoding import Plan, make_schedule
+from draftlens.decoding.drafter import TargetContext
+from draftlens.drafting.draft_prompt import DraftPrompt, prefilled
+from draftlens.methods.base import Models
+from draftlens.methods.tabed.views import Source
+from draftlens.methods.tabed.weights import Seen
+from draftlens.pruning import Visual
 
 
 @dataclass(frozen=True)
@@ -118,11 +118,11 @@ class FaintView:
 
     @property
     def label(self) -> str:
-        """See `draftlens.draft.views.View`."""
+        """See `draftlens.methods.tabed.views.View`."""
         return f"faint {self.strength:g}"
 
     def read(self, source: Source) -> DraftPrompt:
-        """See `draftlens.draft.views.View`."""
+        """See `draftlens.methods.tabed.views.View`."""
         whole = source.whole
         factors = torch.where(whole.visual, self.strength, 1.0).to(whole.embeds)
         return prefilled(source.backbone, replace(whole, embeds=whole.embeds * factors[..., None]))
@@ -144,7 +144,7 @@ class LatestTally:
 
     @property
     def log_weights(self) -> list[float]:
-        """See `draftlens.draft.weights.Tally`."""
+        """See `draftlens.methods.tabed.weights.Tally`."""
         total = sum(self.shares)
         return [log(share / total) for share in self.shares]
 
@@ -177,5 +177,5 @@ class LatestWeights:
     smallest: float = 0.01
 
     def tally(self, names: Sequence[str], state: Mapping[str, Any] | None = None) -> LatestTally:
-        """See `draftlens.draft.weights.Weighting`."""
+        """See `draftlens.methods.tabed.weights.Weighting`."""
         return LatestTally([1.0] * len(names), self.smallest)

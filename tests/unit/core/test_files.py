@@ -11,13 +11,7 @@ from pathlib import Path
 import pytest
 
 from draftlens.core.errors import ConfigError
-from draftlens.core.files import (
-    only_writer,
-    parse_json,
-    read_cache,
-    write_json,
-    write_text,
-)
+from draftlens.core.files import only_writer, parse_json, read_cache, write_json, write_text
 from draftlens.core.text import printable
 
 

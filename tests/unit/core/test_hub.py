@@ -14,9 +14,9 @@ from huggingface_hub import constants
 
 from draftlens.core import hub
 from draftlens.core.errors import ConfigError
+from draftlens.models.known_pairs import EMBEDDED, path_of
 from draftlens.models.load import load_model
 from draftlens.models.loading import LoadOptions
-from draftlens.models.zoo import EMBEDDED, path_of
 
 NAME = "somebody/a-model"
 CPU = LoadOptions(device="cpu")

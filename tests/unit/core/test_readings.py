@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from draftlens.core.errors import ConfigError
-from draftlens.core.readings import (
+from draftlens.core.prefill_readings import (
     ATTENTION,
     NO_READINGS,
     Readings,

@@ -21,11 +21,13 @@ from draftlens import (
 )
 from draftlens.core.errors import ConfigError, IncompatiblePairError
 from draftlens.core.tree import chain, from_paths
-from draftlens.draft import DraftModelReader, ModelDrafter, NoDraft, SelfReader
-from draftlens.methods import METHODS, Method, Models, from_dict, resolve, to_dict, with_option
+from draftlens.decoding.drafter import NoDraft
+from draftlens.drafting.draft_prompt import DraftModelReader, SelfReader
+from draftlens.drafting.model_drafter import ModelDrafter
+from draftlens.methods.base import METHODS, Method, Models, from_dict, resolve, to_dict, with_option
 from draftlens.methods.parts import TREES
-from draftlens.prune.attention import SpecVLMPruner
-from draftlens.prune.spatial import RandomPruner, WindowPruner
+from draftlens.pruning.attention import SpecVLMPruner
+from draftlens.pruning.spatial import RandomPruner, WindowPruner
 
 RUNTIME = {"schedule": "serial", "prefill": {"name": "full"}}
 KEYS = {

@@ -20,7 +20,8 @@ from torch import Tensor
 from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape
 from transformers.video_utils import VideoMetadata
 
-from draftlens.models import Backbone, Prompt
+from draftlens.models.adapter import Backbone
+from draftlens.models.prompt import Prompt
 
 BY_NAME = {family.name: family for family in FAMILIES}
 Cells = list[tuple[int, int, int]]

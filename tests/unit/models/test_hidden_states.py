@@ -10,10 +10,12 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from draftlens.core.errors import ConfigError, UnsupportedModelError
-from draftlens.core.readings import ReadingSpec
-from draftlens.models import Backbone, Prompt
+from draftlens.core.prefill_readings import ReadingSpec
+from draftlens.models.adapter import Backbone
 from draftlens.models.cache_argument import with_cache
-from draftlens.prefill import FullPrefill, Reading
+from draftlens.models.prompt import Prompt
+from draftlens.prefill.full import FullPrefill
+from draftlens.prefill.reading import Reading
 
 BY_NAME = {family.name: family for family in FAMILIES}
 two_families = pytest.mark.parametrize("name", ["llava", "qwen2_5_vl"])

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 import draftlens
-from draftlens.models import products
-from draftlens.models.products import FEW, MANY, few_rows, has_large, is_large, product
+from draftlens.models import onednn_linear as products
+from draftlens.models.onednn_linear import FEW, MANY, few_rows, has_large, is_large, product
 
 pytestmark = pytest.mark.skipif(
     not products.is_available(), reason="torch was built without MKL or oneDNN"

@@ -21,15 +21,17 @@ from draftlens.core.errors import (
     UnsupportedModelError,
 )
 from draftlens.core.tree import chain
-from draftlens.decode import Plan
-from draftlens.draft import DraftModelReader, ModelDrafter
+from draftlens.decoding import Plan
+from draftlens.drafting.draft_prompt import DraftModelReader
+from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.media.conversation import Conversation
-from draftlens.methods import Models, SpeculativeDecoding
+from draftlens.methods.base import Models
 from draftlens.methods.parts import draft_of
+from draftlens.methods.speculative import SpeculativeDecoding
+from draftlens.models.known_pairs import EMBEDDED
 from draftlens.models.load import load_model, load_pair
 from draftlens.models.loading import LoadOptions, PairOptions
 from draftlens.models.text_processor import TextProcessor
-from draftlens.models.zoo import EMBEDDED
 
 CPU = LoadOptions(device="cpu")
 ON_CPU = PairOptions(CPU, CPU)

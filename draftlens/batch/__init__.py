@@ -1,0 +1,1 @@
+"""Many clips: batches in this process, and Ray for many machines."""

@@ -1,0 +1,52 @@
+"""The compiling process: ``main`` is what it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import time
+import warnings
+
+import torch
+
+from draftlens.compile.build import build
+from draftlens.compile.orders import Built, Order
+from draftlens.compile.store import inductor_folder
+from draftlens.processes.channel import Channel, ClosedError
+
+
+def main(descriptor: int, threads: int) -> None:
+    """Compile what is ordered until the parent has gone.
+
+    Args:
+        descriptor: of the inherited socket.
+        threads: for which the code is made. The compiler itself uses one.
+    """
+    torch.set_num_threads(threads)
+    os.umask(0o077)  # code that others may change is not loaded
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    channel = Channel(socket.socket(fileno=descriptor))
+    with contextlib.suppress(ClosedError):
+        while True:
+            channel.send(_carry_out(channel.receive(None)))
+            channel.flush(None)
+    # The parent has gone. Nothing here is worth an orderly end, which could take a while.
+    os._exit(0)
+
+
+def _carry_out(order: Order) -> Built:
+    began = time.perf_counter()
+    try:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(inductor_folder())
+        build(order.skeleton, order.shape, order.path)
+    except Exception as error:
+        return Built(time.perf_counter() - began, _in_one_line(error))
+    return Built(time.perf_counter() - began)
+
+
+def _in_one_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:200]}"

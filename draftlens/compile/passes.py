@@ -1,0 +1,85 @@
+"""Decode forwards by compiled code, as soon as there is some."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from draftlens.compile.inputs import inputs_of
+from draftlens.compile.library import Library
+from draftlens.compile.runner import Runner
+from draftlens.compile.shapes import PassShape
+from draftlens.models.kv_cache import KVCache
+
+
+class CompiledPasses:
+    """See `models.forward_backend.Passes`.
+
+    Args:
+        library: the code of the model.
+        waits: whether a pass waits for its code. Otherwise the model's modules compute it until the
+            code is there.
+    """
+
+    def __init__(self, library: Library, waits: bool) -> None:
+        self.library = library
+        self.waits = waits
+
+    @property
+    def label(self) -> str:
+        """See `Passes.label`."""
+        return " ".join(sorted(shape.name for shape in self.library.runners))
+
+    def begin(self) -> None:
+        """See `Passes.begin`."""
+        self.library.refresh()
+
+    def run(
+        self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
+    ) -> Tensor | None:
+        """See `Passes.run`."""
+        runner = self._runner(position_ids)
+        if runner is None:
+            return None
+        inputs = inputs_of(tokens, position_ids, cache, mask)
+        return None if inputs is None else runner(inputs)
+
+    def run_chain(
+        self, tokens: Tensor, position_ids: Tensor, cache: KVCache, count: int, vocab_size: int
+    ) -> Tensor | None:
+        """See `Passes.run_chain`. What the passes have in common is prepared once."""
+        runner = self._runner(position_ids)
+        if runner is None:
+            return None
+        length = cache.lengths[0]
+        buffers = cache.whole_buffers(length + count)
+        if buffers is None:
+            return None
+        keys, values = buffers
+        slots = tokens.new_full(tokens.shape, length)
+        visible = tokens.new_ones((len(tokens), 1, 1, length + count), dtype=torch.bool)
+        chosen = []
+        for step in range(count):
+            seen = visible[..., : length + step + 1]
+            leading = (tokens, position_ids + step, slots + step, seen)
+            logits = runner([*(tensor.contiguous() for tensor in leading), *keys, *values])
+            tokens = logits[..., :vocab_size].argmax(-1)
+            chosen.append(tokens)
+        return torch.cat(chosen, 1)
+
+    def _runner(self, position_ids: Tensor) -> Runner | None:
+        """The code of a pass, as far as it is there and may be used."""
+        shape = self.library.shape_of(position_ids)
+        if shape not in self.library.runners:
+            self._ask_for(shape)
+        if torch.is_autocast_enabled(position_ids.device.type):
+            return None
+        return self.library.runners.get(shape)
+
+    def _ask_for(self, shape: PassShape) -> None:
+        if shape in self.library.failures:
+            return
+        if self.waits:
+            self.library.wait(shape)
+        else:
+            self.library.wanted(shape)

@@ -1,0 +1,71 @@
+"""Where compiled passes are kept, and under which conditions they may be used again."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from draftlens.compile.skeleton import Skeleton
+from draftlens.core.files import private_folder, write_json
+from draftlens.drafting.adaptive.cost_store import facts_of, folder
+from draftlens.models.adapter import Backbone
+
+FORMAT = 2
+"""Version of the code that is compiled. Passes of another version are compiled anew."""
+
+
+def folder_of(backbone: Backbone, skeleton: Skeleton) -> Path:
+    """The folder of a model's passes, made if need be. Its name is a hash of the model's structure
+    and of everything else that the compiled code depends on, which is written down in it.
+
+    Raises:
+        OSError: it cannot be made, or another user could put code there.
+    """
+    facts = _facts(backbone, skeleton)
+    text = json.dumps(facts, sort_keys=True, default=str)
+    name = hashlib.sha256(text.encode()).hexdigest()[:20]
+    path = private_folder(private_folder(folder() / "compiled") / name)
+    if not (path / "facts.json").exists():
+        write_json(path / "facts.json", json.loads(text))
+    return path
+
+
+def inductor_folder() -> Path:
+    """The folder of what the compiler keeps from pass to pass, made if need be; inductor's own is
+    in the temporary directory under a name that anybody can take first.
+
+    Raises:
+        OSError: as `folder_of`.
+    """
+    return private_folder(folder() / "inductor")
+
+
+def _facts(backbone: Backbone, skeleton: Skeleton) -> dict[str, Any]:
+    tensors = {name: dataclasses.astuple(facts) for name, facts in skeleton.tensors.items()}
+    return {
+        **facts_of(backbone),
+        "compiled": "",  # what computes forwards at the moment has no bearing
+        "tensors": hashlib.sha256(json.dumps(tensors, default=str).encode()).hexdigest(),
+        "layers": [dataclasses.astuple(layer) for layer in skeleton.layers],
+        "divisor": skeleton.divisor,
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "processor": _processor(),
+        "format": FORMAT,
+    }
+
+
+@cache
+def _processor() -> str:
+    """The flags of the processor, which decide what code the compiler makes, as a hash."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return hashlib.sha256(flags.encode()).hexdigest()[:16]

@@ -1,0 +1,146 @@
+"""The sequences of a batch at one moment, as drafters and the verification read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from draftlens.core.history import History
+from draftlens.core.sampling import NodeHistories, SamplingRule
+from draftlens.core.tree import ROOT, Topology, path_to
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Immutable histories of the rows of a batch.
+
+    Args:
+        histories: one for each row.
+    """
+
+    histories: tuple[History, ...]
+
+    def __len__(self) -> int:
+        return len(self.histories)
+
+    @cached_property
+    def rules(self) -> dict[SamplingRule, list[int]]:
+        """Each sampling rule with the rows that use it."""
+        rows: dict[SamplingRule, list[int]] = {}
+        for row, history in enumerate(self.histories):
+            rows.setdefault(history.sampling, []).append(row)
+        return rows
+
+    @cached_property
+    def rejects(self) -> bool:
+        """Whether any row uses rejection sampling, which needs the draft's probabilities."""
+        return any(rule.rejects for rule in self.rules)
+
+    @cached_property
+    def is_greedy(self) -> bool:
+        """Whether every row chooses the token with the best logit of the model itself."""
+        return not any(rule.do_sample or rule.processors for rule in self.rules)
+
+    def roots(self, device: torch.device) -> Tensor:
+        """Last emitted tokens, the roots of the next draft trees, int64 ``[B, 1]``."""
+        return self._roots.to(device)
+
+    def steps(self, device: torch.device) -> Tensor:
+        """Index in its answer of the token that each row chooses next, int64 ``[B, 1]``."""
+        return self._steps.to(device)
+
+    @cached_property
+    def _roots(self) -> Tensor:
+        return torch.tensor([[h.last_token] for h in self.histories])
+
+    @cached_property
+    def _steps(self) -> Tensor:
+        return torch.tensor([[h.length] for h in self.histories])
+
+    def seeds(self, device: torch.device) -> Tensor:
+        """Seeds of the rows' noise, int64 ``[B]``."""
+        return torch.tensor([h.seed for h in self.histories], device=device)
+
+    def process(
+        self,
+        logits: Tensor,
+        topologies: Sequence[Topology],
+        guesses: Tensor,
+        nodes: Sequence[Sequence[int]],
+    ) -> Tensor:
+        """Scores at nodes of the rows' trees after the logits processors of each row.
+
+        Args:
+            logits: ``[B, M, V]``.
+            topologies: the tree of each row.
+            guesses: its tokens, int64 ``[B, N]``; only ancestors of `nodes` are read.
+            nodes: per row the M node indices that the logits belong to, `ROOT` allowed. A shorter
+                list means that the last logits of the row are fillers.
+
+        Returns:
+            ``[B, M, V]``.
+        """
+        if len(self.rules) == 1:
+            rule = next(iter(self.rules))
+            all_rows = range(len(self))
+            return rule.process(
+                logits, lambda: self.node_histories(all_rows, topologies, guesses, nodes)
+            )
+        dtype = logits.dtype if all(not rule.processors for rule in self.rules) else torch.float32
+        scores = logits.to(dtype, copy=True)
+        for rule, rows in self.rules.items():
+
+            def histories(rows: list[int] = rows) -> Iterator[NodeHistories]:
+                return self.node_histories(rows, topologies, guesses, nodes)
+
+            scores[rows] = rule.process(logits[rows], histories).to(dtype)
+        return scores
+
+    def ranking(self, scores: Tensor, steps: Tensor) -> Tensor:
+        """The quantity whose argmax each row chooses (`SamplingRule.ranking`), ``[B, M, V]``.
+
+        Args:
+            scores: processed scores ``[B, M, V]``.
+            steps: index in its answer of the token that is chosen at each node, int64 ``[B, M]``.
+        """
+        if not any(rule.do_sample for rule in self.rules):
+            return scores
+        seeds = self.seeds(steps.device)
+        if len(self.rules) == 1:
+            return next(iter(self.rules)).ranking(scores, seeds, steps)
+        ranking = scores.double()
+        for rule, rows in self.rules.items():
+            ranking[rows] = rule.ranking(scores[rows], seeds[rows], steps[rows]).double()
+        return ranking
+
+    def node_histories(
+        self,
+        rows: Sequence[int],
+        topologies: Sequence[Topology],
+        guesses: Tensor,
+        nodes: Sequence[Sequence[int]],
+    ) -> Iterator[NodeHistories]:
+        """Histories at nodes of some rows' trees, grouped by length.
+
+        Args:
+            rows: rows of this batch; `NodeHistories.index` counts within this list.
+            topologies, guesses, nodes: as for `process`, of all rows.
+        """
+        table = guesses.tolist()
+        for index, row in enumerate(rows):
+            history = self.histories[row]
+            topology = topologies[row]
+            by_depth: dict[int, list[int]] = {}
+            for place, node in enumerate(nodes[row]):
+                depth = 0 if node == ROOT else topology.depths[node]
+                by_depth.setdefault(depth, []).append(place)
+            for places in by_depth.values():
+                ids = [
+                    history.ids([table[row][n] for n in path_to(topology, nodes[row][place])])
+                    for place in places
+                ]
+                yield NodeHistories(index, places, torch.stack(ids), history.row, history.num_rows)

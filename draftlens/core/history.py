@@ -1,0 +1,59 @@
+"""Immutable views of what a sequence has emitted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from draftlens.core.sampling import SamplingRule
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """One sequence up to a moment. Tokens that are emitted later do not change it.
+
+    Args:
+        prompt_ids: int64 ``[L]``, left-padded as stock `generate` has them: logits processors and
+            stopping criteria read them as history.
+        answer: the token list of the sequence, which only ever grows.
+        length: how many tokens of `answer` this history holds.
+        seed: seed of the sampling noise, in [0, 2**63).
+        sampling: how tokens are chosen, by draft and target alike.
+        row: the row in its call of `generate`.
+        num_rows: rows of that call.
+        finished: whether the answer has ended.
+        from_draft: for each token of `answer`, whether the draft supplied it.
+    """
+
+    prompt_ids: Tensor
+    answer: list[int]
+    length: int
+    seed: int
+    sampling: SamplingRule
+    row: int = 0
+    num_rows: int = 1
+    finished: bool = False
+    from_draft: Sequence[bool] = ()
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The emitted tokens."""
+        return tuple(self.answer[: self.length])
+
+    @property
+    def last_token(self) -> int:
+        """The last emitted token, which is the root of the next draft tree."""
+        return self.answer[self.length - 1]
+
+    def ids(self, more: Sequence[int] = ()) -> Tensor:
+        """Prompt, answer and `more`, int64 ``[length]``."""
+        answer = self.prompt_ids.new_tensor([*self.answer[: self.length], *more])
+        return torch.cat([self.prompt_ids, answer])
+
+    def extended(self, more: Sequence[int]) -> History:
+        """The history that a hypothesis about the next tokens leads to."""
+        answer = [*self.tokens, *more]
+        return replace(self, answer=answer, length=len(answer))

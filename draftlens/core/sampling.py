@@ -1,0 +1,245 @@
+"""From logits to the scores that decide a token: temperature, top-k, top-p and other processors.
+
+The processors are those of transformers, in the order in which `generate` prepares them, so every
+option has the meaning that it has there. This module applies them at every node of a draft tree,
+each with its own history, and adds the noise that makes draft and target draw alike.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, SupportsIndex
+
+import torch
+from torch import Tensor
+from transformers.generation import logits_process as hf
+
+from draftlens.core.errors import ConfigError
+
+LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class NodeHistories:
+    """Nodes of one row whose histories have the same length.
+
+    Args:
+        index: the row in the scores.
+        nodes: indices into the nodes of the scores.
+        ids: their histories, int64 ``[len(nodes), length]``.
+        row: the row in the call of `generate` that the processors were made for.
+        num_rows: rows of that call.
+    """
+
+    index: int
+    nodes: list[int]
+    ids: Tensor
+    row: int
+    num_rows: int
+
+
+Histories = Callable[[], Iterable[NodeHistories]]
+
+SEED_MASK = 2**63 - 1
+"""The bits of a seed that count."""
+_GOLDEN_GAMMA = 0x9E3779B97F4A7C15
+"""The increment of SplitMix64, which keeps the seeds of rows far apart."""
+
+HISTORY_FREE = (
+    hf.TemperatureLogitsWarper,
+    hf.TopKLogitsWarper,
+    hf.TopPLogitsWarper,
+    hf.MinPLogitsWarper,
+    hf.TypicalLogitsWarper,
+    hf.EpsilonLogitsWarper,
+    hf.EtaLogitsWarper,
+    hf.InfNanRemoveLogitsProcessor,
+    hf.SuppressTokensLogitsProcessor,
+    hf.LogitNormalization,
+)
+"""Processors that read the scores alone: all nodes of all rows go through them in one call."""
+
+ROW_BLIND = (
+    hf.MinLengthLogitsProcessor,
+    hf.MinNewTokensLengthLogitsProcessor,
+    hf.RepetitionPenaltyLogitsProcessor,
+    hf.NoRepeatNGramLogitsProcessor,
+    hf.SequenceBiasLogitsProcessor,
+    hf.NoBadWordsLogitsProcessor,
+    hf.ForcedBOSTokenLogitsProcessor,
+    hf.ForcedEOSTokenLogitsProcessor,
+    hf.ExponentialDecayLengthPenalty,
+    hf.SuppressTokensAtBeginLogitsProcessor,
+)
+"""Processors that read histories but treat all rows alike: nodes of one length go through them
+together."""
+
+STATEFUL = (
+    "UnbatchedClassifierFreeGuidanceLogitsProcessor",
+    "SynthIDTextWatermarkLogitsProcessor",
+    "WhisperTimeStampLogitsProcessor",
+)
+"""Processors that keep state from call to call, so a rejected guess would change what they do
+next."""
+
+
+def check_processors(processors: Sequence[LogitsProcessor]) -> None:
+    """Refuse processors that cannot be applied to guesses.
+
+    Raises:
+        ConfigError: a processor keeps state between calls.
+    """
+    for processor in processors:
+        name = type(processor).__name__
+        if name in STATEFUL:
+            raise ConfigError(
+                f"{name} keeps state from token to token, so guesses cannot be checked with it"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class SamplingRule:
+    """How a distribution becomes a token; draft and target use the same object.
+
+    Args:
+        processors: transformers logits processors, in order.
+        do_sample: draw tokens (true) or take the best (false).
+        acceptance: `"coupled"` or `"rejection"`; see `core/verify.py`.
+    """
+
+    processors: tuple[LogitsProcessor, ...] = ()
+    do_sample: bool = False
+    acceptance: str = "coupled"
+
+    @property
+    def rejects(self) -> bool:
+        """Whether guesses are accepted by chance (the papers' rule) instead of by equality."""
+        return self.do_sample and self.acceptance == "rejection"
+
+    def process(self, logits: Tensor, histories: Histories) -> Tensor:
+        """Scores after all processors.
+
+        Args:
+            logits: ``[B, N, V]`` of any float dtype.
+            histories: returns the histories of all nodes; called only if a processor reads them.
+
+        Returns:
+            float32 ``[B, N, V]``; the logits themselves where there are no processors.
+        """
+        if not self.processors:
+            return logits
+        scores = logits.float()
+        groups: list[NodeHistories] | None = None
+        for processor in self.processors:
+            if type(processor) in HISTORY_FREE:
+                # None of these reads the ids; an empty tensor takes their place.
+                no_ids = scores.new_empty(0, dtype=torch.long)
+                scores = processor(no_ids, scores.flatten(0, 1)).view_as(scores)
+                continue
+            if groups is None:
+                groups = list(histories())
+            scores = scores.clone()
+            for group in groups:
+                scores[group.index, group.nodes] = _apply(processor, group, scores)
+        return scores
+
+    def ranking(self, scores: Tensor, seeds: Tensor, steps: Tensor) -> Tensor:
+        """The quantity whose argmax is the next token, ``[B, N, V]``.
+
+        Args:
+            scores: processed scores ``[B, N, V]``.
+            seeds: seed of each row's noise, int64 ``[B]``.
+            steps: index in its row's answer of the token to choose, int64 ``[B, N]``.
+
+        Returns:
+            The scores, plus Gumbel noise if tokens are drawn.
+        """
+        if not self.do_sample:
+            return scores
+        noise = gumbel(seeds[:, None], steps, scores.shape[-1])
+        return torch.log_softmax(scores.double(), -1) + noise.to(scores.device)
+
+
+def _apply(processor: Any, group: NodeHistories, scores: Tensor) -> Tensor:
+    """One processor's scores for a group of nodes, ``[n, V]``."""
+    # A draft may run on another device than the target, whose device the processors are made for.
+    before = scores[group.index, group.nodes].to(group.ids.device)
+    if type(processor) is hf.RepetitionPenaltyLogitsProcessor:
+        processor = _repetition_penalty_of_row(processor, group)
+    if type(processor) in ROW_BLIND:
+        after: Tensor = processor(group.ids, before)
+        return after.to(scores.device)
+    # Any other processor may distinguish rows by index. So each node is processed in the place of
+    # its row, in a batch of as many rows as the call has.
+    rows = [
+        processor(ids.repeat(group.num_rows, 1), node_scores.repeat(group.num_rows, 1))[group.row]
+        for ids, node_scores in zip(group.ids, before, strict=True)
+    ]
+    return torch.stack(rows).to(scores.device)
+
+
+def _repetition_penalty_of_row(processor: Any, group: NodeHistories) -> Any:
+    """The penalty with the prompt length of the group's row, if rows have their own."""
+    if not isinstance(processor.prompt_ignore_length, Tensor):
+        return processor
+    length = processor.prompt_ignore_length[group.row].expand(len(group.ids))
+    return hf.RepetitionPenaltyLogitsProcessor(processor.penalty, length)
+
+
+def as_seed(seed: SupportsIndex) -> int:
+    """A seed as a Python int.
+
+    Raises:
+        ConfigError: `seed` is no whole number.
+    """
+    try:
+        return operator.index(seed)
+    except TypeError:
+        raise ConfigError(f"seed must be a whole number, not {seed!r}") from None
+
+
+def row_seeds(seed: int, num_rows: int) -> list[int]:
+    """Seeds of the rows of one call that has a single seed; the first row has the seed itself.
+
+    Rows of one call differ, so that equal prompts in a batch give different samples.
+    """
+    return [(seed + row * _GOLDEN_GAMMA) & SEED_MASK for row in range(num_rows)]
+
+
+def generator_of(seed: int) -> torch.Generator:
+    """A CPU generator for any Python int; its low 63 bits count."""
+    return torch.Generator().manual_seed(seed & SEED_MASK)
+
+
+def gumbel(seeds: Tensor, steps: Tensor, vocab: int) -> Tensor:
+    """Standard Gumbel noise that is a function of (seed, step, token id) alone.
+
+    ``argmax(log p + gumbel)`` is a draw from p. Because nothing but the key enters, draft and
+    target draw with the same noise wherever they run, and a token depends neither on the number of
+    guesses before it nor on the other rows of a batch.
+
+    Args:
+        seeds, steps: int64, broadcast against each other to shape S. Seeds lie in [0, 2**63).
+        vocab: V.
+
+    Returns:
+        float64 ``[*S, V]``. A vocabulary of another size shares the values of common ids.
+    """
+    ids = torch.arange(vocab, device=steps.device)
+    key = _mix(_mix(_mix(seeds.to(steps.device))) + steps)
+    bits = _mix(key[..., None] + ids)
+    # 52 bits and a half are exact in a double, so the ends 0 and 1, where the noise is infinite,
+    # are never reached.
+    uniform = (((bits >> 12) & (2**52 - 1)).double() + 0.5) * 2.0**-52
+    return -torch.log(-torch.log(uniform))
+
+
+def _mix(x: Tensor) -> Tensor:
+    """The finalizer of SplitMix64 (Steele et al. 2014) on int64, whose products wrap as unsigned
+    products do."""
+    x = x + -0x61C8864680B583EB
+    x = (x ^ ((x >> 30) & (2**34 - 1))) * -0x40A7B892E31B1A47
+    x = (x ^ ((x >> 27) & (2**37 - 1))) * -0x6B2FB644ECCEEE15
+    return x ^ ((x >> 31) & (2**33 - 1))

@@ -1,0 +1,102 @@
+"""One row of a request while its answer grows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from draftlens.core.history import History
+from draftlens.core.sampling import SEED_MASK, SamplingRule, generator_of
+from draftlens.core.stopping import Emission, StoppingRules
+
+
+@dataclass(eq=False)
+class Sequence:
+    """One row of a request: its prompt, its rules and the answer so far.
+
+    Args:
+        prompt_ids: int64 ``[L]``, left-padded as stock `generate` has them.
+        sampling: how tokens are chosen.
+        stopping: where the answer ends; one object for all rows of a call.
+        seed: seed of the sampling noise, in [0, 2**63).
+        row: the row in its call.
+        num_rows: rows of the call.
+        number: the number of the sequence in its session, in order of arrival.
+        tokens: the emitted ids.
+        from_draft: for each of them, whether the draft supplied it.
+        finished: whether the answer has ended.
+    """
+
+    prompt_ids: Tensor
+    sampling: SamplingRule
+    stopping: StoppingRules
+    seed: int = 0
+    row: int = 0
+    num_rows: int = 1
+    number: int = 0
+    tokens: list[int] = field(default_factory=list)
+    from_draft: list[bool] = field(default_factory=list)
+    finished: bool = False
+
+    @cached_property
+    def generator(self) -> torch.Generator:
+        """The noise of rejection sampling, which advances with every verdict."""
+        return generator_of(self.seed + 1)
+
+    @property
+    def remaining(self) -> int:
+        """Most tokens that the answer may still gain."""
+        return 0 if self.finished else self.stopping.max_new_tokens - len(self.tokens)
+
+    @property
+    def history(self) -> History:
+        """The sequence as it is now."""
+        return History(
+            prompt_ids=self.prompt_ids,
+            answer=self.tokens,
+            length=len(self.tokens),
+            seed=self.seed,
+            sampling=self.sampling,
+            row=self.row,
+            num_rows=self.num_rows,
+            finished=self.finished,
+            from_draft=self.from_draft,
+        )
+
+    def append(self, tokens: Seq[int], emission: Emission, num_drafted: int) -> tuple[bool, ...]:
+        """Emit the first tokens of a verdict, as far as the stopping rules allow.
+
+        Args:
+            tokens: the verdict's tokens.
+            emission: how many of them are emitted and whether the answer ends there.
+            num_drafted: how many of `tokens`, from the first on, the draft supplied.
+
+        Returns:
+            For each emitted token, whether the draft supplied it.
+        """
+        from_draft = tuple(index < num_drafted for index in range(emission.count))
+        self.tokens.extend(tokens[: emission.count])
+        self.from_draft.extend(from_draft)
+        self.finished = emission.finished
+        return from_draft
+
+
+def sequences_of(
+    prompt_ids: Tensor, sampling: SamplingRule, stopping: StoppingRules, seeds: Seq[int]
+) -> list[Sequence]:
+    """The sequences of one call.
+
+    Args:
+        prompt_ids: int64 ``[B, L]``, left-padded.
+        sampling, stopping: the rules of the call.
+        seeds: one for each row; their low 63 bits count.
+    """
+    num_rows = len(prompt_ids)
+    return [
+        Sequence(ids, sampling, stopping, seed & SEED_MASK, row, num_rows)
+        for row, (ids, seed) in enumerate(zip(prompt_ids, seeds, strict=True))
+    ]

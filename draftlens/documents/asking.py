@@ -1,0 +1,170 @@
+"""How the target is asked for a picture: prompt, limits and method in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from PIL import Image
+
+from draftlens.core.repetition import LoopCriterion
+from draftlens.core.stats import Clock
+from draftlens.documents.reading.formats import DraftFormat, make_format
+from draftlens.documents.reading.targets import TargetProfile
+from draftlens.documents.settings import ParseSettings
+from draftlens.engine import Engine, Inputs, Stream
+from draftlens.media.conversation import ask, read
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How answers of one call end.
+
+    Args:
+        max_new_tokens: of each row.
+        seconds: after which they end where they are; None for never.
+        stops_loops: whether a loop ends an answer.
+    """
+
+    max_new_tokens: int
+    seconds: float | None = None
+    stops_loops: bool = True
+
+    def options(self, prompt_length: int) -> dict[str, Any]:
+        """The options of `generate`.
+
+        Args:
+            prompt_length: tokens of the prompts, padding included.
+        """
+        options: dict[str, Any] = {"do_sample": False, "max_new_tokens": self.max_new_tokens}
+        if self.stops_loops:
+            options["stopping_criteria"] = [LoopCriterion(prompt_length)]
+        if self.seconds is not None:
+            options["max_time"] = self.seconds
+        return options
+
+
+class Asker:
+    """A target with its prompts and the methods of pages and crops.
+
+    Args:
+        engine: the target. Its own method and draft play no part.
+        profile: how the target wants to be asked.
+        settings: what the user has chosen.
+    """
+
+    def __init__(self, engine: Engine, profile: TargetProfile, settings: ParseSettings) -> None:
+        self.engine = engine
+        self.settings = settings
+        self.profile = _with_settings(profile, settings)
+
+    @cached_property
+    def form(self) -> DraftFormat:
+        """The format of the target's answers.
+
+        Raises:
+            ConfigError: there is no such format.
+        """
+        chosen = self.settings.form
+        return make_format(self.profile.form if chosen is None else chosen)
+
+    @property
+    def tokenizer(self) -> Any:
+        """Of the target."""
+        return self.engine.target.processor.tokenizer
+
+    @property
+    def page_method(self) -> dict[str, Any]:
+        """The method of pages."""
+        return self._method(self.settings.tolerance)
+
+    @property
+    def region_method(self) -> dict[str, Any]:
+        """The method of crops: as tolerant as the page where they are all there is."""
+        if self.settings.stages == "regions":
+            return self._method(self.settings.tolerance)
+        return self._method(self.settings.region_tolerance)
+
+    def _method(self, tolerance: float) -> dict[str, Any]:
+        name = self.settings.method
+        if name == "hsd":
+            return {"method": name, "tolerance": tolerance}
+        return {"method": name}
+
+    def process(self, pictures: Sequence[Image.Image], prompts: Sequence[str]) -> Inputs:
+        """The processor's output for one picture and text a row.
+
+        Raises:
+            InputError: the processor refuses them.
+        """
+        chats = [
+            read(ask(prompt, images=[picture]), num_frames=1)
+            for picture, prompt in zip(pictures, prompts, strict=True)
+        ]
+        return self.engine.process(chats)
+
+    def answer(
+        self,
+        inputs: Inputs,
+        drafts: Sequence[Sequence[str]],
+        method: Mapping[str, Any],
+        ending: Ending,
+        clock: Clock | None = None,
+    ) -> Stream:
+        """Answer the result of `process`.
+
+        Args:
+            inputs: one row for each picture.
+            drafts: of each row, what its answer may repeat.
+            method: `page_method` or `region_method`.
+            ending: where the answers end.
+            clock: started when the page's turn came.
+        """
+        references = None if self.settings.method == "plain" else [list(row) for row in drafts]
+        options = ending.options(inputs.target["input_ids"].shape[1])
+        return self.engine.answer(
+            inputs, method=dict(method), references=references, clock=clock, **options
+        )
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """The text of an answer, without special tokens of its frame."""
+        text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=True)
+        return text
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of a draft."""
+        return len(self.tokenizer.encode(text, add_special_tokens=False))
+
+    @cached_property
+    def eos(self) -> frozenset[int]:
+        """Ids that end an answer."""
+        ids = self.engine.target.backbone.model.generation_config.eos_token_id
+        if ids is None:
+            return frozenset()
+        return frozenset([ids]) if isinstance(ids, int) else frozenset(ids)
+
+    def why_ended(self, tokens: Sequence[int], ending: Ending) -> str:
+        """One of `results.ENDINGS`, from the tokens of an answer."""
+        if tokens and tokens[-1] in self.eos:
+            return "end"
+        if ending.stops_loops and LoopCriterion(0).is_loop(list(tokens)):
+            return "loop"
+        if len(tokens) >= ending.max_new_tokens:
+            return "length"
+        return "timeout"
+
+
+def _with_settings(profile: TargetProfile, settings: ParseSettings) -> TargetProfile:
+    """The profile with what the user has chosen instead."""
+    changes: dict[str, Any] = {}
+    if settings.prompt is not None:
+        changes["page_prompt"] = settings.prompt
+    if settings.region_prompt is not None:
+        changes |= {"region_prompt": settings.region_prompt, "region_prompts": {}}
+    if settings.max_new_tokens is not None:
+        changes["max_new_tokens"] = settings.max_new_tokens
+    if settings.dpi is not None:
+        changes["dpi"] = settings.dpi
+    return replace(profile, **changes)

@@ -1,0 +1,99 @@
+"""Crops of regions, in groups that are answered together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from PIL import Image
+
+from draftlens.documents.drafting import DraftedPage
+from draftlens.documents.reading.geometry import Box
+from draftlens.documents.reading.values import Region
+
+MARGIN = 5
+"""Pixels around a region."""
+
+MOST_ROWS = 16
+"""Crops that are answered at once."""
+
+MOST_PIXELS = 4_000_000
+"""Rows of a group times the pixels of its largest crop: smaller ones are padded to it."""
+
+MOST_ROOM = 8192
+"""Rows of a group times the longest answer that one of them may give."""
+
+_ALIKE = 2.0
+"""Largest crop of a group by its smallest, in pixels."""
+
+_SPARE = 1.15
+_SPARE_TOKENS = 12
+"""An answer for a crop may be this many times as long as its draft, and as many tokens more. It is
+only a draft of the page's: what is longer is the target's own matter there."""
+
+
+@dataclass(frozen=True)
+class Crop:
+    """A region that the target reads by itself.
+
+    Args:
+        page: index of its page among those that are answered together.
+        region: what it shows.
+        place: index of the region on its page.
+        picture: its part of the page's picture.
+        prompt: the text beside it.
+        drafts: what it may hold, in the target's format.
+        room: most tokens of the answer.
+    """
+
+    page: int
+    region: Region
+    place: int
+    picture: Image.Image
+    prompt: str
+    drafts: tuple[str, ...]
+    room: int
+
+    @property
+    def pixels(self) -> int:
+        """Of the picture."""
+        return self.picture.width * self.picture.height
+
+
+def cropped(page: DraftedPage, region: Region) -> Image.Image:
+    """A region with its margin, as the target sees it on the page."""
+    assert page.picture is not None
+    whole = Box(0.0, 0.0, *map(float, page.picture.size))
+    box = page.canvas.pixels(region.box).padded(MARGIN).within(whole)
+    edges = (int(box.left), int(box.top), round(box.right + 0.5), round(box.bottom + 0.5))
+    return page.picture.crop(edges)
+
+
+def room_for(num_draft_tokens: int) -> int:
+    """The most tokens of an answer whose draft has this many."""
+    return int(num_draft_tokens * _SPARE) + _SPARE_TOKENS
+
+
+def groups_of(crops: Sequence[Crop], most_rows: int = MOST_ROWS) -> list[list[Crop]]:
+    """Crops in groups of about one size, each within the bounds on rows, pixels and room.
+
+    A crop that is over a bound by itself is a group of its own.
+    """
+    groups: list[list[Crop]] = []
+    for crop in sorted(crops, key=lambda crop: (-crop.pixels, -crop.room)):
+        if not groups or not _fits(groups[-1], crop, most_rows):
+            groups.append([])
+        groups[-1].append(crop)
+    return groups
+
+
+def _fits(group: Sequence[Crop], crop: Crop, most_rows: int) -> bool:
+    rows = len(group) + 1
+    largest = group[0].pixels
+    room = max(crop.room, *(other.room for other in group))
+    return (
+        rows <= most_rows
+        and largest <= _ALIKE * crop.pixels
+        and rows * largest <= MOST_PIXELS
+        and rows * room <= MOST_ROOM
+    )

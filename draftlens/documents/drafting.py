@@ -1,0 +1,248 @@
+"""From pages of files to what the target is asked: the picture, the prompt and the drafts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from PIL import Image
+
+from draftlens.core.errors import DraftlensError, MediaError
+from draftlens.core.stats import Lane
+from draftlens.documents.reading.formats import Canvas, DraftFormat
+from draftlens.documents.reading.formats.base import draft_sources
+from draftlens.documents.reading.geometry import NOWHERE, Box
+from draftlens.documents.reading.open import PageNumbers, find_files, open_document
+from draftlens.documents.reading.page import Document, Page
+from draftlens.documents.reading.pipeline import LayoutPipeline
+from draftlens.documents.reading.targets import TargetProfile
+from draftlens.documents.reading.values import Region, in_order
+from draftlens.documents.results import ParsedPage
+from draftlens.media import Limits
+from draftlens.media.limits import refusal
+from draftlens.media.reader import MediaReader
+
+MOST_SHRUNK = 3.0
+"""A page is reported whose picture has to be this many times smaller than the target is used to."""
+
+MOST_PROBES = 1000
+"""Missing pages of a file that are tried one by one."""
+
+
+Wanted = Callable[[str, int], bool]
+"""Of a file and a page's number, whether it has to be parsed."""
+
+
+def every_page(source: str, number: int) -> bool:
+    """Parse everything."""
+    return True
+
+
+def documents_of(inputs: str | Path | Iterable[str | Path]) -> list[str]:
+    """The files among inputs and in their folders.
+
+    Raises:
+        MediaError: a folder holds no document.
+    """
+    given = [inputs] if isinstance(inputs, str | Path) else inputs
+    return [str(path) for path in find_files(given)]
+
+
+@dataclass(frozen=True)
+class DraftedPage:
+    """A page before the target reads it.
+
+    Args:
+        source: the file.
+        number: of the page, from 1; 0 for the whole file.
+        box: the page, in points.
+        picture: what the target sees; None if the page failed, or if there is no target and the
+            page holds text.
+        regions: what the pipeline has read, in the order of reading.
+        seconds: of the pipeline, by phase.
+        error: why the page cannot be read, as a sentence; None if it can.
+        note: what did not work and does not change the answer, as a sentence.
+    """
+
+    source: str
+    number: int
+    box: Box = NOWHERE
+    picture: Image.Image | None = None
+    regions: tuple[Region, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+    error: str | None = None
+    note: str | None = None
+
+    @property
+    def canvas(self) -> Canvas:
+        """The picture's size, for formats that name places on it."""
+        assert self.picture is not None
+        width, height = self.picture.size
+        return Canvas(self.box, width, height)
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing at all is on the picture."""
+        assert self.picture is not None
+        grey = self.picture.convert("L").getextrema()
+        return grey[0] == grey[1]
+
+    def unanswered(self) -> ParsedPage:
+        """The result of a page that nobody is asked about: it failed, or nothing is on it."""
+        if self.error is not None:
+            return self.failed(self.error)
+        return ParsedPage(self.source, self.number, ended="blank", box=self.box)
+
+    def failed(self, sentence: str) -> ParsedPage:
+        """The result of a page that cannot be read."""
+        return ParsedPage(self.source, self.number, ended="failed", box=self.box, error=sentence)
+
+    def drafts(self, form: DraftFormat, answers: Mapping[int, str]) -> list[str]:
+        """The drafts of the page in the format of the target.
+
+        Args:
+            form: the format.
+            answers: what the target has said about crops of regions, by their places.
+        """
+        return list(self.sources(form, answers))
+
+    def sources(self, form: DraftFormat, answers: Mapping[int, str]) -> dict[str, str]:
+        """The same drafts with where they come from; see `formats.base.draft_sources`."""
+        return draft_sources(form, self.regions, self.canvas, answers)
+
+
+def drafted_pages(
+    files: Sequence[str],
+    draft: Callable[[Page], DraftedPage],
+    numbers: PageNumbers,
+    password: str | None = None,
+    limits: Limits | None = None,
+    wanted: Wanted = every_page,
+) -> Iterator[DraftedPage]:
+    """The pages of files, one after the other; what cannot be read comes as a page with an error.
+
+    Args:
+        files: paths.
+        draft: makes a page ready for the target.
+        numbers: which pages are wanted.
+        password, limits: as for `documents.open_document`.
+        wanted: which of them have to be parsed.
+    """
+    bounds = limits or Limits()
+    with closing(MediaReader(bounds.max_page_s)) as reader:
+        for file in files:
+            try:
+                document = open_document(file, password, bounds, reader)
+            except MediaError as error:
+                yield DraftedPage(file, 0, error=str(error))
+                continue
+            with closing(document):
+                yield from _pages_of(document, draft, numbers, wanted)
+
+
+def _pages_of(
+    document: Document,
+    draft: Callable[[Page], DraftedPage],
+    numbers: PageNumbers,
+    wanted: Wanted,
+) -> Iterator[DraftedPage]:
+    source = document.source
+    for number in numbers.beyond(document.num_pages):
+        cause = f"the file has {document.num_pages} pages"
+        yield DraftedPage(source, number, error=str(refusal(f"{source}, page {number}", cause)))
+    asked = [n for n in numbers.of(document.num_pages) if wanted(source, n)]
+    place = 0
+    while place < len(asked):
+        number = asked[place]
+        try:
+            page = document.page(number)
+        except MediaError as error:
+            count = _missing(document, asked[place:])
+            yield DraftedPage(source, number, error=_absence(error, asked[place:], count))
+            place += count
+            continue
+        yield _drafted(page, draft)
+        place += 1
+
+
+def _missing(document: Document, numbers: Sequence[int]) -> int:
+    """How many of these pages, from the first on, are not there. A file may state a hundred
+    thousand: after `MOST_PROBES` the others are taken for missing, too."""
+    for count, number in enumerate(numbers[1 : MOST_PROBES + 1], start=1):
+        try:
+            document.page(number)
+        except MediaError:
+            continue
+        return count
+    return len(numbers)
+
+
+def _absence(error: MediaError, numbers: Sequence[int], count: int) -> str:
+    if count == 1:
+        return str(error)
+    last = numbers[count - 1]
+    return f"{error}; nor can the pages up to {last}"
+
+
+def _drafted(page: Page, draft: Callable[[Page], DraftedPage]) -> DraftedPage:
+    try:
+        return draft(page)
+    except DraftlensError as error:
+        return DraftedPage(page.source, page.number, page.box, error=str(error))
+    except Exception as error:  # a library or a user's pipeline; other pages must go on
+        sentence = f"{page.source}, page {page.number}: {type(error).__name__}: {error}"
+        return DraftedPage(page.source, page.number, page.box, error=sentence)
+
+
+class PageDrafter:
+    """Makes pages ready for the target.
+
+    Args:
+        pipeline: reads them cheaply; None for no drafts.
+        profile: of the target; it bounds the picture that the target sees.
+    """
+
+    def __init__(self, pipeline: LayoutPipeline | None, profile: TargetProfile) -> None:
+        self.pipeline = pipeline
+        self.profile = profile
+
+    def __call__(self, page: Page) -> DraftedPage:
+        """Render a page and read it.
+
+        Raises:
+            MediaError: it cannot be rendered.
+        """
+        seconds: dict[str, float] = defaultdict(float)
+        lane = Lane(seconds)
+        with lane.phase("render"):
+            picture = page.picture(self.profile.dpi_of(page.box))
+        regions: Sequence[Region] = ()
+        note = self._smallness(page)
+        if self.pipeline is not None:
+            try:
+                regions = in_order(self.pipeline.read(page, lane.phase))
+            except Exception as error:  # drafts never cost an answer
+                note = f"{page.source}, page {page.number} has no drafts: {error}"
+        return DraftedPage(
+            source=page.source,
+            number=page.number,
+            box=page.box,
+            picture=picture,
+            regions=tuple(regions),
+            seconds=dict(seconds),
+            note=note,
+        )
+
+    def _smallness(self, page: Page) -> str | None:
+        """A sentence about a page that is far too large to be shown in the usual size."""
+        dpi = self.profile.dpi_of(page.box)
+        if dpi * MOST_SHRUNK >= self.profile.dpi:
+            return None
+        size = f"{page.box.width:g} x {page.box.height:g} points"
+        return (
+            f"{page.source}, page {page.number} has {size}: the target sees it at {dpi:.3g} "
+            f"pixels an inch instead of {self.profile.dpi:g}"
+        )

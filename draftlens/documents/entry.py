@@ -1,0 +1,95 @@
+"""Documents to Markdown: `parse`. torch is imported only where a target is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from draftlens.core.errors import ConfigError
+from draftlens.documents.pipeline_parser import PipelineParser
+from draftlens.documents.reading.pipeline import LayoutPipeline
+from draftlens.documents.reading.targets import TargetProfile
+from draftlens.documents.results import ParsedPage
+from draftlens.documents.settings import ParseSettings, needs_target
+from draftlens.media import Limits
+
+if TYPE_CHECKING:
+    from draftlens.compile import Compile
+    from draftlens.engine import Engine
+
+
+def parse(
+    inputs: str | Path | Iterable[str | Path],
+    *,
+    target: str | None = None,
+    engine: Engine | None = None,
+    pipeline: LayoutPipeline | None = None,
+    profile: TargetProfile | None = None,
+    limits: Limits | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    compile: Compile = False,
+    **settings: Any,
+) -> Iterator[ParsedPage]:
+    """Read PDF files, images and folders of them, page by page.
+
+    Without a target, the answer is what a cheap pipeline reads: the text layer of a PDF, or else
+    optical character recognition where an engine for it is installed. With a target, a document
+    model reads the pages, and what the pipeline reads is the draft: the tokens are those of stock
+    `generate`.
+
+    Args:
+        inputs: a file or a folder, or several.
+        target: a folder or Hub id of a vision-language model, or `reader` for the one in the
+            package, which knows the pages of one generator only; None for the pipeline alone.
+        engine: a loaded target, instead of `target`.
+        pipeline: reads pages cheaply, instead of the one that `drafter` and `layout` describe.
+        profile: how the target wants to be asked, instead of what is known about it.
+        limits: bounds on the size of files and pages.
+        device, dtype: as for `draftlens.load`.
+        compile: as for `draftlens.load`; unless it is False, it is applied to `engine`, too.
+        settings: fields of `draftlens.documents.ParseSettings`: `pages`, `drafter`, `layout`,
+            `password`, `form`, and with a target also `stages`, `tolerance`, `batch`, `dpi`,
+            `page_timeout`, `on_loop`, `prompt`, `verify` and others.
+
+    Yields:
+        One `ParsedPage` for each page as soon as it is answered. A page or file that cannot be read
+        comes as a result with an `error`, and the others go on.
+
+    Raises:
+        ConfigError, MediaError, UnsupportedModelError: before any page is read.
+
+    Example:
+
+        >>> import draftlens
+        >>> draftlens.parse("paper.pdf", stages="backwards")
+        Traceback (most recent call last):
+            ...
+        draftlens.core.errors.ConfigError: stages must be one of auto, page, regions+page, \
+regions, not 'backwards'
+    """
+    try:
+        chosen = ParseSettings(**settings)
+    except TypeError as error:
+        raise ConfigError(f"parse has no such setting: {error}") from error
+    if engine is not None and target is not None:
+        raise ConfigError("give parse a target or an engine, not both")
+    if engine is None and target is None:
+        given = {"profile": profile, "device": device, "dtype": dtype, "compile": compile or None}
+        for name, value in given.items():
+            if value is not None:
+                raise needs_target(name, value)
+        return PipelineParser(chosen, pipeline, limits).parse(inputs)
+
+    from draftlens.documents.run import DocumentParser
+    from draftlens.engine import load
+
+    if engine is None:
+        engine = load(str(target), method="plain", device=device, dtype=dtype, compile=compile)
+        parser = DocumentParser(engine, chosen, pipeline, profile, limits)
+        parser.calibrate()
+        return parser.parse(inputs)
+    if compile:
+        engine.compile(compile)
+    return DocumentParser(engine, chosen, pipeline, profile, limits).parse(inputs)

@@ -1,5 +1,0 @@
-"""What a target writes: drafts must speak its language."""
-
-from draftlens.documents.formats.base import FORMATS, Canvas, DraftFormat, make_format
-
-__all__ = ["FORMATS", "Canvas", "DraftFormat", "make_format"]

@@ -1,0 +1,264 @@
+"""Pages that the target reads: two stages, one batch of pages at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from draftlens.core.errors import DraftlensError
+from draftlens.core.result import Result
+from draftlens.core.stats import Clock, Stats
+from draftlens.documents.asking import Asker, Ending
+from draftlens.documents.chooser import PAGE, StageChooser
+from draftlens.documents.drafting import DraftedPage
+from draftlens.documents.regions import RegionAnswers, crops_of, read_regions
+from draftlens.documents.results import MODEL, ParsedPage, ParsedRegion
+from draftlens.documents.spans import shares_of, spans_of
+from draftlens.engine import Inputs
+from draftlens.verify import first_divergence, run_stock
+
+REGIONS = "regions"
+REGIONS_ALONE = "regions without a page"
+"""The name of this approximation in `Result.approximate` and `ParsedPage.approximate`."""
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """A batch of pages while it is answered.
+
+    Args:
+        pages: that can be read and are not blank.
+        stages: how.
+        answers: of their regions; None without a first stage.
+        clock: of the pages' answers, started before the first stage.
+    """
+
+    pages: list[DraftedPage]
+    stages: str
+    answers: RegionAnswers | None
+    clock: Clock
+
+    def texts(self, index: int) -> dict[int, str]:
+        """The target's answers for regions of a page, by their places."""
+        return {} if self.answers is None else self.answers.of_page(index)
+
+
+class PageParser:
+    """Answers batches of pages.
+
+    Args:
+        asker: asks the target.
+    """
+
+    def __init__(self, asker: Asker) -> None:
+        self.asker = asker
+        self.settings = asker.settings
+        self._chooser = StageChooser()
+
+    def parse(self, pages: Sequence[DraftedPage]) -> list[ParsedPage]:
+        """The answers for some pages, in their order. Errors become pages with an error."""
+        readable = [page for page in pages if page.error is None and not page.is_blank]
+        parsed: dict[int, ParsedPage] = {}
+        if readable:
+            try:
+                answered = self._answer(readable)
+            except (DraftlensError, RuntimeError, MemoryError) as error:
+                answered = [page.failed(_sentence(page, error)) for page in readable]
+            by_page = zip(readable, answered, strict=True)
+            parsed = {id(page): answer for page, answer in by_page}
+        return [parsed.get(id(page)) or page.unanswered() for page in pages]
+
+    def _answer(self, pages: list[DraftedPage]) -> list[ParsedPage]:
+        stages = self._stages()
+        clock = Clock(Stats())
+        answers = None
+        if stages != PAGE:
+            with clock.phase("regions"):
+                answers = self._read_regions(pages)
+            if answers is None:
+                stages = PAGE
+        turn = _Turn(pages, stages, answers, clock)
+        for page in pages:
+            for name, seconds in page.seconds.items():
+                clock.stats.phases[name] += seconds
+        if stages == REGIONS:
+            return self._joined(turn)
+        return self._read_pages(turn)
+
+    def _stages(self) -> str:
+        if self.settings.method == "plain":
+            return PAGE
+        if self.settings.stages == "auto":
+            return self._chooser.choose()
+        return self.settings.stages
+
+    def _read_regions(self, pages: Sequence[DraftedPage]) -> RegionAnswers | None:
+        """The first stage; None if no region of these pages has a draft."""
+        crops = crops_of(pages, self.asker)
+        if not crops:
+            return None
+        # Half of a page's time, so that there is some left for the page.
+        half = (self.settings.page_timeout or 0.0) / 2
+        return read_regions(crops, self.asker, self._ending(half))
+
+    def _ending(self, spent: float) -> Ending:
+        """Where answers end, given the seconds that the page has taken so far."""
+        seconds = self.settings.page_timeout
+        if seconds is not None:
+            seconds = max(seconds - spent, 0.001)
+        stops_loops = self.settings.on_loop == "stop"
+        return Ending(self.asker.profile.max_new_tokens, seconds, stops_loops)
+
+    def _read_pages(self, turn: _Turn) -> list[ParsedPage]:
+        """The second stage, or the only one: the pages as rows of a batch."""
+        began = time.perf_counter()
+        prompts = [self.asker.profile.page_prompt] * len(turn.pages)
+        with turn.clock.phase("frames"):
+            pictures = [page.picture for page in turn.pages if page.picture is not None]
+            inputs = self.asker.process(pictures, prompts)
+        form = self.asker.form
+        sources = [page.sources(form, turn.texts(index)) for index, page in enumerate(turn.pages)]
+        ending = self._ending(time.perf_counter() - turn.clock.start)
+        method = self.asker.page_method
+        drafts = [list(texts) for texts in sources]
+        result = self.asker.answer(inputs, drafts, method, ending, turn.clock).run()
+        self._learn(turn, result, time.perf_counter() - began)
+        verifications = self._verified(inputs, result, ending)
+        parsed = [
+            self._page(turn, index, result, ending, list(sources[index].values()))
+            for index in range(len(turn.pages))
+        ]
+        return [
+            replace(page, verification=verification)
+            for page, verification in zip(parsed, verifications, strict=True)
+        ]
+
+    def _learn(self, turn: _Turn, result: Result, seconds: float) -> None:
+        stats = result.stats
+        if turn.answers is not None:
+            seconds += turn.answers.stats.e2e
+        self._chooser.record(turn.stages, seconds, stats.emitted)
+        if turn.stages == PAGE:
+            phases = stats.phases
+            reading = phases["vision"] + phases["target_prefill"]
+            rounds = phases["draft"] + phases["verify"] + phases["rollback"]
+            longest = max(_share_of_longest_region(page) for page in turn.pages)
+            self._chooser.estimate(reading, rounds, longest, stats.emitted)
+
+    def _page(
+        self,
+        turn: _Turn,
+        index: int,
+        result: Result,
+        ending: Ending,
+        sources: Sequence[str],
+    ) -> ParsedPage:
+        page = turn.pages[index]
+        tokens = result.tokens[index]
+        markdown = self.asker.text(tokens)
+        spans = spans_of(page.regions, markdown)
+        accepted: Mapping[int, int] = result.stats.accepted_by_reference.get(index, {})
+        return ParsedPage(
+            file=page.source,
+            number=page.number,
+            markdown=markdown,
+            tokens=tuple(tokens),
+            ended=self.asker.why_ended(tokens, ending),
+            source=MODEL,
+            stages=turn.stages,
+            lossless=result.lossless,
+            approximate=result.approximate,
+            box=page.box,
+            regions=_regions(turn, index, spans),
+            shares=shares_of(len(tokens), accepted, sources),
+            stats=result.stats,
+            region_stats=None if turn.answers is None else turn.answers.stats,
+        )
+
+    def _joined(self, turn: _Turn) -> list[ParsedPage]:
+        """Pages that are put together from the answers for their regions."""
+        assert turn.answers is not None
+        turn.clock.mark_last()
+        tolerance = self.settings.tolerance
+        names: tuple[str, ...] = (REGIONS_ALONE,)
+        if tolerance < 1:
+            names = (*names, f"guesses accepted with tolerance {tolerance:g}")
+        parsed = []
+        for index, page in enumerate(turn.pages):
+            texts = turn.texts(index)
+            answered = [(r, texts[place]) for place, r in enumerate(page.regions) if place in texts]
+            markdown = self.asker.form.page(answered, page.canvas)
+            parsed.append(
+                ParsedPage(
+                    file=page.source,
+                    number=page.number,
+                    markdown=markdown,
+                    ended=REGIONS,
+                    source=MODEL,
+                    stages=REGIONS,
+                    lossless=False,
+                    approximate=names,
+                    box=page.box,
+                    regions=_regions(turn, index, spans_of(page.regions, markdown)),
+                    stats=turn.clock.stats,
+                    region_stats=turn.answers.stats,
+                )
+            )
+        return parsed
+
+    def _verified(
+        self, inputs: Inputs, result: Result, ending: Ending
+    ) -> list[dict[str, object] | None]:
+        """The comparison with stock `generate`, row by row, if it is wanted.
+
+        An answer that its timeout has cut is compared as far as it goes: stock `generate` gets no
+        timeout, since it is slower.
+        """
+        rows = len(result.tokens)
+        if not self.settings.verify:
+            return [None] * rows
+        length = inputs.target["input_ids"].shape[1]
+        options = Ending(ending.max_new_tokens, None, ending.stops_loops).options(length)
+        backbone = self.asker.engine.target.backbone
+        run = run_stock(backbone, inputs.target, keep_logits=True, **options)
+        stock = list(run.tokens)
+        for index, tokens in enumerate(result.tokens):
+            if self.asker.why_ended(tokens, ending) == "timeout":
+                stock[index] = stock[index][: len(tokens)]
+        verifications: list[dict[str, object] | None] = []
+        for index in range(rows):
+            only = [[] if row != index else tokens for row, tokens in enumerate(stock)]
+            ours = [[] if row != index else result.tokens[row] for row in range(rows)]
+            difference = first_divergence(type(run)(only, run.e2e, run.ttft, run.logits), ours)
+            verifications.append(
+                {
+                    "identical": difference is None,
+                    "first_divergence": None if difference is None else vars(difference),
+                    "stock_seconds": round(run.e2e, 4),
+                }
+            )
+        return verifications
+
+
+def _regions(
+    turn: _Turn, index: int, spans: Sequence[tuple[int, int] | None]
+) -> tuple[ParsedRegion, ...]:
+    page = turn.pages[index]
+    texts = turn.texts(index)
+    return tuple(
+        ParsedRegion(region, span, texts.get(place))
+        for place, (region, span) in enumerate(zip(page.regions, spans, strict=True))
+    )
+
+
+def _share_of_longest_region(page: DraftedPage) -> float:
+    """Of the text that was read on a page, what stands in one region; 1 if nothing was read."""
+    lengths = [len(region.texts[0].text) for region in page.regions if region.texts]
+    return max(lengths) / sum(lengths) if any(lengths) else 1.0
+
+
+def _sentence(page: DraftedPage, error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    name = f"{page.source}, page {page.number}"
+    return text if name in text else f"cannot parse {name}: {text}"

@@ -1,0 +1,175 @@
+"""Documents to Markdown without a model: what the pipeline reads is the answer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from math import ceil
+from pathlib import Path
+
+from draftlens.core.errors import DraftlensError
+from draftlens.core.stats import Lane, Stats
+from draftlens.documents.drafting import (
+    DraftedPage,
+    Wanted,
+    documents_of,
+    drafted_pages,
+    every_page,
+)
+from draftlens.documents.reading.formats import Canvas, DraftFormat, make_format
+from draftlens.documents.reading.formats.markdown import Markdown
+from draftlens.documents.reading.geometry import POINTS_PER_INCH
+from draftlens.documents.reading.page import Page
+from draftlens.documents.reading.pipeline import (
+    OCR_BY_PREFERENCE,
+    TEXT_LAYER,
+    LayoutPipeline,
+    StandardPipeline,
+    parse_readers,
+)
+from draftlens.documents.reading.values import Region, in_order
+from draftlens.documents.results import ParsedPage, ParsedRegion
+from draftlens.documents.settings import ParseSettings
+from draftlens.media import Limits
+
+SOURCE_OF = {TEXT_LAYER: "text layer", **dict.fromkeys(OCR_BY_PREFERENCE, "ocr")}
+"""`ParsedPage.source` by the names of readers; other readers keep their name."""
+
+_CONTROL = {
+    **dict.fromkeys({*range(0x20), 0x7F} - {ord("\t"), ord("\n")}, ""),
+    **{code: bytes([code]).decode("cp1252", "ignore") for code in range(0x80, 0xA0)},
+}
+"""Control characters, which a terminal may obey, by what stands for them: nothing, but for those
+that are the quotation marks and dashes of Windows-1252, as many PDF files name them."""
+
+
+class PipelineParser:
+    """Parses documents by a pipeline alone; the counterpart of `DocumentParser`.
+
+    Args:
+        settings: what the user has chosen. Those that say how a target answers are refused.
+        pipeline: reads pages; None for the one that the settings describe.
+        limits: bounds on the size of files and pages.
+
+    Attributes:
+        notes: empty; nothing that a pipeline does alone needs one.
+
+    Raises:
+        ConfigError: a setting needs a target, or a reader or layout is unknown or has to be
+            installed first.
+    """
+
+    def __init__(
+        self,
+        settings: ParseSettings | None = None,
+        pipeline: LayoutPipeline | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.settings = settings or ParseSettings()
+        self.settings.check_without_target()
+        self.limits = limits
+        self.notes: list[str] = []
+        form = self.settings.form
+        # Nothing that stands on the page is left out unless a format that does so is named.
+        self._form: DraftFormat = Markdown(leave_out=False) if form is None else make_format(form)
+        self.pipeline = self._standard_pipeline() if pipeline is None else pipeline
+
+    def _standard_pipeline(self) -> StandardPipeline:
+        readers = self.settings.drafter
+        if isinstance(readers, str):
+            readers = parse_readers(readers)
+        return StandardPipeline(readers, self.settings.layout, alone=True)
+
+    def parse(
+        self, inputs: str | Path | Iterable[str | Path], wanted: Wanted = every_page
+    ) -> Iterator[ParsedPage]:
+        """The pages of documents as they are read.
+
+        Args:
+            inputs: files and folders.
+            wanted: which pages have to be parsed.
+
+        Yields:
+            One result for each page, in order. A page or file that cannot be read comes as a result
+            with an `error`, and the others go on.
+
+        Raises:
+            MediaError: a folder holds no document.
+        """
+        settings = self.settings
+        files = documents_of(inputs)
+        pages = drafted_pages(
+            files, self._read, settings.page_numbers, settings.password, self.limits, wanted
+        )
+        return self._parsed(pages)
+
+    def _parsed(self, pages: Iterator[DraftedPage]) -> Iterator[ParsedPage]:
+        with closing(pages):  # type: ignore[type-var]
+            for page in pages:
+                is_blank = page.error is None and page.picture is not None and page.is_blank
+                yield page.unanswered() if page.error or is_blank else self._answer(page)
+
+    def _read(self, page: Page) -> DraftedPage:
+        """Read a page; its picture is made only if no text was found, which a blank page explains.
+
+        Raises:
+            DraftlensError: it cannot be read, and it is not blank.
+        """
+        seconds: dict[str, float] = defaultdict(float)
+        lane = Lane(seconds)
+        regions: Sequence[Region] = ()
+        refusal: DraftlensError | None = None
+        try:
+            regions = in_order(self.pipeline.read(page, lane.phase))
+        except DraftlensError as error:
+            refusal = error
+        picture = None
+        if not any(region.texts for region in regions):
+            with lane.phase("render"):
+                picture = page.picture(POINTS_PER_INCH)
+        read = DraftedPage(
+            page.source, page.number, page.box, picture, tuple(regions), dict(seconds)
+        )
+        if refusal is not None and not read.is_blank:
+            raise refusal
+        return read
+
+    def _answer(self, page: DraftedPage) -> ParsedPage:
+        canvas = Canvas(page.box, ceil(page.box.width), ceil(page.box.height))
+        texts = {place: self._text(region) for place, region in enumerate(page.regions)}
+        parts = [(page.regions[place], text) for place, text in texts.items() if text]
+        markdown = self._form.page(parts, canvas)
+        stats = Stats()
+        stats.phases.update(page.seconds)
+        regions = []
+        cursor = 0
+        for place, region in enumerate(page.regions):
+            span = _span(markdown, texts[place], cursor)
+            cursor = cursor if span is None else span[1]
+            regions.append(ParsedRegion(region, span))
+        readers = [region.texts[0].source for region, _ in parts]
+        sources = dict.fromkeys(SOURCE_OF.get(reader, reader) for reader in readers)
+        return ParsedPage(
+            file=page.source,
+            number=page.number,
+            markdown=markdown,
+            ended="read",
+            source=", ".join(sources) or None,
+            box=page.box,
+            regions=tuple(regions),
+            stats=stats,
+        )
+
+    def _text(self, region: Region) -> str:
+        """A region in the format of the answer, by the reader that is trusted most; empty if
+        nothing was read in it, or if the format leaves it out."""
+        ways = self._form.region(region, region.texts[0]) if region.texts else []
+        return ways[0].translate(_CONTROL) if ways else ""
+
+
+def _span(markdown: str, text: str, cursor: int) -> tuple[int, int] | None:
+    """Where the text of a region stands in the page; None where the format has rewritten it."""
+    wanted = text.strip()
+    begin = markdown.find(wanted, cursor) if wanted else -1
+    return None if begin < 0 else (begin, begin + len(wanted))

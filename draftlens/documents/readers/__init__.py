@@ -1,6 +1,0 @@
-"""Readers say what is printed on a page: the text layer of a PDF, or optical character
-recognition."""
-
-from draftlens.documents.readers.base import READERS, Reader, make_reader
-
-__all__ = ["READERS", "Reader", "make_reader"]

@@ -1,0 +1,56 @@
+"""A JSON list of boxes, categories and texts, as dots.ocr writes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from draftlens.documents.reading.formats.base import Canvas
+from draftlens.documents.reading.formats.markdown import MarkdownWithHtmlTables
+from draftlens.documents.reading.values import Region, RegionText
+
+CATEGORY: Mapping[str, str] = MappingProxyType(
+    {
+        "text": "Text",
+        "title": "Section-header",
+        "list": "List-item",
+        "table": "Table",
+        "figure": "Picture",
+        "caption": "Caption",
+        "formula": "Formula",
+        "header": "Page-header",
+        "footer": "Page-footer",
+    }
+)
+"""Categories of dots.ocr by kinds of regions."""
+
+_WITHOUT_TEXT = "figure"
+
+
+@dataclass(frozen=True)
+class LayoutJson:
+    """One line of JSON for a page; texts are Markdown with tables as HTML, escaped. A crop is
+    answered in that Markdown itself."""
+
+    separate = False
+
+    def region(self, region: Region, text: RegionText) -> list[str]:
+        """See `DraftFormat.region`."""
+        if region.kind == _WITHOUT_TEXT:
+            return []
+        return MarkdownWithHtmlTables(leave_out=False).region(region, text)
+
+    def page(self, parts: Sequence[tuple[Region, str]], canvas: Canvas) -> str:
+        """See `DraftFormat.page`."""
+        entries = []
+        for region, text in parts:
+            box = canvas.pixels(region.box)
+            edges = [round(edge) for edge in (box.left, box.top, box.right, box.bottom)]
+            entry: dict[str, Any] = {"bbox": edges, "category": CATEGORY[region.kind]}
+            if region.kind != _WITHOUT_TEXT:
+                entry["text"] = text
+            entries.append(entry)
+        return json.dumps(entries, ensure_ascii=False)

@@ -1,0 +1,33 @@
+"""Text without any markup."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from draftlens.documents.reading.formats.base import Canvas
+from draftlens.documents.reading.values import Region, RegionText
+from draftlens.documents.reading.variants import variants
+
+
+@dataclass(frozen=True)
+class PlainText:
+    """Everything that is printed, in the order of reading.
+
+    Args:
+        between: what stands between two regions.
+    """
+
+    between: str = "\n"
+
+    separate = True
+
+    def region(self, region: Region, text: RegionText) -> list[str]:
+        """See `DraftFormat.region`."""
+        if text.markup:
+            return [text.text]
+        return variants(text.lines)
+
+    def page(self, parts: Sequence[tuple[Region, str]], canvas: Canvas) -> str:
+        """See `DraftFormat.page`."""
+        return self.between.join(text for _, text in parts if text)

@@ -1,0 +1,60 @@
+"""The seam of all layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from draftlens.core.options import make
+from draftlens.core.registry import Registry
+from draftlens.documents.reading.page import Page
+from draftlens.documents.reading.values import Piece, Region
+
+LAYOUTS = Registry(
+    "layout",
+    {
+        "rapid-layout": "draftlens.documents.reading.layouts.rapid:RapidLayout",
+        "blocks": "draftlens.documents.reading.layouts.plain:BlockLayout",
+        "page": "draftlens.documents.reading.layouts.plain:WholePage",
+    },
+    group="draftlens.layouts",
+)
+
+
+class Layout(Protocol):
+    """Finds the regions of a page.
+
+    Its class has no required arguments; the fields of a dataclass are its options.
+    """
+
+    sees: bool
+    """Whether it looks at the picture of the page. It can then tell that a text layer lacks what
+    is printed."""
+
+    def missing(self) -> str | None:
+        """What has to be installed before the layout can work, in words for the user; None if
+        nothing is missing."""
+        ...
+
+    def find(self, page: Page, pieces: Sequence[Piece]) -> list[Region]:
+        """The regions of a page, without texts and in any order.
+
+        Args:
+            page: any.
+            pieces: what a reader has found on it; empty if no reader has been asked yet.
+
+        Raises:
+            MediaError: the page cannot be rendered.
+            ConfigError: something has to be installed first.
+        """
+        ...
+
+
+def make_layout(choice: Any) -> Layout:
+    """A layout from its name, from a mapping of its name and options, or from itself.
+
+    Raises:
+        ConfigError: the name or an option is unknown, or a value makes no sense.
+    """
+    layout: Layout = make(LAYOUTS, choice, "find")
+    return layout

@@ -1,0 +1,132 @@
+"""Documents from paths: PDF files, images, and folders of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from draftlens.core.errors import ConfigError
+from draftlens.documents.reading.page import Document
+from draftlens.documents.reading.pdf import PdfDocument
+from draftlens.documents.reading.pictures import PictureDocument
+from draftlens.media.files import check_file
+from draftlens.media.limits import Limits, refusal
+from draftlens.media.reader import MediaReader
+
+SUFFIXES = (".pdf", ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".jp2", ".pnm")
+"""Files that a folder is searched for; a file that is named is read whatever its suffix is."""
+
+_MARK = b"%PDF-"
+_MARK_WITHIN = 1024
+"""A PDF begins with its mark, but readers accept it within the first kilobyte."""
+
+
+@dataclass(frozen=True)
+class PageNumbers:
+    """Which pages are wanted.
+
+    Args:
+        ranges: first and last number of each range, from 1; a last number of None is the end of
+            the file. Empty for all pages.
+
+    Example:
+
+        >>> PageNumbers.parse("1-3,7").of(5)
+        [1, 2, 3]
+    """
+
+    ranges: tuple[tuple[int, int | None], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str | None) -> PageNumbers:
+        """From text such as `1-3,7` or `5-`; None for all pages.
+
+        Raises:
+            ConfigError: the text has another form, or a range ends before it begins.
+        """
+        if text is None:
+            return cls()
+        return cls(tuple(_range(part.strip(), text) for part in text.split(",")))
+
+    def of(self, num_pages: int) -> list[int]:
+        """The wanted numbers of a file in rising order, each once."""
+        if not self.ranges:
+            return list(range(1, num_pages + 1))
+        wanted: set[int] = set()
+        for first, last in self.ranges:
+            end = num_pages if last is None else min(last, num_pages)
+            wanted.update(range(first, end + 1))
+        return sorted(wanted)
+
+    def beyond(self, num_pages: int) -> list[int]:
+        """First numbers of ranges that begin behind the end of a file."""
+        return [first for first, _ in self.ranges if first > num_pages]
+
+
+def _range(part: str, text: str) -> tuple[int, int | None]:
+    first, dash, last = part.partition("-")
+    is_number = first.strip().isdigit() and (not last.strip() or last.strip().isdigit())
+    if is_number:
+        begin = int(first)
+        end = begin
+        if dash:
+            end = int(last) if last.strip() else begin
+        if begin >= 1 and end >= begin:
+            is_open = bool(dash) and not last.strip()
+            return begin, None if is_open else end
+    raise ConfigError(f"pages are numbers from 1 and ranges such as 1-3,7, not {text!r}")
+
+
+def find_files(inputs: Iterable[str | Path]) -> list[Path]:
+    """The files of a command line: files as they are, and folders searched to the bottom.
+
+    Raises:
+        MediaError: a folder holds no document.
+    """
+    files: list[Path] = []
+    for given in inputs:
+        path = Path(given)
+        if not path.is_dir():
+            files.append(path)
+            continue
+        found = sorted(
+            file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file()
+        )
+        if not found:
+            known = ", ".join(SUFFIXES)
+            raise refusal(str(path), f"the folder holds no document ({known})")
+        files += found
+    return files
+
+
+def open_document(
+    path: str | Path,
+    password: str | None = None,
+    limits: Limits | None = None,
+    reader: MediaReader | None = None,
+) -> Document:
+    """Open a PDF file or an image.
+
+    Args:
+        path: the file.
+        password: of an encrypted PDF.
+        limits: bounds on the size of files and pages, and on the time and memory for a page.
+        reader: the process that reads, which the caller closes; None for one of the document's own.
+
+    Raises:
+        MediaError: the file cannot be read; the message names it and the cause.
+        ConfigError: a library that reads PDF files is not installed.
+    """
+    limits = limits or Limits()
+    name = check_file(path, limits)
+    if is_pdf(name):
+        return PdfDocument(name, password, limits, reader)
+    return PictureDocument(name, limits, reader)
+
+
+def is_pdf(path: str | Path) -> bool:
+    """Whether a file is a PDF, by its first bytes, or else by its name."""
+    with open(path, "rb") as file:
+        head = file.read(_MARK_WITHIN)
+    return _MARK in head or Path(path).suffix.lower() == ".pdf"

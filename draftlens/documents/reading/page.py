@@ -1,0 +1,74 @@
+"""The seam between files and pipelines: one page, whatever it came from."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from PIL import Image
+
+from draftlens.documents.reading.geometry import Box
+from draftlens.documents.reading.values import Piece
+
+
+class TextLayer:
+    """The characters that a PDF states for a page.
+
+    Args:
+        pieces: words with their boxes, in the order of the file.
+        num_characters: characters without spaces.
+        num_unreadable: those of them that are no text: without a mapping to Unicode, in a private
+            area, control characters, or the replacement character.
+    """
+
+    def __init__(self, pieces: tuple[Piece, ...], num_characters: int, num_unreadable: int) -> None:
+        self.pieces = pieces
+        self.num_characters = num_characters
+        self.num_unreadable = num_unreadable
+
+
+class Page(Protocol):
+    """One page of a document, which is read when it is asked for something."""
+
+    source: str
+    """The file, for messages and results."""
+
+    number: int
+    """The page's number in its file, from 1."""
+
+    box: Box
+    """The whole page as it is shown, in points; its left and top are 0."""
+
+    def picture(self, dpi: float) -> Image.Image:
+        """The page as an RGB image of about `dpi` pixels an inch. Scans are not enlarged, so that
+        the picture may be smaller; divide its width by that of `box` for its scale.
+
+        Raises:
+            MediaError: the page cannot be rendered, or it would have too many pixels.
+        """
+        ...
+
+    def text_layer(self) -> TextLayer | None:
+        """The characters that the file states; None for pictures, which state none."""
+        ...
+
+
+class Document(Protocol):
+    """An open file with pages."""
+
+    source: str
+    """The file, for messages and results."""
+
+    num_pages: int
+    """How many pages it states."""
+
+    def page(self, number: int) -> Page:
+        """A page by its number, from 1.
+
+        Raises:
+            MediaError: the page is not there, or cannot be read.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of the file; pages cannot be read any more."""
+        ...

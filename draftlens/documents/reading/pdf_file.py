@@ -1,0 +1,196 @@
+"""PDF files as the process that reads them sees them, by pdfium.
+
+Everything here runs in one thread of that process: pdfium is not thread-safe.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import ceil
+from typing import Any
+
+import pypdfium2
+from PIL import Image
+from pypdfium2 import raw
+
+from draftlens.core.errors import MediaError
+from draftlens.documents.reading.characters import read_characters
+from draftlens.documents.reading.damage import content_damage
+from draftlens.documents.reading.geometry import POINTS_PER_INCH, Box
+from draftlens.documents.reading.page import TextLayer
+from draftlens.media.limits import Limits, check_pixels, refusal
+
+PASSWORD = 4
+"""pdfium's error for a missing or wrong password (`FPDF_ERR_PASSWORD`)."""
+
+FORMAT = 3
+"""pdfium's error for a file that is no PDF or is damaged (`FPDF_ERR_FORMAT`)."""
+
+SECURITY = 5
+"""pdfium's error for a kind of encryption that it does not know (`FPDF_ERR_SECURITY`)."""
+
+SUCCESS = 0
+"""pdfium's error where it opens a file and finds nothing in it (`FPDF_ERR_SUCCESS`)."""
+
+_FORM_DEPTH = 5
+"""Forms inside of each other that are searched for pictures."""
+
+
+class PdfFile:
+    """An open PDF file.
+
+    Args:
+        path: the file.
+        password: opens it; None if it needs none.
+        limits: bounds on the size of rendered pages.
+
+    Raises:
+        MediaError: the file cannot be read: it is damaged, needs a password, or has no pages.
+    """
+
+    def __init__(self, path: str, password: str | None, limits: Limits) -> None:
+        self._path = path
+        self._password = password
+        self._limits = limits
+        try:
+            self._pdf = pypdfium2.PdfDocument(path, password=password)
+        except pypdfium2.PdfiumError as error:
+            raise _explain(path, error, password) from error
+        if len(self._pdf) < 1:
+            raise refusal(path, "it has no pages")
+        with suppress(pypdfium2.PdfiumError):  # of a damaged form: the page is shown without it
+            self._pdf.init_forms()  # shows what is filled into forms
+
+    def count(self) -> int:
+        """Pages that the file states."""
+        return len(self._pdf)
+
+    def size(self, number: int) -> tuple[float, float]:
+        """Width and height of a page as it is shown, in points."""
+        with self._page(number) as page:
+            width, height = page.get_size()
+        if not (width > 0 and height > 0):
+            raise refusal(
+                page_name(self._path, number), f"its size is {width:g} x {height:g} points"
+            )
+        return width, height
+
+    def picture(self, number: int, dpi: float) -> Image.Image:
+        """A page as an RGB image.
+
+        Raises:
+            MediaError: it has too many pixels, cannot be rendered, or nothing is on it because the
+                file is damaged.
+        """
+        name = page_name(self._path, number)
+        with self._page(number) as page:
+            scale = dpi / POINTS_PER_INCH
+            width, height = (ceil(points * scale) for points in page.get_size())
+            check_pixels(name, width, height, self._limits)
+            try:
+                image: Image.Image = (
+                    page.render(scale=scale, rev_byteorder=True).to_pil().convert("RGB")
+                )
+            except (pypdfium2.PdfiumError, ValueError, RuntimeError) as error:
+                raise refusal(name, f"it cannot be rendered ({error})") from error
+            lowest, highest = image.convert("L").getextrema()
+            damage = self._damage(page, number) if lowest == highest else None
+        if damage is not None:
+            raise refusal(name, f"nothing is on it, and it is damaged: {damage}")
+        return image
+
+    def text_layer(self, number: int, shown: Box) -> TextLayer:
+        """The characters of a page."""
+        with self._page(number) as page:
+            try:
+                return read_characters(page, shown)
+            except pypdfium2.PdfiumError as error:
+                name = page_name(self._path, number)
+                raise refusal(name, f"its characters cannot be read ({error})") from error
+
+    def _page(self, number: int) -> closing[Any]:
+        """pdfium's page until the block ends: memory does not grow with the number of pages.
+
+        Raises:
+            MediaError: the page cannot be loaded.
+        """
+        try:
+            return closing(self._pdf[number - 1])
+        except pypdfium2.PdfiumError as error:
+            stated = f"the file states {len(self._pdf)} pages, and this one is missing"
+            raise refusal(page_name(self._path, number), f"{stated} or damaged") from error
+
+    def _damage(self, page: Any, number: int) -> str | None:
+        """Why a page that shows nothing may have shown something, as a clause; None if it is
+        blank."""
+        for picture in page.get_objects([raw.FPDF_PAGEOBJ_IMAGE], max_depth=_FORM_DEPTH):
+            try:
+                picture.get_bitmap().close()
+            except pypdfium2.PdfiumError:
+                return "a picture on it cannot be decoded"
+        if raw.FPDFPage_CountObjects(page):
+            return None  # such as white paths
+        if not raw.FPDF_DocumentHasValidCrossReferenceTable(self._pdf):
+            return "the file's table of objects is damaged"
+        return content_damage(self._path, self._password, number)
+
+
+@dataclass(frozen=True)
+class PdfQuestion:
+    """A call of a method of `PdfFile`, for the process that reads; see `media.reader.Request`.
+
+    Args:
+        path, password, limits: of the file.
+        method: its name.
+        arguments: of the call; a page's number comes first.
+    """
+
+    path: str
+    password: str | None = field(repr=False)
+    limits: Limits
+    method: str
+    arguments: tuple[Any, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What is read, for messages."""
+        return page_name(self.path, self.arguments[0]) if self.arguments else self.path
+
+    @property
+    def max_memory(self) -> int:
+        """Memory that the reading may take, in bytes."""
+        return self.limits.max_page_bytes
+
+    def answer(self) -> Any:
+        """What the method returns."""
+        file = _opened(self.path, self.password, self.limits)
+        return getattr(file, self.method)(*self.arguments)
+
+
+@lru_cache(maxsize=1)
+def _opened(path: str, password: str | None, limits: Limits) -> PdfFile:
+    """The file that the last question was about stays open."""
+    return PdfFile(path, password, limits)
+
+
+def page_name(source: str, number: int) -> str:
+    """How messages name a page."""
+    return f"{source}, page {number}"
+
+
+def _explain(source: str, error: Any, password: str | None) -> MediaError:
+    """The refusal for an error of pdfium."""
+    code = getattr(error, "err_code", None)
+    if code == PASSWORD and password is None:
+        return refusal(source, "it needs a password (--password, or password=...)")
+    if code == PASSWORD:
+        return refusal(source, "the password is wrong")
+    if code == SECURITY:
+        return refusal(source, "it is encrypted in a way that pdfium does not know")
+    if code == FORMAT:
+        return refusal(source, "it is damaged, or no PDF: pdfium finds no valid structure")
+    if code == SUCCESS:
+        return refusal(source, "it is damaged, or has no pages: pdfium finds none")
+    return refusal(source, f"pdfium cannot open it ({error})")

@@ -1,0 +1,58 @@
+"""Drafts of answers about pictures: what a pipeline reads on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from draftlens.core.errors import DraftlensError
+from draftlens.documents.reading.formats import Canvas, make_format
+from draftlens.documents.reading.formats.base import page_drafts
+from draftlens.documents.reading.pictures import PicturePage
+from draftlens.documents.reading.pipeline import Phase, StandardPipeline, installed_ocr, untimed
+from draftlens.documents.reading.targets import TargetProfile
+
+NO_READER = (
+    "method 'hsd' has no references, and no reader of pictures is installed (tesseract, or pip "
+    "install 'draftlens[ocr]'), so it guesses from the prompt and the answer alone"
+)
+
+
+class PictureReader:
+    """Reads pictures for an engine that was given no references.
+
+    Args:
+        profile: of the target.
+    """
+
+    def __init__(self, profile: TargetProfile) -> None:
+        self._form = make_format(profile.form)
+        self._pipeline = StandardPipeline()
+
+    @property
+    def can_read(self) -> bool:
+        """Whether a reader of pictures is installed."""
+        return installed_ocr() is not None
+
+    def drafts(self, pictures: Iterable[Any], phase: Phase = untimed) -> list[str]:
+        """What an answer about pictures may repeat, one after the other.
+
+        Args:
+            pictures: RGB images.
+            phase: measures the phases `layout` and `read`.
+
+        Returns:
+            Texts in the target's format; empty where nothing was read. Errors of readers cost
+            drafts and never an answer.
+        """
+        texts: list[str] = []
+        for number, picture in enumerate(pictures, start=1):
+            page = PicturePage("the image", number, picture)
+            try:
+                regions = self._pipeline.read(page, phase)
+            except DraftlensError:
+                continue
+            width, height = picture.size
+            canvas = Canvas(page.box, width, height)
+            texts += page_drafts(self._form, regions, canvas)
+        return list(dict.fromkeys(texts))

@@ -1,0 +1,213 @@
+"""From a page to its regions with their texts: the cheap reading that drafts are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+from draftlens.core.errors import ConfigError, MediaError
+from draftlens.documents.reading.assign import (
+    ordered,
+    regions_of_blocks,
+    unseen,
+    with_texts,
+    without_prose,
+)
+from draftlens.documents.reading.layouts import Layout, make_layout
+from draftlens.documents.reading.page import Page
+from draftlens.documents.reading.readers import READERS, Reader, make_reader
+from draftlens.documents.reading.trust import collapsed, fault_of
+from draftlens.documents.reading.values import Reading, Region
+from draftlens.media.limits import refusal
+
+Phase = Callable[[str], AbstractContextManager[None]]
+"""Measures a phase: `render`, `layout` or `read`; see `core.stats.Clock.phase`."""
+
+AUTO = "auto"
+NONE = "none"
+TEXT_LAYER = "text-layer"
+
+OCR_BY_PREFERENCE = ("tesseract", "rapidocr")
+"""Readers of pictures, the faster one first."""
+
+_NO_OCR = "no OCR engine is installed: apt install tesseract-ocr, or pip install 'draftlens[ocr]'"
+
+_LAYOUT_BY_PREFERENCE = ("rapid-layout", "blocks")
+
+
+def untimed(phase: str) -> AbstractContextManager[None]:
+    """Measures nothing."""
+    return nullcontext()
+
+
+class LayoutPipeline(Protocol):
+    """Reads pages cheaply. With a target, its texts are drafts and change no answer; without one,
+    they are the answer."""
+
+    def read(self, page: Page, phase: Phase = untimed) -> Sequence[Region]:
+        """The regions of a page with their texts, in the order of reading.
+
+        Args:
+            page: any.
+            phase: measures the phases `layout` and `read`; a pipeline may leave it alone.
+
+        Raises:
+            DraftlensError: the page cannot be read.
+        """
+        ...
+
+
+class StandardPipeline:
+    """A layout and one or several readers.
+
+    Args:
+        readers: `"auto"`, `"none"`, or names or objects of readers. `"auto"` takes the text layer
+            of a page unless it seems to lie, and then the first reader of pictures that is
+            installed.
+        layout: `"auto"` for the best that is installed, or a name or an object.
+        alone: whether the texts are the answer rather than drafts of one. A page that has no text
+            layer that can be trusted, and that no reader of pictures can read, is then an error.
+
+    Attributes:
+        reads_pictures: whether `"auto"` may ask a reader of pictures.
+
+    Raises:
+        ConfigError: a name is unknown, or something has to be installed first.
+    """
+
+    def __init__(self, readers: Any = AUTO, layout: Any = AUTO, alone: bool = False) -> None:
+        self._alone = alone
+        self._automatic = readers == AUTO
+        self._readers: list[Reader] = []
+        if self._automatic:
+            self._readers = [make_reader(TEXT_LAYER)]
+        elif readers != NONE:
+            self._readers = [_installed_reader(choice) for choice in _several(readers)]
+        self._ocr = installed_ocr() if self._automatic else None
+        self.reads_pictures = True
+        self._layout = _installed_layout(layout)
+        self._distrusted: set[str] = set()
+
+    def read(self, page: Page, phase: Phase = untimed) -> list[Region]:
+        """See `LayoutPipeline.read`."""
+        regions: list[Region] = []
+        if self._layout.sees:
+            with phase("layout"):
+                regions = self._layout.find(page, ())
+        with phase("read"):
+            readings = self._readings(page, regions)
+        pieces = readings[0].pieces if readings else ()
+        if not regions:
+            with phase("layout"):
+                regions = self._layout.find(page, pieces)
+        if readings and self._alone:
+            regions = without_prose(regions, readings[0])
+        if readings:
+            regions = [*regions, *regions_of_blocks(unseen(readings[0], regions), page.box)]
+        return with_texts(ordered(regions), readings)
+
+    def _readings(self, page: Page, regions: Sequence[Region]) -> list[Reading]:
+        """What the readers say, the most trusted first, those without a word left out."""
+        if self._automatic:
+            readings = self._automatic_readings(page, regions)
+        else:
+            readings = [reader.read(page) for reader in self._readers]
+            faults = [reading.fault for reading in readings if not reading.pieces]
+            if self._alone and len(faults) == len(readings) and all(faults):
+                raise refusal(f"{page.source}, page {page.number}", str(faults[0]))
+        return [reading for reading in readings if reading.pieces]
+
+    def _automatic_readings(self, page: Page, regions: Sequence[Region]) -> list[Reading]:
+        stated = self._readers[0].read(page)
+        fault = fault_of(stated, regions, page.box)
+        if fault is None and page.source not in self._distrusted:
+            return [stated]
+        if self._alone:
+            return [self._recognized(page, stated, fault)]
+        if self._ocr is None or not self.reads_pictures:
+            return [stated]
+        try:
+            return [self._ocr.read(page), stated]
+        except MediaError:
+            return [stated]
+
+    def _recognized(self, page: Page, stated: Reading, fault: str | None) -> Reading:
+        """What a reader of pictures finds on a page whose text layer cannot be the answer."""
+        if self._ocr is not None:
+            return self._ocr.read(page)
+        cause = f"{fault}, and {_NO_OCR}"
+        if stated.pieces:
+            cause += "; the drafter text-layer takes the text layer as it is"
+        raise refusal(f"{page.source}, page {page.number}", cause)
+
+    def observe(self, source: str, used_share: float, num_tokens: int) -> None:
+        """Learn from an answer: if it took next to nothing of the drafts, the text layer of this
+        file is read no more by `"auto"`.
+
+        Args:
+            source: the file.
+            used_share: share of the answer's tokens that came from drafts.
+            num_tokens: tokens of the answer.
+        """
+        if not self._automatic or not collapsed(used_share, num_tokens):
+            return
+        if source in self._distrusted:
+            # Reading the pictures has not helped either: it is not paid for again.
+            self.reads_pictures = False
+        self._distrusted.add(source)
+
+
+def installed_ocr() -> Reader | None:
+    """The first reader of pictures that can work here; None if there is none."""
+    for name in OCR_BY_PREFERENCE:
+        reader = make_reader(name)
+        if reader.missing() is None:
+            return reader
+    return None
+
+
+def parse_readers(text: str) -> str | tuple[str, ...]:
+    """Readers from text such as `auto`, `none` or `text-layer,tesseract`.
+
+    Raises:
+        ConfigError: a name is unknown.
+    """
+    if text in (AUTO, NONE):
+        return text
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in READERS:
+            known = ", ".join([AUTO, NONE, *READERS])
+            raise ConfigError(f"unknown reader {name!r}; known: {known}")
+    return names
+
+
+def _several(readers: Any) -> Sequence[Any]:
+    if isinstance(readers, str | Mapping) or not isinstance(readers, Sequence):
+        return [readers]
+    if not readers:
+        raise ConfigError("name at least one reader, or 'none'")
+    return readers
+
+
+def _installed_reader(choice: Any) -> Reader:
+    reader = make_reader(choice)
+    needed = reader.missing()
+    if needed:
+        raise ConfigError(f"reader {choice!r} needs {needed}")
+    return reader
+
+
+def _installed_layout(choice: Any) -> Layout:
+    if choice != AUTO:
+        layout = make_layout(choice)
+        needed = layout.missing()
+        if needed:
+            raise ConfigError(f"layout {choice!r} needs {needed}")
+        return layout
+    for name in _LAYOUT_BY_PREFERENCE:
+        layout = make_layout(name)
+        if layout.missing() is None:
+            return layout
+    return make_layout("page")

@@ -1,0 +1,78 @@
+"""The seam of all readers."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any, Protocol
+
+from PIL import Image
+
+from draftlens.core.options import make
+from draftlens.core.registry import Registry
+from draftlens.documents.reading.geometry import POINTS_PER_INCH
+from draftlens.documents.reading.page import Page
+from draftlens.documents.reading.values import Reading
+
+READERS = Registry(
+    "reader",
+    {
+        "text-layer": "draftlens.documents.reading.readers.text_layer:TextLayerReader",
+        "tesseract": "draftlens.documents.reading.readers.tesseract:TesseractReader",
+        "rapidocr": "draftlens.documents.reading.readers.rapidocr:RapidOcrReader",
+    },
+    group="draftlens.readers",
+)
+
+READING_DPI = 150.0
+"""Pixels an inch that layout and optical character recognition need; at 72 a page of two columns is
+one figure to them."""
+
+
+MOST_PIXELS = 30_000_000
+"""Pixels of the picture that layout and character recognition look at: larger pages are shown to
+them with fewer pixels an inch."""
+
+
+def reading_picture(page: Page, dpi: float) -> Image.Image:
+    """The picture of a page for layout and optical character recognition, an RGB image.
+
+    Args:
+        page: any.
+        dpi: wanted pixels an inch, where the page is not too large for that.
+
+    Raises:
+        MediaError: the page cannot be rendered.
+    """
+    inches = page.box.area / POINTS_PER_INCH**2
+    return page.picture(min(dpi, sqrt(MOST_PIXELS / inches)))
+
+
+class Reader(Protocol):
+    """Reads the words of a page.
+
+    Its class has no required arguments; the fields of a dataclass are its options.
+    """
+
+    def missing(self) -> str | None:
+        """What has to be installed before the reader can work, in words for the user; None if
+        nothing is missing."""
+        ...
+
+    def read(self, page: Page) -> Reading:
+        """The words or printed lines of a page with their boxes.
+
+        Raises:
+            MediaError: the page cannot be rendered or read.
+            ConfigError: something has to be installed first.
+        """
+        ...
+
+
+def make_reader(choice: Any) -> Reader:
+    """A reader from its name, from a mapping of its name and options, or from itself.
+
+    Raises:
+        ConfigError: the name or an option is unknown, or a value makes no sense.
+    """
+    reader: Reader = make(READERS, choice, "read")
+    return reader

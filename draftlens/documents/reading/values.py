@@ -1,0 +1,124 @@
+"""What readers and pipelines say about a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from draftlens.core.errors import InputError
+from draftlens.documents.reading.geometry import Box
+
+KINDS = (
+    "text",
+    "title",
+    "list",
+    "table",
+    "figure",
+    "caption",
+    "formula",
+    "header",
+    "footer",
+)
+"""Kinds of regions."""
+
+UNPRINTED = ("figure", "header", "footer")
+"""Kinds that most targets leave out of their Markdown."""
+
+BROKEN_WORD = "\x02"
+"""pdfium writes it for the hyphen of a word that is broken at the end of a line."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A word of a printed line, or a whole line, as a reader gives it.
+
+    Args:
+        text: its characters, without line breaks.
+        box: where it stands.
+        line: number of its printed line; pieces of a line have the same number.
+        block: number of its paragraph or column part.
+        score: the reader's confidence, from 0 to 1.
+    """
+
+    text: str
+    box: Box
+    line: int
+    block: int = 0
+    score: float = 1.0
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one reader found on a page.
+
+    Args:
+        source: name of the reader.
+        pieces: in the order in which the reader gives them.
+        fault: why the text should not be trusted, as a clause; None if nothing speaks against it.
+    """
+
+    source: str
+    pieces: tuple[Piece, ...]
+    fault: str | None = None
+
+
+@dataclass(frozen=True)
+class RegionText:
+    """What one reader, or the target, says that a region holds.
+
+    Args:
+        source: name of the reader; `"target"` for the result of a crop.
+        lines: printed lines without their line breaks. `BROKEN_WORD` at the end of a line is a
+            hyphen that breaks a word.
+        score: the reader's mean confidence, from 0 to 1.
+        rows: of a table, the cells of each row; empty elsewhere.
+        markup: whether the text is in the target's own format already.
+    """
+
+    source: str
+    lines: tuple[str, ...]
+    score: float = 1.0
+    rows: tuple[tuple[str, ...], ...] = ()
+    markup: bool = False
+
+    @property
+    def text(self) -> str:
+        """The lines with line breaks between them."""
+        return "\n".join(self.lines)
+
+
+@dataclass(frozen=True)
+class Region:
+    """A part of a page that is read as one.
+
+    Args:
+        box: where it is, in points from the top left of the page as it is shown.
+        kind: one of `KINDS`.
+        order: its place in the order of reading, from 0.
+        texts: what readers say that it holds, the most trusted first.
+        score: confidence of the layout, from 0 to 1.
+
+    Raises:
+        InputError: the kind is unknown.
+
+    Example:
+
+        >>> text = RegionText("mine", ("A line", "and another"))
+        >>> Region(Box(0, 0, 300, 40), "text", 0, (text,)).texts[0].text
+        'A line\\nand another'
+    """
+
+    box: Box
+    kind: str
+    order: int = 0
+    texts: tuple[RegionText, ...] = field(default=())
+    score: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InputError(f"unknown kind of region {self.kind!r}; known: {', '.join(KINDS)}")
+
+
+def in_order(regions: Sequence[Region]) -> list[Region]:
+    """Regions by their place in the order of reading."""
+    return sorted(regions, key=lambda region: region.order)

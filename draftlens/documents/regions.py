@@ -1,0 +1,155 @@
+"""The first stage: the target reads the crops of regions (Eq. 1-3 of HSD). Its answers are drafts
+of the page's, or all there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from draftlens.core.references import references_of
+from draftlens.core.sequence import Sequence as Row
+from draftlens.core.stats import Clock, Stats
+from draftlens.documents.asking import Asker, Ending
+from draftlens.documents.crops import MOST_ROOM, MOST_ROWS, Crop, cropped, groups_of, room_for
+from draftlens.documents.drafting import DraftedPage
+from draftlens.documents.reading.formats.base import region_drafts
+from draftlens.engine import Stream
+
+
+@dataclass(frozen=True)
+class RegionAnswers:
+    """What the target says about the crops of some pages.
+
+    Args:
+        texts: answers by index of the page and place of the region on it.
+        stats: of all crops together.
+        num_crops: how many there were.
+    """
+
+    texts: dict[tuple[int, int], str]
+    stats: Stats
+    num_crops: int
+
+    def of_page(self, index: int) -> dict[int, str]:
+        """Answers for the regions of one page, by their places."""
+        return {place: text for (page, place), text in self.texts.items() if page == index}
+
+
+def crops_of(pages: Sequence[DraftedPage], asker: Asker) -> list[Crop]:
+    """The crops of pages: regions for which there is a draft."""
+    crops = []
+    for index, page in enumerate(pages):
+        for place, region in enumerate(page.regions):
+            drafts = region_drafts(asker.form, region)
+            if not drafts:
+                continue
+            longest = max(asker.count_tokens(draft) for draft in drafts)
+            crop = Crop(
+                page=index,
+                region=region,
+                place=place,
+                picture=cropped(page, region),
+                prompt=asker.profile.prompt_for(region.kind),
+                drafts=tuple(drafts),
+                room=min(room_for(longest), asker.profile.max_new_tokens),
+            )
+            crops.append(crop)
+    return crops
+
+
+def read_regions(
+    crops: Sequence[Crop], asker: Asker, ending: Ending, most_rows: int = MOST_ROWS
+) -> RegionAnswers:
+    """Let the target read crops as rows of one ragged batch.
+
+    Rows that have ended leave the batch, and the next group of crops joins where it fits.
+
+    Args:
+        crops: at least one.
+        asker: asks the target.
+        ending: seconds and loops; the room of each crop bounds its answer's length.
+        most_rows: of the batch.
+    """
+    return _RegionBatch(groups_of(crops, most_rows), asker, ending, most_rows).run()
+
+
+class _RegionBatch:
+    """The rows of one session while crops are read."""
+
+    def __init__(
+        self, groups: list[list[Crop]], asker: Asker, ending: Ending, most_rows: int
+    ) -> None:
+        self._waiting = groups
+        self._asker = asker
+        self._ending = ending
+        self._most_rows = most_rows
+        self._clock = Clock(Stats())
+        self._crops: list[Crop] = []
+        self._tokens: list[list[int]] = []
+
+    def run(self) -> RegionAnswers:
+        """Answer all groups."""
+        stream = self._open(self._waiting.pop(0))
+        for chunk in stream:
+            self._tokens[chunk.row] += chunk.tokens
+            if chunk.tokens:
+                self._retire(stream)
+                self._admit(stream)
+        texts = {}
+        for crop, tokens in zip(self._crops, self._tokens, strict=True):
+            texts[crop.page, crop.place] = self._asker.text(tokens[: crop.room])
+        return RegionAnswers(texts, stream.result.stats, len(self._crops))
+
+    def _open(self, group: list[Crop]) -> Stream:
+        asker = self._asker
+        inputs = asker.process([crop.picture for crop in group], [crop.prompt for crop in group])
+        drafts = [crop.drafts for crop in group]
+        self._join(group)
+        ending = self._ending_of(group)
+        return asker.answer(inputs, drafts, asker.region_method, ending, self._clock)
+
+    def _join(self, group: list[Crop]) -> None:
+        self._crops += group
+        self._tokens += [[] for _ in group]
+
+    def _ending_of(self, group: Sequence[Crop]) -> Ending:
+        seconds = self._ending.seconds
+        if seconds is not None:
+            seconds = max(seconds - self._clock.stats.e2e, 0.001)
+        room = max(crop.room for crop in group)
+        return Ending(room, seconds, self._ending.stops_loops)
+
+    def _retire(self, stream: Stream) -> None:
+        """Let rows leave that have ended, or have used up their own room, which may be less than
+        their group's; the last one stays, since there is no empty batch."""
+        session = stream.session
+        for sequence in list(session.sequences):
+            if self._has_ended(sequence) and len(session.sequences) > 1:
+                session.remove(sequence)
+
+    def _has_ended(self, row: Row) -> bool:
+        is_full = len(self._tokens[row.number]) >= self._crops[row.number].room
+        return row.finished or is_full
+
+    def _admit(self, stream: Stream) -> None:
+        """Let groups join while they fit, and one in any case where no row goes on."""
+        while self._waiting and self._has_room(stream, self._waiting[0]):
+            self._add(stream, self._waiting.pop(0))
+
+    def _has_room(self, stream: Stream, group: Sequence[Crop]) -> bool:
+        running = [row for row in stream.session.sequences if not row.finished]
+        if not running:
+            return stream.session.done
+        rows = len(running) + len(group)
+        room = max(*(row.remaining for row in running), *(crop.room for crop in group))
+        return rows <= self._most_rows and rows * room <= MOST_ROOM
+
+    def _add(self, stream: Stream, group: list[Crop]) -> None:
+        asker = self._asker
+        inputs = asker.process([crop.picture for crop in group], [crop.prompt for crop in group])
+        options = self._ending_of(group).options(inputs.target["input_ids"].shape[1])
+        prepared = asker.engine.target.backbone.prepare(inputs.target, **options)
+        drafts = [list(crop.drafts) for crop in group]
+        references = references_of(drafts, len(group), asker.tokenizer)
+        stream.session.add(prepared, [0] * len(group), {}, references)
+        self._join(group)

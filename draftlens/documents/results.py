@@ -1,0 +1,148 @@
+"""What parsing a page gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from draftlens.core.stats import Stats
+from draftlens.documents.reading.geometry import Box
+from draftlens.documents.reading.values import Region
+
+ENDINGS = ("end", "loop", "length", "timeout", "regions", "read", "blank", "failed")
+"""How a page was answered: a target ended by its own end-of-sequence token, by a loop, at the
+greatest length, at the page's timeout, or read its regions only; or the pipeline read it without a
+target; or it was blank, or could not be read."""
+
+MODEL = "model"
+"""`ParsedPage.source` of pages that a target answered."""
+
+
+@dataclass(frozen=True)
+class ParsedRegion:
+    """A region of a page and where it is in the answer.
+
+    Args:
+        region: its box, kind and texts by readers.
+        span: first character and the one behind the last in the page's Markdown; None where it was
+            not found.
+        answer: the target's answer for its crop; None if it was not read by itself.
+    """
+
+    region: Region
+    span: tuple[int, int] | None = None
+    answer: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        region = self.region
+        texts = [
+            {"source": text.source, "score": round(text.score, 4), "text": text.text}
+            for text in region.texts
+        ]
+        return {
+            "order": region.order,
+            "kind": region.kind,
+            "box": region.box.to_list(),
+            "span": None if self.span is None else list(self.span),
+            "texts": texts,
+            "answer": self.answer,
+        }
+
+
+@dataclass(frozen=True)
+class ParsedPage:
+    """One page of a document as the target reads it, or the pipeline where there is no target.
+
+    Args:
+        file: the path of the document.
+        number: of the page, from 1; 0 for a file that could not be opened.
+        markdown: the answer, in the format of the target; empty if the page failed.
+        tokens: its token ids, with the end-of-sequence id; empty if no target answered.
+        ended: one of `ENDINGS`.
+        source: where the text is from: `model`, or without a target `text layer`, `ocr`, or the
+            name of another reader. None where nothing was read: the page is blank, or it failed.
+        stages: one of `documents.settings.STAGES`, but for `auto`; None if no target answered.
+        lossless: whether these are the tokens of stock `generate`, by construction; None if no
+            target answered, since there are no tokens to compare.
+        approximate: names of what is not exact.
+        box: the page, in points.
+        regions: in the order of reading.
+        shares: share of the answer's tokens by the draft that was right: `target` for tokens that
+            were not guessed, names of readers, `regions` (answers for crops), and `answer`
+            (repeated from the prompt or the answer itself).
+        stats: of the pass over the page.
+        region_stats: of the crops; None if there were none. With several pages at once these are
+            the figures of all of them together, as are those of `stats`.
+        verification: the comparison with stock `generate`; None if there was none.
+        error: why the page could not be read, as a sentence; None if it was.
+
+    Example:
+
+        >>> page = ParsedPage("paper.pdf", 1, markdown="# Title")
+        >>> page.name, page.error
+        ('paper.pdf, page 1', None)
+    """
+
+    file: str
+    number: int
+    markdown: str = ""
+    tokens: tuple[int, ...] = ()
+    ended: str = "end"
+    source: str | None = None
+    stages: str | None = None
+    lossless: bool | None = None
+    approximate: tuple[str, ...] = ()
+    box: Box | None = None
+    regions: tuple[ParsedRegion, ...] = ()
+    shares: Mapping[str, float] = field(default_factory=dict)
+    stats: Stats = field(default_factory=Stats)
+    region_stats: Stats | None = None
+    verification: Mapping[str, Any] | None = None
+    error: str | None = None
+
+    @property
+    def name(self) -> str:
+        """File and page, as messages name them."""
+        return f"{self.file}, page {self.number}" if self.number else self.file
+
+    @property
+    def by_model(self) -> bool:
+        """Whether a target has answered."""
+        return self.source == MODEL
+
+    @property
+    def differs(self) -> bool:
+        """Whether the comparison with stock `generate` has found another token."""
+        return self.verification is not None and not self.verification["identical"]
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds by phase. The phases of the pipeline, `render`, `layout` and `read`, may have
+        passed while the page before was answered, so that all together may exceed `stats.e2e`."""
+        return {name: value for name, value in self.stats.phases.items() if value}
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values. What only a target has is null or empty where none has answered."""
+        stats = {"page": self.stats.to_dict()} if self.by_model else {}
+        if self.region_stats is not None:
+            stats["regions"] = self.region_stats.to_dict()
+        return {
+            "file": self.file,
+            "page": self.number,
+            "source": self.source,
+            "error": self.error,
+            "size": None if self.box is None else [self.box.width, self.box.height],
+            "markdown": self.markdown,
+            "tokens": len(self.tokens) if self.by_model else None,
+            "ended": self.ended,
+            "stages": self.stages,
+            "lossless": self.lossless,
+            "approximate": list(self.approximate),
+            "shares": {name: round(share, 4) for name, share in self.shares.items()},
+            "regions": [region.to_dict() for region in self.regions],
+            "seconds": {name: round(value, 4) for name, value in self.seconds.items()},
+            "stats": stats,
+            "verification": None if self.verification is None else dict(self.verification),
+        }

@@ -1,0 +1,165 @@
+"""Documents to Markdown by a document model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+
+from draftlens.documents.ahead import one_ahead
+from draftlens.documents.asking import Asker
+from draftlens.documents.drafting import (
+    DraftedPage,
+    PageDrafter,
+    Wanted,
+    documents_of,
+    drafted_pages,
+    every_page,
+)
+from draftlens.documents.parser import PageParser
+from draftlens.documents.payoff import ReadingPayoff
+from draftlens.documents.profiles import profile_for
+from draftlens.documents.reading.pipeline import (
+    OCR_BY_PREFERENCE,
+    LayoutPipeline,
+    StandardPipeline,
+    parse_readers,
+)
+from draftlens.documents.reading.targets import TargetProfile
+from draftlens.documents.results import ParsedPage
+from draftlens.documents.settings import ParseSettings
+from draftlens.drafting.adaptive.cost_store import checked_curve
+from draftlens.engine import CALIBRATION_SECONDS, Engine
+from draftlens.media import Limits
+
+
+class DocumentParser:
+    """A loaded target, a pipeline, and how documents are parsed.
+
+    Args:
+        engine: the target; its own draft plays no part.
+        settings: what the user has chosen.
+        pipeline: reads pages cheaply; None for the one that the settings describe.
+        profile: how the target wants to be asked; None for what is known about it.
+        limits: bounds on the size of files and pages.
+
+    Raises:
+        ConfigError: a reader or layout is unknown, or has to be installed first.
+
+    Example:
+
+        >>> import draftlens
+        >>> engine = draftlens.load(device="cpu", method="plain")
+        >>> parser = draftlens.DocumentParser(engine, draftlens.ParseSettings(drafter="none"))
+        >>> page = next(parser.parse("missing.pdf"))
+        >>> page.error
+        'cannot read missing.pdf: there is no such file'
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: ParseSettings | None = None,
+        pipeline: LayoutPipeline | None = None,
+        profile: TargetProfile | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.engine = engine
+        self.settings = settings or ParseSettings()
+        self.limits = limits
+        self.asker = Asker(engine, profile or profile_for(engine.target), self.settings)
+        self.asker.form  # noqa: B018 - an unknown format is refused before pages are read
+        self._standard = None if pipeline is not None else self._standard_pipeline()
+        self.pipeline = self._standard if pipeline is None else pipeline
+        self.notes: list[str] = []
+        self._payoff: ReadingPayoff | None = None
+
+    def _standard_pipeline(self) -> StandardPipeline | None:
+        if self.settings.method != "hsd" and self.settings.stages in ("auto", "page"):
+            return None
+        drafter = self.settings.drafter
+        if isinstance(drafter, str):
+            drafter = parse_readers(drafter)
+        if drafter == "none":
+            return None
+        return StandardPipeline(drafter, self.settings.layout)
+
+    def calibrate(self, seconds: float = CALIBRATION_SECONDS) -> None:
+        """Measure what forwards of the target cost, unless it is known from this machine: how many
+        guesses are checked at once follows from it. Without it, it is learned from the pages.
+
+        Args:
+            seconds: after which the measurement ends with what it has.
+        """
+        Engine(self.engine.target, None, self.asker.page_method).calibrate(seconds)
+
+    def parse(
+        self,
+        inputs: str | Path | Iterable[str | Path],
+        wanted: Wanted = every_page,
+    ) -> Iterator[ParsedPage]:
+        """The pages of documents as they are answered.
+
+        Args:
+            inputs: files and folders.
+            wanted: which pages have to be parsed.
+
+        Yields:
+            One result for each page, in order. A page or file that cannot be read comes as a result
+            with an `error`, and the others go on.
+
+        Raises:
+            MediaError: a folder holds no document.
+        """
+        files = documents_of(inputs)
+        drafter = PageDrafter(self.pipeline, self.asker.profile)
+        settings = self.settings
+        pages = drafted_pages(
+            files, drafter, settings.page_numbers, settings.password, self.limits, wanted
+        )
+        return self._answered(pages)
+
+    def _answered(self, pages: Iterator[DraftedPage]) -> Iterator[ParsedPage]:
+        parser = PageParser(self.asker)
+        source = one_ahead(pages) if self.settings.ahead else pages
+        with closing(pages), closing(source):  # type: ignore[type-var]
+            while batch := list(islice(source, self.settings.batch)):
+                self.notes += [page.note for page in batch if page.note is not None]
+                for page in parser.parse(batch):
+                    self._observe(page)
+                    yield page
+
+    def _observe(self, page: ParsedPage) -> None:
+        """Let the standard pipeline learn whether its drafts were of any use."""
+        if self._standard is None or not page.shares:
+            return
+        used = 1 - page.shares.get("target", 0.0)
+        self._standard.observe(page.file, used, len(page.tokens))
+        is_automatic = self.settings.drafter == "auto" and self._standard.reads_pictures
+        if is_automatic and _was_recognized(page) and self._alone(page):
+            self._observe_reading(self._standard, page)
+
+    def _alone(self, page: ParsedPage) -> bool:
+        """Whether the figures of a page are those of no other page or stage."""
+        return self.settings.batch == 1 and page.region_stats is None
+
+    def _observe_reading(self, pipeline: StandardPipeline, page: ParsedPage) -> None:
+        """Let the pipeline stop reading pictures once that takes longer than it saves."""
+        if self._payoff is None:
+            curve = checked_curve(self.engine.target.backbone)
+            if curve is None:
+                return
+            self._payoff = ReadingPayoff(curve.cost(1), self.settings.ahead)
+        if not self._payoff.pays(page.stats):
+            pipeline.reads_pictures = False
+            self.notes.append(
+                "reading the pictures takes longer than their drafts save: further pages are "
+                "answered without"
+            )
+
+
+def _was_recognized(page: ParsedPage) -> bool:
+    """Whether a reader of pictures has read the page."""
+    texts = (text for region in page.regions for text in region.region.texts)
+    return any(text.source in OCR_BY_PREFERENCE for text in texts)

@@ -1,0 +1,149 @@
+"""What a user can choose about parsing."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from draftlens.core.errors import ConfigError
+from draftlens.documents.reading.formats import make_format
+from draftlens.documents.reading.open import PageNumbers
+
+STAGES = ("auto", "page", "regions+page", "regions")
+"""Which pictures the target reads: the page, the crops of its regions first, or these alone."""
+
+ON_LOOP = ("stop", "ignore")
+"""What happens to an answer that repeats itself for ever."""
+
+METHODS = ("hsd", "lookup", "plain")
+"""How pages are decoded: with drafts, with guesses from the prompt and the answer, or plainly."""
+
+OF_READING = ("pages", "drafter", "layout", "password", "form", "ahead")
+"""Settings that mean something without a target; all others say how a target answers."""
+
+REGION_TOLERANCE = 0.75
+"""τ of crops (Eq. 10): their answers are only drafts of the page's."""
+
+
+@dataclass(frozen=True)
+class ParseSettings:
+    """How documents are parsed.
+
+    Args:
+        pages: such as `1-3,7`, from 1; None for all.
+        drafter: `auto`, `none`, or names of readers (`documents.READERS`), joined by commas or as
+            a sequence of names or objects.
+        layout: `auto`, or the name of a layout (`documents.reading.layouts.LAYOUTS`), or an object.
+        stages: one of `STAGES`. With `regions` there is no pass over the page: the crops' answers
+            are put together, which is not what the target says about the page.
+        tolerance: τ of the page. 1 keeps the tokens of stock `generate`; below 1 a drafted token
+            may stand instead of a likelier one, and the page is named as approximate.
+        region_tolerance: τ of the crops where the page is read, too. It changes no token of it.
+        batch: pages that are answered at once.
+        dpi: pixels an inch of the picture that the target sees; None for those of its profile.
+        password: of encrypted files.
+        page_timeout: seconds after which a page's answer ends where it is; None for never.
+        on_loop: one of `ON_LOOP`.
+        prompt, region_prompt: the text beside a page and beside a crop; None for those of the
+            target's profile.
+        form: the format of the target's answers (`documents.reading.formats.FORMATS`); None for
+            that of its profile.
+        max_new_tokens: of a page; None for those of the target's profile.
+        method: one of `METHODS`.
+        verify: whether stock `generate` answers every page, too, and the tokens are compared.
+        ahead: whether the next page is rendered and read while this one is answered.
+
+    Raises:
+        ConfigError: a value makes no sense.
+
+    Example:
+
+        >>> ParseSettings(pages="1-3", stages="page").on_loop
+        'stop'
+    """
+
+    pages: str | None = None
+    drafter: Any = "auto"
+    layout: Any = "auto"
+    stages: str = "auto"
+    tolerance: float = 1.0
+    region_tolerance: float = REGION_TOLERANCE
+    batch: int = 1
+    dpi: float | None = None
+    password: str | None = None
+    page_timeout: float | None = None
+    on_loop: str = "stop"
+    prompt: str | None = None
+    region_prompt: str | None = None
+    form: Any = None
+    max_new_tokens: int | None = None
+    method: str = "hsd"
+    verify: bool = False
+    ahead: bool = True
+
+    def __post_init__(self) -> None:
+        PageNumbers.parse(self.pages)
+        _check_choice("stages", self.stages, STAGES)
+        _check_choice("on_loop", self.on_loop, ON_LOOP)
+        _check_choice("method", self.method, METHODS)
+        for name in ("tolerance", "region_tolerance"):
+            value = getattr(self, name)
+            if not 0 < value <= 1:
+                raise ConfigError(f"{name} must be above 0 and at most 1, not {value!r}")
+        _check_whole("batch", self.batch)
+        if self.max_new_tokens is not None:
+            _check_whole("max_new_tokens", self.max_new_tokens)
+        for name in ("dpi", "page_timeout"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name} must be positive, not {value!r}")
+        if self.form is not None:
+            make_format(self.form)
+        if self.method == "plain" and self.stages not in ("auto", "page"):
+            raise ConfigError("plain decoding has no use for crops: leave out stages")
+
+    def check_without_target(self) -> None:
+        """Refuse what says how a target answers.
+
+        Raises:
+            ConfigError: such a setting has another value than its default, or nothing would read.
+        """
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name not in OF_READING and value != item.default:
+                raise needs_target(item.name, value)
+        if self.drafter == "none":
+            raise needs_target("drafter", "none")
+
+    @property
+    def page_numbers(self) -> PageNumbers:
+        """The wanted pages."""
+        return PageNumbers.parse(self.pages)
+
+    def of_answers(self) -> dict[str, Any]:
+        """Those settings on which the answers depend, as JSON values; a page that was answered
+        with equal ones need not be answered again."""
+        values = asdict(self)
+        for name in ("pages", "password", "verify", "ahead", "page_timeout"):
+            del values[name]
+        for name in ("drafter", "layout", "form"):
+            values[name] = repr(values[name])
+        return values
+
+
+def needs_target(option: str, value: Any) -> ConfigError:
+    """The refusal of an option that means nothing without a target."""
+    return ConfigError(
+        f"{option}={value!r} needs a document model: name one with --target (target=... in "
+        f"Python), or leave out {option}"
+    )
+
+
+def _check_choice(option: str, value: Any, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ConfigError(f"{option} must be one of {', '.join(known)}, not {value!r}")
+
+
+def _check_whole(option: str, value: Any) -> None:
+    if type(value) is not int or value < 1:
+        raise ConfigError(f"{option} must be a whole number of at least 1, not {value!r}")

@@ -1,0 +1,1 @@
+"""Trees chosen by measured costs and acceptance rates."""

@@ -1,0 +1,142 @@
+"""What earlier answers have shown about pairs of models, in memory and on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import weakref
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from draftlens.core.files import read_cache, write_json
+from draftlens.core.locks import ForkLock
+from draftlens.drafting.adaptive.acceptance_rates import HitRates
+from draftlens.drafting.adaptive.controller import Costs, Record, TreeTuner
+from draftlens.drafting.adaptive.cost_curve import CostCurve
+from draftlens.drafting.adaptive.cost_store import checked_curve, folder, known_curve
+from draftlens.drafting.adaptive.forward_costs import FIRST_LIMIT, LiveCosts
+from draftlens.models.adapter import Backbone
+
+Tuners = Callable[[str], TreeTuner]
+"""Maps a kind of prompt, such as ``"video"``, to a tuner for one answer."""
+
+FORMAT = 1
+"""Version of the files. Files of another version are ignored."""
+
+_log = logging.getLogger(__name__)
+
+# By target model, draft model, and settings with the kind of prompt. Both models are weak keys, so
+# that a record ends with its models and a new model never inherits the record of an old one.
+_RECORDS: weakref.WeakKeyDictionary[Any, weakref.WeakKeyDictionary[Any, dict[Hashable, Record]]]
+_RECORDS = weakref.WeakKeyDictionary()
+
+_COSTS: weakref.WeakKeyDictionary[Any, LiveCosts] = weakref.WeakKeyDictionary()
+
+_LOCK = ForkLock()
+"""Held while any record is used: pairs may share a model."""
+
+
+def record_of(target: Backbone, draft: Backbone, settings: Hashable, kind: str) -> Record:
+    """The record of a target and a draft; the same object for the same models.
+
+    The first time, hit rates of earlier processes are read from disk, if the models have names.
+
+    Args:
+        target: the model that verifies.
+        draft: the model that drafts, `target` itself for self-drafting.
+        settings: all other values that change which tokens are drafted.
+        kind: of the prompts.
+    """
+    with _LOCK:
+        by_draft = _RECORDS.setdefault(target.model, weakref.WeakKeyDictionary())
+        by_settings = by_draft.setdefault(draft.model, {})
+        key = (settings, kind)
+        if key not in by_settings:
+            path = _path_of(target, draft, settings, kind)
+            costs = Costs(_live_costs(target), _live_costs(draft, target))
+            by_settings[key] = Record(costs, _stored(path), _LOCK, _saver(path))
+        return by_settings[key]
+
+
+def costs_of(target: Backbone) -> tuple[LiveCosts, AbstractContextManager[Any]]:
+    """The live costs of a target, which all answers share, and the lock to hold while they are
+    used."""
+    with _LOCK:
+        return _live_costs(target), _LOCK
+
+
+def forget_answers(target: Backbone) -> None:
+    """Forget what earlier answers of a target have shown in this process, but not what forwards
+    cost. For measurements of first answers."""
+    with _LOCK:
+        _RECORDS.pop(target.model, None)
+
+
+def _live_costs(backbone: Backbone, other: Backbone | None = None) -> LiveCosts:
+    """The live costs of a model; the same object for the same model."""
+    costs = _COSTS.get(backbone.model)
+    if costs is None:
+        costs = _COSTS[backbone.model] = _new_costs(backbone, other)
+    elif not costs.is_measured:
+        curve = checked_curve(backbone)
+        if curve is not None and curve.largest >= FIRST_LIMIT:
+            costs.adopt(curve)
+    return costs
+
+
+def _new_costs(backbone: Backbone, other: Backbone | None) -> LiveCosts:
+    curve = known_curve(backbone)
+    if other is None:
+        return _costs_by(curve) if curve is not None else LiveCosts(None)
+    of_other = _live_costs(other)
+    # Without a curve of the other model, nothing says how its seconds compare with these.
+    if curve is not None and known_curve(other) is not None:
+        return _costs_by(curve)
+    scale = _size(backbone) / _size(other) * of_other.curve.cost(1)
+    return LiveCosts(None, scale, of_other)
+
+
+def _costs_by(curve: CostCurve) -> LiveCosts:
+    """Live costs by a curve. Of a curve that knows no forward as wide as a chain of two needs, only
+    the cost of one token is used."""
+    if curve.largest < FIRST_LIMIT:
+        return LiveCosts(None, curve.cost(1))
+    return LiveCosts(curve)
+
+
+def _size(backbone: Backbone) -> int:
+    """Number of parameters of the language model and its head."""
+    parameters = [*backbone.decoder.parameters(), *backbone.head.parameters()]
+    return sum(parameter.numel() for parameter in parameters)
+
+
+def _path_of(target: Backbone, draft: Backbone, settings: Hashable, kind: str) -> Path | None:
+    """The file of a record; None if a model has no name by which to find it again."""
+    names = [getattr(model.model, "name_or_path", "") for model in (target, draft)]
+    if not all(names):
+        return None
+    facts = [*names, target.vocab_size, draft.vocab_size, repr(settings), kind, FORMAT]
+    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:20]
+    return folder() / "acceptance" / f"{digest}.json"
+
+
+def _stored(path: Path | None) -> HitRates | None:
+    if path is None:
+        return None
+    return read_cache(path, lambda values: HitRates.from_dict(values["rates"]))
+
+
+def _saver(path: Path | None) -> Callable[[HitRates], None]:
+    def save(rates: HitRates) -> None:
+        if path is None:
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, {"rates": rates.to_dict()}, indent=None)
+        except OSError as error:
+            _log.info("hit rates are not kept: %s", error)
+
+    return save

@@ -1,0 +1,168 @@
+"""What a drafting model reads: its own prompt, or the target's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from draftlens.core.errors import ConfigError
+from draftlens.core.prefill_readings import ATTENTION, NO_READINGS, ReadingSpec
+from draftlens.decoding.drafter import TargetContext
+from draftlens.drafting.pruning import Pruning
+from draftlens.models.adapter import Backbone
+from draftlens.models.kv_cache import KVCache
+from draftlens.models.prompt import Prompt
+from draftlens.pruning.attention import AttentionPruner
+
+KV_SOURCES = ("prefill", "gather", "sparse")
+
+
+@dataclass(frozen=True)
+class DraftPrompt:
+    """A prompt that a drafting model is about to read.
+
+    Args:
+        prompt: pruned if the method prunes.
+        fill: writes it into an empty cache. Returns the logits behind each row's last token,
+            ``[B, 1, V]``, if the model computed them.
+    """
+
+    prompt: Prompt
+    fill: Callable[[KVCache], Tensor | None]
+
+
+class Reader(Protocol):
+    """Makes the prompt of a drafting model."""
+
+    backbone: Backbone
+    """The model that drafts."""
+
+    readings: ReadingSpec
+    """The readings of the target's prefill that `read` needs."""
+
+    def encode(self, inputs: Mapping[str, Any]) -> Any:
+        """See `Drafter.encode`."""
+        ...
+
+    def read(self, encoded: Any, context: TargetContext) -> DraftPrompt:
+        """The prompt of rows that join."""
+        ...
+
+
+class DraftModelReader:
+    """A draft model with its own processor and vision encoder reads its own prompt.
+
+    Args:
+        backbone: the draft model.
+        pruning: which visual tokens it reads; None for all.
+    """
+
+    def __init__(self, backbone: Backbone, pruning: Pruning | None = None) -> None:
+        self.backbone = backbone
+        self.pruning = pruning
+        self.readings = NO_READINGS if pruning is None else pruning.pruner.readings
+
+    def encode(self, inputs: Mapping[str, Any]) -> Prompt:
+        """Encode the prompt with the draft's own vision tower."""
+        return self.backbone.encode(self.backbone.prepare_prompt(inputs))
+
+    def read(self, encoded: Prompt, context: TargetContext) -> DraftPrompt:
+        """Prune the prompt."""
+        prompt = encoded
+        if self.pruning is not None:
+            prompt = self.pruning.apply(encoded, context).prompt
+        return prefilled(self.backbone, prompt)
+
+
+class SelfReader:
+    """The target drafts for itself: the same weights read the target's prompt without most of its
+    visual tokens (SpecVLM's Self-SD, and Sparse-to-Dense).
+
+    Nothing is loaded twice and nothing is encoded twice.
+
+    Args:
+        backbone: the target.
+        pruning: which visual tokens it reads.
+        kv: where its keys and values come from: `prefill` reads the pruned prompt again (the paper:
+            tokens then attend only to each other), `gather` takes those of the target's prefill (no
+            second pass), `sparse` takes in each layer those that this layer's text attends to most
+            (Sparse-to-Dense, whatever the pruner).
+
+    Raises:
+        ConfigError: `kv` and the pruning's positions do not go together (`check_kv`).
+    """
+
+    def __init__(self, backbone: Backbone, pruning: Pruning, kv: str = "prefill") -> None:
+        check_kv(kv, pruning.positions)
+        if kv == "sparse":
+            pruning = replace(pruning, pruner=AttentionPruner())
+        self.backbone = backbone
+        self.pruning = pruning
+        self.kv = kv
+        self.readings = pruning.pruner.readings
+        if kv == "sparse":
+            self.readings = self.readings | ATTENTION
+
+    def encode(self, inputs: Mapping[str, Any]) -> None:
+        """The target has encoded the prompt."""
+
+    def read(self, encoded: None, context: TargetContext) -> DraftPrompt:
+        """Prune the target's prompt."""
+        pruned = self.pruning.apply(context.prompt, context)
+        if self.kv == "prefill":
+            return prefilled(self.backbone, pruned.prompt)
+        num_layers = len(context.cache.layers)
+        kept_by_layer = [pruned.kept] * num_layers
+        if self.kv == "sparse":
+            kept_by_layer = self._kept_by_layer(context)
+        return DraftPrompt(
+            pruned.prompt, lambda cache: append_slots(context.cache, cache, kept_by_layer)
+        )
+
+    def _kept_by_layer(self, context: TargetContext) -> list[list[Tensor]]:
+        kept_by_layer = []
+        with context.phase("prune"):
+            for scores in context.readings.attention_by_layer:
+                readings = replace(context.readings, attention=scores)
+                layer_context = replace(context, readings=readings)
+                kept_by_layer.append(self.pruning.keep(context.prompt, layer_context))
+        return kept_by_layer
+
+
+def check_kv(kv: str, positions: str) -> None:
+    """Refuse an unknown source of keys and values, or one that cannot give them at these positions.
+
+    Raises:
+        ConfigError: `kv` is unknown, or gathered keys are wanted at other positions than their own.
+    """
+    if kv not in KV_SOURCES:
+        raise ConfigError(f"unknown kv {kv!r}; known: {', '.join(KV_SOURCES)}")
+    if kv != "prefill" and positions != "original":
+        raise ConfigError(
+            'gathered keys carry the positions they were made at: positions must be "original"'
+        )
+
+
+def prefilled(backbone: Backbone, prompt: Prompt) -> DraftPrompt:
+    """A prompt that a model reads in a prefill of its own."""
+    return DraftPrompt(prompt, lambda cache: backbone.prefill(prompt, cache))
+
+
+def append_slots(source: KVCache, target: KVCache, kept_by_layer: list[list[Tensor]]) -> None:
+    """Copy some of the tokens of a cache behind those of another one.
+
+    Args:
+        source: holds at least the tokens that are named.
+        target: of the same layers and rows.
+        kept_by_layer: per layer and row the slots to take, int64 ``[K]``; a row takes equally many
+            in every layer.
+    """
+    with torch.inference_mode():
+        taken = source.taken(kept_by_layer)
+        for layer, (keys, values) in zip(target.layers, taken, strict=True):
+            layer.update(keys, values)
+    target.advance([len(slots) for slots in kept_by_layer[0]])

@@ -1,0 +1,192 @@
+"""What a draft reads after pruning: its own prompt without most of its visual tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from draftlens.core.errors import UnsupportedModelError
+from draftlens.decoding.drafter import TargetContext
+from draftlens.models.prompt import Prompt
+from draftlens.models.prompt_subset import gather
+from draftlens.pruning import Choice, Pruner, Visual, keep_count
+
+CELLS_PER_SEARCH = 1024
+"""Cells whose nearest neighbours are searched at once, so that no map of all by all is formed."""
+
+
+@dataclass(frozen=True)
+class PrunedPrompt:
+    """A prompt after pruning.
+
+    Args:
+        prompt: what is left.
+        kept: per row the indices of the tokens that stay, int64 ``[K]``.
+    """
+
+    prompt: Prompt
+    kept: list[Tensor]
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """How a draft's prompt is pruned.
+
+    Args:
+        pruner: chooses.
+        ratio: share of visual tokens that are removed, 0 to 1.
+        positions: `original` or `compact` (`models.prompt_subset`).
+    """
+
+    pruner: Pruner
+    ratio: float
+    positions: str = "original"
+
+    def keep(self, prompt: Prompt, context: TargetContext) -> list[Tensor]:
+        """Per row the tokens that stay, int64 ``[K]``: all text, and the visual tokens that the
+        pruner chooses."""
+        spec = self.pruner.readings
+        target_scores = spec.scores(context.readings)
+        kept = []
+        for row, length in enumerate(prompt.lengths):
+            is_visual = prompt.visual[row, :length]
+            positions = is_visual.nonzero()[:, 0]
+            scores = _row_scores(prompt, row, positions, context.prompt, target_scores)
+            visual = Visual(prompt.cells[row, positions], prompt.embeds[row, positions], scores)
+            chosen = self.pruner.select(visual, keep_count(len(positions), self.ratio))
+            context.observe(Choice(positions, visual, chosen, spec.score_name))
+            stays = ~is_visual
+            stays[positions[chosen]] = True
+            kept.append(stays.nonzero()[:, 0])
+        return kept
+
+    def apply(self, prompt: Prompt, context: TargetContext) -> PrunedPrompt:
+        """Prune a prompt and count its visual tokens before and after for the statistics."""
+        with context.phase("prune"):
+            kept = self.keep(prompt, context)
+            pruned = gather(prompt, kept, self.positions)
+        context.count_pruned(int(prompt.visual.sum()), int(pruned.visual.sum()))
+        return PrunedPrompt(pruned, kept)
+
+
+def _row_scores(
+    prompt: Prompt,
+    row: int,
+    positions: Tensor,
+    target_prompt: Prompt,
+    target_scores: Tensor | None,
+) -> Tensor | None:
+    """The target's scores for the draft's visual tokens ``[n]`` of one row, if they were read.
+
+    Args:
+        prompt: the draft's.
+        row: of the batch.
+        positions: of its visual tokens, int64 ``[n]``.
+        target_prompt: the target's.
+        target_scores: of its tokens, float32 ``[B, L]``.
+
+    Raises:
+        UnsupportedModelError: one of the two has visual tokens in this row and the other has none.
+    """
+    if target_scores is None:
+        return None
+    target_positions = target_prompt.visual[row].nonzero()[:, 0]
+    scores = target_scores[row, target_positions]
+    if len(target_positions) == len(positions):
+        return scores.to(positions.device)  # models of a family cut pictures alike
+    if not len(target_positions) or not len(positions):
+        raise UnsupportedModelError(
+            "only one of target and draft has visual tokens: prune without scores of the target"
+        )
+    target_cells = target_prompt.cells[row, target_positions].cpu()
+    carried = _carry_over(scores, target_cells, prompt.cells[row, positions].cpu())
+    return carried.to(positions.device)
+
+
+def _carry_over(scores: Tensor, source: Tensor, target: Tensor) -> Tensor:
+    """Scores of some cells at other cells, with all frames stretched to the same size.
+
+    Each target cell takes the mean score of the source cells whose middles lie in it. A cell in
+    which none lies takes the score of the nearest cell that has one.
+
+    Args:
+        scores: float ``[m]``.
+        source: cells of the scores, int64 ``[m, 3]``.
+        target: cells of the result, int64 ``[n, 3]``.
+
+    Returns:
+        float32 ``[n]``.
+    """
+    # A newline shares the cell of the token before it and represents no pixels.
+    has_pixels = torch.ones(len(source), dtype=torch.bool)
+    has_pixels[1:] = source.diff(dim=0).any(1)
+    sizes = _frame_sizes(target)
+    pool = _pool(scores.cpu()[has_pixels].float(), source[has_pixels], sizes)
+    index = _cell_index(target, sizes)
+    carried = pool.means[index, 0]
+    missing = pool.counts[index] == 0
+    filled = pool.means[pool.counts > 0]
+    places = ((target + 0.5) / sizes[target[:, 0]])[missing]
+    nearest = [
+        torch.cdist(part, filled[:, 1:]).argmin(1) for part in torch.split(places, CELLS_PER_SEARCH)
+    ]
+    carried[missing] = filled[torch.cat(nearest), 0]
+    return carried
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """The C cells of some frames with what lies in each.
+
+    Args:
+        means: mean score and mean place, float32 ``[C, 4]``; NaN where nothing lies.
+        counts: how many source cells lie in each, int64 ``[C]``.
+    """
+
+    means: Tensor
+    counts: Tensor
+
+
+def _pool(scores: Tensor, cells: Tensor, sizes: Tensor) -> _Pool:
+    """Pool scores over the cells of other frames.
+
+    Means and not sums are taken: where one grid does not divide the other, a cell that holds more
+    source cells has no more attention for that.
+
+    Args:
+        scores: float ``[m]``.
+        cells: cells of the scores, int64 ``[m, 3]``.
+        sizes: of the other frames, int64 ``[T, 3]``.
+    """
+    # In halves of a cell: whole numbers do not round.
+    middles = 2 * cells + 1
+    source_sizes = 2 * _frame_sizes(cells)[cells[:, 0]]
+    frames = middles[:, 0] * len(sizes) // source_sizes[:, 0]
+    index = _cell_index(middles * sizes[frames] // source_sizes, sizes)
+    counts = torch.bincount(index, minlength=int(sizes.amax(0).prod()))
+    values = torch.cat([scores[:, None], middles / source_sizes], 1)
+    sums = torch.zeros(len(counts), 4).index_add_(0, index, values)
+    return _Pool(sums / counts[:, None], counts)
+
+
+def _frame_sizes(cells: Tensor) -> Tensor:
+    """The number of frames, and rows and columns of each frame, int64 ``[T, 3]``.
+
+    Args:
+        cells: int64 ``[n, 3]``.
+    """
+    num_frames = int(cells[:, 0].max()) + 1
+    sizes = cells.new_zeros(num_frames, 3)
+    sizes.scatter_reduce_(0, cells[:, :1].expand(-1, 3), cells + 1, "amax")
+    sizes[:, 0] = num_frames
+    return sizes
+
+
+def _cell_index(cells: Tensor, sizes: Tensor) -> Tensor:
+    """A number for each of the cells ``[n, 3]`` in frames of these sizes ``[T, 3]``, int64
+    ``[n]``."""
+    _, height, width = sizes.amax(0).tolist()
+    weights = cells.new_tensor([height * width, width, 1])
+    return (cells * weights).sum(-1)

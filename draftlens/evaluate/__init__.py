@@ -1,6 +1,0 @@
-"""Quality of a model or a pair on held-out scenes of the procedural world: `draftlens evaluate`."""
-
-from draftlens.evaluate.report import about, markdown, tables
-from draftlens.evaluate.run import Evaluation, Options, save
-
-__all__ = ["Evaluation", "Options", "about", "markdown", "save", "tables"]

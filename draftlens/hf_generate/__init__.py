@@ -1,0 +1,1 @@
+"""draftlens inside transformers' own `generate`."""

@@ -1,1 +1,0 @@
-"""Building blocks that `draftlens.bench`, `draftlens.evaluate` and the benchmark scripts share."""

@@ -1,0 +1,1 @@
+"""Hierarchical speculative decoding: the draft tokens come from a document pipeline."""

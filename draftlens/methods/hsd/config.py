@@ -1,0 +1,203 @@
+"""Hierarchical speculative decoding (HSD): guesses from what others have read on the page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from draftlens.core.errors import ConfigError
+from draftlens.decoding.first_guesses import FirstGuesses
+from draftlens.decoding.plan import Plan, make_schedule
+from draftlens.drafting.adaptive.history import costs_of
+from draftlens.methods.base import Models
+from draftlens.methods.hsd.drafter import DocumentDrafter, DocumentOptions
+from draftlens.methods.lookup.acceptance import GuessBudget
+from draftlens.methods.lookup.config import MAX_WINDOW
+from draftlens.methods.lookup.ngram_index import Vocabulary
+from draftlens.methods.parts import (
+    DEFAULT_LENGTH,
+    NO_CHECKS,
+    SAMPLING_RULES,
+    check_choice,
+    check_first_guesses,
+    check_number,
+    check_switch,
+    resolve_parts,
+)
+from draftlens.models.adapter import Backbone
+
+MOST_NODES = 256
+"""Most guesses of a row in one pass, as in the authors' code."""
+
+MATCHINGS = ("text", "tokens")
+
+
+@dataclass(frozen=True)
+class HSD:
+    """Answers that repeat a document: what a cheap reader has found on the page is the draft, and
+    the target keeps of it what it would have said itself. There is no draft model.
+
+    The drafts are the `references` of a call. The last tokens of the answer are looked up in them,
+    what follows there is proposed, and all candidates are merged into one tree, which the target
+    checks in one pass. Without references `Engine` reads them off the pictures of the prompt, if a
+    reader of pictures is installed; otherwise it is method `lookup`.
+
+    Args:
+        num_speculative_tokens: tokens of a candidate, all of which are checked. None checks as many
+            guesses as are expected to save time, by how often guesses were right and by what
+            forwards of the target cost (with rejection sampling, a length of 5).
+        window: n, tokens of the window that is looked up; where it does not match, shorter windows
+            down to a single token.
+        longest_window: tokens up to which the window grows while matches are ambiguous.
+        max_branches: most candidates, which are merged into one tree, besides what may follow where
+            the first one ends.
+        max_nodes: most guesses of a row in one pass.
+        max_depth: most tokens of a candidate; None for `max_nodes`.
+        tolerance: τ (HSD, equation 10). 1 accepts the target's own tokens only. Below 1, a guess u
+            passes if log p(û) / log p(u) >= τ, where û is the target's own token; the paper uses
+            0.75. Such answers are greedy, differ from those of stock `generate`, and are named in
+            `Result.approximate`.
+        matching: `"text"` compares letters and digits, `"tokens"` compares token ids. Texts need
+            the target's tokenizer; without it token ids are compared.
+        variants: whether the lines of references are also joined, and words closed that are broken
+            at the end of a line. The tree merges the variants.
+        recovery: whether, behind a wrong guess, continuations are proposed as if a token of the
+            reference had been substituted, inserted or left out.
+        heads: whether, at the beginning of an answer and behind a reference, the beginnings of
+            references that were not used yet are proposed in their order, and the end of the
+            answer.
+        first_guesses: whether the prefill checks how the first reference begins, in the pass in
+            which it reads the prompt, which saves about one round. `"auto"`: as far as it is
+            expected to save time, where the prefill can check guesses. True: the same, and other
+            prefills are refused. False: never.
+        sampling_rule: `"coupled"` (the tokens of plain sampling with the same seed) or
+            `"rejection"`, as for method `lookup`.
+        schedule: the order of drafting and verifying, `"serial"`.
+        prefill: how the target reads prompts (`prefill.PREFILLS`).
+
+    Raises:
+        ConfigError: a value makes no sense.
+
+    Example:
+
+        >>> import draftlens
+        >>> draftlens.HSD().window, draftlens.HSD().tolerance
+        (3, 1.0)
+        >>> draftlens.from_dict({"method": "hsd", "tolerance": 0.75}).max_nodes
+        256
+    """
+
+    draft_use: ClassVar[str] = "unused"
+
+    num_speculative_tokens: int | None = None
+    window: int = 3
+    longest_window: int = 10
+    max_branches: int = 4
+    max_nodes: int = MOST_NODES
+    max_depth: int | None = None
+    tolerance: float = 1.0
+    matching: str = "text"
+    variants: bool = True
+    recovery: bool = True
+    heads: bool = True
+    first_guesses: bool | str = "auto"
+    sampling_rule: str = "coupled"
+    schedule: str = "serial"
+    prefill: Any = "full"
+
+    def __post_init__(self) -> None:
+        check_choice("sampling_rule", self.sampling_rule, SAMPLING_RULES)
+        check_choice("matching", self.matching, MATCHINGS)
+        if self.num_speculative_tokens is not None:
+            check_number("num_speculative_tokens", self.num_speculative_tokens, MOST_NODES)
+        elif self.sampling_rule == "rejection":
+            object.__setattr__(self, "num_speculative_tokens", DEFAULT_LENGTH)
+        check_number("window", self.window, MAX_WINDOW)
+        check_number("longest_window", self.longest_window, MAX_WINDOW)
+        check_number("max_branches", self.max_branches)
+        check_number("max_nodes", self.max_nodes, MOST_NODES)
+        if self.max_depth is not None:
+            check_number("max_depth", self.max_depth, MOST_NODES)
+        for switch in ("variants", "recovery", "heads"):
+            check_switch(switch, getattr(self, switch))
+        check_first_guesses(self.first_guesses)
+        self._check_windows()
+        self._check_tolerance()
+        resolve_parts(self)
+        if self.first_guesses is True and not self.prefill.checks_guesses:
+            raise ConfigError(NO_CHECKS)
+        if self.schedule != "serial":
+            raise ConfigError(
+                "there is no draft model that could work beside the target: method 'hsd' has the "
+                f"schedule 'serial' only, not {self.schedule!r}"
+            )
+
+    def _check_windows(self) -> None:
+        if self.longest_window < self.window:
+            raise ConfigError(
+                f"longest_window must be at least the window of {self.window} tokens, not "
+                f"{self.longest_window}"
+            )
+
+    def _check_tolerance(self) -> None:
+        is_number = type(self.tolerance) in (int, float)
+        if not is_number or not 0 < self.tolerance <= 1:
+            raise ConfigError(
+                f"tolerance must be a number above 0 and up to 1, not {self.tolerance!r}"
+            )
+        if self.tolerance < 1 and self.sampling_rule == "rejection":
+            raise ConfigError(
+                "tolerance below 1 is for greedy decoding, and sampling_rule 'rejection' for "
+                "sampling: use one of them"
+            )
+
+    def plan(self, models: Models) -> Plan:
+        """See `Method.plan`."""
+        is_automatic = self.num_speculative_tokens is None
+        drafter = self._drafter(models.target)
+        first_guesses = None
+        if self.first_guesses is not False and self.prefill.checks_guesses:
+            first_guesses = FirstGuesses(drafter, drafter.length)
+        approximate = self.prefill.approximate
+        if self.tolerance < 1:
+            approximate += (f"guesses accepted with tolerance {self.tolerance:g}",)
+        return Plan(
+            drafter=drafter,
+            schedule=make_schedule(self.schedule),
+            prefill=self.prefill,
+            acceptance=self.sampling_rule,
+            tolerance=float(self.tolerance),
+            first_guesses=first_guesses,
+            approximate=approximate,
+            timed=(models.target,) if is_automatic else (),
+            uses_references=True,
+            reads_pictures=True,
+        )
+
+    def _drafter(self, target: Backbone) -> DocumentDrafter:
+        length = self.num_speculative_tokens
+        longest = self.max_depth or self.max_nodes
+        budget = None
+        max_nodes = self.max_nodes
+        if length is None:
+            costs, lock = costs_of(target)
+            budget = GuessBudget(costs, lock, self.max_nodes)
+        else:
+            longest = min(longest, length)
+            max_nodes = min(max_nodes, length * self.max_branches)
+        options = DocumentOptions(
+            window=self.window,
+            longest_window=self.longest_window,
+            by_text=self.matching == "text",
+            variants=self.variants,
+            recovery=self.recovery,
+            heads=self.heads,
+        )
+        return DocumentDrafter(
+            Vocabulary(target.vocab_size, target.pixel_ids),
+            longest,
+            self.max_branches,
+            max_nodes,
+            options,
+            budget,
+        )

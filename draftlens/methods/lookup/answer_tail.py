@@ -1,0 +1,120 @@
+"""The end of an answer, as tokens and as text."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TypeVar
+
+from draftlens.methods.lookup.normalized_text import normal_character, normalized
+from draftlens.methods.lookup.text_tokens import PieceDecoder, joined
+
+BREAK = -1
+"""Stands where a text has a token that must not be guessed. No window and no candidate goes over
+it."""
+
+Value = TypeVar("Value")
+
+LONGEST_TEXT = 64
+"""Tokens of an answer whose text is kept."""
+
+LONGEST_WORD = 32
+"""Characters of a word that are looked at."""
+
+
+class Tail:
+    """The last tokens of an answer.
+
+    Args:
+        size: tokens that are compared at most.
+        decoder: decodes the answer; None if nobody asks for its text.
+
+    Attributes:
+        pending: the last tokens, as far as they are the beginning of a character.
+    """
+
+    def __init__(self, size: int, decoder: PieceDecoder | None = None) -> None:
+        self.size = size
+        self._decoder = decoder
+        kept = size if decoder is None else max(size, LONGEST_TEXT)
+        self._tokens: deque[int] = deque(maxlen=kept)
+        self._pieces: deque[str] = deque(maxlen=kept)
+        self._normals: deque[str] = deque(maxlen=kept)
+        self.pending: list[int] = []
+
+    def __len__(self) -> int:
+        return min(len(self._tokens), self.size)
+
+    @property
+    def tokens(self) -> list[int]:
+        """At most `size` tokens."""
+        return last(self._tokens, self.size)
+
+    def extend(self, tokens: Iterable[int]) -> list[str]:
+        """Append emitted tokens, with `BREAK` for those that must not be guessed.
+
+        Returns:
+            What the text gains by each of them; nothing without a decoder.
+        """
+        return [self._append(token) for token in tokens]
+
+    def _append(self, token: int) -> str:
+        piece = ""
+        if self._decoder is not None and token != BREAK:
+            piece = self._decoder.add(token)
+        self._tokens.append(token)
+        self._pieces.append(piece)
+        self._normals.append(normalized(piece))
+        if piece or token == BREAK:
+            self.pending = []
+        elif self._decoder is not None:
+            self.pending.append(token)
+        return piece
+
+    def has_break(self, length: int) -> bool:
+        """Whether one of the last `length` tokens must not be guessed."""
+        return BREAK in last(self._tokens, length)
+
+    def text(self, length: int) -> str:
+        """The text of the last `length` tokens."""
+        return joined(last(self._pieces, length))
+
+    def normal(self, length: int) -> str:
+        """The letters and digits of the last `length` tokens."""
+        return joined(last(self._normals, length))
+
+    def normals(self) -> Iterator[str]:
+        """The letters and digits of the last tokens, one after the other, the last one first."""
+        tokens = reversed(self._tokens)
+        for token, normal in islice(zip(tokens, reversed(self._normals), strict=True), self.size):
+            if token == BREAK:
+                return
+            yield normal
+
+    @property
+    def loose(self) -> str:
+        """What stands behind the last letter or digit."""
+        text = ""
+        for piece, normal in zip(reversed(self._pieces), reversed(self._normals), strict=True):
+            text = piece + text
+            if normal:
+                break
+        end = len(text)
+        while end and not normal_character(text[end - 1]):
+            end -= 1
+        return text[end:]
+
+    @property
+    def word(self) -> str:
+        """The beginning of the last word, with the space in front of it."""
+        text = self.text(LONGEST_WORD)[-LONGEST_WORD:]
+        start = len(text)
+        while start and not text[start - 1].isspace():
+            start -= 1
+        return text[max(start - 1, 0) :]
+
+
+def last(values: Sequence[Value], length: int) -> list[Value]:
+    """The last members of a sequence."""
+    return list(islice(values, max(len(values) - length, 0), None))

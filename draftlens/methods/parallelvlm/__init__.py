@@ -1,0 +1,1 @@
+"""ParallelVLM: draft model and target work at the same time."""

@@ -1,0 +1,214 @@
+"""The drafting lane: it reads prompts and guesses ahead, one forward at a time."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from draftlens.core.errors import DraftlensError
+from draftlens.core.timeline import Span
+from draftlens.decoding.drafter import TargetContext
+from draftlens.drafting.draft_prompt import DraftModelReader, DraftPrompt, prefilled
+from draftlens.methods.parallelvlm.draft_rows import Hypotheses
+from draftlens.methods.parallelvlm.messages import (
+    Arrive,
+    Close,
+    Decide,
+    Failed,
+    FromDraft,
+    Guesses,
+    Joined,
+    Leave,
+    Open,
+    Read,
+    TargetSide,
+    ToDraft,
+)
+from draftlens.models.adapter import Backbone
+from draftlens.models.kv_cache import KVCache
+from draftlens.models.prompt import Prompt
+from draftlens.pruning import Choice
+
+LANE = "draft"
+"""The lane's name in timelines and statistics."""
+
+
+class Worker:
+    """Drafts for any number of sessions with one model.
+
+    The caller decides when it works: `handle` for each message that has come, and `step` while
+    `can_step`. A session that fails is forgotten; its further messages are ignored.
+
+    Args:
+        backbone: the draft model.
+        send: receives the messages for the target's lane.
+    """
+
+    def __init__(self, backbone: Backbone, send: Callable[[FromDraft], None]) -> None:
+        self.backbone = backbone
+        self._send = send
+        self._sessions: dict[int, _Session] = {}
+        self._turns: deque[int] = deque()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is no session."""
+        return not self._sessions
+
+    @property
+    def can_step(self) -> bool:
+        """Whether a session may be guessed further."""
+        return any(session.can_step for session in self._sessions.values())
+
+    def handle(self, message: ToDraft) -> None:
+        """Follow a message of the target's lane."""
+        number = message.answer
+        if isinstance(message, Open):
+            self._sessions[number] = _Session(self.backbone, message, self._send)
+            self._turns.append(number)
+            return
+        session = self._sessions.get(number)
+        if session is None:
+            return
+        if isinstance(message, Close):
+            self._forget(number)
+            return
+        self._guarded(number, lambda: session.handle(message))
+
+    def step(self) -> None:
+        """One forward for the next session in turn that may be guessed further."""
+        for _ in range(len(self._turns)):
+            self._turns.rotate(-1)
+            number = self._turns[-1]
+            session = self._sessions[number]
+            if session.can_step:
+                self._guarded(number, session.step)
+                return
+
+    def _guarded(self, number: int, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # whatever it is, the target goes on and reports it
+            self._forget(number)
+            self._send(Failed(number, _sendable(error)))
+
+    def _forget(self, number: int) -> None:
+        del self._sessions[number]
+        self._turns.remove(number)
+
+
+class _Session:
+    """One session of the drafting lane."""
+
+    def __init__(self, backbone: Backbone, opened: Open, send: Callable[[FromDraft], None]) -> None:
+        self._backbone = backbone
+        self._opened = opened
+        self._send = send
+        self._reader = DraftModelReader(backbone, opened.pruning)
+        self._hypotheses = Hypotheses(backbone, opened.vocab_size, opened.hedges)
+        self._waiting: deque[tuple[Arrive, Prompt | None]] = deque()
+        self._spans: list[Span] = []
+        self._choices: list[Choice] = []
+        self._visual = 0
+        self._kept = 0
+
+    @property
+    def can_step(self) -> bool:
+        """Whether a row may be guessed further."""
+        return self._hypotheses.can_step
+
+    def handle(self, message: Arrive | Read | Decide | Leave) -> None:
+        """Follow a message."""
+        if isinstance(message, Arrive):
+            self._arrive(message)
+        elif isinstance(message, Read):
+            self._read(message)
+        elif isinstance(message, Decide):
+            self._decide(message)
+        else:
+            self._hypotheses.remove(message.row)
+
+    def _decide(self, message: Decide) -> None:
+        """Follow the verdicts. What a correction finds ready in a branch is sent at once."""
+        ready = self._hypotheses.decide(message.decisions)
+        if ready:
+            now = time.perf_counter()
+            span = Span(LANE, "draft", now, now, tokens=len(ready))
+            number = self._opened.answer
+            self._send(Guesses(number, ready, self._hypotheses.nbytes, span, forwards=0))
+
+    def step(self) -> None:
+        """One forward, whose guesses are sent."""
+        began = time.perf_counter()
+        guesses = self._hypotheses.step()
+        span = Span(LANE, "draft", began, time.perf_counter(), tokens=len(guesses))
+        number = self._opened.answer
+        self._send(Guesses(number, guesses, self._hypotheses.nbytes, span))
+
+    def _arrive(self, message: Arrive) -> None:
+        encoded = None
+        if message.inputs is not None:
+            with self._phase("vision"):
+                encoded = self._reader.encode(message.inputs)
+        self._waiting.append((message, encoded))
+        if not message.waits and encoded is not None:
+            self._join(self._prune(encoded, TargetSide(encoded)))
+
+    def _read(self, message: Read) -> None:
+        _, encoded = self._waiting[0]
+        if message.prompt is not None:
+            self._join(prefilled(self._backbone, message.prompt))
+        elif message.side is not None and encoded is not None:
+            self._join(self._prune(encoded, message.side))
+
+    def _prune(self, encoded: Prompt, side: TargetSide) -> DraftPrompt:
+        context = TargetContext(
+            prompt=side.prompt,
+            cache=KVCache(0, 0, 0),
+            readings=side.readings,
+            phase=self._phase,
+            count_pruned=self._count_pruned,
+            observe=self._choices.append,
+        )
+        return self._reader.read(encoded, context)
+
+    def _join(self, draft: DraftPrompt) -> None:
+        """Read the prompts of the rows that have waited longest."""
+        arrived, _ = self._waiting.popleft()
+        with self._phase("prefill"):
+            self._hypotheses.join(arrived.rows, arrived.batch, draft, arrived.room, arrived.limit)
+        self._send(
+            Joined(
+                self._opened.answer,
+                self._visual,
+                self._kept,
+                self._hypotheses.nbytes,
+                tuple(self._choices) if self._opened.shows_choices else (),
+                tuple(self._spans),
+            )
+        )
+        self._visual = 0
+        self._kept = 0
+        self._choices.clear()
+        self._spans.clear()
+
+    def _count_pruned(self, visual: int, kept: int) -> None:
+        self._visual += visual
+        self._kept += kept
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._spans.append(Span(LANE, name, began, time.perf_counter()))
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error as it can be sent: exceptions of other libraries may not be picklable."""
+    if isinstance(error, DraftlensError):
+        return error
+    return RuntimeError(f"{type(error).__name__}: {error}")

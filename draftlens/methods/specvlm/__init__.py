@@ -1,0 +1,1 @@
+"""SpecVLM: the draft model reads the visual tokens that the target attends to."""

@@ -1,0 +1,147 @@
+"""SpecVLM: the draft reads only the visual tokens that the target attends to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from draftlens.core.errors import ConfigError
+from draftlens.core.tree import Topology
+from draftlens.decoding.plan import Plan
+from draftlens.drafting.disagreement import Disagreement
+from draftlens.drafting.draft_prompt import DraftModelReader, Reader, SelfReader, check_kv
+from draftlens.drafting.model_drafter import ModelDrafter
+from draftlens.drafting.pruning import Pruning
+from draftlens.methods.base import Models, name_of
+from draftlens.methods.parallelvlm.draft_inputs import OwnPrompt, Reading, TargetsPrompt
+from draftlens.methods.parts import (
+    Tree,
+    check_choice,
+    draft_of,
+    draft_use_of,
+    drafting_plan,
+    resolve_drafting,
+    resolve_parts,
+    settings_of,
+    topology_of,
+    tuners_of,
+)
+from draftlens.models.prompt_subset import POSITIONS
+
+
+@dataclass(frozen=True)
+class SpecVLM:
+    """The draft reads only the visual tokens that the target attends to (SpecVLM).
+
+    Args:
+        num_speculative_tokens, tree, sampling_rule, first_guesses, schedule, prefill: as for
+            `SpeculativeDecoding`. The paper's tree is `"eagle"`. First guesses need a draft model
+            and a pruner that needs no attention or hidden states of the target.
+        prune_ratio: r, the share of visual tokens that the draft does not read.
+        pruner: which tokens these are: a name of `prune.PRUNERS`, a mapping of a name and options
+            such as ``{"name": "dycoke", "group": 4}``, or a pruner. `"uv"` is that of ParallelVLM.
+        positions: `"original"` leaves kept tokens where they were, `"compact"` closes the gaps.
+        draft: `"model"` for a draft model, `"self"` for the target's own weights, `"auto"` for the
+            draft model if there is one.
+        kv: for `"self"`: `"prefill"` reads the pruned prompt again, `"gather"` reuses the target's
+            keys and values, `"sparse"` reuses in each layer those with the most attention there
+            (Sparse-to-Dense). With a draft model the last two are refused.
+
+    Raises:
+        ConfigError: a value makes no sense.
+
+    Example:
+
+        >>> import draftlens
+        >>> draftlens.SpecVLM(pruner={"name": "random", "seed": 3}).pruner
+        RandomPruner(seed=3)
+    """
+
+    num_speculative_tokens: int | None = None
+    tree: Tree = None
+    sampling_rule: str = "coupled"
+    first_guesses: bool | str = "auto"
+    prune_ratio: float = 0.9
+    pruner: Any = "specvlm"
+    positions: str = "original"
+    draft: str = "auto"
+    kv: str = "prefill"
+    schedule: str = "serial"
+    prefill: Any = "full"
+
+    def __post_init__(self) -> None:
+        resolve_drafting(self)
+        if not isinstance(self.prune_ratio, (int, float)) or not 0 <= self.prune_ratio <= 1:
+            raise ConfigError(f"prune_ratio is a share between 0 and 1, not {self.prune_ratio!r}")
+        check_choice("positions", self.positions, POSITIONS)
+        check_choice("draft", self.draft, ("auto", "model", "self"))
+        check_kv(self.kv, self.positions)
+        if self.draft == "model":
+            self._check_reuse()
+        if self.kv != "prefill" and self.schedule != "serial":
+            raise ConfigError(
+                f"kv {self.kv!r} takes keys and values of the target's prefill, which a draft in a "
+                f"lane of its own does not wait for: use 'prefill' with schedule {self.schedule!r}"
+            )
+        resolve_parts(self, pruner=True)
+
+    @property
+    def draft_use(self) -> str:
+        """Whether a draft model is needed (`methods.base.draft_use`)."""
+        return draft_use_of(self.draft)
+
+    @property
+    def topology(self) -> Topology:
+        """The tree that the draft grows; the largest one of an automatic tree."""
+        return topology_of(self.tree, self.num_speculative_tokens)
+
+    @property
+    def pruning(self) -> Pruning:
+        """How the draft's prompt is pruned."""
+        return Pruning(self.pruner, self.prune_ratio, self.positions)
+
+    def plan(self, models: Models) -> Plan:
+        """See `Method.plan`."""
+        pruning = self.pruning
+        drafts_for_itself = self.draft == "self" or (self.draft == "auto" and models.draft is None)
+        reader: Reader
+        if drafts_for_itself:
+            reader = SelfReader(models.target, pruning, self.kv)
+        else:
+            self._check_reuse()
+            described = f"method {name_of(self)!r} with draft 'model'"
+            reader = DraftModelReader(draft_of(models, described), pruning)
+        settings = (drafts_for_itself, self.kv, *settings_of(pruning))
+        disagreement = None
+        if not drafts_for_itself:
+            disagreement = Disagreement(models.target, reader.backbone, self.prune_ratio == 1)
+        drafter = ModelDrafter(
+            reader,
+            self.topology,
+            models.target.vocab_size,
+            tuners_of(self.tree, models.target, reader.backbone, settings),
+            disagreement,
+        )
+        reading: Reading = TargetsPrompt(pruning) if drafts_for_itself else OwnPrompt(pruning)
+        waits = drafts_for_itself or bool(reader.readings)
+        return drafting_plan(
+            self, models, drafter, reading, waits, pruning, self._wait, self._hedges
+        )
+
+    def _check_reuse(self) -> None:
+        """Refuse to reuse the target's keys and values in a draft model, which has others."""
+        if self.kv != "prefill":
+            raise ConfigError(
+                f"kv {self.kv!r} reuses the target's keys and values, which a draft model cannot "
+                "read: use draft 'self', or kv 'prefill'"
+            )
+
+    @property
+    def _wait(self) -> int | None:
+        """Guesses that the target waits for behind a correction; None for a choice by times."""
+        return None
+
+    @property
+    def _hedges(self) -> int:
+        """Tokens of second choices and what follows them in a step of the draft."""
+        return 0

@@ -1,0 +1,1 @@
+"""TABED: one draft model reads several views of the prompt."""

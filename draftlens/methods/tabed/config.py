@@ -1,0 +1,244 @@
+"""TABED: one draft reads the prompt in several ways, and the target's own words say which to
+trust."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from draftlens.core.errors import ConfigError
+from draftlens.core.tree import Topology
+from draftlens.decoding.plan import MakeView, Plan, make_schedule
+from draftlens.drafting.tree_drafter import TreeDrafter
+from draftlens.media.chat_source import ChatSource
+from draftlens.media.rewriting import without_media
+from draftlens.methods.base import NO_OPTION, Models, name_of
+from draftlens.methods.parts import (
+    DEFAULT_LENGTH,
+    Tree,
+    check_choice,
+    check_room,
+    draft_of,
+    draft_use_of,
+    resolve_drafting,
+    resolve_parts,
+    timed_models,
+    topology_of,
+    tuners_of,
+)
+from draftlens.methods.tabed.captions import Captioning, Captions, captioned, captions_of
+from draftlens.methods.tabed.ensemble import Ensemble
+from draftlens.methods.tabed.memory import ViewMemory
+from draftlens.methods.tabed.views import View, make_views
+from draftlens.methods.tabed.weights import make_weighting
+from draftlens.models.adapter import Backbone
+
+SCHEDULES = ("serial",)
+
+_log = logging.getLogger("draftlens")
+
+
+@dataclass(frozen=True)
+class TABED:
+    """The draft reads the prompt in several views, and their guesses are mixed by weights that
+    follow what the target says (TABED).
+
+    Args:
+        views: the ways to read the prompt: names of `methods.tabed.views.VIEWS` (`"multimodal"`:
+            everything; `"text"`: the words only; `"pooled"`: means over 2 x 2 visual tokens;
+            `"caption"`: captions in place of pictures), mappings of a name and options, or
+            ``{"pruner": ..., "ratio": ...}`` for a part of the visual tokens.
+        weights: how the views are weighed: a name of `methods.tabed.weights.WEIGHTS`, a mapping of
+            a name and options, or fixed numbers, one for each view. The paper's are `"uniform"`
+            (MT, MTCP), `"grid"` (MT*) and `"kld"` (MTCP*).
+        memory: what earlier answers have shown about the views; the answers of this method add to
+            it. None begins every answer afresh.
+        rest: whether a view whose weight stays negligible is left out until it is worth asking.
+        late: whether only one view is read at first, and the others when it has often been wrong.
+            This needs `rest` and the weights `"bayes"`; with others all views are read at once.
+        num_speculative_tokens, tree: as for `SpeculativeDecoding`, but without both a chain of 5,
+            as in the paper.
+        sampling_rule: as for `SpeculativeDecoding`. With `"rejection"` and a memory, the tokens
+            depend on the memory too.
+        draft: `"model"` for a draft model, which may be a language model if no view needs pictures,
+            `"self"` for the target's own weights, `"auto"` for the draft model if there is one.
+        schedule: `"serial"`.
+        prefill: how the target reads prompts (`prefill.PREFILLS`).
+
+    Raises:
+        ConfigError: a value makes no sense.
+
+    Example:
+
+        >>> import draftlens
+        >>> draftlens.TABED(weights=[0.5, 0.5]).weights
+        FixedWeights(values=(0.5, 0.5))
+    """
+
+    views: Any = ("multimodal", "text")
+    weights: Any = "bayes"
+    rest: bool = True
+    late: bool = True
+    num_speculative_tokens: int | None = None
+    tree: Tree = None
+    sampling_rule: str = "coupled"
+    draft: str = "auto"
+    schedule: str = "serial"
+    prefill: Any = "full"
+    memory: ViewMemory | None = field(default=None, compare=False, metadata=NO_OPTION)
+
+    first_guesses = False
+
+    def __post_init__(self) -> None:
+        if self.num_speculative_tokens is None and self.tree is None:
+            object.__setattr__(self, "num_speculative_tokens", DEFAULT_LENGTH)
+        if self.schedule not in SCHEDULES:
+            raise ConfigError(
+                f"the views of 'tabed' are read in the target's lane: schedule must be 'serial', "
+                f"not {self.schedule!r}"
+            )
+        resolve_drafting(self)
+        resolve_parts(self)
+        check_choice("draft", self.draft, ("auto", "model", "self"))
+        for option in ("rest", "late"):
+            value = getattr(self, option)
+            if not isinstance(value, bool):
+                raise ConfigError(f"{option} must be true or false, not {value!r}")
+        if self.memory is not None and not isinstance(self.memory, ViewMemory):
+            raise ConfigError(f"memory is a ViewMemory or None, not {self.memory!r}")
+        object.__setattr__(self, "views", make_views(self.views))
+        object.__setattr__(self, "weights", make_weighting(self.weights))
+        self.weights.tally([view.label for view in self.views])  # refuses numbers for other views
+        for view in self.views:
+            if view.rewriting == "caption":
+                _captioning(view)
+
+    @property
+    def draft_use(self) -> str:
+        """Whether a draft model is needed (`methods.base.draft_use`)."""
+        return draft_use_of(self.draft)
+
+    @property
+    def topology(self) -> Topology:
+        """The tree that the draft grows; the largest one of an automatic tree."""
+        return topology_of(self.tree, self.num_speculative_tokens)
+
+    def plan(self, models: Models) -> Plan:
+        """See `Method.plan`."""
+        check_room(self.topology, models)
+        drafts_for_itself = self.draft == "self" or (self.draft == "auto" and models.draft is None)
+        backbone = models.target if drafts_for_itself else self._draft(models)
+        views = _readable(self.views, backbone)
+        ensemble = Ensemble(
+            backbone,
+            models.target.vocab_size,
+            views,
+            self.weights,
+            self.memory,
+            drafts_for_itself,
+            self.rest,
+            self.late,
+            _config_of_inputs(models, backbone),
+        )
+        labels = tuple(view.label for view in views)
+        settings = (name_of(self), drafts_for_itself, labels, repr(self.weights))
+        tuners = tuners_of(self.tree, models.target, backbone, settings)
+        return Plan(
+            drafter=TreeDrafter(ensemble, self.topology, tuners),
+            schedule=make_schedule(self.schedule),
+            prefill=self.prefill,
+            acceptance=self.sampling_rule,
+            approximate=self.prefill.approximate,
+            uses_draft=not drafts_for_itself,
+            timed=timed_models(self.tree, models.target, backbone),
+            views=_makers(views, models, drafts_for_itself),
+            views_beside=_beside(views, models),
+        )
+
+    def _draft(self, models: Models) -> Backbone:
+        """The draft model; it must see only if all views need that."""
+        needs_eyes = all(view.needs_eyes for view in self.views)
+        return draft_of(models, f"method {name_of(self)!r} with draft 'model'", needs_eyes)
+
+
+def _readable(views: tuple[View, ...], backbone: Backbone) -> tuple[View, ...]:
+    """The views that a model can read: one that takes no pictures reads words only."""
+    if _sees(backbone):
+        return views
+    readable = tuple(view for view in views if not view.needs_eyes)
+    if len(readable) < len(views):
+        left_out = ", ".join(view.label for view in views if view.needs_eyes)
+        _log.info("the draft %s takes no pictures: without %s", backbone.name, left_out)
+    return readable
+
+
+def _config_of_inputs(models: Models, backbone: Backbone) -> Any:
+    """The configuration that names the placeholders of pictures in a draft's inputs: callers may
+    give the target's inputs to a draft that has none."""
+    return (backbone if _sees(backbone) else models.target).model.config
+
+
+def _sees(backbone: Backbone) -> bool:
+    return bool(backbone.modalities & {"image", "video"})
+
+
+def _makers(
+    views: tuple[View, ...], models: Models, drafts_for_itself: bool
+) -> Mapping[str, MakeView]:
+    """How the inputs of views are made of messages, by the label of the view."""
+    makers: dict[str, Callable[[ChatSource], Mapping[str, Any]]] = {}
+    for view in views:
+        if view.rewriting == "text":
+            makers[view.label] = partial(_text_inputs, drafts_for_itself, view)
+        elif view.rewriting == "caption":
+            captions = captions_of(_captioning(view), models)
+            makers[view.label] = partial(_caption_inputs, drafts_for_itself, captions)
+    return makers
+
+
+def _beside(views: tuple[View, ...], models: Models) -> list[str]:
+    """The labels of views that are made beside the prefill.
+
+    Raises:
+        ConfigError: the target would write captions beside its own prefill.
+    """
+    captioned_views: list[Any] = [view for view in views if view.rewriting == "caption"]
+    beside = [view for view in captioned_views if view.beside]
+    if models.draft is None and any(view.captioner == "draft" for view in beside):
+        raise ConfigError(
+            "captions beside the prefill need a captioner that is not the target: load a draft "
+            "model, or name a callable"
+        )
+    return [view.label for view in beside]
+
+
+def _captioning(view: Any) -> Captioning:
+    """The options of a view that is made of captions.
+
+    Raises:
+        ConfigError: a value makes no sense.
+    """
+    return Captioning(view.captioner, view.prompt, view.max_tokens)
+
+
+def _text_inputs(drafts_for_itself: bool, view: Any, chat: ChatSource) -> Mapping[str, Any]:
+    """The draft's inputs with other words in place of pictures and clips."""
+    chat = _for(drafts_for_itself, chat)
+    return chat.process([without_media(each, view.instead) for each in chat.conversations])
+
+
+def _caption_inputs(
+    drafts_for_itself: bool, captions: Captions, chat: ChatSource
+) -> Mapping[str, Any]:
+    """The draft's inputs with captions in place of pictures and clips."""
+    return captioned(captions, _for(drafts_for_itself, chat))
+
+
+def _for(drafts_for_itself: bool, chat: ChatSource) -> ChatSource:
+    """The messages with the processor of the model that drafts."""
+    if not drafts_for_itself or chat.target is None:
+        return chat
+    return replace(chat, process=chat.target.process, decode=chat.target.decode)

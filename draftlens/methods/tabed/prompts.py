@@ -1,0 +1,115 @@
+"""The prompts of an ensemble: each of its views as the drafting model reads it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from draftlens.decoding.drafter import TargetContext
+from draftlens.drafting.draft_prompt import DraftPrompt
+from draftlens.media.chat_source import CaptionError
+from draftlens.methods.tabed.packed_views import Present
+from draftlens.methods.tabed.views import VIEW_INPUTS, Source, View, ViewError
+from draftlens.models.adapter import Backbone
+from draftlens.models.prompt import Prompt
+
+_log = logging.getLogger("draftlens")
+
+
+class ViewPrompts:
+    """Makes the prompts of views.
+
+    Args:
+        backbone: the model that drafts.
+        views: the views.
+        is_target: whether the target drafts for itself.
+        config: of the model whose processor makes the draft's inputs; None for the draft itself.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        views: Sequence[View],
+        is_target: bool = False,
+        config: Any = None,
+    ) -> None:
+        self.backbone = backbone
+        self.views = tuple(views)
+        self.is_target = is_target
+        self.config = config
+        self._causes: dict[int, str] = {}
+
+    def source(self, encoded: Mapping[str, Any], context: TargetContext) -> Source:
+        """What views of rows that join are made of.
+
+        Args:
+            encoded: the draft's inputs, with what makes further views under `views`.
+            context: the target's side of the rows.
+        """
+        inputs = {key: value for key, value in encoded.items() if key != VIEW_INPUTS}
+        made = encoded.get(VIEW_INPUTS, {})
+        return Source(self.backbone, inputs, made, context, self.is_target, self.config)
+
+    def differing(self, chosen: Sequence[int], source: Source) -> tuple[int, ...]:
+        """The chosen views without those that are known to be the whole prompt: where nothing is
+        shown, most views are."""
+        if bool(source.context.prompt.visual.any()):
+            return tuple(chosen)
+        return tuple(view for view in chosen if not self.views[view].same_without_media)
+
+    def read(
+        self, chosen: Sequence[int], wanted: Collection[int], source: Source
+    ) -> list[DraftPrompt | None]:
+        """The prompt of each chosen view; None where it is not wanted, where it repeats another
+        one, or where it cannot be read, which a warning says once."""
+        differing = self.differing(chosen, source)
+        drafts: list[DraftPrompt | None] = []
+        for view in chosen:
+            is_repeated = view not in differing and any(drafts)
+            if view in wanted and not is_repeated:
+                drafts.append(self._read(view, source))
+            else:
+                drafts.append(None)
+        return drafts
+
+    def _read(self, view: int, source: Source) -> DraftPrompt | None:
+        try:
+            return self.views[view].read(source)
+        except (ViewError, CaptionError) as error:
+            if view not in self._causes:
+                self._causes[view] = str(error)
+                if len(self.views) > 1:
+                    name = self.views[view].label
+                    _log.warning("the draft goes on without the view %r: %s", name, error)
+            return None
+
+    @property
+    def causes(self) -> str:
+        """Why views cannot be read."""
+        return "; ".join(dict.fromkeys(self._causes.values()))
+
+
+def present_views(drafts: Sequence[DraftPrompt | None], row: int) -> Present:
+    """Which views a row has: those that could be read, without repetitions."""
+    present: list[bool] = []
+    for view, draft in enumerate(drafts):
+        earlier = [drafts[other] for other in range(view) if present[other]]
+        is_new = draft is not None and not any(
+            _are_equal(draft.prompt, other.prompt, row) for other in earlier if other is not None
+        )
+        present.append(is_new)
+    return tuple(present)
+
+
+def _are_equal(prompt: Prompt, other: Prompt, row: int) -> bool:
+    """Whether two prompts are the same in a row."""
+    length = prompt.lengths[row]
+    if length != other.lengths[row]:
+        return False
+    positions = prompt.position_ids[..., row, :length]
+    if not torch.equal(positions, other.position_ids[..., row, :length]):
+        return False
+    return torch.equal(prompt.embeds[row, :length], other.embeds[row, :length])

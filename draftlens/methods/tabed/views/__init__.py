@@ -1,0 +1,21 @@
+"""Views: the ways in which a draft of an ensemble reads a prompt."""
+
+from draftlens.methods.tabed.views.base import (
+    VIEW_INPUTS,
+    VIEWS,
+    Source,
+    View,
+    ViewError,
+    make_view,
+    make_views,
+)
+
+__all__ = [
+    "VIEWS",
+    "VIEW_INPUTS",
+    "Source",
+    "View",
+    "ViewError",
+    "make_view",
+    "make_views",
+]

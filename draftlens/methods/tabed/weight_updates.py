@@ -1,0 +1,256 @@
+"""What the answers of a batch have shown about the views of their prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from math import exp, inf, isnan, nan
+
+import torch
+from torch import Tensor
+
+from draftlens.core.batch import Batch
+from draftlens.core.history import History
+from draftlens.core.sampling import gumbel
+from draftlens.core.tree import EMPTY, ROOT
+from draftlens.core.view_record import Weighed
+from draftlens.decoding.drafter import ignore
+from draftlens.drafting.cached_model import replace_by_last
+from draftlens.drafting.growth import Nodes
+from draftlens.methods.tabed.memory import ViewMemory
+from draftlens.methods.tabed.weights import Seen, Tally, Weighting
+from draftlens.methods.tabed.weights.logs import log_sum
+
+WRONG = 4
+"""Tokens that the first view must have got wrong in some row before the others are read."""
+SELDOM_RIGHT = 0.7
+"""Share of right tokens below which it must be there. A draft that is right more often gains little
+by another view."""
+
+LEAST = -9.21
+"""The log likelihood of a token counts as no smaller than this (one in 10,000) where weights go on
+along a path of guesses or a resting view is judged: a view can be believed again after top-k or
+top-p left a token no chance."""
+
+Asked = Sequence[int | None]
+"""For each view that a forward has read, its index among all views, or None if the row in question
+does not have it."""
+
+
+@dataclass
+class TalliedRow:
+    """A row of the batch.
+
+    Args:
+        tally: of its answer.
+        kind: of its prompt, for the memory.
+        mixed: log q_w of its tokens, as far as it is known, by index in the answer.
+        num_right, num_wrong: tokens that the view with the largest weight would have guessed, and
+            others.
+    """
+
+    tally: Tally
+    kind: str
+    mixed: dict[int, float] = field(default_factory=dict)
+    num_right: int = 0
+    num_wrong: int = 0
+
+    @property
+    def is_often_wrong(self) -> bool:
+        """Whether another view of the prompt might help."""
+        counted = self.num_right + self.num_wrong
+        return self.num_wrong >= WRONG and self.num_right < SELDOM_RIGHT * counted
+
+
+class ViewTallies:
+    """Weighs the views of each row by its tokens, and reports every token once.
+
+    Args:
+        names: of all views.
+        weighting: the rule.
+        memory: what earlier answers have shown; None for nothing.
+
+    Attributes:
+        rows: of the batch, in its order.
+        report: receives what each token shows.
+    """
+
+    def __init__(
+        self, names: Sequence[str], weighting: Weighting, memory: ViewMemory | None = None
+    ) -> None:
+        self.names = tuple(names)
+        self.weighting = weighting
+        self.memory = memory
+        self.rows: list[TalliedRow] = []
+        self.report: Callable[[Weighed], None] = ignore
+
+    def new_row(self, kind: str) -> TalliedRow:
+        """A row that may join `rows`.
+
+        Args:
+            kind: of its prompt.
+        """
+        state = None if self.memory is None else self.memory.recall(repr(self.weighting), kind)
+        return TalliedRow(self.weighting.tally(self.names, state), kind)
+
+    def remove(self, row: int) -> None:
+        """Drop a row; the last row takes its place."""
+        replace_by_last(self.rows, row)
+
+    def remember(self, row: int) -> None:
+        """Let the memory know what an answer has shown that has ended."""
+        if self.memory is not None:
+            state = self.rows[row]
+            self.memory.record(repr(self.weighting), state.kind, state.tally.state())
+
+    def observe(
+        self,
+        row: int,
+        history: History,
+        first: int,
+        log_probs: Tensor,
+        tokens: Sequence[int],
+        asked: Asked,
+        log_targets: Tensor | None = None,
+    ) -> int:
+        """Weigh the views by some tokens.
+
+        Args:
+            row: of the batch.
+            history: of this row.
+            first: index of the first of the P tokens in its answer.
+            log_probs: log q_v of the views that were asked in front of each token, ``[a, P, V]``.
+            tokens: P tokens.
+            asked: these views.
+            log_targets: log p there, ``[P, V]``, if the weighting needs it and it is known.
+
+        Returns:
+            How many of the tokens the view with the largest weight would have guessed.
+        """
+        index = torch.tensor(tokens, device=log_probs.device)
+        likelihoods = log_probs.gather(-1, index.expand(len(asked), -1)[..., None])[..., 0].tolist()
+        noise = _noise(history, first, log_probs)
+        ranking = log_probs if noise is None else log_probs + noise
+        is_right = (ranking.argmax(-1) == index).tolist()
+        state = self.rows[row]
+        views = [(slot, view) for slot, view in enumerate(asked) if view is not None]
+        right = 0
+        for place, token in enumerate(tokens):
+            values = [nan] * len(self.names)
+            hits: list[bool | None] = [None] * len(self.names)
+            for slot, view in views:
+                values[view] = likelihoods[slot][place]
+                hits[view] = is_right[slot][place]
+            right += self.count(row, first + place, token, hits)
+            state.mixed[first + place] = _mixed(state.tally.log_weights, values)
+            if log_targets is None and self.weighting.needs_target_scores:
+                continue
+            seen = Seen(token, values, rejects=history.sampling.rejects)
+            if log_targets is not None:
+                seen = replace(
+                    seen,
+                    log_probs=self._by_view(log_probs[:, place], views),
+                    log_target=log_targets[place],
+                    noise=None if noise is None else noise[place],
+                )
+            state.tally.observe(seen)
+        return right
+
+    def observe_late(
+        self, row: int, view: int, first: int, log_probs: Tensor, tokens: Sequence[int]
+    ) -> None:
+        """Tell a row's tally what a view would have said that was not asked.
+
+        Args:
+            row: of the batch.
+            view: the view.
+            first: index in the answer of the first of the tokens.
+            log_probs: log q_v in front of them, ``[P, V]``.
+            tokens: P tokens.
+        """
+        state = self.rows[row]
+        index = torch.tensor(tokens, device=log_probs.device)[:, None]
+        likelihoods = log_probs.gather(-1, index)[:, 0].clamp_min(LEAST).tolist()
+        known = [
+            (likelihood, state.mixed[place])
+            for place, likelihood in enumerate(likelihoods, first)
+            if place in state.mixed
+        ]
+        state.tally.observe_late(view, sum(likelihood - mixed for likelihood, mixed in known))
+
+    def count(self, row: int, index: int, token: int, hits: Sequence[bool | None]) -> bool:
+        """Count a token, and report it.
+
+        Args:
+            row: of the batch.
+            index: of the token in its answer.
+            token: the target's.
+            hits: of each view whether it would have guessed it; None if it was not asked.
+
+        Returns:
+            Whether the asked view with the largest weight is right.
+        """
+        state = self.rows[row]
+        log_weights = state.tally.log_weights
+        asked = [view for view, hit in enumerate(hits) if hit is not None]
+        total = log_sum([log_weights[view] for view in asked])
+        weights = [0.0] * len(hits)
+        for view in asked:
+            weights[view] = exp(log_weights[view] - total) if total > -inf else 1 / len(asked)
+        self.report(Weighed(row, index, token, self.names, tuple(weights), tuple(hits)))
+        best = max(asked, key=weights.__getitem__)
+        is_right = bool(hits[best])
+        state.num_right += is_right
+        state.num_wrong += not is_right
+        return is_right
+
+    def _by_view(self, log_probs: Tensor, views: Sequence[tuple[int, int]]) -> Tensor:
+        """log q_v of all views, ``[m, V]``, with NaN where a view was not asked.
+
+        Args:
+            log_probs: of the views that were asked, ``[a, V]``.
+            views: pairs of a row of these and the view that it belongs to.
+        """
+        table = log_probs.new_full((len(self.names), log_probs.shape[-1]), nan)
+        for slot, view in views:
+            table[view] = log_probs[slot]
+        return table
+
+
+def log_probs_behind(history: History, first: int, logits: Tensor) -> Tensor:
+    """Log probabilities of tokens of an answer, after the logits processors of its row.
+
+    Args:
+        history: holds at least the tokens in front of each of them.
+        first: index of the first of the P tokens.
+        logits: in front of each of them, of some views, ``[a, P, V]``.
+
+    Returns:
+        ``[a, P, V]``.
+    """
+    if history.sampling.processors:
+        places = range(first, first + logits.shape[1])
+        earlier = Batch(tuple(replace(history, length=place) for place in places))
+        nodes = Nodes(earlier, EMPTY, torch.empty(len(places), 0, dtype=torch.long), [ROOT])
+        views = [nodes.process(view[:, None])[:, 0] for view in logits]
+        logits = torch.stack(views)
+    return logits.float().log_softmax(-1)
+
+
+def _noise(history: History, first: int, log_probs: Tensor) -> Tensor | None:
+    """What the draft adds to log probabilities ``[a, P, V]`` to choose its guesses, ``[P, V]``;
+    None where it takes the likeliest, or draws with noise of its own."""
+    if not history.sampling.do_sample or history.sampling.rejects:
+        return None
+    num_tokens, vocab_size = log_probs.shape[1:]
+    steps = torch.arange(first, first + num_tokens)
+    noise = gumbel(torch.tensor([history.seed]), steps, vocab_size)
+    return noise.to(log_probs.device)
+
+
+def _mixed(log_weights: Sequence[float], log_likelihoods: Sequence[float]) -> float:
+    """log q_w of a token, from log q_v of the views that were asked."""
+    pairs = zip(log_weights, log_likelihoods, strict=True)
+    asked = [(weight, value) for weight, value in pairs if not isnan(value)]
+    total = log_sum([weight for weight, _ in asked])
+    return log_sum([weight + value for weight, value in asked]) - total if total > -inf else LEAST

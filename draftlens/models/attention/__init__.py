@@ -1,0 +1,1 @@
+"""The registered attention of language models, and what it can observe."""

@@ -1,0 +1,73 @@
+"""One attention function, registered with transformers, that a pass can direct elsewhere.
+
+A forward that is given an `AttentionPass` under the keyword `ARGUMENT` computes its attention by
+it in every layer; any other forward computes transformers' `sdpa`, without copies of keys and
+values for grouped queries (`models.attention.gqa`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from torch import Tensor
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from draftlens.models.attention import gqa as grouped
+from draftlens.models.attention.switch import SharedSwitch
+
+NAME = "draftlens"
+ARGUMENT = "draftlens_attention"
+"""The keyword argument of a decoder's forward that carries the `AttentionPass`."""
+
+
+class AttentionPass(Protocol):
+    """Attention of one forward, called once per layer in the order of the layers."""
+
+    def attend(
+        self,
+        module: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        **kwargs: Any,
+    ) -> Any:
+        """The output and weights of one layer, with the signature of transformers' attention.
+
+        Args:
+            module: the layer's attention module.
+            query: ``[B, H, T, D]``.
+            key, value: ``[B, H', K, D]`` with H' dividing H (grouped queries).
+            mask: as transformers prepares it for `sdpa`.
+            kwargs: such as `scaling`, `dropout` and `is_causal`.
+        """
+        ...
+
+
+def _dispatch(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any
+) -> Any:
+    attention: AttentionPass | None = kwargs.pop(ARGUMENT, None)
+    if attention is None:
+        return grouped.attend(module, query, key, value, mask, **kwargs)
+    return attention.attend(module, query, key, value, mask, **kwargs)
+
+
+AttentionInterface.register(NAME, _dispatch)
+AttentionMaskInterface.register(NAME, sdpa_mask)
+
+_SWITCH = SharedSwitch(NAME)
+
+
+@contextmanager
+def dispatching(decoder: Any) -> Iterator[None]:
+    """Let a language model's forwards be directed by `ARGUMENT`, and read the keys of a group of
+    queries once, while the context lasts. Several threads may be inside."""
+    _SWITCH.enter(decoder.config)
+    try:
+        yield
+    finally:
+        _SWITCH.leave(decoder.config)

@@ -1,0 +1,124 @@
+"""From names to loaded models and a method: which draft is loaded, and what happens without one."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from draftlens.core.errors import ConfigError, DraftlensError
+from draftlens.methods.base import MethodLike, draft_use, resolve
+from draftlens.models.known_pairs import AUTO, EMBEDDED, remedy
+from draftlens.models.load import (
+    PLAIN_PAIR,
+    Loaded,
+    check_pair,
+    check_source,
+    known_draft,
+    load_model,
+)
+from draftlens.models.loading import PairOptions
+
+FALLBACK = "lookup"
+"""The method where no method is named and no draft can be had."""
+
+_log = logging.getLogger("draftlens")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Loaded models and the method that goes with them.
+
+    Args:
+        target: the target.
+        draft: the draft; None if there is none.
+        method: as it was named, or the one that stands in.
+        notice: why there is no draft although one was looked for, in one line; else empty.
+    """
+
+    target: Loaded
+    draft: Loaded | None
+    method: MethodLike
+    notice: str = ""
+
+
+def open_models(
+    target: str,
+    draft: str | None = AUTO,
+    method: MethodLike = None,
+    options: PairOptions = PLAIN_PAIR,
+) -> Opened:
+    """Load a target and, if the method has a use for one, its draft.
+
+    With `auto`, a target whose draft is not known or cannot be loaded is accelerated by method
+    `lookup`, which needs no draft, unless a method is named. A named method that takes a draft if
+    there is one (`specvlm`, `parallelvlm`, `tabed`) then lets the target draft for itself, and one
+    that needs a draft is refused.
+
+    Args:
+        target: name of the target, as for `load_model`.
+        draft: name of the draft; `auto` for the one that is known for the target; None for none.
+        method: a method, its name, or a dict of its options; None for the default.
+        options: how to load both.
+
+    Raises:
+        ConfigError: a name or value is unknown, or the method needs a draft and there is none. What
+            can be refused before the target is loaded, is.
+        UnsupportedModelError: a model lacks something that draftlens needs.
+        IncompatiblePairError: the draft was named, and does not go with the target.
+    """
+    use = "optional" if method is None else draft_use(resolve(method, has_draft=True))
+    if draft == AUTO:
+        return _open_with_known_draft(target, method, use, options)
+    if draft is None and use == "needed":
+        raise ConfigError(f"the method needs a draft model: {remedy()}")
+    if draft is not None:
+        check_source(draft, "draft", options.draft)
+    loaded = load_model(target, "target", options.target)
+    if draft is None:
+        return Opened(loaded, None, method)
+    return Opened(loaded, _load_draft(draft, loaded, options), method)
+
+
+def _open_with_known_draft(
+    target: str, method: MethodLike, use: str, options: PairOptions
+) -> Opened:
+    # The embedded draft is small, and a method may be chosen anew in every call.
+    if use == "unused" and target != EMBEDDED:
+        return Opened(load_model(target, "target", options.target), None, method)
+    name = known_draft(target, options.target)
+    if name is None:
+        reason = f"no draft is known for {target!r}"
+        if use == "needed":
+            raise ConfigError(f"{reason}, and the method needs one: {remedy()}")
+        return _without_draft(load_model(target, "target", options.target), method, reason)
+    loaded = load_model(target, "target", options.target)
+    try:
+        return Opened(loaded, _load_draft(name, loaded, options), method)
+    except DraftlensError as error:
+        if use == "needed":
+            raise
+        return _without_draft(loaded, method, str(error))
+
+
+def _load_draft(name: str, target: Loaded, options: PairOptions) -> Loaded:
+    draft = load_model(name, "draft", options.draft, target.processor)
+    check_pair(target, draft)
+    return draft
+
+
+def _without_draft(target: Loaded, method: MethodLike, reason: str) -> Opened:
+    """A target whose known draft cannot be had."""
+    chosen: MethodLike = FALLBACK if method is None else method
+    if method is None:
+        notice = f"{reason}; method {FALLBACK!r} guesses from the text instead"
+    elif _drafts_for_itself(method):
+        notice = f"{reason}; the target drafts for itself"
+    else:
+        notice = f"{reason}; the method goes on without one"
+    _log.warning("%s", notice)
+    return Opened(target, None, chosen, notice)
+
+
+def _drafts_for_itself(method: MethodLike) -> bool:
+    """Whether a method lets the target draft where there is no draft model."""
+    return getattr(resolve(method, has_draft=False), "draft", None) == AUTO

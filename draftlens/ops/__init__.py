@@ -1,1 +1,0 @@
-"""Pure functions of tensors; no models, no state."""

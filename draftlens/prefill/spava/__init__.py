@@ -1,0 +1,1 @@
+"""Approximate attention over blocks of a long prompt, in one or several processes."""

@@ -1,0 +1,218 @@
+"""Where keys and values are while an answer is decoded: on rank 0, or with the hosts that read the
+prompt."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from dataclasses import dataclass
+from functools import partial
+
+import psutil
+import torch
+
+from draftlens.core.errors import ConfigError
+from draftlens.core.process_group import Hosts
+from draftlens.models.adapter import Backbone
+from draftlens.models.kv_cache import BLOCK, KVCache
+from draftlens.models.prompt import Prompt
+from draftlens.prefill.spava.kernels import attend
+from draftlens.prefill.spava.sharded_cache import ShardedCache
+
+DECODES = ("auto", "gathered", "sharded")
+"""Where keys and values may be."""
+
+NUM_EXCHANGES = 8
+"""Messages by which the cost of one is measured."""
+
+MESSAGE = 4096
+"""Elements of such a message: some heads and tokens."""
+
+BULK = 1 << 20
+"""Elements by which the cost of moving keys is measured (4 MiB)."""
+
+KEYS = 4096
+"""Keys by which the cost of attention is measured."""
+
+
+def check_decode(decode: object) -> None:
+    """Refuse an unknown place.
+
+    Raises:
+        ConfigError: lists those that exist.
+    """
+    if decode not in DECODES:
+        raise ConfigError(f"unknown decode {decode!r}; known: {', '.join(DECODES)}")
+
+
+def new_cache(backbone: Backbone, prompt: Prompt, room: int, decode: str) -> KVCache:
+    """An empty cache for a prompt that several hosts may read.
+
+    Args:
+        backbone: of rank 0.
+        prompt: names the rows and their lengths.
+        room: as for `Backbone.new_cache`.
+        decode: one of `DECODES`.
+    """
+    hosts = backbone.hosts
+    if hosts.size == 1 or not is_sharded(backbone, prompt, room, decode):
+        return backbone.new_cache(prompt, room)
+    num_layers = backbone.text_config.num_hidden_layers
+    capacity = max(prompt.lengths) // hosts.size + min(room, BLOCK)
+    return ShardedCache(num_layers, len(prompt.lengths), capacity, hosts)
+
+
+def is_sharded(backbone: Backbone, prompt: Prompt, room: int, decode: str) -> bool:
+    """Whether keys and values stay with the hosts.
+
+    With `auto` they do if rank 0 has no room for all of them, or if that makes an answer of `room`
+    tokens faster, by what exchanges and attention cost on these machines.
+
+    Raises:
+        HostError: a host is lost.
+    """
+    if decode != "auto":
+        return decode == "sharded"
+    shape = Shape.of(backbone)
+    tokens = sum(prompt.lengths)
+    if tokens * shape.bytes_per_token > free_bytes(backbone.device):
+        return True
+    costs = costs_of(backbone, shape)
+    return costs.sharded(tokens, room) < costs.gathered(tokens, room)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a model keeps of a token.
+
+    Args:
+        layers: of the language model.
+        heads, key_heads: of queries, and of keys.
+        width: of a head.
+        dtype: of keys and values.
+    """
+
+    layers: int
+    heads: int
+    key_heads: int
+    width: int
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, backbone: Backbone) -> Shape:
+        """That of a model, by its configuration."""
+        config = backbone.text_config
+        heads = config.num_attention_heads
+        key_heads = getattr(config, "num_key_value_heads", None) or heads
+        width = getattr(config, "head_dim", None) or config.hidden_size // heads
+        return cls(config.num_hidden_layers, heads, key_heads, width, backbone.dtype)
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of the keys and values of one token."""
+        return 2 * self.layers * self.key_heads * self.width * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class KeepingCosts:
+    """What decoding costs in each way, in seconds; the costs that both share are left out.
+
+    Args:
+        size: number of hosts.
+        layers: of the language model.
+        message: of one exchange of small tensors.
+        moving: of moving the keys and values of one token to rank 0, in all layers.
+        attention: of attending to one more key in one layer.
+    """
+
+    size: int
+    layers: int
+    message: float
+    moving: float
+    attention: float
+
+    def gathered(self, tokens: int, passes: int) -> float:
+        """Keys move once, and rank 0 attends to all of them.
+
+        Args:
+            tokens: of the prompts.
+            passes: number of passes behind the prompts.
+        """
+        elsewhere = tokens * (self.size - 1) / self.size
+        return elsewhere * self.moving + passes * self.layers * tokens * self.attention
+
+    def sharded(self, tokens: int, passes: int) -> float:
+        """Each host attends to its own keys, and every layer has an exchange."""
+        return passes * self.layers * (self.message + tokens / self.size * self.attention)
+
+
+_COSTS: weakref.WeakKeyDictionary[Hosts, KeepingCosts] = weakref.WeakKeyDictionary()
+"""Of each group, so that it is measured once."""
+
+
+def costs_of(backbone: Backbone, shape: Shape) -> KeepingCosts:
+    """The costs of a group, measured when they are first needed, in some milliseconds.
+
+    Raises:
+        HostError: a host is lost.
+    """
+    hosts = backbone.hosts
+    if hosts not in _COSTS:
+        _COSTS[hosts] = _measured(backbone, shape)
+    return _COSTS[hosts]
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is free on a device."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return int(psutil.virtual_memory().available)
+
+
+@dataclass(frozen=True)
+class Exchanges:
+    """Job: the exchanges whose time rank 0 takes."""
+
+    def run(self, backbone: Backbone, hosts: Hosts) -> None:
+        """Take part in them."""
+        small = torch.zeros(MESSAGE, device=backbone.device)
+        for _ in range(NUM_EXCHANGES + 1):
+            hosts.all_gather(small, [MESSAGE] * hosts.size).wait()
+        bulk = torch.zeros(BULK, device=backbone.device)
+        hosts.gather(bulk, [BULK] * hosts.size).wait()
+
+
+def _measured(backbone: Backbone, shape: Shape) -> KeepingCosts:
+    hosts = backbone.hosts
+    small = torch.zeros(MESSAGE, device=backbone.device)
+    bulk = torch.zeros(BULK, device=backbone.device)
+    with hosts.answering():
+        hosts.give([Exchanges()] * (hosts.size - 1))
+        exchange = partial(hosts.all_gather, small, [MESSAGE] * hosts.size)
+        exchange().wait()  # connects
+        started = time.perf_counter()
+        for _ in range(NUM_EXCHANGES):
+            exchange().wait()
+        message = (time.perf_counter() - started) / NUM_EXCHANGES
+        started = time.perf_counter()
+        hosts.gather(bulk, [BULK] * hosts.size).wait()
+        per_byte = (time.perf_counter() - started) / ((hosts.size - 1) * bulk.nbytes)
+    return KeepingCosts(
+        size=hosts.size,
+        layers=shape.layers,
+        message=message,
+        moving=per_byte * shape.bytes_per_token,
+        attention=_attention_seconds(backbone.device, shape),
+    )
+
+
+def _attention_seconds(device: torch.device, shape: Shape) -> float:
+    """Of one query and one key, in one layer."""
+    query = torch.randn(shape.heads, 1, shape.width, device=device).to(shape.dtype)
+    keys = torch.randn(shape.key_heads, KEYS, shape.width, device=device).to(shape.dtype)
+    attend(query, keys, keys, 1.0)
+    started = time.perf_counter()
+    for _ in range(NUM_EXCHANGES):
+        out = attend(query, keys, keys, 1.0).out
+    out.sum().item()  # waits for the device
+    return (time.perf_counter() - started) / (NUM_EXCHANGES * KEYS)

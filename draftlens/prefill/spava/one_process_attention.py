@@ -1,0 +1,189 @@
+"""Attention in blocks that share an anchor and pass few keys on (SPAVA, eq. 4 and 5), in one
+process.
+
+This is the whole method for one host, and the plain twin of what several hosts compute together
+(`prefill.spava.rank_attention`): both attend to the same keys, whatever the number of hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from draftlens.core.errors import UnsupportedModelError
+from draftlens.models.attention.scores import AttentionProbe
+from draftlens.prefill.spava.blocks import Blocks
+from draftlens.prefill.spava.flops import Attend, Work
+from draftlens.prefill.spava.lse_merge import merge, merge_running
+from draftlens.prefill.spava.passing_keys import Choice
+
+UNKNOWN_TERMS = ("sliding_window", "softcap", "s_aux", "position_bias", "block_mask")
+"""Arguments by which transformers asks an attention function for something else than a softmax of
+scaled products over all earlier keys."""
+
+
+class BlockAttention:
+    """An `AttentionPass` that reads some rows in blocks.
+
+    Args:
+        rows: the division of each row; None for rows that are read exactly.
+        lengths: tokens of each row; padding comes behind them.
+        choice: chooses the passing keys.
+        probe: reads attention scores beside the pass, as if all tokens saw all earlier ones; the
+            query does.
+
+    Attributes:
+        work: what was computed so far.
+        num_layers: layers that have called it.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Blocks | None],
+        lengths: Sequence[int],
+        choice: Choice,
+        probe: AttentionProbe | None = None,
+    ) -> None:
+        self.work = Work()
+        self._rows = list(rows)
+        self._lengths = list(lengths)
+        self._choice = choice
+        self._probe = probe
+        self.num_layers = 0
+
+    def attend(
+        self,
+        module: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        **kwargs: Any,
+    ) -> Any:
+        """See `AttentionPass.attend`."""
+        scaling = scaling_of(query, kwargs)
+        if self._probe is not None:
+            self._probe.add(query, key, scaling)
+        attend = partial(self.work.attend, scaling=scaling)
+        output = query.new_zeros(*query.shape[:3], value.shape[-1])
+        for row, blocks in enumerate(self._rows):
+            real = slice(self._lengths[row])
+            states = (query[row, :, real], key[row, :, real], value[row, :, real])
+            if blocks is None:
+                output[row, :, real] = attend(*states, causal=True).out
+            else:
+                output[row, :, real] = attend_in_blocks(
+                    *states, blocks, attend, self._choice, self.num_layers
+                )
+        self.num_layers += 1
+        return output.transpose(1, 2), None
+
+
+def scaling_of(query: Tensor, kwargs: dict[str, Any]) -> float:
+    """The factor of the products that a layer asks for.
+
+    Args:
+        query: ``[..., D]``.
+        kwargs: arguments of transformers' attention functions.
+
+    Raises:
+        UnsupportedModelError: the layer asks for more than a softmax of scaled products.
+    """
+    unknown = [name for name in UNKNOWN_TERMS if kwargs.get(name) is not None]
+    if unknown:
+        raise UnsupportedModelError(
+            f"the model's attention uses {', '.join(unknown)}, which attention in blocks does not "
+            "know: use prefill 'full'"
+        )
+    scaling = kwargs.get("scaling")
+    return query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+
+
+def attend_in_blocks(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    blocks: Blocks,
+    attend: Attend,
+    choice: Choice,
+    layer: int,
+) -> Tensor:
+    """One layer of one row: what all hosts compute together.
+
+    The anchor is causal. Block j attends to the anchor, to the passing keys of the blocks before
+    it, and to itself causally. The query attends to every key once.
+
+    Args:
+        query: rotated, ``[H, L, D]``.
+        key: rotated, ``[H', L, D]`` with H' dividing H.
+        value: ``[H', L, E]``.
+        blocks: of the row.
+        attend: attention with its log-sum-exp (`prefill.spava.kernels.attend` without its scaling).
+        choice: chooses the passing keys.
+        layer: number of the layer, from 0.
+
+    Returns:
+        ``[H, L, E]`` in the dtype of `query`.
+    """
+    output = query.new_empty(*query.shape[:2], value.shape[-1])
+
+    anchor = slice(blocks.anchor)
+    output[:, anchor] = attend(query[:, anchor], key[:, anchor], value[:, anchor], causal=True).out
+    shared = _Shared(key, value, blocks)
+    shared.add(key[:, anchor], value[:, anchor])
+
+    asked = query[:, blocks.context : blocks.asked]
+    for block in range(blocks.count):
+        span = blocks.span(block)
+        own = attend(query[:, span], key[:, span], value[:, span], causal=True)
+        earlier = attend(query[:, span], *shared.states)
+        output[:, span] = merge_running(earlier, own).out
+        count = blocks.passed(block)
+        if count:
+            places = choice.places(asked, key[:, span], count, layer, block)
+            shared.add(taken(key[:, span], places), taken(value[:, span], places))
+
+    # The query, and the answer where it is read together with the prompt.
+    context = slice(blocks.context)
+    behind = slice(blocks.context, blocks.length)
+    seen = attend(query[:, behind], key[:, context], value[:, context])
+    itself = attend(query[:, behind], key[:, behind], value[:, behind], causal=True)
+    output[:, behind] = merge([seen, itself]).out
+    return output
+
+
+class _Shared:
+    """Keys and values that later blocks attend to: the anchor's, and those that blocks pass on.
+
+    Each is copied once, whatever the number of blocks that attend to it.
+
+    Args:
+        key, value: of the row, ``[H', L, D]`` and ``[H', L, E]``.
+        blocks: of the row.
+    """
+
+    def __init__(self, key: Tensor, value: Tensor, blocks: Blocks) -> None:
+        room = blocks.anchor + sum(blocks.passed(block) for block in range(blocks.count))
+        self._keys = key.new_empty(key.shape[0], room, key.shape[-1])
+        self._values = value.new_empty(value.shape[0], room, value.shape[-1])
+        self._count = 0
+
+    @property
+    def states(self) -> tuple[Tensor, Tensor]:
+        """Those that were added, ``[H', K, D]`` and ``[H', K, E]``."""
+        return self._keys[:, : self._count], self._values[:, : self._count]
+
+    def add(self, key: Tensor, value: Tensor) -> None:
+        """Append ``[H', P, D]`` and ``[H', P, E]``."""
+        added = slice(self._count, self._count + key.shape[1])
+        self._keys[:, added] = key
+        self._values[:, added] = value
+        self._count = added.stop
+
+
+def taken(states: Tensor, places: Tensor) -> Tensor:
+    """Some keys or values of each head, ``[H', K, D]`` and int64 ``[H', P]`` to ``[H', P, D]``."""
+    return states.gather(1, places[..., None].expand(-1, -1, states.shape[-1]))

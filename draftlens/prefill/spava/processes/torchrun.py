@@ -1,0 +1,97 @@
+"""The group of processes that torchrun has started."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from typing import Any
+
+import torch
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
+
+from draftlens.core.errors import ConfigError, HostError, InputError
+from draftlens.models.adapter import Backbone
+from draftlens.prefill.spava.processes.heartbeat import ignore
+from draftlens.prefill.spava.processes.process_group import PATIENCE_SECONDS, GlooHosts
+from draftlens.prefill.spava.processes.worker_loop import exit_when_lost, follow_and_exit
+
+
+def is_launched() -> bool:
+    """Whether this process is one of several that torchrun has started."""
+    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def own_device(device: str | None) -> str | None:
+    """The device of this rank's model: under torchrun each process of a machine has a GPU of its
+    own, unless another device is named.
+
+    Args:
+        device: as for `draftlens.load`.
+    """
+    if not is_launched() or device not in (None, "cuda") or not torch.cuda.is_available():
+        return device
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+
+
+def join(backbone: Backbone, patience: float = PATIENCE_SECONDS, digest: str = "") -> GlooHosts:
+    """Let the processes of torchrun read prompts together; each calls this with its own copy of the
+    same model.
+
+    On rank 0 it returns, and `backbone.hosts` is the group. On the other ranks it does not: they
+    follow rank 0 until that ends, and then end with status 0. So everything behind this call is
+    done once, by rank 0: what it asks, samples and prints.
+
+    Args:
+        backbone: of this rank.
+        patience: seconds that a rank waits for another one inside an answer.
+        digest: of what this rank asks.
+
+    Raises:
+        HostError: the others did not come.
+        InputError: the others ask something else.
+        ConfigError: they have met with another model already, which they follow until the end.
+    """
+    try:
+        store, rank, size = next(rendezvous("env://"))
+        own = PrefixStore("draftlens", store)
+        check_first(own, rank)
+        check_equal(own, rank, size, digest)
+        on_lost = exit_when_lost if rank else ignore
+        hosts = GlooHosts(own, rank, size, patience, None, on_lost)
+    except RuntimeError as error:
+        raise HostError(f"the hosts that torchrun started did not meet: {error}") from error
+    if rank:
+        follow_and_exit(backbone, hosts)
+    atexit.register(hosts.end)
+    backbone.hosts = hosts
+    return hosts
+
+
+def check_first(store: Any, rank: int) -> None:
+    """Refuse a second model, for which the other ranks would never come.
+
+    Raises:
+        ConfigError: this rank has joined before.
+    """
+    if store.add(f"joined/{rank}", 1) > 1:
+        raise ConfigError(
+            "the processes of torchrun read prompts with one model, and they have met with another "
+            "one: use prefill 'full' for this model"
+        )
+
+
+def check_equal(store: Any, rank: int, size: int, digest: str) -> None:
+    """Compare what the ranks ask, on all of them.
+
+    Raises:
+        InputError: a rank asks something else than rank 0.
+    """
+    store.set(f"asked/{rank}", digest)
+    asked = [store.get(f"asked/{other}").decode() for other in range(size)]
+    different = [other for other in range(size) if asked[other] != asked[0]]
+    if different:
+        raise InputError(
+            f"host {different[0]} was given other inputs than host 0: under torchrun all processes "
+            "ask the same, and rank 0 answers"
+        )

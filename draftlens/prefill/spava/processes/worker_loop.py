@@ -1,0 +1,50 @@
+"""What ranks above 0 do: jobs of rank 0, until it ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+from draftlens.core.errors import HostError
+from draftlens.models.adapter import Backbone
+from draftlens.prefill.spava.processes.process_group import GroupHosts
+
+
+def follow(backbone: Backbone, hosts: GroupHosts) -> None:
+    """Run the jobs of rank 0 until it has no more.
+
+    Raises:
+        HostError: a rank is lost.
+    """
+    while True:
+        job = hosts.next_job(backbone.device)
+        if job is None:
+            return
+        job.run(backbone, hosts)
+
+
+def follow_and_exit(backbone: Backbone, hosts: GroupHosts) -> NoReturn:
+    """The same, and end the process: with status 0 when rank 0 has ended in order, else with status
+    2 and one sentence on standard error."""
+    try:
+        follow(backbone, hosts)
+    except HostError as error:
+        _exit(2, str(error))
+    except Exception as error:
+        hosts.abandon(f"host {hosts.rank} failed: {type(error).__name__}: {error}")
+        _exit(2, str(hosts.lost))
+    _exit(0)
+
+
+def exit_when_lost(why: str) -> NoReturn:
+    """End the process of a rank above 0 because another rank has found that the group is lost."""
+    _exit(2, why)
+
+
+def _exit(status: int, sentence: str = "") -> NoReturn:
+    """End at once: nothing here is worth an orderly end, which could wait for threads of gloo."""
+    if sentence:
+        print(f"error: {' '.join(sentence.split())}", file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    os._exit(status)

@@ -1,0 +1,138 @@
+"""Attention of new tokens to prompts that several hosts hold: each attends to its own keys, and the
+parts are merged by log-sum-exp.
+
+Every rank forwards the new tokens. Rank 0 alone keeps their keys and values, and knows the tree
+that they form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from draftlens.core.process_group import Hosts
+from draftlens.prefill.spava.kernels import attend, attend_by_formula, nothing_seen
+from draftlens.prefill.spava.lse_merge import Part, merge_running, merge_stacked
+from draftlens.prefill.spava.one_process_attention import scaling_of
+
+
+@dataclass(frozen=True)
+class HeldRow:
+    """What a rank above 0 keeps of a row.
+
+    Args:
+        keys: of each layer, rotated, ``[H', n, D]``.
+        values: of each layer, ``[H', n, E]``.
+    """
+
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+
+
+class Source(Protocol):
+    """The keys and values of one rank."""
+
+    def seen(
+        self, layer: int, row: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
+    ) -> Part:
+        """What new tokens see on this rank.
+
+        Args:
+            layer, row: their numbers, from 0.
+            query: of the new tokens, ``[H, T, D]``.
+            key, value: what the layer's cache returns for the row, ``[H', K, D]`` and
+                ``[H', K, E]``.
+            scaling: factor of the products.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class OnRankZero:
+    """Rank 0's part of the prompts, and all tokens behind them.
+
+    Args:
+        lengths: tokens that rank 0 holds of each row, without the new ones.
+        mask: bool ``[B, 1, T, K]`` over what it holds; None if new tokens attend to everything.
+    """
+
+    lengths: Sequence[int]
+    mask: Tensor | None
+
+    def seen(
+        self, layer: int, row: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
+    ) -> Part:
+        """See `Source.seen`. New tokens attend to each other as the mask says."""
+        length = self.lengths[row]
+        window = slice(length, length + query.shape[1])
+        before = attend(query, key[:, :length], value[:, :length], scaling)
+        visible = None if self.mask is None else self.mask[row, 0, :, window]
+        among = attend_by_formula(query, key[:, window], value[:, window], scaling, visible=visible)
+        return merge_running(before, among)
+
+
+@dataclass(frozen=True)
+class OnOtherRank:
+    """The part of a rank above 0.
+
+    Args:
+        rows: what it keeps of each row; None where it keeps nothing.
+    """
+
+    rows: Sequence[HeldRow | None]
+
+    def seen(
+        self, layer: int, row: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
+    ) -> Part:
+        """See `Source.seen`."""
+        held = self.rows[row]
+        if held is None:
+            return nothing_seen(query, value)
+        return attend(query, held.keys[layer], held.values[layer], scaling)
+
+
+class SpreadAttention:
+    """An `AttentionPass` of new tokens on one rank: one message a layer.
+
+    Args:
+        source: keys and values of this rank.
+        hosts: the group.
+
+    Attributes:
+        num_layers: layers that have called it.
+    """
+
+    def __init__(self, source: Source, hosts: Hosts) -> None:
+        self.num_layers = 0
+        self._source = source
+        self._hosts = hosts
+
+    def attend(
+        self,
+        module: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        **kwargs: Any,
+    ) -> Any:
+        """See `AttentionPass.attend`."""
+        scaling = scaling_of(query, kwargs)
+        joined = []
+        for row in range(query.shape[0]):
+            part = self._source.seen(
+                self.num_layers, row, query[row], key[row], value[row], scaling
+            )
+            joined.append(torch.cat([part.out.to(part.lse), part.lse[..., None]], -1))
+        message = torch.stack(joined)
+        sizes = [message.numel()] * self._hosts.size
+        arrived = self._hosts.all_gather(message.flatten(), sizes).wait()
+        stacked = torch.stack([other.view_as(message) for other in arrived])
+        # Every rank merges in the same order, so all go on with the same states.
+        merged = merge_stacked(stacked[..., :-1], stacked[..., -1])
+        self.num_layers += 1
+        return merged.out.to(query.dtype).transpose(1, 2), None

@@ -1,0 +1,170 @@
+"""Attention scores of visual tokens, measured where their keys are (SpecVLM, eq. 4 and 5).
+
+Several hosts hold the keys of a row, and none holds all. Each computes the log-sum-exp of the
+readers' scaled products with its own keys; merged over the hosts these are the normalizers of the
+softmax over all keys. Then each sums the weights of its own keys. `models.attention.scores` is the
+plain twin in one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from draftlens.core.process_group import Hosts
+from draftlens.models.attention.scores import BLOCK
+
+
+@dataclass(frozen=True)
+class Readers:
+    """The tokens of one row whose attention is measured.
+
+    Args:
+        places: in the row, int64 ``[R]``, rising.
+        owners: the rank that has the query of each, int64 ``[R]``.
+    """
+
+    places: Tensor
+    owners: Tensor
+
+    def number_of(self, rank: int) -> int:
+        """How many queries a rank has."""
+        return int((self.owners == rank).sum())
+
+
+@dataclass(frozen=True)
+class Local:
+    """What one rank has of one row in one layer.
+
+    Args:
+        queries: of its readers, rotated, ``[H, r, D]``.
+        keys: of the tokens that it answers for, rotated, ``[H', n, D]``.
+        places: of these tokens in the row, int64 ``[n]``.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    places: Tensor
+
+
+def probe_by_hosts(
+    layers: Sequence[Sequence[Local]],
+    scalings: Sequence[float],
+    readers: Sequence[Readers],
+    hosts: Hosts,
+) -> list[list[Tensor]]:
+    """Scores of this rank's tokens; every rank calls it at the same time.
+
+    For every token the score is the sum over heads and readers behind it of the softmax over all
+    tokens up to the reader, text and visual alike.
+
+    Args:
+        layers: what this rank has, by layer and row.
+        scalings: factor of the products, by layer.
+        readers: of each row, the same on all ranks.
+        hosts: the group.
+
+    Returns:
+        By layer and row, float32 ``[n]``.
+    """
+    queries = _all_queries(layers, readers, hosts)
+    rows = range(len(readers))
+    normalizers = [
+        [_normalizers(queries[number][row], layer[row], readers[row], scaling) for row in rows]
+        for number, (layer, scaling) in enumerate(zip(layers, scalings, strict=True))
+    ]
+    merged = _merged(normalizers, hosts)
+    return [
+        [
+            _weights(queries[number][row], layer[row], readers[row], scaling, merged[number][row])
+            for row in rows
+        ]
+        for number, (layer, scaling) in enumerate(zip(layers, scalings, strict=True))
+    ]
+
+
+def _all_queries(
+    layers: Sequence[Sequence[Local]], readers: Sequence[Readers], hosts: Hosts
+) -> list[list[Tensor]]:
+    """The queries of all readers, ``[H, R, D]`` by layer and row."""
+    heads, _, width = layers[0][0].queries.shape
+    message = torch.cat([local.queries.flatten() for layer in layers for local in layer])
+    numbers = [[row.number_of(rank) for row in readers] for rank in range(hosts.size)]
+    sizes = [len(layers) * heads * width * sum(of_rank) for of_rank in numbers]
+    queries = [
+        [
+            local.queries.new_empty(heads, len(row.places), width)
+            for local, row in zip(layer, readers, strict=True)
+        ]
+        for layer in layers
+    ]
+    for rank, piece in enumerate(hosts.all_gather(message, sizes).wait()):
+        first = 0
+        for layer in queries:
+            for row, states in zip(readers, layer, strict=True):
+                number = row.number_of(rank)
+                end = first + heads * number * width
+                states[:, row.owners == rank] = piece[first:end].view(heads, number, width)
+                first = end
+    return queries
+
+
+def _products(
+    queries: Tensor, local: Local, readers: Readers, scaling: float
+) -> Iterator[tuple[int, slice, Tensor]]:
+    """Scaled products of readers and keys, in parts, so that memory stays bounded.
+
+    Yields:
+        The head of the keys, which of its queries (reader by reader within each of its query
+        heads), and their products, float32 ``[S, n]``, -inf where a key lies behind a reader.
+    """
+    key_heads, num_keys, width = local.keys.shape
+    grouped = queries.reshape(key_heads, -1, width)
+    last_visible = readers.places.repeat(grouped.shape[1] // max(len(readers.places), 1))
+    queries_per_part = max(1, BLOCK // max(num_keys, 1))
+    for head in range(key_heads):
+        keys = local.keys[head].float().transpose(0, 1)
+        for begin in range(0, grouped.shape[1], queries_per_part):
+            part = slice(begin, begin + queries_per_part)
+            # In float32 from the start: unscaled products exceed the largest float16.
+            products = (grouped[head, part].float() @ keys) * scaling
+            hidden = local.places > last_visible[part, None]
+            yield head, part, products.masked_fill_(hidden.to(products.device), -torch.inf)
+
+
+def _normalizers(queries: Tensor, local: Local, readers: Readers, scaling: float) -> Tensor:
+    """Log-sum-exp of each reader's products with the keys of this rank, float32 ``[H', S]``."""
+    num_queries = queries.shape[0] * queries.shape[1] // local.keys.shape[0]
+    found = queries.new_empty(local.keys.shape[0], num_queries, dtype=torch.float32)
+    for head, part, products in _products(queries, local, readers, scaling):
+        found[head, part] = products.logsumexp(-1)
+    return found
+
+
+def _merged(normalizers: Sequence[Sequence[Tensor]], hosts: Hosts) -> list[list[Tensor]]:
+    """The same over the keys of all ranks."""
+    message = torch.cat([own.flatten() for layer in normalizers for own in layer])
+    arrived = hosts.all_gather(message, [len(message)] * hosts.size).wait()
+    total = torch.stack(arrived).logsumexp(0)
+    merged = []
+    first = 0
+    for layer in normalizers:
+        rows = []
+        for own in layer:
+            rows.append(total[first : first + own.numel()].view_as(own))
+            first += own.numel()
+        merged.append(rows)
+    return merged
+
+
+def _weights(
+    queries: Tensor, local: Local, readers: Readers, scaling: float, normalizers: Tensor
+) -> Tensor:
+    """What all readers and heads attend to each key of this rank, float32 ``[n]``."""
+    total = torch.zeros(local.keys.shape[1], dtype=torch.float32, device=local.keys.device)
+    for head, part, products in _products(queries, local, readers, scaling):
+        total += torch.exp(products - normalizers[head, part, None]).sum(0)
+    return total

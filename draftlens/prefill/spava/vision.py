@@ -1,0 +1,224 @@
+"""Pixels encoded by several hosts (SPAVA, eq. 3 and 6): host h of H encodes floor(F/H) + [h < F mod
+H] of F frames.
+
+Rank 0 deals the pixels and receives the features, of which it makes the prompt. The features of a
+share are made by the model's own encoder. The plain twin is `generate`, which encodes all pixels in
+this process.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from draftlens.core.process_group import Hosts
+from draftlens.prefill.spava.blocks import parts_of
+from draftlens.prefill.spava.pixel_split import PIXELS, Shares, shares_of
+
+MODALITIES = {"image": "pictures", "video": "videos"}
+"""Modalities, and what users call them."""
+
+ENCODED = "mm_encoder_outputs"
+"""The argument of `generate` that holds features."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Arguments of `generate` after several hosts have encoded pixels.
+
+    Args:
+        inputs: with features in place of the pixels that were divided.
+        notes: which pixels rank 0 encodes alone, and why.
+    """
+
+    inputs: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+def encode_by_hosts(model: Any, hosts: Hosts, inputs: Mapping[str, Any]) -> Encoded:
+    """Encode the pixels among some arguments of `generate` by all hosts; called on rank 0.
+
+    Args:
+        model: of rank 0.
+        hosts: the group.
+        inputs: the arguments, on the model's device.
+
+    Raises:
+        HostError: a host is lost.
+    """
+    remaining = dict(inputs)
+    notes = []
+    outputs: dict[str, Any] = dict(remaining.get(ENCODED) or {})
+    for modality, words in MODALITIES.items():
+        given = _arguments(model, modality, remaining)
+        if not any(name in given for name in PIXELS):
+            continue
+        shares = None
+        if ENCODED in inspect.signature(model.forward).parameters:
+            shares = shares_of(model.config.model_type, modality, given)
+        if shares is None:
+            notes.append(f"{words} were encoded by one host: they cannot be divided exactly")
+        elif shares.units < 2:
+            notes.append(f"{words} were encoded by one host: there is only one to encode")
+        else:
+            outputs[modality] = _encoded(model, hosts, modality, shares)
+            for name in PIXELS:
+                if name in given:
+                    del remaining[name]
+    if outputs:
+        remaining[ENCODED] = outputs
+    return Encoded(remaining, tuple(notes))
+
+
+def _arguments(model: Any, modality: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Those arguments of `generate` that the encoder of a modality takes; none if there is no such
+    encoder."""
+    encoder = getattr(model.base_model, f"get_{modality}_features", None)
+    if encoder is None:
+        return {}
+    names = inspect.signature(encoder).parameters
+    return {name: inputs[name] for name in names if inputs.get(name) is not None}
+
+
+def _encoded(model: Any, hosts: Hosts, modality: str, shares: Shares) -> Any:
+    """The output of the model's encoder for all units."""
+    edges = [0, *accumulate(parts_of(shares.units, hosts.size))]
+    spans = list(pairwise(edges))
+    jobs = [_job(modality, shares, first, last) for first, last in spans]
+    with hosts.answering():
+        hosts.give(jobs[1:])
+        output = jobs[0].output(model)
+        pieces = _Pieces.of(output, jobs[0].dropped)
+        lengths = hosts.gather(pieces.lengths, [job.num_pieces for job in jobs]).wait()
+        per_token = pieces.elements_per_token
+        sizes = [per_token * int(tokens.sum()) for tokens in lengths]
+        messages = hosts.gather(pieces.message, sizes).wait()
+    groups = [shares.groups_of(first, last) for first, last in spans]
+    levels = _grouped(pieces, lengths, messages, groups, shares.groups)
+    return _completed(output, levels, shares.num_states)
+
+
+def _job(modality: str, shares: Shares, first: int, last: int) -> Encode:
+    if first == last:
+        return Encode(modality, {}, 0, 0)
+    pieces = len(shares.groups_of(first, last))
+    return Encode(modality, shares.arguments(first, last), pieces, shares.dropped(last))
+
+
+@dataclass(frozen=True)
+class Encode:
+    """Job: encode some pixels and send rank 0 their features.
+
+    Args:
+        modality: `image` or `video`.
+        arguments: of the model's encoder; empty if this rank encodes nothing.
+        num_pieces: tensors of features that it makes of them.
+        dropped: tokens at the end of each that are not kept.
+    """
+
+    modality: str
+    arguments: dict[str, Any]
+    num_pieces: int
+    dropped: int
+
+    def run(self, backbone: Any, hosts: Hosts) -> None:
+        """Encode them."""
+        if not self.num_pieces:
+            nothing = torch.empty(0, device=backbone.device)
+            hosts.gather(nothing).wait()
+            hosts.gather(nothing).wait()
+            return
+        pieces = _Pieces.of(self.output(backbone.model), self.dropped)
+        hosts.gather(pieces.lengths).wait()
+        hosts.gather(pieces.message).wait()
+
+    @torch.no_grad()
+    def output(self, model: Any) -> Any:
+        """The output of the model's encoder."""
+        encoder = getattr(model.base_model, f"get_{self.modality}_features")
+        return encoder(**self.arguments, return_dict=True)
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """Features of some pixels.
+
+    Args:
+        levels: those that take the place of pixels, and those that the model adds in deeper layers
+            (deepstack), if any: for each level a tensor ``[n, D]`` for each piece.
+    """
+
+    levels: Sequence[Sequence[Tensor]]
+
+    @classmethod
+    def of(cls, output: Any, dropped: int) -> _Pieces:
+        """Those of an encoder's output, without some tokens at the end of each piece."""
+        levels = [output.pooler_output, *(getattr(output, "deepstack_features", None) or ())]
+        return cls([[piece[: len(piece) - dropped] for piece in level] for level in levels])
+
+    @property
+    def lengths(self) -> Tensor:
+        """Tokens of each piece, int64."""
+        first = self.levels[0]
+        return torch.tensor([len(piece) for piece in first], device=first[0].device)
+
+    @property
+    def elements_per_token(self) -> int:
+        """Elements of one token, in all levels."""
+        return len(self.levels) * self.levels[0][0].shape[-1]
+
+    @property
+    def message(self) -> Tensor:
+        """All features, level by level and piece by piece, as one flat tensor."""
+        return torch.cat([piece.flatten() for level in self.levels for piece in level])
+
+
+def _grouped(
+    own: _Pieces,
+    lengths: Sequence[Tensor],
+    messages: Sequence[Tensor],
+    groups: Sequence[Sequence[int]],
+    num_groups: int,
+) -> list[list[Tensor]]:
+    """The features of all ranks by level and group.
+
+    Args:
+        own: of rank 0.
+        lengths: of each rank, tokens of its pieces.
+        messages: of each rank.
+        groups: of each rank, to which group each piece belongs.
+        num_groups: of all ranks together.
+    """
+    width = own.levels[0][0].shape[-1]
+    empty = own.levels[0][0].new_empty(0, width)
+    parts = [[[empty] for _ in range(num_groups)] for _ in own.levels]
+    for tokens, message, of_pieces in zip(lengths, messages, groups, strict=True):
+        first = 0
+        for level in parts:
+            for number, group in zip(tokens.tolist(), of_pieces, strict=True):
+                end = first + number * width
+                level[group].append(message[first:end].view(number, width))
+                first = end
+    return [[torch.cat(pieces) for pieces in level] for level in parts]
+
+
+def _completed(output: Any, levels: Sequence[list[Tensor]], num_states: int | None) -> Any:
+    """Rank 0's own output with the features of all ranks.
+
+    Hidden states in front of pooling stay with the hosts, because models do not read them; only how
+    many there are is filled in.
+    """
+    is_stacked = isinstance(output.pooler_output, Tensor)
+    output.pooler_output = torch.stack(levels[0]) if is_stacked else levels[0]
+    if len(levels) > 1:
+        output.deepstack_features = list(levels[1:])
+    if num_states is not None:
+        states = output.last_hidden_state
+        output.last_hidden_state = states.new_zeros(()).expand(num_states, *states.shape[1:])
+    return output

@@ -1,0 +1,191 @@
+"""A two-way channel between a process and its child; tensors travel by shared memory."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from draftlens.processes.shared_tensors import Parcel, file_of, pack, unpack
+
+_HEADER = struct.Struct("<QBB")
+"""Bytes of the message, whether it is in a file, and whether its tensors are in a file."""
+_INLINE = 1 << 16
+"""Bytes of the longest message that goes through the socket, whose buffer is small."""
+_CHUNK = 1 << 16
+
+
+@dataclass
+class _Outgoing:
+    """A message on its way.
+
+    Args:
+        left: bytes that are not sent yet.
+        files: descriptors that go with its first byte.
+    """
+
+    left: bytes
+    files: list[int]
+
+
+class ClosedError(Exception):
+    """The other side has gone."""
+
+
+class Channel:
+    """Messages over a stream socket.
+
+    A message that the other side does not take at once waits here and is sent on by later calls, so
+    that sending never blocks.
+
+    Args:
+        sock: connected; the channel owns it.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._outgoing: deque[_Outgoing] = deque()
+        self._received = bytearray()
+        self._files: list[int] = []
+
+    @classmethod
+    def pair(cls) -> tuple[Channel, socket.socket]:
+        """A channel, and the other end's socket to be inherited by a child."""
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        return cls(here), there
+
+    def fileno(self) -> int:
+        """The socket's descriptor."""
+        return self._socket.fileno()
+
+    def send(self, message: Any) -> None:
+        """Send anything that can be pickled.
+
+        Raises:
+            ClosedError: the other side has gone.
+            TypeError, AttributeError, pickle.PicklingError: the message cannot be pickled. Nothing
+                was sent.
+        """
+        self.send_parcel(pack(message))
+
+    def send_parcel(self, parcel: Parcel) -> None:
+        """Send a parcel, whose file is closed afterwards; see `send`."""
+        files = [] if parcel.file is None else [parcel.file]
+        in_line = parcel.pickled
+        if len(in_line) > _INLINE:
+            files.insert(0, file_of(in_line))
+            in_line = b""
+        header = _HEADER.pack(len(in_line), not in_line, parcel.file is not None)
+        self._outgoing.append(_Outgoing(header + in_line, files))
+        try:
+            self.flush()
+        except ClosedError:
+            self._drop_outgoing()
+            raise
+
+    def flush(self, timeout: float | None = 0.0) -> None:
+        """Send on what waits.
+
+        Args:
+            timeout: seconds to wait for the other side; 0 for none, None for any time.
+
+        Raises:
+            ClosedError: the other side has gone.
+        """
+        try:
+            self._socket.settimeout(timeout)
+            while self._outgoing:
+                self._send_some(self._outgoing[0])
+        except (TimeoutError, BlockingIOError):
+            return
+        except OSError as error:
+            raise ClosedError("the other side has gone") from error
+
+    def _send_some(self, message: _Outgoing) -> None:
+        if message.files:
+            sent = socket.send_fds(self._socket, [message.left], message.files)
+            _close(message.files)
+        else:
+            sent = self._socket.send(message.left)
+        message.left = message.left[sent:]
+        if not message.left:
+            self._outgoing.popleft()
+
+    def wait(self, timeout: float) -> None:
+        """Wait until something can be received, at most `timeout` seconds.
+
+        Raises:
+            ClosedError: the channel was closed, perhaps by another thread.
+        """
+        if timeout <= 0:
+            return
+        descriptor = self._socket.fileno()
+        if descriptor < 0:
+            raise ClosedError("the channel is closed")
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        poll.poll(timeout * 1000)
+
+    def receive(self, timeout: float | None) -> Any:
+        """The next message.
+
+        Args:
+            timeout: seconds to wait for it; 0 for none, None for any time.
+
+        Raises:
+            ClosedError: the other side has gone.
+            TimeoutError: no whole message came in time.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            if len(self._received) >= _HEADER.size:
+                size, in_file, has_tensors = _HEADER.unpack_from(self._received)
+                if len(self._received) >= _HEADER.size + size:
+                    return self._take(size, bool(in_file), bool(has_tensors))
+            self.flush()
+            left = None if end is None else max(0.0, end - time.monotonic())
+            self._fill(left)
+
+    def _take(self, size: int, in_file: bool, has_tensors: bool) -> Any:
+        pickled = bytes(self._received[_HEADER.size : _HEADER.size + size])
+        del self._received[: _HEADER.size + size]
+        if in_file:
+            with open(self._files.pop(0), "rb") as file:
+                file.seek(0)
+                pickled = file.read()
+        return unpack(Parcel(pickled, self._files.pop(0) if has_tensors else None))
+
+    def _fill(self, timeout: float | None) -> None:
+        """Receive some bytes."""
+        try:
+            self._socket.settimeout(timeout)
+            received, files, _, _ = socket.recv_fds(self._socket, _CHUNK, 8)
+        except (TimeoutError, BlockingIOError) as error:
+            raise TimeoutError("no message came") from error
+        except OSError as error:
+            raise ClosedError("the other side has gone") from error
+        if not received:
+            raise ClosedError("the other side has gone")
+        self._received += received
+        self._files += files
+
+    def close(self) -> None:
+        """Close the socket, and the files of messages that were not sent or not taken."""
+        self._socket.close()
+        _close(self._files)
+        self._received.clear()
+        self._drop_outgoing()
+
+    def _drop_outgoing(self) -> None:
+        while self._outgoing:
+            _close(self._outgoing.popleft().files)
+
+
+def _close(files: list[int]) -> None:
+    while files:
+        os.close(files.pop())

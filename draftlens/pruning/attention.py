@@ -1,0 +1,69 @@
+"""Pruning by the target's attention (SpecVLM, section 3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from draftlens.core.errors import ConfigError
+from draftlens.core.prefill_readings import ATTENTION, ReadingSpec
+from draftlens.pruning.base import Visual, remaining, spread, top
+
+
+def _scores(visual: Visual) -> Tensor:
+    if visual.scores is None:
+        raise ConfigError("this pruner needs the target's attention, and none was read")
+    return visual.scores
+
+
+@dataclass(frozen=True)
+class SpecVLMPruner:
+    """Stage I keeps the most attended tokens, stage II spreads the rest over what is left (eq. 6
+    and 7).
+
+    Args:
+        attention_mass: λ, the share of all visual attention that stage I must hold, 0 to 1.
+
+    Raises:
+        ConfigError: `attention_mass` is no share.
+    """
+
+    readings: ClassVar[ReadingSpec] = ATTENTION
+    attention_mass: float = 0.4
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.attention_mass, (int, float)) or not 0 <= self.attention_mass <= 1:
+            raise ConfigError(
+                f"attention_mass is a share between 0 and 1, not {self.attention_mass!r}"
+            )
+
+    def select(self, visual: Visual, keep: int) -> Tensor:
+        """The smallest set that holds λ of the attention, at most `keep`, and uniformly spaced
+        others up to `keep`."""
+        scores = _scores(visual)
+        order = scores.argsort(descending=True, stable=True)
+        first = order[: min(self._stage_one_count(scores[order]), keep, len(visual))]
+        others = remaining(len(visual), first)
+        second = others[spread(len(others), keep - len(first), scores.device)]
+        return torch.cat([first, second]).sort().values
+
+    def _stage_one_count(self, descending: Tensor) -> int:
+        """The fewest tokens that hold the share `attention_mass` of the attention."""
+        if not self.attention_mass:
+            return 0
+        mass = descending.double().cumsum(0)
+        return int((mass < self.attention_mass * descending.double().sum()).sum()) + 1
+
+
+@dataclass(frozen=True)
+class AttentionPruner:
+    """Stage I alone, as far as the budget goes: the most attended tokens."""
+
+    readings: ClassVar[ReadingSpec] = ATTENTION
+
+    def select(self, visual: Visual, keep: int) -> Tensor:
+        """The `keep` highest scores."""
+        return top(_scores(visual), keep)

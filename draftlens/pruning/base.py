@@ -1,0 +1,132 @@
+"""The seam of all pruners: one row's visual tokens in, the indices of those that stay out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from draftlens.core.errors import ConfigError
+from draftlens.core.options import make
+from draftlens.core.prefill_readings import ATTENTION_NAME, ReadingSpec
+from draftlens.core.registry import Registry
+
+
+@dataclass(frozen=True)
+class Visual:
+    """The n visual tokens of one row, in the order of the prompt.
+
+    Args:
+        cells: int64 ``[n, 3]``, frame, row and column of each (`models.visual_grid`).
+        features: ``[n, D]``, the embeddings that the draft would read.
+        scores: float32 ``[n]``, the score that the pruner's readings name: the attention of the
+            target's text to each token, unless they name another one. None if it was not read.
+    """
+
+    cells: Tensor
+    features: Tensor
+    scores: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A pruner's choice among one row's n visual tokens, for observers.
+
+    Args:
+        positions: of the visual tokens in the draft's prompt, int64 ``[n]``.
+        visual: the input of the pruner.
+        kept: the indices that it chose, int64 ``[K]``, increasing.
+        score_name: what `visual.scores` are.
+    """
+
+    positions: Tensor
+    visual: Visual
+    kept: Tensor
+    score_name: str = ATTENTION_NAME
+
+
+class Pruner(Protocol):
+    """Chooses visual tokens for the draft; text always stays.
+
+    A pruner is a frozen dataclass whose fields are its options.
+    """
+
+    @property
+    def readings(self) -> ReadingSpec:
+        """The readings of the target's prefill that `select` needs, and the score made of them: a
+        `ClassVar`, or a property if it depends on the options."""
+        ...
+
+    def select(self, visual: Visual, keep: int) -> Tensor:
+        """Exactly `keep` strictly increasing indices, int64 ``[keep]``, with 0 <= keep <= n."""
+        ...
+
+
+def keep_count(count: int, prune_ratio: float) -> int:
+    """How many of `count` visual tokens stay: n(1 - r), rounded down.
+
+    1e-9 is added first, because 100 * (1 - 0.9) is 9.999999999999998 in floating point.
+    """
+    return int(count * (1 - prune_ratio) + 1e-9)
+
+
+PRUNERS = Registry(
+    "pruner",
+    {
+        "specvlm": "draftlens.pruning.attention:SpecVLMPruner",
+        "attention": "draftlens.pruning.attention:AttentionPruner",
+        "uv": "draftlens.pruning.similarity:UVPruner",
+        "uniform": "draftlens.pruning.spatial:UniformPruner",
+        "grid": "draftlens.pruning.spatial:GridPruner",
+        "random": "draftlens.pruning.spatial:RandomPruner",
+        "window": "draftlens.pruning.spatial:WindowPruner",
+        "frames": "draftlens.pruning.temporal:FramePruner",
+        "fastvid": "draftlens.pruning.temporal:FastVIDPruner",
+        "dycoke": "draftlens.pruning.temporal:DyCokePruner",
+        "none": "draftlens.pruning.spatial:NonePruner",
+        "all": "draftlens.pruning.spatial:AllPruner",
+    },
+    group="draftlens.pruners",
+)
+
+
+def make_pruner(choice: Any) -> Pruner:
+    """A pruner from a name, a mapping with `name` and options, or a pruner.
+
+    Raises:
+        ConfigError: no pruner has this name, it has no such option, or a value makes no sense.
+
+    Example:
+
+        >>> make_pruner({"name": "dycoke", "group": 2})
+        DyCokePruner(group=2)
+    """
+    pruner: Pruner = make(PRUNERS, choice, "select")
+    return pruner
+
+
+def spread(count: int, keep: int, device: torch.device) -> Tensor:
+    """`keep` of `count` places at equal distances, the middle of each equal part, int64
+    ``[keep]``."""
+    if keep > count:
+        raise ConfigError(f"cannot keep {keep} of {count} tokens")
+    middles = (torch.arange(keep, device=device) * 2 + 1) * count
+    return middles.div(2 * max(keep, 1), rounding_mode="floor")
+
+
+def top(scores: Tensor, keep: int) -> Tensor:
+    """Indices of the `keep` highest scores, increasing; the first of equal ones, int64
+    ``[keep]``."""
+    return scores.argsort(descending=True, stable=True)[:keep].sort().values
+
+
+def remaining(count: int, chosen: Tensor) -> Tensor:
+    """The indices below `count` that are not in `chosen`, increasing, int64."""
+    is_free = torch.ones(count, dtype=torch.bool, device=chosen.device)
+    is_free[chosen] = False
+    return is_free.nonzero()[:, 0]

@@ -1,0 +1,99 @@
+"""UV-Prune: pruning by the similarity of the target's hidden states (ParallelVLM, section 4.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from draftlens.core.errors import ConfigError
+from draftlens.core.prefill_readings import (
+    TEXTS,
+    Readings,
+    ReadingSpec,
+    Score,
+    Similarity,
+    early_layer,
+)
+from draftlens.pruning.base import Visual, top
+
+CRITERIA = ("similarity", "attention")
+
+
+@dataclass(frozen=True)
+class UVPruner:
+    """Keeps the visual tokens that grow most similar to the text in the target's first layers.
+
+    Equation 3 sums the variations S^l - S^(l-1) over the layers 1 to L. The sum telescopes, so the
+    score of a token is S^L - S^0. The other options are the variants of figures 7b and 9.
+
+    Args:
+        layer: L. A target of fewer layers reads an earlier one
+            (`core.prefill_readings.early_layer`). text: `"all"` sums over all text tokens,
+            `"after"` over those behind the first visual token. criterion: `"similarity"`; or
+            `"attention"`, the attention that a token receives in layer L
+            (SpecVLM, equation 4, in one layer), which only text behind a token pays, whatever
+            `text` is. It needs the target's whole prefill.
+        variation: whether the score is the change since the beginning, which for similarities is
+            S^0 and for attention that of the first layer. If not, it is S^L or the attention in
+            layer L alone.
+
+    Raises:
+        ConfigError: a value makes no sense.
+    """
+
+    layer: int = 20
+    text: str = "all"
+    criterion: str = "similarity"
+    variation: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.layer, int) or isinstance(self.layer, bool) or self.layer < 1:
+            raise ConfigError(f"layer is a whole number from 1 on, not {self.layer!r}")
+        if self.text not in TEXTS:
+            raise ConfigError(f"unknown text {self.text!r}; known: {', '.join(TEXTS)}")
+        if self.criterion not in CRITERIA:
+            known = ", ".join(CRITERIA)
+            raise ConfigError(f"unknown criterion {self.criterion!r}; known: {known}")
+        if not isinstance(self.variation, bool):
+            raise ConfigError(f"variation is true or false, not {self.variation!r}")
+
+    @property
+    def readings(self) -> ReadingSpec:
+        """See `Pruner.readings`: two similarities, or the attention of all layers."""
+        gained = " gained" if self.variation else ""
+        if self.criterion == "attention":
+            where = gained or " of one layer"
+            return ReadingSpec(attention=True, score=Score(f"attention{where}", self._attention))
+        similarities = (self._first, self._last) if self.variation else (self._last,)
+        score = Score(f"similarity to the text{gained}", self._similarity)
+        return ReadingSpec(similarities=similarities, score=score)
+
+    def select(self, visual: Visual, keep: int) -> Tensor:
+        """The `keep` highest scores (equation 4)."""
+        if visual.scores is None:
+            raise ConfigError(
+                f"pruner uv needs the target's {self.criterion} readings, and none were taken"
+            )
+        return top(visual.scores, keep)
+
+    @property
+    def _first(self) -> Similarity:
+        return Similarity(0, self.text)
+
+    @property
+    def _last(self) -> Similarity:
+        return Similarity(self.layer, self.text)
+
+    def _similarity(self, readings: Readings) -> Tensor | None:
+        last = readings.similarities.get(self._last)
+        if last is None or not self.variation:
+            return last
+        return last - readings.similarities[self._first]
+
+    def _attention(self, readings: Readings) -> Tensor | None:
+        layers = readings.attention_by_layer
+        if not layers:
+            return None
+        last = layers[early_layer(self.layer, len(layers)) - 1]
+        return last - layers[0] if self.variation else last

@@ -1,0 +1,1 @@
+"""Benchmarks, explanations, evaluation and training for draftlens."""

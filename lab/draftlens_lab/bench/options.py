@@ -1,0 +1,71 @@
+"""Options of a benchmark, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from draftlens.core.errors import ConfigError
+from draftlens_lab.measure.options import options_to_json
+
+DEFAULT_METHODS = ("plain", "speculative", "specvlm")
+DEFAULT_PEERS = ("hf-generate", "hf-assisted")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a benchmark.
+
+    Args:
+        workload: `world:8,64`, a file or folder, or `dataset:where` (`workloads.WORKLOADS`).
+        clips: largest number of clips, for the world at each length; None uses 4 of the world and
+            all clips of other workloads.
+        frames: number of frames to sample from each file.
+        prompt: question about every clip; None uses the workload's own.
+        media: folder with a dataset's videos; None searches the folder of its annotations.
+        methods: names of our methods.
+        extra: further methods and peers: name to options.
+        peers: names of the library's own ways of generating.
+        sweep: fields of methods, each with its values (`contestants.spread_out`).
+        context: numbers of frames at which the draft's step is timed, with and without pruning.
+        repeats: number of measurements of each clip by each method.
+        max_new_tokens: longest answer in tokens.
+        seed: seed of the order of measurements and of the world's scenes.
+
+    Raises:
+        ConfigError: a number is less than 1.
+    """
+
+    workload: str = "world:8,64"
+    clips: int | None = None
+    frames: int = 8
+    prompt: str | None = None
+    media: Path | None = None
+    methods: tuple[str, ...] = DEFAULT_METHODS
+    extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    peers: tuple[str, ...] = DEFAULT_PEERS
+    sweep: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    context: tuple[int, ...] = ()
+    repeats: int = 3
+    max_new_tokens: int = 256
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        numbers = {
+            "frames": self.frames,
+            "repeats": self.repeats,
+            "max_new_tokens": self.max_new_tokens,
+        }
+        if self.clips is not None:
+            numbers["clips"] = self.clips
+        for count in self.context:
+            numbers[f"context {count}"] = count
+        for name, number in numbers.items():
+            if number < 1:
+                raise ConfigError(f"{name} must be at least 1, not {number}")
+
+    def plain(self) -> dict[str, Any]:
+        """The options as JSON values."""
+        return options_to_json(self)

@@ -1,0 +1,26 @@
+"""Pictures of an answer: the visual tokens that a pruned draft keeps, as a contact sheet and an
+HTML page; which view of the prompt was right, as a chart and a page; and who did what when."""
+
+from draftlens_lab.explain.contact_sheet import sheet
+from draftlens_lab.explain.gantt import chart, chart_of
+from draftlens_lab.explain.html import page
+from draftlens_lab.explain.tracing import Trace, pruning_method, trace
+from draftlens_lab.explain.view_chart import views_chart
+from draftlens_lab.explain.view_page import views_page
+from draftlens_lab.explain.view_trace import ViewTrace, has_views, trace_views, viewing_method
+
+__all__ = [
+    "Trace",
+    "ViewTrace",
+    "chart",
+    "chart_of",
+    "has_views",
+    "page",
+    "pruning_method",
+    "sheet",
+    "trace",
+    "trace_views",
+    "viewing_method",
+    "views_chart",
+    "views_page",
+]

@@ -1,0 +1,2 @@
+"""Building blocks that `draftlens_lab.bench`, `draftlens_lab.evaluate` and the benchmark scripts
+share."""

@@ -1,0 +1,235 @@
+"""Preparation of a stage: its entries, its plan, and a trial of the models on its data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from accelerate.utils import send_to_device
+
+from draftlens.core.errors import TrainingDataError
+from draftlens.models.load import load_model
+from draftlens.models.loading import LoadOptions
+from draftlens_lab.train.collate import Collator
+from draftlens_lab.train.data import Entry, TrainingData
+from draftlens_lab.train.distil import answer_labels, answer_logits
+from draftlens_lab.train.errors import config_errors
+from draftlens_lab.train.labels import AnswerProcessor
+from draftlens_lab.train.media import spread
+from draftlens_lab.train.models import Draft, load_processor
+from draftlens_lab.train.options import DraftTraining
+from draftlens_lab.train.report import Plan, StagePlan
+from draftlens_lab.train.trainer import Distillation, device_batch, target_logits
+
+NUM_SAMPLES = 16
+"""Entries per stage that are made into batches before training, to estimate the number of tokens
+and to refuse unusable data early."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage that is ready to run.
+
+    Args:
+        entries: the entries to train on.
+        collate: makes batches of them.
+        learning_rate: highest learning rate.
+        epochs: passes over the entries.
+        distil: name of the model whose logits are learnt, or None.
+        plan: the stage's plan.
+    """
+
+    entries: list[Entry]
+    collate: Collator
+    learning_rate: float
+    epochs: float
+    distil: str | None
+    plan: StagePlan
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """The options that exist once for each stage."""
+
+    batch: int
+    learning_rate: float
+    epochs: float
+    distil: str | None
+
+
+@dataclass(frozen=True)
+class _TokenCounts:
+    """Numbers of tokens of one epoch."""
+
+    tokens: int
+    answer_tokens: int
+
+
+def make_stage(
+    name: str, options: DraftTraining, draft: Draft, files: dict[str, TrainingData], processes: int
+) -> Stage:
+    """Prepare a stage.
+
+    Args:
+        name: ``projector`` or ``instruct``.
+        options: of the run.
+        draft: the draft to train.
+        files: the data by the name of their option.
+        processes: number of processes of the run.
+
+    Raises:
+        ConfigError: the batch cannot be divided among the processes.
+        TrainingDataError: the stage has no entries, or one of the sampled entries cannot be made
+            into a batch.
+    """
+    settings = _settings(name, options)
+    data = files["data"]
+    entries = data.entries
+    if name == "projector":
+        data = files.get("projector_data", data)
+        entries = _visual_entries(data)
+    collate = Collator(data, draft.processor, _target_processor(settings), options.frames)
+    counts = _estimate_tokens(collate, entries)
+    size = device_batch(settings.batch, processes, options.device_batch)
+    num_steps = options.max_steps or _num_steps(settings, len(entries), size * processes)
+    plan = StagePlan(
+        name=name,
+        trained=_num_trained(draft, draft.parts.trained(name, options.train_vision)),
+        entries=len(entries),
+        skipped=len(data.entries) - len(entries),
+        tokens=counts.tokens,
+        answer_tokens=counts.answer_tokens,
+        steps=num_steps,
+        batch=settings.batch,
+        device_batch=size,
+    )
+    return Stage(entries, collate, settings.learning_rate, settings.epochs, settings.distil, plan)
+
+
+def load_distillation(stage: Stage, options: DraftTraining, plan: Plan) -> Distillation | None:
+    """Load the model whose logits a stage learns; None if it learns from the data only.
+
+    Raises:
+        ConfigError: the model cannot be loaded.
+        UnsupportedModelError: draftlens cannot run the model.
+    """
+    if stage.distil is None:
+        return None
+    target = load_model(
+        stage.distil, "target", LoadOptions(device=plan.device, dtype=plan.precision)
+    )
+    return Distillation(
+        target.backbone.model.requires_grad_(False),
+        options.distil_weight,
+        options.distil_temperature,
+    )
+
+
+def try_models(stages: Sequence[Stage], options: DraftTraining, draft: Draft, plan: Plan) -> None:
+    """Run the draft, and the model to distil, on an entry with images and one with videos.
+
+    Some mismatches of a config and a processor, such as another patch size, only become apparent
+    in a forward pass.
+
+    Raises:
+        ConfigError: a model cannot take the tensors of its processor; the message names the model
+            and the entry.
+        TrainingDataError: an entry cannot be made into a batch.
+        UnsupportedModelError: draftlens cannot run the model to distil.
+    """
+    model = draft.model.to(plan.device)
+    for stage in stages:
+        # The stage loads the target again later. Until then, its memory is free.
+        distillation = load_distillation(stage, options, plan)
+        for entry in of_each_kind(stage.entries):
+            inputs = send_to_device(stage.collate([entry]), plan.device)
+            labels = inputs.pop("labels")
+            target_inputs = inputs.pop("target", None)
+            failure = (
+                f"cannot take what its processor makes of {entry.place}, so the two may not "
+                f"belong together"
+            )
+            draft_failure = f"the draft {draft.processor.name!r} {failure}"
+            with config_errors(draft_failure, (Exception,)), torch.no_grad():
+                answer_logits(model, model, inputs, labels)
+            if distillation is not None:
+                with config_errors(f"the target {stage.distil!r} {failure}", (Exception,)):
+                    target_logits(distillation.target, inputs, labels, target_inputs)
+
+
+def of_each_kind(entries: Sequence[Entry]) -> list[Entry]:
+    """The first entry with images and the first with videos, if there are any."""
+    first_image = next((entry for entry in entries if entry.images), None)
+    first_video = next((entry for entry in entries if entry.videos), None)
+    examples = []
+    if first_image is not None:
+        examples.append(first_image)
+    if first_video is not None and first_video is not first_image:
+        examples.append(first_video)
+    return examples
+
+
+def _settings(name: str, options: DraftTraining) -> _Settings:
+    """The options of one stage."""
+    if name == "projector":
+        return _Settings(
+            batch=options.projector_batch,
+            learning_rate=options.projector_lr,
+            epochs=options.projector_epochs,
+            distil=None,
+        )
+    return _Settings(
+        batch=options.batch,
+        learning_rate=options.lr,
+        epochs=options.epochs,
+        distil=options.distil,
+    )
+
+
+def _visual_entries(data: TrainingData) -> list[Entry]:
+    """The entries with images or videos; a batch of text alone has no gradient in the projector.
+
+    Raises:
+        TrainingDataError: there are none.
+    """
+    entries = [entry for entry in data.entries if entry.images or entry.videos]
+    if not entries:
+        raise TrainingDataError(
+            f"{data.path} contains no images or videos, so the projector cannot learn from it"
+        )
+    return entries
+
+
+def _target_processor(settings: _Settings) -> AnswerProcessor | None:
+    """The processor of the model whose logits the stage learns."""
+    if settings.distil is None:
+        return None
+    return AnswerProcessor(load_processor(settings.distil, "target"), settings.distil)
+
+
+def _num_steps(settings: _Settings, num_entries: int, at_once: int) -> int:
+    """The number of optimizer steps, for `at_once` entries per forward pass of all processes."""
+    rounds_per_epoch = math.ceil(num_entries / at_once)
+    rounds_per_step = settings.batch // at_once
+    return math.ceil(settings.epochs * math.ceil(rounds_per_epoch / rounds_per_step))
+
+
+def _num_trained(draft: Draft, names: frozenset[str]) -> int:
+    """The number of elements of the parameters with these names."""
+    return sum(p.numel() for name, p in draft.model.named_parameters() if name in names)
+
+
+def _estimate_tokens(collate: Collator, entries: list[Entry]) -> _TokenCounts:
+    """Estimate the numbers of tokens of the entries from a sample of them.
+
+    Raises:
+        TrainingDataError: a sampled entry cannot be made into a batch.
+    """
+    batches = [collate([entry]) for entry in spread(entries, NUM_SAMPLES)]
+    tokens = sum(batch["input_ids"].numel() for batch in batches)
+    answer_tokens = sum(answer_labels(batch["labels"]).numel() for batch in batches)
+    return _TokenCounts(
+        tokens * len(entries) // len(batches), answer_tokens * len(entries) // len(batches)
+    )

@@ -1,0 +1,368 @@
+"""A Trainer with the losses, learning rates and reproducible order of draft training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import Sampler
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+from draftlens.core.errors import ConfigError
+from draftlens_lab.train.distil import answer_labels, answer_logits, answer_loss
+from draftlens_lab.train.errors import loading
+
+MAX_DEVICE_BATCH = 8
+"""Largest number of entries per device and forward pass, unless the options set it."""
+
+_STEPS_PER_STRETCH = 50  # steps over which entries are sorted by length
+_SEED_STRIDE = 1_000_003  # so that no two (seed, epoch) of usual size share an order
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """A target whose logits the draft learns.
+
+    Args:
+        target: the model; it is not trained.
+        weight: as in `answer_loss`.
+        temperature: as in `answer_loss`.
+    """
+
+    target: Any
+    weight: float
+    temperature: float
+
+
+class EpochOrder(Sampler[int]):
+    """A random order of entries that depends on the seed and the epoch only.
+
+    A resumed run therefore repeats the order of the interrupted one.
+
+    Args:
+        lengths: lengths of the entries in any unit, to group entries of similar length; None for no
+            grouping.
+        count: number of entries.
+        group: entries per step.
+        seed: seed of the order.
+        at_once: entries that all processes take at once. The last round is filled with the index
+            `count`, which is not an entry; accelerate would fill it with earlier entries.
+    """
+
+    def __init__(
+        self, lengths: Sequence[int] | None, count: int, group: int, seed: int, at_once: int = 1
+    ) -> None:
+        self.lengths = lengths
+        self.count = count
+        self.group = group
+        self.seed = seed
+        self.missing = -count % at_once
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return self.count + self.missing
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed * _SEED_STRIDE + self.epoch)
+        order: list[int] = torch.randperm(self.count, generator=generator).tolist()
+        if self.lengths is not None:
+            order = self._grouped(order, self.lengths, generator)
+        return iter(order + [self.count] * self.missing)
+
+    def _grouped(
+        self, order: list[int], lengths: Sequence[int], generator: torch.Generator
+    ) -> list[int]:
+        """Entries in steps of similar length, and the steps in random order.
+
+        LLaVA only sorts within a random step. For steps of similar length, entries must be sorted
+        over a longer stretch.
+        """
+        stretch = min(self.group * _STEPS_PER_STRETCH, max(self.group, self.count // 4))
+        steps: list[list[int]] = []
+        for entries in _chunks(order, stretch):
+            entries.sort(key=lengths.__getitem__, reverse=True)
+            steps += _chunks(entries, self.group)
+        full = [step for step in steps if len(step) == self.group]
+        short = [step for step in steps if len(step) < self.group]
+        # Short steps stay at the end, because they would shift the boundaries of later ones.
+        shuffled = torch.randperm(len(full), generator=generator).tolist()
+        steps = [full[index] for index in shuffled] + short
+        return list(chain.from_iterable(steps))
+
+
+def _chunks(items: list[int], size: int) -> list[list[int]]:
+    """Consecutive parts of a list; the last one may be shorter."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+class DraftTrainer(Trainer):  # type: ignore[misc]
+    """Trains the parameters that require a gradient on the answers of a batch.
+
+    Args:
+        vision: names of the vision encoder's parameters.
+        vision_lr_factor: learning rate of these parameters, as a share of that of the others.
+        frozen: modules that are not trained; they remain in evaluation mode.
+        order: order of the entries.
+        distillation: the target to learn from, or None to learn the answers of the data only.
+        options: arguments of `Trainer`.
+    """
+
+    optimizer: Any
+    lr_scheduler: Any
+
+    def __init__(
+        self,
+        *,
+        vision: frozenset[str],
+        vision_lr_factor: float,
+        frozen: Sequence[nn.Module],
+        order: EpochOrder,
+        distillation: Distillation | None,
+        **options: Any,
+    ) -> None:
+        self.vision = vision
+        self.vision_lr_factor = vision_lr_factor
+        self.frozen = frozen
+        self.order = order
+        self.distillation = distillation
+        config = options["model"].config
+        original_config = dict(vars(config))
+        super().__init__(**options)
+        # The Trainer disables the cache in the config, and would save this change. `answer_logits`
+        # disables the cache at each call instead.
+        vars(config).clear()
+        vars(config).update(original_config)
+        # The loss is a sum over the tokens of all accumulated batches, divided by their number.
+        self.model_accepts_loss_kwargs = True
+        self.add_callback(_EpochListener(order))
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Tensor:
+        """A batch's part of the step's mean loss per answer token."""
+        for module in self.frozen:
+            module.eval()  # reverts the Trainer's train(): no dropout, no running statistics
+        labels = inputs.pop("labels")
+        target_inputs = inputs.pop("target", None)
+        tokens = answer_labels(labels)
+        logits_to_learn = None
+        weight = 0.0
+        temperature = 1.0
+        if self.distillation is not None:
+            logits_to_learn = target_logits(self.distillation.target, inputs, labels, target_inputs)
+            weight = self.distillation.weight
+            temperature = self.distillation.temperature
+        logits = answer_logits(self.accelerator.unwrap_model(model), model, inputs, labels)
+        loss = answer_loss(logits, tokens, logits_to_learn, weight, temperature)
+        # Gradients are averaged over processes, but the tokens are counted over all of them.
+        num_tokens = num_items_in_batch or len(tokens)
+        share: Tensor = loss * self.accelerator.num_processes / num_tokens
+        return share
+
+    def create_optimizer(self, model: Any = None) -> Any:
+        """AdamW, with a separate learning rate for the vision encoder."""
+        if self.optimizer is None:
+            trained = self.model if model is None else model
+            optimizer_class, settings = self.get_optimizer_cls_and_kwargs(self.args, trained)
+            self.optimizer = optimizer_class(self._parameter_groups(trained), **settings)
+        return self.optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """The learning rates of `share_of_rate`.
+
+        The Trainer's own schedules begin at 0, so the first step would learn nothing.
+        """
+        if self.lr_scheduler is None:
+            factor = partial(
+                share_of_rate,
+                warmup=self.args.get_warmup_steps(num_training_steps),
+                steps=num_training_steps,
+                schedule=self.args.lr_scheduler_type.value,
+            )
+            self.lr_scheduler = LambdaLR(self.optimizer if optimizer is None else optimizer, factor)
+        return self.lr_scheduler
+
+    def _parameter_groups(self, model: Any) -> list[dict[str, Any]]:
+        """The optimizer's groups: of the vision encoder and of the rest, with and without decay.
+
+        Checkpoints depend on the order of the groups: that of their first parameters, and vision
+        last, because the Trainer logs the learning rate of the first group.
+        """
+        decaying = set(self.get_decay_parameter_names(model))
+        vision: dict[bool, list[nn.Parameter]] = {}
+        rest: dict[bool, list[nn.Parameter]] = {}
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                groups = vision if name in self.vision else rest
+                groups.setdefault(name in decaying, []).append(parameter)
+        rate = self.args.learning_rate
+        return [
+            *self._groups_by_decay(rest, rate),
+            *self._groups_by_decay(vision, rate * self.vision_lr_factor),
+        ]
+
+    def _groups_by_decay(
+        self, parameters: dict[bool, list[nn.Parameter]], rate: float
+    ) -> list[dict[str, Any]]:
+        """A group for the parameters with weight decay, and one for those without it."""
+        groups = []
+        for decays, members in parameters.items():
+            weight_decay = self.args.weight_decay if decays else 0.0
+            groups.append({"params": members, "lr": rate, "weight_decay": weight_decay})
+        return groups
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        return self.order
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        # The next file, the state, marks the checkpoint as complete, so every process must have
+        # written its part before.
+        self.accelerator.wait_for_everyone()
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        # The Trainer loads by the names in the file. For many vision-language models these are the
+        # names of an older layout.
+        restore(self.model if model is None else model, Path(resume_from_checkpoint))
+
+
+class _EpochListener(TrainerCallback):  # type: ignore[misc]
+    """Sets the epoch of the order; accelerate does not set it when an epoch is resumed."""
+
+    def __init__(self, order: EpochOrder) -> None:
+        self.order = order
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.order.epoch = int(state.epoch or 0)
+
+
+class StopAtNan(TrainerCallback):  # type: ignore[misc]
+    """Ends a run whose loss is not finite, before it overwrites its good checkpoints."""
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
+    ) -> None:
+        if not logs or "loss" not in logs:
+            return
+        if not math.isfinite(logs["loss"]):
+            raise ConfigError(
+                f"the loss is {logs['loss']} at step {state.global_step}: a lower learning rate "
+                f"or --precision float32 may help"
+            )
+
+
+@torch.no_grad()
+def target_logits(
+    target: Any, inputs: dict[str, Any], labels: Tensor, target_inputs: dict[str, Any] | None
+) -> Tensor:
+    """The target's logits float32 ``[N, V]`` for the answer tokens of a batch.
+
+    Args:
+        target: the model.
+        inputs: the draft's inputs.
+        labels: the draft's labels int64 ``[B, L]``.
+        target_inputs: the target's own inputs, with their ``labels``; None if the draft's serve
+            both.
+    """
+    if target_inputs is not None:
+        labels = target_inputs.pop("labels")
+        inputs = target_inputs
+    cast = {}
+    for name, value in inputs.items():
+        is_float = isinstance(value, Tensor) and value.is_floating_point()
+        cast[name] = value.to(target.dtype) if is_float else value
+    return answer_logits(target, target, cast, labels)
+
+
+def share_of_rate(done: int, warmup: int, steps: int, schedule: str) -> float:
+    """The learning rate of a step, as a share of the highest one.
+
+    The k-th of w warm-up steps has k / w. After the warm-up, the shares are those of transformers'
+    schedule of the same name.
+
+    Args:
+        done: number of steps before this one.
+        warmup: number of warm-up steps.
+        steps: number of steps of the stage.
+        schedule: one of `SCHEDULES`.
+    """
+    if done < warmup:
+        return (done + 1) / warmup
+    progress = (done - warmup) / max(1, steps - warmup)
+    shares = {
+        "cosine": (1 + math.cos(math.pi * progress)) / 2,
+        "linear": 1 - progress,
+        "constant_with_warmup": 1.0,
+    }
+    return max(0.0, shares[schedule])
+
+
+def restore(model: Any, checkpoint: Path) -> None:
+    """Load the weights of a model's checkpoint into it, as `from_pretrained` reads them.
+
+    Args:
+        model: a model on any device; it stays there.
+        checkpoint: a folder that `save_pretrained` wrote.
+
+    Raises:
+        ConfigError: the weights cannot be read.
+    """
+    with loading(f"the checkpoint {str(checkpoint)!r}"):
+        saved = type(model).from_pretrained(checkpoint, dtype=torch.float32)
+    model.load_state_dict(saved.state_dict())
+
+
+def device_batch(batch: int, processes: int, size: int | None) -> int:
+    """The number of entries per device and forward pass; accumulation makes up the batch.
+
+    Args:
+        batch: entries per step, over all processes.
+        processes: number of processes.
+        size: the required number; None for the largest divisor up to `MAX_DEVICE_BATCH`.
+
+    Raises:
+        ConfigError: the batch cannot be divided evenly.
+    """
+    share, rest = divmod(batch, processes)
+    if rest or (size is not None and share % size):
+        detail = f" of {size} at once" if size else ""
+        raise ConfigError(
+            f"a batch of {batch} cannot be divided among {processes} processes{detail}"
+        )
+    if size is not None:
+        return size
+    candidates = range(min(MAX_DEVICE_BATCH, share), 0, -1)
+    return next(candidate for candidate in candidates if share % candidate == 0)
+
+
+def arguments(recompute: bool, **settings: Any) -> Any:
+    """`TrainingArguments` without reports to other services and without `DataParallel`.
+
+    Args:
+        recompute: whether the backward pass recomputes activations.
+        settings: further arguments of `TrainingArguments`.
+    """
+    if recompute:
+        name = "gradient_checkpointing"
+        if any(item.name == "activation_checkpointing" for item in fields(TrainingArguments)):
+            name = "activation_checkpointing"
+        settings |= {name: True, f"{name}_kwargs": {"use_reentrant": False}}
+    training_arguments = TrainingArguments(
+        report_to="none", log_level="error", remove_unused_columns=False, **settings
+    )
+    # DataParallel splits every tensor into equal parts, but one tensor contains the patches of all
+    # images.
+    training_arguments._n_gpu = min(training_arguments.n_gpu, 1)
+    return training_arguments

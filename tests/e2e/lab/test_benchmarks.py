@@ -1,0 +1,64 @@
+"""Parts of the benchmark scripts that measure the real process, with a few answers each."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftlens.methods.parallelvlm.cores import usable_cores
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.dist,
+    pytest.mark.skipif(usable_cores() < 2, reason="on one core no process drafts"),
+]
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def report_of(part: str, folder: Path, *words: str) -> tuple[dict[str, Any], str]:
+    """The report of a part of `benchmarks/parallel.py`, and its page."""
+    out = folder / part
+    command = [sys.executable, "benchmarks/parallel.py", part, "--out", str(out), *words]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, cwd=REPOSITORY, env=environment, check=True)
+    report: dict[str, Any] = json.loads(out.with_suffix(".json").read_text())
+    return report, out.with_suffix(".md").read_text()
+
+
+def test_a_process_is_lost_at_any_moment_and_leaves_nothing(tmp_path: Path) -> None:
+    words = ("--kills", "5", "--stops", "1", "--answers", "3", "--max-new-tokens", "12")
+    report, page = report_of("robustness", tmp_path, *words)
+    losses = report["losses"]
+    assert len(losses) == 6
+    assert len({loss["moment"] for loss in losses}) == 5
+    assert all(loss["equal"] for loss in losses)
+    assert any("signal 9" in str(loss["lost"]) for loss in losses)
+    leaks = report["leaks"]
+    assert leaks["one process"]
+    assert not leaks["lost"]
+    for name, count in leaks["before"].items():
+        assert leaks["after"][name] <= count
+    assert leaks["dropped"]["processes"] == leaks["begun"]["processes"] == 0
+    assert leaks["dropped"]["memory_files"] == leaks["dropped"]["memory_descriptors"] == 0
+    assert leaks["dropped"]["descriptors"] <= leaks["begun"]["descriptors"] + 2
+    assert "| SIGSTOP | all | 1 | 1 |" in page
+
+
+def test_windows_are_ready_when_the_prefill_ends(tmp_path: Path) -> None:
+    words = ("--frames", "16", "--clips", "1", "--repeats", "1")
+    report, page = report_of("first-token", tmp_path, *words)
+    firsts = {first["way"]: first for first in report["firsts"]}
+    assert len(firsts) == len(report["firsts"]) == 4
+    assert firsts["plain"]["prompt_read"] is None
+    assert not firsts["plain"]["guesses"]
+    assert all(first["prefill"] <= first["wall"] for first in firsts.values())
+    drafted = [first for way, first in firsts.items() if way != "plain"]
+    assert all(first["prompt_read"] > 0 for first in drafted)
+    assert "| a guess is ready |" in page

@@ -1,0 +1,282 @@
+"""Which passes are compiled, when, and what happens where they cannot be."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from families import FAMILIES
+from torch import Tensor, nn
+
+import draftlens
+from draftlens.cli.options import parse_compile
+from draftlens.compile import library as libraries
+from draftlens.compile import store, switch
+from draftlens.compile.library import MIN_USES, Library
+from draftlens.compile.orders import Built, Order
+from draftlens.compile.passes import CompiledPasses
+from draftlens.compile.shapes import ANY, PassShape
+from draftlens.compile.skeleton import Skeleton, pass_of
+from draftlens.core.errors import ConfigError
+from draftlens.models.adapter import Backbone
+from draftlens.models.forward_backend import EAGER
+
+ONE = PassShape(1, 1)
+SOME = PassShape(1, ANY)
+
+
+class ScriptedCompiler:
+    """A `Compiler` that carries out one order at every look.
+
+    Attributes:
+        missing: see `Compiler`.
+        failure: of all orders.
+        done: the kinds of passes that were compiled, in order.
+    """
+
+    def __init__(self, missing: str = "", failure: str = "") -> None:
+        self.missing = missing
+        self.failure = failure
+        self.done: list[PassShape] = []
+        self._waiting: list[tuple[Order, Callable[[], int], Callable[[Built], None]]] = []
+
+    def order(
+        self, order: Order, urgency: Callable[[], int], report: Callable[[Built], None]
+    ) -> None:
+        self._waiting.append((order, urgency, report))
+
+    def look(self, timeout: float | None = 0.0) -> None:
+        if not self._waiting:
+            return
+        next_one = max(self._waiting, key=lambda waiting: waiting[1]())
+        self._waiting.remove(next_one)
+        order, _, report = next_one
+        self.done.append(order.shape)
+        if not self.failure:
+            order.path.write_text("code")
+        report(Built(1.0, self.failure))
+
+
+class StaticRunner:
+    """Stands in for `Runner`: calls the modules that hold the tensors."""
+
+    module: nn.Module
+    factor = 1.0
+
+    def __init__(self, path: Path, tensors: Mapping[str, Tensor], device: torch.device) -> None:
+        assert path.read_text() == "code"
+        self.weight = tensors["head.weight"].data_ptr()
+
+    def __call__(self, inputs: list[Tensor]) -> Tensor:
+        half = (len(inputs) - 4) // 2
+        logits: Tensor = self.module(*inputs[:4], inputs[4 : 4 + half], inputs[4 + half :])
+        return logits * self.factor
+
+    def reads(self, tensors: Mapping[str, Tensor]) -> bool:
+        return tensors["head.weight"].data_ptr() == self.weight
+
+
+@pytest.fixture
+def backbone(monkeypatch: pytest.MonkeyPatch) -> Backbone:
+    """A tiny model whose code is its own modules; every look at the compiler counts."""
+    made = Backbone(FAMILIES[0].build(num_hidden_layers=1))
+    monkeypatch.setattr(StaticRunner, "module", pass_of(made.model, made.divisor), raising=False)
+    monkeypatch.setattr(libraries, "Runner", StaticRunner)
+    monkeypatch.setattr(libraries, "LOOK_SECONDS", 0.0)
+    return made
+
+
+def make(backbone: Backbone, folder: Path, compiler: ScriptedCompiler) -> Library:
+    return Library(backbone, Skeleton.of(backbone), folder, compiler)
+
+
+def test_the_kind_of_a_pass_comes_from_its_positions() -> None:
+    assert PassShape.of(torch.zeros(1, 6)) == SOME
+    assert PassShape.of(torch.zeros(3, 4, 1)) == PassShape(ANY, 1, (3,))
+    assert [ONE.name, SOME.name, PassShape(ANY, 1, (3,)).name] == ["1x1", "1xN", "Nx1-axes3"]
+
+
+def test_passes_of_two_and_three_tokens_have_code_of_their_own_if_matrices_are_large(
+    backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    positions = [torch.zeros(size) for size in ((1, 1), (1, 3), (3, 2, 1), (1, 4), (2, 2))]
+    small = make(backbone, tmp_path, ScriptedCompiler())
+    assert [small.shape_of(one).is_few for one in positions] == [False] * 5
+    assert small.usual_shapes(()) == [ONE, SOME]
+    monkeypatch.setattr("draftlens.models.onednn_linear.LARGE", 1)
+    large = make(backbone, tmp_path, ScriptedCompiler())
+    assert [large.shape_of(one).is_few for one in positions] == [False, True, True, False, False]
+    assert large.shape_of(positions[2]).name == "Nx1-few-axes3"
+    assert large.usual_shapes((3,)) == [
+        PassShape(1, 1, (3,)),
+        PassShape(1, ANY, (3,)),
+        PassShape(1, ANY, (3,), is_few=True),
+    ]
+
+
+def test_what_is_used_often_is_compiled_first_and_once(backbone: Backbone, tmp_path: Path) -> None:
+    compiler = ScriptedCompiler()
+    library = make(backbone, tmp_path, compiler)
+    for _ in range(MIN_USES - 1):
+        library.wanted(ONE)
+        library.wanted(SOME)
+    assert compiler.done == []
+    compiler.look = lambda timeout=0.0: None  # type: ignore[method-assign]
+    for shape in (SOME, ONE, ONE):
+        library.wanted(shape)
+    del compiler.look
+    for _ in range(2 * MIN_USES):
+        library.wanted(ONE)
+    assert compiler.done == [ONE, SOME]
+    assert set(library.runners) == {ONE, SOME}
+
+
+def test_code_on_disk_needs_no_compiler(backbone: Backbone, tmp_path: Path) -> None:
+    make(backbone, tmp_path, ScriptedCompiler()).wait(ONE)
+    library = make(backbone, tmp_path, ScriptedCompiler(missing="there is none"))
+    library.wait(ONE, SOME)
+    assert set(library.runners) == {ONE}
+    assert library.failures == {SOME: "there is none"}
+
+
+@pytest.mark.parametrize("which", ["folder", "file"])
+def test_code_that_others_may_write_is_not_run(
+    which: str, backbone: Backbone, tmp_path: Path
+) -> None:
+    make(backbone, tmp_path, ScriptedCompiler()).wait(ONE)
+    library = make(backbone, tmp_path, ScriptedCompiler())
+    path = tmp_path if which == "folder" else library.path_of(ONE)
+    path.chmod(0o777)
+    library.wait(ONE)
+    assert not library.runners
+    assert f"{path} may be written by other users" in library.failures[ONE]
+
+
+@pytest.mark.parametrize("what", ["compiled", "passes"])
+def test_a_folder_of_code_is_the_users_own(
+    what: str, backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made so, and refused where others may write it."""
+    monkeypatch.setattr(store, "folder", lambda: tmp_path / "draftlens")
+    monkeypatch.setattr(switch, "_LIBRARIES", {})
+    passes = store.folder_of(backbone, Skeleton.of(backbone))
+    made = {"compiled": passes.parent, "passes": passes, "inductor": store.inductor_folder()}
+    assert all(path.stat().st_mode & 0o777 == 0o700 for path in made.values())
+    made[what].chmod(0o775)
+    with pytest.raises(PermissionError, match="may be written by other users: run chmod go-w"):
+        store.folder_of(backbone, Skeleton.of(backbone))
+    assert "may be written by other users" in switch.describe(backbone)
+    switch.attach([backbone], True)
+    assert backbone.passes is EAGER
+
+
+def test_what_cannot_be_compiled_is_said_once(
+    backbone: Backbone, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiler = ScriptedCompiler(failure="UserError: data-dependent")
+    library = make(backbone, tmp_path, compiler)
+    backbone.passes = CompiledPasses(library, waits=True)
+    with caplog.at_level(logging.WARNING, "draftlens"):
+        library.wait(ONE, SOME)
+        library.wait(ONE)
+    assert len(compiler.done) == 2
+    assert [record.message for record in caplog.records] == [
+        f"passes of {backbone.name} are not compiled: UserError: data-dependent"
+    ]
+    assert backbone.passes.label == ""
+
+
+def test_code_that_computes_something_else_is_not_used(
+    backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StaticRunner, "factor", 1.01)
+    library = make(backbone, tmp_path, ScriptedCompiler())
+    library.wait(ONE)
+    assert not library.runners
+    assert "differ from those of the model" in library.failures[ONE]
+
+
+def test_weights_that_move_are_read_where_they_are(backbone: Backbone, tmp_path: Path) -> None:
+    library = make(backbone, tmp_path, ScriptedCompiler())
+    library.wait(ONE)
+    before = library.runners[ONE]
+    library.refresh()
+    assert library.runners[ONE] is before
+    weight = backbone.head.weight
+    weight.data = weight.data.clone()
+    library.refresh()
+    assert library.runners[ONE] is not before
+    weight.data = weight.data.double()
+    library.refresh()
+    assert not library.runners
+    assert "have changed" in library.failures[ONE]
+
+
+def test_hooks_are_called_though_passes_are_compiled(backbone: Backbone, tmp_path: Path) -> None:
+    library = make(backbone, tmp_path, ScriptedCompiler())
+    backbone.passes = CompiledPasses(library, waits=True)
+    ids = torch.ones(1, 3, dtype=torch.long)
+    prompt = backbone.text_prompt(ids[:, :2])
+    cache = backbone.new_cache(prompt, room=4)
+    backbone.prefill(prompt, cache)
+    positions = prompt.positions(torch.zeros(1, 1, dtype=torch.long))
+    with backbone.hidden_states([1]) as states:
+        backbone.forward(ids[:, 2:], positions, cache, None)
+    assert states[1].shape[1] == 1
+    assert not library.runners
+    backbone.forward(ids[:, 2:], positions + 1, cache, None)
+    assert set(library.runners) == {ONE}
+
+
+def test_modules_that_code_cannot_stand_for_are_refused(
+    backbone: Backbone, caplog: pytest.LogCaptureFixture
+) -> None:
+    handle = backbone.decoder.layers[0].register_forward_hook(lambda *_: None)
+    switch.attach([backbone], True)
+    assert backbone.passes is EAGER
+    assert "hooks" in caplog.text
+    handle.remove()
+    assert switch.refusal(backbone) == ""
+    with pytest.raises(ConfigError, match="True, False or 'auto'"):
+        switch.attach([backbone], "always")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_frequencies_that_change_with_the_length_are_refused(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rope: dict[str, Any] = {"rope_type": kind, "factor": 2.0, "rope_theta": 1e4}
+    if kind == "longrope":
+        factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
+        rope |= {**factors, "original_max_position_embeddings": 64}
+    family = next(family for family in FAMILIES if family.name == "internvl")
+    backbone = Backbone(family.build(rope_parameters=rope, max_position_embeddings=128))
+    switch.attach([backbone], True)
+    assert backbone.passes is EAGER
+    assert f"the frequencies of its {kind} rotary positions change with the length" in caplog.text
+
+
+def test_a_bad_value_is_refused_before_anything_is_loaded() -> None:
+    with pytest.raises(ConfigError, match="compile must be"):
+        draftlens.load(compile="yes")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="compile must be"):
+        draftlens.SpeculativeGenerate(None, compile=None)  # type: ignore[arg-type]
+    assert [parse_compile(text) for text in ("yes", "auto", "no")] == [True, "auto", False]
+    with pytest.raises(ConfigError, match="must be 'yes', 'auto' or 'no', not 'maybe'"):
+        parse_compile("maybe")
+
+
+def test_without_a_folder_the_modules_compute(
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> Path:
+        raise OSError("read-only file system")
+
+    monkeypatch.setattr(switch, "folder_of", refuse)
+    switch.attach([backbone], "auto")
+    assert backbone.passes is EAGER
+    assert "read-only" in caplog.text

@@ -1,0 +1,136 @@
+"""Drafts speak the language of the target."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from draftlens import ConfigError
+from draftlens.documents.reading.formats import FORMATS, Canvas, make_format
+from draftlens.documents.reading.formats.base import page_drafts, region_drafts
+from draftlens.documents.reading.geometry import Box
+from draftlens.documents.reading.targets import GENERAL, PROFILES, TargetProfile, profile_of
+from draftlens.documents.reading.values import BROKEN_WORD, Region, RegionText
+from draftlens.documents.reading.variants import variants
+
+CANVAS = Canvas(Box(0, 0, 100, 200), 50, 100)
+BOX = Box(10, 20, 90, 40)
+
+
+def region(kind: str, *lines: str, **text: object) -> Region:
+    return Region(BOX, kind, 0, (RegionText("mine", lines, **text),))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (("plain", "words"), ["plain words", "plain\nwords"]),
+        (
+            (f"sev{BROKEN_WORD}", "eral"),
+            ["several", "sev-eral", "sev-\neral"],
+        ),
+        (("the year-", "book"), ["the yearbook", "the year-book", "the year-\nbook"]),
+        (("in 1914-", "18"), ["in 1914- 18", "in 1914-18", "in 1914-\n18"]),
+        (("ﬁne ﬂour", "o\u00adver"), ["fine flour over", "fine flour\nover"]),
+        (("流体力", "学です"), ["流体力学です", "流体力\n学です"]),
+        (("", "  "), []),
+    ],
+)
+def test_variants_of_lines(lines: tuple[str, ...], expected: list[str]) -> None:
+    assert variants(lines) == expected
+
+
+TABLE = region("table", "Name Sacks", "Mill & Co 12", rows=(("Name", "Sacks"), ("Mill & Co", "12")))
+
+
+@pytest.mark.parametrize(
+    ("form", "given", "expected"),
+    [
+        ("markdown", region("title", "On", "mills"), ["# On mills", "## On mills"]),
+        ("markdown", TABLE, ["| Name | Sacks |\n|---|---|\n| Mill & Co | 12 |"]),
+        (
+            "markdown-html",
+            TABLE,
+            [
+                "<table><tr><td>Name</td><td>Sacks</td></tr>"
+                "<tr><td>Mill &amp; Co</td><td>12</td></tr></table>"
+            ],
+        ),
+        ("doctags", TABLE, ["<ched>Name<ched>Sacks<nl><fcel>Mill & Co<fcel>12<nl>"]),
+        ("markdown", region("text", "• one", "• two", "more"), ["- one\n- two more"]),
+        ("markdown", region("footer", "7"), []),
+        ("layout-json", region("footer", "7"), ["7"]),
+        ("text", region("footer", "7"), ["7"]),
+        ("markdown", region("text", "# kept", markup=True), ["# kept"]),
+    ],
+)
+def test_drafts_of_regions(form: str, given: Region, expected: list[str]) -> None:
+    drafts = make_format(form).region(given, given.texts[0])
+    assert drafts[: len(expected)] == expected
+    assert bool(drafts) == bool(expected)
+
+
+def test_paragraphs_keep_their_lines_for_the_method_that_joins_them() -> None:
+    form = make_format("markdown")
+    assert region_drafts(form, region("text", "ﬁne", f"sev{BROKEN_WORD}", "eral")) == [
+        "fine\nsev-\neral"
+    ]
+    assert region_drafts(form, region("title", "On", "mills")) == ["# On mills"]
+    assert region_drafts(form, region("header", "7")) == []
+
+
+def test_json_is_escaped_and_places_are_pixels() -> None:
+    form = make_format("layout-json")
+    quoted = region("text", 'He said "no"', "and left")
+    (draft, *_) = page_drafts(form, [quoted], CANVAS)
+    assert '\\"no\\"' in draft
+    assert json.loads(draft) == [
+        {"bbox": [5, 10, 45, 20], "category": "Text", "text": 'He said "no" and left'}
+    ]
+
+
+def test_doctags_name_places_on_their_grid() -> None:
+    (draft, *_) = page_drafts(make_format("doctags"), [region("text", "Hello")], CANVAS)
+    place = "<loc_50><loc_50><loc_450><loc_100>"
+    assert draft == f"<doctag><text>{place}Hello</text>\n</doctag>"
+
+
+FIRST = Region(BOX, "text", 0, (RegionText("a", ("x-", "y")), RegionText("b", ("x z",))))
+SECOND = Region(BOX, "text", 1, (RegionText("a", ("end",)),))
+
+
+def test_regions_are_drafts_by_themselves_where_only_space_is_between_them() -> None:
+    form = make_format("markdown")
+    assert page_drafts(form, [FIRST, SECOND], CANVAS) == ["x-\ny", "x z", "end"]
+    answers = {0: "xy", 1: "end"}
+    assert page_drafts(form, [FIRST, SECOND], CANVAS, answers) == ["xy", "end", "x-\ny", "x z"]
+    assert page_drafts(form, [], CANVAS) == []
+
+
+def test_other_drafts_are_whole_pages_of_each_reader() -> None:
+    form = make_format("layout-json")
+    drafts = page_drafts(form, [FIRST, SECOND], CANVAS, {0: "XY"})
+    texts = [[entry["text"] for entry in json.loads(draft)] for draft in drafts]
+    assert texts == [["XY"], ["xy", "end"], ["x-y", "end"], ["x z", "end"]]
+
+
+def test_every_profile_is_whole() -> None:
+    for kind, profile in PROFILES.items():
+        assert profile.form in FORMATS, kind
+        assert profile.prompt_for("table") == profile.region_prompts.get(
+            "table", profile.region_prompt
+        )
+    assert profile_of(type("Config", (), {"model_type": "glm_ocr"})) is PROFILES["glm_ocr"]
+    assert profile_of(object()) is GENERAL
+    with pytest.raises(ConfigError, match="dpi must be positive"):
+        TargetProfile(dpi=0)
+
+
+@pytest.mark.parametrize(
+    ("page", "dpi"),
+    [(Box(0, 0, 720, 360), 100.0), (Box(0, 0, 7200, 360), 10.0), (Box(0, 0, 1440, 1440), 35.36)],
+)
+def test_pictures_stay_within_the_bounds_of_the_target(page: Box, dpi: float) -> None:
+    profile = TargetProfile(dpi=100, longest_side=1000, max_pixels=500_000)
+    assert profile.dpi_of(page) == pytest.approx(dpi, abs=0.01)

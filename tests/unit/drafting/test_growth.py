@@ -1,0 +1,96 @@
+"""A tree is grown as if every node were asked about alone, with its own history."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from batches import batch_of, sequences
+from torch import Tensor
+from transformers.generation import logits_process as hf
+
+from draftlens.core.batch import Batch
+from draftlens.core.sampling import SamplingRule
+from draftlens.core.tree import EAGLE_PATHS, ROOT, Topology, chain, from_paths, path_to
+from draftlens.drafting.growth import Level, Nodes, grow
+
+VOCAB = 12
+CPU = torch.device("cpu")
+PROMPT = torch.tensor([[7, 8, 3], [0, 2, 9]])
+ANSWERS = [[1, 2, 5], [4]]
+TREES = {
+    "chain": chain(4),
+    "eagle": from_paths(EAGLE_PATHS),
+    "odd": from_paths([[0], [1], [2], [1, 0], [1, 1], [2, 0], [1, 1, 0], [1, 1, 0, 0]]),
+    "wide": from_paths([[0], [1], [2], [0, 0], [1, 0], [1, 1], [2, 0], [0, 0, 0], [2, 0, 0]]),
+}
+PROCESSORS = {
+    "none": (),
+    "penalty": (hf.RepetitionPenaltyLogitsProcessor(3.0),),
+    "no repeats": (hf.NoRepeatNGramLogitsProcessor(1),),
+}
+
+
+class Table:
+    """A scorer whose logits depend on the last token alone.
+
+    Args:
+        logits: float ``[V, V]``, by the last token.
+        batch: the rows.
+    """
+
+    def __init__(self, logits: Tensor, batch: Batch) -> None:
+        self.logits = logits
+        self.batch = batch
+
+    def process(self, logits: Tensor, nodes: Nodes) -> Tensor:
+        return nodes.process(logits)
+
+    def catch_up(self, steps: Tensor) -> Tensor:
+        assert torch.equal(steps, self.batch.steps(CPU))
+        return self.logits[self.batch.roots(CPU)]
+
+    def expand(self, tokens: Tensor, steps: Tensor, level: Level) -> Tensor:
+        return self.logits[tokens]
+
+    def run_on(self, logits: Tensor, steps: Tensor, count: int) -> None:
+        """Chains are grown level by level."""
+
+
+def slow_guess(logits: Tensor, row: int, path: list[int], rule: SamplingRule, rank: int) -> int:
+    """The guess of a rank behind a path of tokens, with nothing shared between nodes."""
+    history = torch.tensor([[*PROMPT[row].tolist(), *ANSWERS[row], *path]])
+    scores = logits[history[:, -1]]
+    for processor in rule.processors:
+        scores = processor(history, scores)
+    return int(scores.topk(rank + 1).indices[0, rank])
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("processors", PROCESSORS)
+@pytest.mark.parametrize("name", TREES)
+def test_every_node_has_the_history_of_its_own_path(name: str, processors: str, seed: int) -> None:
+    """Not that of a sibling, which would make the draft guess worse but no answer wrong."""
+    topology: Topology = TREES[name]
+    logits = torch.randn(VOCAB, VOCAB, generator=torch.Generator().manual_seed(seed))
+    rule = SamplingRule(PROCESSORS[processors])
+    batch = batch_of(sequences(PROMPT, ANSWERS, rule))
+    table = Table(logits, batch)
+    tree = grow(table, topology, batch, table.catch_up(batch.steps(CPU)))
+    tokens = tree.tokens.tolist()
+    for row in range(len(ANSWERS)):
+        for node, parent in enumerate(topology.parents):
+            path = [] if parent == ROOT else [tokens[row][n] for n in path_to(topology, parent)]
+            rank = topology.children[parent].index(node)
+            assert tokens[row][node] == slow_guess(logits, row, path, rule, rank), (row, node)
+
+
+def test_processors_matter() -> None:
+    """Otherwise histories would not."""
+    logits = torch.randn(VOCAB, VOCAB, generator=torch.Generator().manual_seed(0))
+    grown = []
+    for processors in PROCESSORS.values():
+        batch = batch_of(sequences(PROMPT, ANSWERS, SamplingRule(processors)))
+        table = Table(logits, batch)
+        tree = grow(table, TREES["wide"], batch, table.catch_up(batch.steps(CPU)))
+        grown.append(tree.tokens.tolist())
+    assert grown[0] != grown[1] != grown[2] != grown[0]

@@ -1,0 +1,405 @@
+"""The plan by which a draft grows a tree, and a drafter's bookkeeping on a scripted model."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from batches import batch_of, sequences
+from torch import Tensor
+from transformers.generation import logits_process as hf
+
+from draftlens.core.proposal import DraftTree, Verdict
+from draftlens.core.sampling import SamplingRule
+from draftlens.core.sequence import Sequence
+from draftlens.core.tree import EAGLE_PATHS, EMPTY, ROOT, Topology, chain, cut, from_paths
+from draftlens.decoding.drafter import TargetContext
+from draftlens.drafting import tree_drafter
+from draftlens.drafting.adaptive.controller import Situation
+from draftlens.drafting.draft_prompt import DraftModelReader
+from draftlens.drafting.growth import levels
+from draftlens.drafting.model_drafter import ModelDrafter
+from draftlens.models.kv_cache import KVCache
+from draftlens.models.prompt import Prompt
+
+FORKED = from_paths([[0], [1], [0, 0], [0, 1], [1, 0], [0, 1, 0]])
+EAGLE = from_paths(EAGLE_PATHS)
+
+
+def random_tree(seed: int) -> Topology:
+    rng = random.Random(seed)
+    parents: list[int] = []
+    for node in range(rng.randint(1, 12)):
+        parents.append(rng.randint(parents[-1] if parents else ROOT, node - 1))
+    return Topology(tuple(parents))
+
+
+def line(topology: Topology, node: int) -> list[int]:
+    return [] if node == ROOT else [node, *line(topology, topology.parents[node])]
+
+
+@pytest.mark.parametrize(
+    "topology", [chain(1), chain(4), FORKED, EAGLE, *map(random_tree, range(15))]
+)
+def test_levels_equal_the_slow_twin(topology: Topology) -> None:
+    above, held = (
+        [ROOT],
+        [],
+    )  # the nodes whose logits are at hand; all nodes the draft has forwarded
+    plan = levels(topology)
+    assert len(plan) == topology.depth
+    for depth, level in enumerate(plan, start=1):
+        nodes = [node for node in range(len(topology)) if len(line(topology, node)) == depth]
+        assert list(range(len(topology)))[level.nodes] == nodes
+        assert [above[parent] for parent in level.parents] == [
+            topology.parents[node] for node in nodes
+        ]
+        for node, rank in zip(nodes, level.ranks, strict=True):
+            assert rank == sum(
+                topology.parents[other] == topology.parents[node] for other in range(node)
+            )
+        above = [node for node in nodes if node in topology.parents]
+        assert [nodes[index] for index in level.expanded] == above
+        held += above
+        expected = [[other in line(topology, node) for other in held] for node in above]
+        assert level.window.tolist() == expected
+        assert level.sees_all is all(map(all, expected))
+
+
+def test_the_empty_tree_has_no_levels() -> None:
+    assert levels(EMPTY) == ()
+
+
+class Scripted:
+    """A draft backbone that always thinks that the next token is the last one plus 1, then plus 2,
+    and so on."""
+
+    device, vocab_size = torch.device("cpu"), 10
+
+    def __init__(self, vocab_size: int = 10) -> None:
+        self.vocab_size, self.seen = vocab_size, list[tuple[list[list[int]], list[list[int]]]]()
+
+    def prepare_prompt(self, inputs: Any) -> Any:
+        return inputs
+
+    def encode(self, prepared: Any) -> Prompt:
+        ids = prepared["input_ids"]
+        rows, length = ids.shape
+        positions = torch.arange(length).expand(rows, -1)
+        return Prompt(ids, positions, [length] * rows, torch.full((rows, 1), length), ids < 0, {})
+
+    def new_cache(self, prompt: Prompt, room: int) -> KVCache:
+        return KVCache(1, len(prompt.lengths), max(prompt.lengths) + room)
+
+    def prefill(self, prompt: Prompt, cache: KVCache) -> Tensor:
+        return self.forward(prompt.embeds, prompt.position_ids, cache, None)
+
+    def greedy_chain(self, *_: Any) -> None:
+        """Chains are computed by `forward`."""
+
+    def forward(
+        self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
+    ) -> Tensor:
+        cache.update(tokens[:, None, :, None], tokens[:, None, :, None], 0)
+        cache.advance(tokens.shape[1])
+        self.seen.append((tokens.tolist(), position_ids.tolist()))
+        distance = (torch.arange(self.vocab_size) - tokens[..., None] - 1) % self.vocab_size
+        return -distance.float()
+
+
+def begun(
+    topology: Topology, rule: SamplingRule | None = None, vocab: int = 10, **more: Any
+) -> tuple[ModelDrafter, list[Sequence]]:
+    """Two rows with a prompt of three tokens and one token said."""
+    prompt_ids = torch.tensor([[0, 0, 1], [0, 0, 5]])
+    rows = sequences(prompt_ids, [[2], [6]], rule)
+    prompt = Prompt(
+        torch.zeros(2, 3),
+        torch.arange(3)[None],
+        [3, 3],
+        torch.full((2, 1), 3),
+        torch.zeros(2, 3),
+        {},
+    )
+    model: Any = Scripted()
+    drafter = ModelDrafter(DraftModelReader(model), topology, vocab, **more)
+    encoded = drafter.encode({"input_ids": prompt_ids})
+    drafter.begin(batch_of(rows), encoded, TargetContext(prompt, KVCache(1, 2, 3), room=20))
+    return drafter, rows
+
+
+def cache_of(drafter: ModelDrafter) -> KVCache:
+    assert drafter.model.cache is not None
+    return drafter.model.cache
+
+
+def held(drafter: ModelDrafter, row: int) -> list[int]:
+    """Tokens in the draft's cache."""
+    cache = cache_of(drafter)
+    return cache.layers[0].keys[row, 0, : cache.lengths[row], 0].tolist()  # type: ignore[no-any-return]
+
+
+def propose(drafter: ModelDrafter, rows: list[Sequence], budget: int) -> DraftTree:
+    return drafter.propose(batch_of(rows), budget)
+
+
+def tell(drafter: ModelDrafter, rows: list[Sequence], verdict: Verdict) -> None:
+    for row, tokens in zip(rows, verdict.tokens, strict=True):
+        if not row.finished:
+            row.tokens.extend(tokens)
+    drafter.update(verdict, batch_of(rows))
+
+
+def test_a_chain_is_drafted_token_by_token_and_a_tree_level_by_level() -> None:
+    drafter, rows = begun(chain(3))
+    assert propose(drafter, rows, 3).tokens.tolist() == [[3, 4, 5], [7, 8, 9]]
+    assert drafter.forwards == 3
+    drafter, rows = begun(FORKED)
+    tree = propose(drafter, rows, 9)
+    assert tree.tokens[0].tolist() == [3, 4, 4, 5, 5, 6]
+    assert tree.probs is None
+    assert drafter.forwards == 3
+
+
+@pytest.mark.parametrize("budget", [0, 1, 2, 3, 9])
+def test_a_budget_cuts_the_tree(budget: int) -> None:
+    drafter, rows = begun(FORKED)
+    tree = propose(drafter, rows, budget)
+    assert tree.topologies == (cut(FORKED, budget),) * 2
+    assert tree.tokens.shape == (2, len(tree.topologies[0]))
+    assert drafter.forwards == min(budget, 3)
+
+
+def test_accepted_tokens_are_not_forwarded_twice() -> None:
+    drafter, rows = begun(chain(3))
+    propose(drafter, rows, 3)
+    tell(drafter, rows, Verdict(((0, 1, 2), ()), ((3, 4, 5, 0), (1,))))
+    assert held(drafter, 0) == [0, 0, 1, 2, 3, 4]
+    assert held(drafter, 1) == [0, 0, 5, 6]
+    small: Any = drafter.reader.backbone
+    small.seen.clear()
+    assert propose(drafter, rows, 1).tokens.tolist() == [[1], [2]]
+    # The last guess was never forwarded; row 1 has one token to catch up on and repeats it as
+    # padding.
+    assert small.seen == [([[5, 0], [1, 1]], [[6, 7], [4, 5]])]
+    assert held(drafter, 0) == [0, 0, 1, 2, 3, 4, 5, 0]
+    assert held(drafter, 1) == [0, 0, 5, 6, 1]
+
+
+def test_a_tree_keeps_its_accepted_path() -> None:
+    drafter, rows = begun(FORKED)
+    propose(drafter, rows, 3)
+    tell(drafter, rows, Verdict(((0, 3, 5), (1, 4)), ((3, 5, 6, 9), (8, 9, 0))))
+    assert held(drafter, 0) == [0, 0, 1, 2, 3, 5]
+    assert held(drafter, 1) == [0, 0, 5, 6, 8]
+    assert drafter.model.pending == [[6, 9], [9, 0]]
+
+
+def test_a_round_without_guesses_is_caught_up_on() -> None:
+    drafter, rows = begun(chain(2))
+    for token in (1, 2):
+        propose(drafter, rows, 0)
+        tell(drafter, rows, Verdict(((), ()), ((token,), (token + 1,))))
+    assert drafter.forwards == 0
+    assert propose(drafter, rows, 1).tokens.tolist() == [[3], [4]]
+    assert held(drafter, 0) == [0, 0, 1, 2, 1, 2]
+
+
+def test_a_finished_row_does_not_grow() -> None:
+    drafter, rows = begun(chain(2))
+    for _ in range(8):
+        propose(drafter, rows, 2)
+        rows[1].finished = True
+        tell(drafter, rows, Verdict(((0, 1), ()), ((0, 0, 0), (0,))))
+        assert cache_of(drafter).lengths[1] == 3
+    assert cache_of(drafter).lengths[0] == 3 + 1 + 8 * 3 - 2
+
+
+def test_rejection_needs_probabilities_of_all_inner_nodes() -> None:
+    rule = SamplingRule((hf.TopKLogitsWarper(2),), do_sample=True, acceptance="rejection")
+    drafter, rows = begun(FORKED, rule)
+    tree = propose(drafter, rows, 3)
+    assert tree.probs is not None
+    assert tree.probs.shape == (2, len(FORKED.inner), 10)
+    best = torch.tensor([1.0, 0.0]).double().softmax(-1)
+    for row, root in enumerate((2, 6)):
+        for index, node in enumerate(FORKED.inner):
+            last = root if node == ROOT else int(tree.tokens[row, node])
+            expected = torch.zeros(10, dtype=torch.float64)
+            expected[[(last + 1) % 10, (last + 2) % 10]] = best
+            assert torch.allclose(tree.probs[row, index], expected)
+
+
+@pytest.mark.parametrize("vocab", [8, 10, 13])
+def test_the_draft_speaks_the_vocabulary_of_the_target(vocab: int) -> None:
+    """Smaller, equal, larger: processors bound to the target's ids work on the draft's scores
+    too."""
+    bad_words = hf.NoBadWordsLogitsProcessor([[vocab - 1], [3]])
+    bad_words(
+        torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, vocab)
+    )  # the target's prefill comes first
+    drafter, rows = begun(chain(2), SamplingRule((bad_words,)), vocab)
+    assert propose(drafter, rows, 2).tokens.tolist()[0] == [4, 5]
+    assert propose(drafter, rows, 2).tokens.max() < min(vocab, 10)
+
+
+class ScriptedTuner:
+    """A tuner that wants a chain of three, of which it verifies as many levels as are grown."""
+
+    def __init__(self, levels: int = 3) -> None:
+        self.levels = levels
+        self.told: list[Any] = []
+        self.confidences: list[list[float]] = []
+
+    @property
+    def kept_depth(self) -> int:
+        return min(len(self.confidences), self.levels)
+
+    def tree(self, at: Situation) -> Topology:
+        self.told = [at]
+        self.confidences = []
+        return chain(3)
+
+    def caught_up(self, hits: int, misses: int) -> Topology:
+        self.told.append((hits, misses))
+        return chain(3)
+
+    def grown(self, confidences: list[float]) -> bool:
+        self.confidences.append(confidences)
+        return len(self.confidences) < self.levels
+
+    def drafted(self, *given: Any) -> None:
+        self.told.append(given)
+
+    def judged(self, *given: Any) -> None:
+        self.told.append(given)
+
+
+def test_a_tuner_is_told_what_drafting_and_checking_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And, of the rows that go on, what was right and how sure the draft was. It is asked for by
+    the kind of prompt."""
+    now, asked = [0.0], list[Any]()
+    forward = Scripted.forward
+
+    def slow(self: Scripted, *given: Any) -> Tensor:
+        now[0] += 1
+        return forward(self, *given)
+
+    tuner = ScriptedTuner()
+    monkeypatch.setattr(Scripted, "forward", slow)
+    monkeypatch.setattr(tree_drafter, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    drafter, rows = begun(chain(9), tuners=lambda kind: asked.append(kind) or tuner)
+    assert asked == ["text"]
+    cached = 3
+    for budget, depth in ((9, 3), (2, 2), (0, 0)):
+        propose(drafter, rows, budget)
+        now[0] += 50  # the target checks
+        rows[1].finished = budget == 2
+        path = (0,) if depth else ()
+        length = rows[0].tokens
+        at = Situation(2, 3 + len(length), cached, len(drafter.model.pending[0]), budget + 1)
+        tell(drafter, rows, Verdict((path, path), ((3,) * (len(path) + 1),) * 2))
+        running = [path] if budget == 2 else [path, path]
+        sure = [[row[index] for row in tuner.confidences] for index in range(len(running))]
+        widths = [2] * depth
+        agreement = [(0, 0)] if depth else []
+        assert tuner.told == [
+            at,
+            *agreement,
+            (widths, len(widths)),
+            (chain(depth), running, 50, sure),
+        ]
+        cached = max(cache_of(drafter).lengths)
+
+
+def test_growth_ends_where_the_tuner_ends_it() -> None:
+    """What was forwarded and accepted is kept, also if its level was not verified."""
+    tuner = ScriptedTuner(levels=2)
+    drafter, rows = begun(chain(9), tuners=lambda kind: tuner)
+    tree = propose(drafter, rows, 9)
+    assert tree.topologies == (chain(2), chain(2))
+    assert tree.tokens.tolist() == [[3, 4], [7, 8]]
+    assert drafter.forwards == 2
+    tell(drafter, rows, Verdict(((0, 1), (0,)), ((3, 4, 5), (7, 9))))
+    assert held(drafter, 0) == [0, 0, 1, 2, 3]
+    assert drafter.model.pending == [[4, 5], [9]]
+    tuner.levels = 1
+    tuner.grown = lambda confidences: not tuner.confidences.append(confidences)  # type: ignore[method-assign, func-returns-value]
+    tree = propose(drafter, rows, 9)
+    assert tree.topologies[0] == chain(1)
+    assert drafter.forwards == 2 + 3
+    tell(drafter, rows, Verdict(((0,), ()), ((6, 8), (1,))))
+    assert held(drafter, 0) == [0, 0, 1, 2, 3, 4, 5, 6]
+    assert drafter.model.pending == [[8], [1]]
+
+
+def test_a_tuner_may_give_up_after_the_draft_has_caught_up() -> None:
+    tuner = ScriptedTuner()
+    tuner.caught_up = lambda hits, misses: EMPTY  # type: ignore[method-assign]
+    drafter, rows = begun(chain(9), tuners=lambda kind: tuner)
+    tree = propose(drafter, rows, 9)
+    assert tree.topologies == (EMPTY, EMPTY)
+    tell(drafter, rows, Verdict(((), ()), ((9,), (4,))))
+    assert held(drafter, 0) == [0, 0, 1, 2]
+    assert drafter.model.pending == [[9], [4]]
+
+
+@pytest.mark.parametrize(
+    ("pending", "agreement"),
+    [([[2, 3, 4], [6, 7, 9]], (3, 1)), ([[2, 3], [6]], (1, 0)), ([[2], [6]], (0, 0))],
+)
+def test_late_tokens_tell_what_the_draft_would_have_guessed(
+    pending: list[list[int]], agreement: tuple[int, int]
+) -> None:
+    drafter, _ = begun(chain(1))
+    drafter.model.begin_round()
+    drafter.model.pending = pending
+    drafter.model.catch_up(torch.tensor([[3], [3]]))
+    assert drafter.model.agreement == agreement
+
+
+def joined(drafter: ModelDrafter, rows: list[Sequence], *answers: list[int]) -> None:
+    """Further rows with prompts of four tokens join."""
+    prompt_ids = torch.tensor([[0, 0, 0, 3]] * len(answers))
+    more = sequences(prompt_ids, answers)
+    encoded = drafter.encode({"input_ids": prompt_ids})
+    context = TargetContext(encoded, KVCache(1, len(answers), 4), room=20)
+    drafter.begin(batch_of(more), encoded, context)
+    rows += more
+
+
+@pytest.mark.parametrize("topology", [chain(3), FORKED])
+def test_rows_join_and_leave_between_rounds(topology: Topology) -> None:
+    drafter, rows = begun(topology)
+    propose(drafter, rows, 3)
+    tell(drafter, rows, Verdict(((0,), ()), ((3, 9), (1,))))
+    joined(drafter, rows, [4], [8])
+    tree = propose(drafter, rows, 3)
+    assert tree.tokens[:, 0].tolist() == [0, 2, 5, 9]
+    assert held(drafter, 2)[:5] == [0, 0, 0, 3, 4]
+    tell(drafter, rows, Verdict(((), (), (0,), ()), ((5,), (6,), (5, 7), (1,))))
+    drafter.remove(0)
+    rows[0] = rows.pop()
+    assert drafter.model.prompt_lengths == [4, 3, 4]
+    tree = propose(drafter, rows, 3)
+    assert tree.tokens[:, 0].tolist() == [2, 7, 8]
+    assert held(drafter, 0)[:6] == [0, 0, 0, 3, 8, 1]
+    assert held(drafter, 1)[:6] == [0, 0, 5, 6, 1, 6]
+    assert held(drafter, 2)[:7] == [0, 0, 0, 3, 4, 5, 7]
+    drafter.remove(2)
+    rows.pop()
+    assert propose(drafter, rows, 3).tokens[:, 0].tolist() == [2, 7]
+
+
+def test_each_row_draws_with_its_own_noise() -> None:
+    """Rejection sampling: a row's guesses do not depend on the rows beside it."""
+    rule = SamplingRule(do_sample=True, acceptance="rejection")
+    drafter, rows = begun(FORKED, rule)
+    both = propose(drafter, rows, 3)
+    drafter, rows = begun(FORKED, rule)
+    drafter.remove(0)
+    del rows[0]
+    assert torch.equal(propose(drafter, rows, 3).tokens, both.tokens[1:])

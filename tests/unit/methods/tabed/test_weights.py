@@ -1,0 +1,446 @@
+"""Rules that weigh views, against slow twins, by hand, and against what they promise."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from math import exp, inf, log, nan, sqrt
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from draftlens.core.errors import ConfigError
+from draftlens.methods.tabed.mixture import kl_divergence, log_mixture, total_variation, weight_grid
+from draftlens.methods.tabed.weights import WEIGHTS, Seen, Tally, make_weighting
+
+VOCAB = 7
+NAMES = ("M", "T", "P")
+
+
+def random_seen(
+    generator: torch.Generator, rejects: bool = False, noisy: bool = False, views: int = 3
+) -> Seen:
+    """A position with distributions some of whose tokens have no chance."""
+    logits = 2 * torch.randn(views + 1, VOCAB, generator=generator)
+    hopeless = torch.rand(views + 1, VOCAB, generator=generator) < 0.2
+    hopeless[:, 0] = False
+    log_probs = logits.masked_fill(hopeless, -inf).log_softmax(-1)
+    token = int(torch.multinomial(log_probs[0].exp(), 1, generator=generator))
+    noise = torch.randn(VOCAB, generator=generator) if noisy else None
+    return Seen(
+        token, log_probs[1:, token].tolist(), log_probs[1:], log_probs[0], noise, rejects=rejects
+    )
+
+
+def weights_of(tally: Tally) -> list[float]:
+    return [exp(value) for value in tally.log_weights]
+
+
+# --- mixtures ------------------------------------------------------------------------------------
+
+
+def test_mixtures_and_divergences_by_hand() -> None:
+    p = torch.tensor([0.5, 0.5, 0.0]).log()
+    q = torch.tensor([[0.25, 0.25, 0.5], [0.5, 0.0, 0.5]]).log()
+    assert kl_divergence(p, q).tolist() == pytest.approx([log(2), inf])
+    assert total_variation(p, q).tolist() == pytest.approx([0.5, 0.5])
+    weights = torch.tensor([0.4, 0.6]).log()[None, :, None]
+    assert log_mixture(q[None, :, None], weights).exp()[0, 0].tolist() == pytest.approx(
+        [0.4, 0.1, 0.5]
+    )
+    alone = torch.tensor([0.0, -inf])[None, :, None]
+    assert torch.equal(log_mixture(q[None, :, None], alone)[0, 0], q[0])
+
+
+@pytest.mark.parametrize(("views", "steps", "points"), [(1, 10, 1), (2, 10, 11), (3, 4, 15)])
+def test_the_grid_has_all_points_once(views: int, steps: int, points: int) -> None:
+    grid = weight_grid(views, steps)
+    assert len({tuple(point) for point in grid.tolist()}) == len(grid) == points
+    assert torch.allclose(grid.sum(-1), torch.ones(points, dtype=torch.float64))
+    if views == 2:
+        assert grid.tolist() == [[(10 - j) / 10, j / 10] for j in range(11)]
+
+
+# --- the paper's rules ---------------------------------------------------------------------------
+
+
+def slow_grid(
+    seen: Sequence[Seen], grid: Tensor, criterion: str, window: int | None
+) -> list[float]:
+    """The best point so far, from every distribution of the answer."""
+    if not seen:
+        return [1 / grid.shape[1]] * grid.shape[1]
+    best: tuple[float, float] | None = None
+    chosen: list[float] = []
+    for point in grid.tolist():
+        matches = 0.0
+        divergence = 0.0
+        for position in seen[-window:] if window else seen:
+            assert position.log_probs is not None
+            assert position.log_target is not None
+            mixed = torch.zeros(VOCAB, dtype=torch.float64)
+            for weight, log_q in zip(point, position.log_probs, strict=True):
+                if weight:
+                    mixed += weight * log_q.double().exp()
+            p = position.log_target.double().exp()
+            if position.rejects:
+                matches += float(torch.minimum(p, mixed).sum())
+            else:
+                noise = 0.0 if position.noise is None else position.noise.double()
+                matches += float(int((mixed.log() + noise).argmax()) == position.token)
+            for chance, guess in zip(p.tolist(), mixed.tolist(), strict=True):
+                if chance:
+                    divergence += chance * log(chance / guess) if guess else inf
+        key = (-matches if criterion == "matches" else 0.0, divergence)
+        if best is None or key < (best[0] - 1e-6, -inf) or _is_nearer(key, best):
+            best = key
+            chosen = point
+    return chosen
+
+
+def _is_nearer(key: tuple[float, float], best: tuple[float, float]) -> bool:
+    """As many matches and a smaller divergence."""
+    return abs(key[0] - best[0]) <= 1e-6 and key[1] < best[1] - 1e-5
+
+
+@pytest.mark.parametrize("criterion", ["matches", "kl"])
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("kind", ["greedy", "coupled", "rejection"])
+def test_the_grid_equals_a_twin_that_stores_every_distribution(
+    criterion: str, window: int | None, kind: str
+) -> None:
+    rule = make_weighting({"name": "grid", "criterion": criterion, "window": window, "steps": 5})
+    tally = rule.tally(NAMES)
+    grid = weight_grid(3, 5)
+    generator = torch.Generator().manual_seed(3)
+    seen: list[Seen] = []
+    points = set()
+    for _ in range(9):
+        assert weights_of(tally) == pytest.approx(slow_grid(seen, grid, criterion, window))
+        seen.append(random_seen(generator, kind == "rejection", kind == "coupled"))
+        tally.observe(seen[-1])
+        points.add(tuple(tally.log_weights))
+    assert len(points) > 1
+    numbers = json.dumps(tally.state())
+    assert len(json.loads(numbers)["M+T+P"]) == (window or 1)  # and no distribution
+
+
+def test_matches_decide_before_divergences() -> None:
+    """The second view is right with less confidence."""
+    target = torch.tensor([0.6, 0.4, 0.0]).log()
+    q = torch.tensor([[0.49, 0.51, 0.0], [0.5, 0.1, 0.4]]).log()
+    seen = Seen(0, q[:, 0].tolist(), q, target)
+    by_matches = make_weighting({"name": "grid", "steps": 1}).tally(("M", "T"))
+    by_matches.observe(seen)
+    assert weights_of(by_matches) == [0, 1]
+    by_divergence = make_weighting({"name": "grid", "steps": 1, "criterion": "kl"}).tally("MT")
+    by_divergence.observe(seen)
+    assert weights_of(by_divergence) == [1, 0]
+
+
+def pair(first: Sequence[float], second: Sequence[float], target: Sequence[float]) -> Seen:
+    """A position of two views."""
+    q = torch.tensor([first, second], dtype=torch.float64).log()
+    p = torch.tensor(target, dtype=torch.float64).log()
+    return Seen(0, q[:, 0].tolist(), q, p)
+
+
+HALVES = pair([0.5, 0.5], [0.75, 0.25], [1.0, 0.0])
+CLOSE = pair([0.9, 0.1], [0.5, 0.5], [0.9, 0.1])
+
+
+@pytest.mark.parametrize("form", ["softmax", "inverse"])
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+@pytest.mark.parametrize("window", [None, 1])
+def test_divergences_by_hand(form: str, temperature: float, window: int | None) -> None:
+    options = {"form": form, "temperature": temperature, "window": window}
+    close_kl = 0.9 * log(0.9 / 0.5) + 0.1 * log(0.1 / 0.5)
+    errors = {
+        "kld": [[log(2), log(4 / 3)], [0.0, close_kl]],
+        "tvd": [[0.5, 0.25], [0.0, 0.4]],
+    }
+    for name, (first, second) in errors.items():
+        tally = make_weighting({"name": name, **options}).tally(("M", "T"))
+        assert weights_of(tally) == pytest.approx([0.5, 0.5])
+        sums = [0.0, 0.0]
+        for seen, losses in ((HALVES, first), (CLOSE, second)):
+            tally.observe(seen)
+            sums = losses if window else [a + b for a, b in zip(sums, losses, strict=True)]
+            inverse = [1 / max(loss, 1e-6) for loss in sums]
+            if form == "softmax":
+                largest = max(inverse)
+                inverse = [exp((value - largest) / temperature) for value in inverse]
+            expected = [value / sum(inverse) for value in inverse]
+            assert weights_of(tally) == pytest.approx(expected, abs=1e-6)
+
+
+def test_infinite_divergences() -> None:
+    """Where top-k left a view no chance, KL is infinite: it loses, and if all do, none does."""
+    tally = make_weighting({"name": "kld", "form": "inverse"}).tally(("M", "T"))
+    tally.observe(pair([0.0, 1.0], [0.5, 0.5], [0.5, 0.5]))
+    assert weights_of(tally) == [0, 1]
+    tally.observe(pair([0.5, 0.5], [0.0, 1.0], [0.5, 0.5]))
+    assert weights_of(tally) == [0.5, 0.5]
+
+
+# --- hedge ---------------------------------------------------------------------------------------
+
+
+def by_loss(losses: Sequence[float]) -> Seen:
+    """A position with these total variations: the target says token 0, and a view token 1 with
+    the probability of its loss."""
+    q = torch.tensor([[1 - loss, loss] for loss in losses], dtype=torch.float64).log()
+    target = torch.tensor([0.0, -inf], dtype=torch.float64)
+    return Seen(0, q[:, 0].tolist(), q, target)
+
+
+def random_losses(views: int, rng: random.Random) -> list[list[float]]:
+    return [[rng.random() ** (1 + view) for view in range(views)] for _ in range(400)]
+
+
+def alternating_losses(views: int, rng: random.Random) -> list[list[float]]:
+    """Against whichever view looks best, in blocks; then one view is right for long."""
+    losses = []
+    totals = [0.0] * views
+    for _ in range(60):
+        best = min(range(views), key=totals.__getitem__)
+        for _ in range(6):
+            losses.append([float(view == best) for view in range(views)])
+        totals[best] += 6
+    return losses + [[float(view > 0) for view in range(views)] for _ in range(60)]
+
+
+@pytest.mark.parametrize("losses_of", [random_losses, alternating_losses])
+@pytest.mark.parametrize("views", [2, 4])
+@pytest.mark.parametrize("block", [1, 6])
+def test_the_regret_of_hedge_is_within_its_bound(losses_of: Any, views: int, block: int) -> None:
+    """At every length: the weights of a block are chosen before its first position is seen."""
+    rng = random.Random(views)
+    names = [f"view {view}" for view in range(views)]
+    tally = make_weighting({"name": "hedge", "block": block}).tally(names)
+    lost = 0.0
+    totals = [0.0] * views
+    weights: list[float] = []
+    regrets = []
+    for place, losses in enumerate(losses_of(views, rng)):
+        if place % block == 0:
+            weights = weights_of(tally)
+        lost += sum(weight * loss for weight, loss in zip(weights, losses, strict=True))
+        totals = [total + loss for total, loss in zip(totals, losses, strict=True)]
+        tally.observe(by_loss(losses))
+        spread = block * log(views)
+        regrets.append(lost - min(totals))
+        assert regrets[-1] <= sqrt(spread * (place + 1)) + block * sqrt(spread) / 2
+    if losses_of is alternating_losses and block == 6:
+        assert max(regrets) > sqrt(block * log(views) * len(regrets)) / 4  # the data is hard
+
+
+def test_a_view_that_was_not_asked_is_charged_what_the_mixture_lost() -> None:
+    tally = make_weighting({"name": "hedge", "rate": 1.0}).tally(("M", "T"))
+    tally.observe(by_loss([0.5, 0.25]))
+    before = weights_of(tally)
+    tally.observe(by_loss([0.5, nan]))
+    assert tally.state()["losses"] == {"M": 1.0, "T": 0.75}
+    assert weights_of(tally) == pytest.approx(before)
+
+
+# --- Bayes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("views", [2, 4])
+def test_bayes_log_loss_is_within_ln_m_of_the_best_view(views: int) -> None:
+    tally = make_weighting({"name": "bayes", "forget": 0.0}).tally(list(map(str, range(views))))
+    generator = torch.Generator().manual_seed(views)
+    lost = 0.0
+    totals = [0.0] * views
+    for _ in range(300):
+        values = random_seen(generator, views=views).log_likelihoods
+        values = [max(value, log(1e-4)) for value in values]
+        lost -= log(sum(w * exp(v) for w, v in zip(weights_of(tally), values, strict=True)))
+        totals = [total - value for total, value in zip(totals, values, strict=True)]
+        tally.observe(Seen(0, values))
+        assert min(totals) - 1e-6 <= lost + log(views)
+        assert lost <= min(totals) + log(views) + 1e-6
+
+
+def test_bayes_follows_a_view_that_becomes_better() -> None:
+    """With forgetting, within the bound of fixed share for one change."""
+    rounds = 200
+    lost = {0.0: 0.0, 0.02: 0.0}
+    for forget in lost:
+        tally = make_weighting({"name": "bayes", "forget": forget}).tally("MT")
+        for place in range(2 * rounds):
+            values = [log(0.9), log(0.1)] if place < rounds else [log(0.1), log(0.9)]
+            weights = weights_of(tally)
+            lost[forget] -= log(sum(w * exp(v) for w, v in zip(weights, values, strict=True)))
+            tally.observe(Seen(0, values))
+    best = -2 * rounds * log(0.9)
+    assert lost[0.02] <= best + 2 * log(2) + log(2 * rounds / 0.02) / 2 + 2 * rounds * 0.02
+    assert lost[0.0] > lost[0.02] + 100
+
+
+def test_a_view_that_was_not_asked_is_taken_to_say_what_the_mixture_says() -> None:
+    tally = make_weighting({"name": "bayes", "forget": 0.0}).tally(NAMES)
+    tally.observe(Seen(0, [log(0.5), log(0.25), log(0.25)]))
+    assert weights_of(tally) == pytest.approx([0.5, 0.25, 0.25])
+    tally.observe(Seen(0, [log(0.1), nan, log(0.9)]))
+    assert weights_of(tally)[1] == pytest.approx(0.25)
+    first, _, third = weights_of(tally)
+    assert third / first == pytest.approx(4.5)
+    before = weights_of(tally)
+    tally.observe(Seen(0, [nan, nan, nan]))
+    assert weights_of(tally) == before
+
+
+def test_late_observations_are_worth_what_they_would_have_been() -> None:
+    """A view that was not asked and says afterwards what it would have said."""
+    rule = make_weighting({"name": "bayes", "forget": 0.0})
+    asked = rule.tally("MT")
+    rested = rule.tally("MT")
+    advantage = 0.0
+    for first, second in ((0.5, 0.9), (0.7, 0.8), (0.2, 0.6)):
+        asked.observe(Seen(0, [log(first), log(second)]))
+        rested.observe(Seen(0, [log(first), nan]))
+        advantage += log(second) - log(first)
+    rested.observe_late(1, advantage)
+    assert weights_of(rested) == pytest.approx(weights_of(asked))
+
+
+def test_no_token_makes_a_view_impossible() -> None:
+    """Top-k may have left it no chance."""
+    tally = make_weighting({"name": "bayes", "forget": 0.0, "floor": 0.01}).tally("MT")
+    tally.observe(Seen(0, [-inf, 0.0]))
+    assert weights_of(tally) == pytest.approx([1 / 101, 100 / 101])
+    tally.observe(Seen(0, [-inf, -inf]))
+    assert weights_of(tally) == pytest.approx([1 / 101, 100 / 101])
+
+
+def test_the_prior_is_the_mean_of_earlier_answers() -> None:
+    rule = make_weighting({"name": "bayes", "forget": 0.0})
+    state = None
+    shares = []
+    for values in ([0.5, 0.5], [0.9, 0.1], [0.9, 0.1]):
+        tally = rule.tally("MT", state)
+        tally.observe(Seen(0, [log(value) for value in values]))
+        shares.append(weights_of(tally)[0])
+        state = tally.state()
+    assert state is not None
+    assert state["answers"] == 3
+    assert state["weights"]["M"] == pytest.approx(sum(shares) / 3)
+    doubtful = weights_of(rule.tally("MT", {"answers": 9, "weights": {"M": 1.0, "T": 0.0}}))
+    assert doubtful == pytest.approx([0.975, 0.025], abs=1e-4)
+    assert rule.tally("MT", state).state()["answers"] == 3  # nothing was seen
+
+
+# --- fixed weights, states and options -----------------------------------------------------------
+
+
+def test_fixed_weights_do_not_change() -> None:
+    for choice, expected in (([3, 1], [0.75, 0.25]), ("uniform", [0.5, 0.5]), ([1, 0], [1, 0])):
+        tally = make_weighting(choice).tally("MT", {})
+        tally.observe(HALVES)
+        tally.observe_late(0, 3.0)
+        assert weights_of(tally) == expected
+        assert tally.state() == {}
+
+
+RULES: list[Any] = [
+    "uniform",
+    [0.2, 0.3, 0.5],
+    "grid",
+    {"name": "grid", "window": 2},
+    {"name": "grid", "criterion": "kl"},
+    "kld",
+    {"name": "kld", "window": 2, "form": "inverse"},
+    "tvd",
+    "hedge",
+    "bayes",
+]
+
+
+@pytest.mark.parametrize("choice", RULES, ids=str)
+def test_states_are_json_and_go_on_where_they_were(choice: Any) -> None:
+    rule = make_weighting(choice)
+    generator = torch.Generator().manual_seed(1)
+    tally = rule.tally(NAMES)
+    fresh = json.loads(json.dumps(rule.tally(NAMES, tally.state()).state()))
+    assert rule.tally(NAMES, fresh).log_weights == tally.log_weights  # nothing is known yet
+    for _ in range(4):
+        tally.observe(random_seen(generator))
+    assert sum(weights_of(tally)) == pytest.approx(1)
+    state = json.loads(json.dumps(tally.state()))
+    restored = rule.tally(NAMES, state)
+    if choice != "bayes":  # whose prior is a mean
+        assert restored.log_weights == pytest.approx(tally.log_weights)
+    else:
+        assert state["weights"]["M"] != pytest.approx(1 / 3)
+    one_more = random_seen(generator)
+    restored.observe(one_more)
+    assert len(restored.log_weights) == 3
+
+
+@pytest.mark.parametrize("choice", [rule for rule in RULES if not isinstance(rule, list)], ids=str)
+@pytest.mark.parametrize("names", [("M",), ("M", "C"), ("T", "M", "C", "P")])
+def test_states_of_other_sets_of_views(choice: Any, names: tuple[str, ...]) -> None:
+    """Either they say something about these views, or nothing."""
+    rule = make_weighting(choice)
+    generator = torch.Generator().manual_seed(1)
+    tally = rule.tally(NAMES)
+    for _ in range(4):
+        tally.observe(random_seen(generator))
+    other = rule.tally(names, tally.state())
+    assert len(other.log_weights) == len(names)
+    assert sum(weights_of(other)) == pytest.approx(1)
+    if "C" in names and choice != "bayes":  # it would look like the best, or the worst
+        assert other.log_weights == rule.tally(names).log_weights
+
+
+@pytest.mark.parametrize(
+    ("choice", "sentence"),
+    [
+        ("best", "unknown weighting 'best'; known: .*bayes"),
+        ([], "numbers from 0 on"),
+        ([0, 0], "not all 0"),
+        ([1, -1], "numbers from 0 on"),
+        ([1, True], "numbers from 0 on"),
+        ([1, nan], "numbers from 0 on"),
+        ([1, inf], "numbers from 0 on"),
+        ({"name": "fixed", "values": 3}, "numbers from 0 on"),
+        ({"name": "fixed", "values": "13"}, "numbers from 0 on"),
+        ({"name": "grid", "steps": 0}, "steps is a whole number"),
+        ({"name": "grid", "window": 0}, "window is a number of positions"),
+        ({"name": "grid", "criterion": "best"}, "known: matches, kl"),
+        ({"name": "kld", "form": "log"}, "known: softmax, inverse"),
+        ({"name": "tvd", "temperature": 0}, "temperature is a number above 0"),
+        ({"name": "tvd", "window": 1.5}, "window is a number of positions"),
+        ({"name": "hedge", "rate": 0}, "rate is a number above 0"),
+        ({"name": "hedge", "block": 0}, "block is a number of positions"),
+        ({"name": "bayes", "forget": 1}, "forget is a share"),
+        ({"name": "bayes", "forget": nan}, "forget is a share"),
+        ({"name": "bayes", "floor": 0}, "floor is a probability"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(choice: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        make_weighting(choice)
+
+
+def test_one_weight_for_each_view() -> None:
+    with pytest.raises(ConfigError, match="2 weights are given for 3 views"):
+        make_weighting([1, 2]).tally(NAMES)
+
+
+def test_what_rules_need() -> None:
+    """Views rest only where a negligible weight can be judged without asking."""
+    needs = {name: make_weighting(name) for name in WEIGHTS if name != "fixed"}
+    assert {name for name, rule in needs.items() if rule.needs_target_scores} == {
+        "grid",
+        "kld",
+        "tvd",
+        "hedge",
+    }
+    assert {name for name, rule in needs.items() if rule.can_rest} == {"bayes"}
+    assert {name for name, rule in needs.items() if rule.follows_path} == {"bayes"}

@@ -1,0 +1,128 @@
+"""Which rows are read in blocks, and the options of prefills."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import draftlens
+from draftlens.core.errors import ConfigError
+from draftlens.models.prompt import Prompt
+from draftlens.prefill.base import PREFILLS, make_prefill
+from draftlens.prefill.spava.config import SpavaPrefill
+from draftlens.prefill.spava.rows import Division, Row, rows_of
+from draftlens.prefill.spava.star import StarPrefill
+
+DIVISION = Division(blocks=4, anchor="n/64", passing="n/32")
+
+
+def row(
+    before: int, visual: int, behind: int, division: Division = DIVISION, guesses: int = 0
+) -> Row:
+    """The row of a prompt with text, visual tokens, and text and guesses behind them."""
+    length = before + visual + behind + guesses
+    is_visual = torch.zeros(1, length, dtype=torch.bool)
+    is_visual[0, before : before + visual] = True
+    ids = torch.arange(length)[None]
+    prompt = Prompt(torch.zeros(1, length, 1), ids, [length], ids[:, -1:] + 1, is_visual, {})
+    return rows_of(prompt, division, guesses + 1)[0]
+
+
+def test_the_context_ends_with_the_last_visual_token() -> None:
+    blocks = row(3, 130, 5).blocks
+    assert blocks is not None
+    assert (blocks.context, blocks.length, blocks.asked) == (133, 138, 138)
+    assert (blocks.anchor, blocks.passing, blocks.count) == (2, 4, 4)
+    assert [blocks.size(block) for block in range(4)] == [33, 33, 33, 32]
+
+
+def test_guesses_change_nothing_in_front_of_them() -> None:
+    alone, followed = row(3, 130, 5).blocks, row(3, 130, 5, guesses=7).blocks
+    assert alone is not None
+    assert followed is not None
+    assert followed.edges == alone.edges
+    assert followed.asked == alone.asked
+    assert followed.length == alone.length + 7
+
+
+def test_a_prompt_may_end_with_a_picture() -> None:
+    """Its last token is the query then."""
+    blocks = row(3, 130, 0).blocks
+    assert blocks is not None
+    assert (blocks.context, blocks.length) == (132, 133)
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (row(40, 0, 0), "neither a picture nor a clip"),
+        (row(10, 60, 71), "71 tokens behind the last visual one are more than the 70"),
+        (
+            row(1, 62, 5),
+            "63 tokens up to the last visual one are too few for 4 blocks, anchor n/64",
+        ),
+        (row(0, 70, 5, Division(70, 1, 1)), "too few for 70 blocks, anchor 1 and passing 1"),
+    ],
+)
+def test_rows_that_are_read_exactly_say_why(found: Row, why: str) -> None:
+    assert found.blocks is None
+    assert why in found.note
+
+
+def test_the_shortest_row_in_blocks() -> None:
+    assert row(0, 70, 5, Division(69, 1, 1)).blocks is not None
+    assert row(2, 62, 5).blocks is not None
+
+
+def test_rounding() -> None:
+    """As in the code of the paper, which rounds up to 128."""
+    plain = row(0, 4097, 9, SpavaPrefill().division).blocks
+    rounded = row(0, 4097, 9, SpavaPrefill(rounding=128).division).blocks
+    assert plain is not None
+    assert rounded is not None
+    assert (plain.anchor, plain.passing) == (64, 32)
+    assert (rounded.anchor, rounded.passing) == (128, 128)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"blocks": 0}, "blocks must be a whole number of at least 1, not 0"),
+        ({"blocks": True}, "blocks must be a whole number"),
+        ({"anchor": "n/0"}, "anchor must be a number of tokens or a share such as 'n/64'"),
+        ({"passing": -1}, "passing must be a number"),
+        ({"passing": 0.5}, "passing must be a number"),
+        ({"select": "likes"}, "unknown select 'likes'; known: query, random, uniform, none"),
+        ({"pool": 4}, "pool must be odd"),
+        ({"rounding": 0}, "rounding must be a whole number"),
+        ({"zigzag": 1}, "zigzag must be true or false"),
+        ({"heads": 2}, "prefill 'spava' has no option 'heads'; known: anchor, passing, blocks"),
+    ],
+)
+def test_bad_options_are_refused_when_they_are_given(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why.replace("(", r"\(")):
+        make_prefill({"name": "spava", **options})
+
+
+def test_star_needs_two_blocks() -> None:
+    with pytest.raises(ConfigError, match="at least 2 blocks, not 1"):
+        StarPrefill(1)
+
+
+def test_what_is_approximate() -> None:
+    assert SpavaPrefill().approximate == ("spava prefill: 16 blocks, anchor n/64, passing n/128",)
+    odd = SpavaPrefill(anchor=9, blocks=4, select="random", rounding=8)
+    assert odd.approximate == (
+        "spava prefill: 4 blocks, anchor 9, passing n/128, random selection, rounded to 8",
+    )
+
+
+@pytest.mark.parametrize("name", [*PREFILLS])
+def test_every_method_takes_it_and_writes_it_down(name: str) -> None:
+    """The same keys in Python, JSON and YAML."""
+    for method in ("plain", "speculative", "specvlm", "parallelvlm", "tabed", "lookup"):
+        made = draftlens.from_dict({"method": method, "prefill": name})
+        assert made == draftlens.from_dict(draftlens.methods.to_dict(made))
+        assert made.prefill == make_prefill(name)  # type: ignore[attr-defined]
