@@ -4,13 +4,11 @@ transformers models."""
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Unpack
 
-from draftlens_lab.strangers import media_of, note_strangers
 from torch import Tensor
 from transformers import StopStringCriteria
 
@@ -26,6 +24,7 @@ from draftlens.batch.map import ClipAnswer, MapOptions, map_clips
 from draftlens.compile import Compile, attach, check_compile, compile_usual
 from draftlens.core.checks import switch, whole, wrong
 from draftlens.core.errors import InputError
+from draftlens.core.names import IMAGE_PROMPT, VIDEO_PROMPT
 from draftlens.core.prefill_readings import NO_READINGS, ReadingSpec
 from draftlens.core.references import GivenReferences
 from draftlens.core.result import Chunk, Result
@@ -34,8 +33,6 @@ from draftlens.core.text import tokenizer_of
 from draftlens.core.view_record import Weighed
 from draftlens.decoding import Plan, Session
 from draftlens.decoding.drafter import ignore
-from draftlens.documents.reading.picture_drafts import NO_READER, PictureReader
-from draftlens.documents.reading.targets import profile_of
 from draftlens.drafting.adaptive.cost_store import calibrate_models
 from draftlens.media import Limits
 from draftlens.media.chat_source import ChatSource, Processing
@@ -43,13 +40,11 @@ from draftlens.media.conversation import Conversation, ask, process, read, same_
 from draftlens.media.given import kind_of
 from draftlens.media.rewriting import without_media
 from draftlens.methods.base import MethodLike, Models, resolve, with_prefill
-from draftlens.methods.tabed.captions import PROMPTS
 from draftlens.models.known_pairs import AUTO
 from draftlens.models.load import Loaded, as_pair
 from draftlens.models.loading import LoadWords, pair_options
 from draftlens.open_models import open_models
-from draftlens.prefill.spava.processes.rendezvous import check_hosts, meet
-from draftlens.prefill.spava.processes.torchrun import own_device
+from draftlens.prefill.base import make_prefill
 from draftlens.pruning import Choice
 from draftlens.request import GenerateOptions, Request, Seed, open_call
 from draftlens.streaming import decoded, result_of, texts_of, with_streamer, with_text
@@ -393,8 +388,8 @@ class Engine:
             8
         """
         if kind_of(media) == "image":
-            return self.generate(prompt or PROMPTS["image"], images=media, **options)
-        return self.generate(prompt or PROMPTS["video"], video=media, **options)
+            return self.generate(prompt or IMAGE_PROMPT, images=media, **options)
+        return self.generate(prompt or VIDEO_PROMPT, video=media, **options)
 
     def ask(
         self,
@@ -516,7 +511,6 @@ class Engine:
         num_frames = whole(1)("num_frames", num_frames)
         chats = _chats(prompt, video, images, messages)
         conversations = [read(chat, num_frames, limits, on_frame) for chat in chats]
-        note_strangers(self.target.name, media_of(chats))
         return self.process(conversations)
 
     def process(self, conversations: Sequence[Conversation]) -> Inputs:
@@ -572,7 +566,6 @@ class Engine:
             references=references,
             tokenizer=tokenizer,
             prefill=self.prefill if prefill is None else prefill,
-            read_references=partial(self._read_pictures, inputs, clock),
         )
         draft = None if self.draft is None else self.draft.backbone
         return Stream(self.target.backbone, draft, request, clock, tokenizer)
@@ -612,20 +605,6 @@ class Engine:
         if method is not None:
             completed["method"] = method
         return map_clips(self, clips, prompt, options, completed)
-
-    def _read_pictures(self, inputs: Inputs, clock: Clock) -> list[list[str]]:
-        """References of each row, as a cheap pipeline reads them off its pictures; none where there
-        is nothing to read, and a warning where there is no reader."""
-        if not any(chat.images for chat in inputs.chats):
-            return []
-        if not self._picture_reader.can_read:
-            warnings.warn(NO_READER, stacklevel=2)
-            return []
-        return [self._picture_reader.drafts(chat.images, clock.phase) for chat in inputs.chats]
-
-    @cached_property
-    def _picture_reader(self) -> PictureReader:
-        return PictureReader(profile_of(self.target.backbone.model.config))
 
     def plan(self, method: MethodLike = None) -> Plan:
         """The plan of a method with the engine's models.
@@ -762,18 +741,17 @@ def load(
     calibrate = switch("calibrate", calibrate)
     # Refuses a bad method before minutes of loading.
     with_prefill(resolve(method, has_draft=True), prefill)
-    check_hosts(hosts, prefill)
+    reads = make_prefill("full" if prefill is None else prefill)
+    reads.check_hosts(hosts)
     check_compile(compile)
-    if prefill is not None:
-        device = own_device(device)
+    device = reads.own_device(device)
     words = {"device": device, "dtype": dtype, **options}
     began = time.perf_counter()
     opened = open_models(target, draft, method, pair_options(words))
     engine = Engine(
         opened.target, opened.draft, opened.method, prefill=prefill, notice=opened.notice
     )
-    if prefill is not None:
-        meet(engine.target.backbone, hosts)
+    reads.meet(engine.target.backbone, hosts)
     loading_seconds = time.perf_counter() - began
     if compile:
         engine.compile(compile)

@@ -20,15 +20,13 @@ from draftlens.core.sequence import Sequence as AnswerSequence
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.view_record import Weighed
 from draftlens.decoding.drafter import ignore
-from draftlens.decoding.plan import Plan
+from draftlens.decoding.plan import VIEW_INPUTS, Plan
 from draftlens.decoding.session import Session
 from draftlens.media.chat_source import ChatSource
 from draftlens.methods.base import MethodLike, Models, resolve, with_prefill
-from draftlens.methods.tabed.views import VIEW_INPUTS
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prepared
 from draftlens.models.prompt_checks import LONG_PROMPT, check_length, check_tokens, num_ids_of
-from draftlens.prefill.spava.processes.rendezvous import check_hosts, meet
 from draftlens.pruning import Choice
 
 BESIDE_OPTIONS = (
@@ -124,8 +122,6 @@ class Request:
         prefill: how the target reads the prompts, instead of the method's own way; None for that.
         hosts: number of processes that read the prompts together, which are started if need be;
             None for those that the model has, or those of torchrun.
-        read_references: reads references off the pictures of the prompts, for methods that want
-            that (`Plan.reads_pictures`), if none are given; None if it cannot be done.
         compile: whether decode forwards run as compiled code (`draftlens.compile`); None for
             whatever the models do already.
     """
@@ -143,7 +139,6 @@ class Request:
     tokenizer: Any = None
     prefill: Any = None
     hosts: int | None = None
-    read_references: Callable[[], GivenReferences] | None = None
     compile: Compile | None = None
 
 
@@ -203,7 +198,7 @@ def open_prepared(
     """The same for a call that stock `generate` has prepared already."""
     check_length(models.target, prepared, bool(request.options.get(LONG_PROMPT)))
     draft_inputs = with_views(plan, draft_inputs_for(plan, prepared, request), request.chat)
-    references = references_for(plan, request, len(prepared.input_ids))
+    references = references_for(plan, request, len(prepared.input_ids), clock)
     session = Session(
         models.target,
         plan.drafter,
@@ -263,12 +258,10 @@ def meet_hosts(target: Backbone, plan: Plan, hosts: int | None, inputs: Mapping[
         inputs: what is asked.
 
     Raises:
-        ConfigError, InputError, HostError: as `distributed.check_hosts` and `distributed.meet`.
+        ConfigError, InputError, HostError: as `Prefill.check_hosts` and `Prefill.meet`.
     """
-    uses_hosts = plan.prefill.uses_hosts
-    check_hosts(hosts, plan.prefill if uses_hosts else None)
-    if uses_hosts:
-        meet(target, hosts, inputs)
+    plan.prefill.check_hosts(hosts)
+    plan.prefill.meet(target, hosts, inputs)
 
 
 def models_of(target_model: Any, draft_model: Any, compile: Compile | None = None) -> Models:
@@ -280,7 +273,7 @@ def models_of(target_model: Any, draft_model: Any, compile: Compile | None = Non
     return Models(target, draft)
 
 
-def references_for(plan: Plan, request: Request, num_rows: int) -> References:
+def references_for(plan: Plan, request: Request, num_rows: int, clock: Clock) -> References:
     """The references that a plan's drafter guesses from.
 
     Raises:
@@ -288,8 +281,8 @@ def references_for(plan: Plan, request: Request, num_rows: int) -> References:
         InputError: they have another form, or do not go with the rows.
     """
     given = request.references
-    if given is None and plan.reads_pictures and request.read_references is not None:
-        given = request.read_references()
+    if given is None and plan.read_references is not None and request.chat is not None:
+        given = plan.read_references(request.chat, clock.phase)
     if given is None:
         return NO_REFERENCES
     tokenizer = request.tokenizer

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor
 
-from draftlens.core.process_group import Arriving, Hosts
+from draftlens.core.process_group import Arriving, Encoded, Hosts
+from draftlens.prefill.spava.vision import encode_by_hosts
 
 
 class TimedHosts:
@@ -69,6 +70,10 @@ class TimedHosts:
         began = time.perf_counter()
         self._hosts.give(jobs)
         self.seconds["deal"] += time.perf_counter() - began
+
+    def encode(self, model: Any, inputs: Mapping[str, Any]) -> Encoded:
+        """See `Hosts.encode`."""
+        return encode_by_hosts(model, self, inputs)
 
 
 class _Timed:

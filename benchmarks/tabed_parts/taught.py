@@ -21,11 +21,12 @@ from draftlens import TABED
 from draftlens.core import tree as trees
 from draftlens.core.sampling import gumbel
 from draftlens.decoding.drafter import TargetContext
+from draftlens.decoding.plan import VIEW_INPUTS
 from draftlens.drafting.draft_prompt import DraftPrompt
 from draftlens.drafting.joining_rows import score_tokens, with_ids_of_the_target
 from draftlens.engine import Engine, Inputs
 from draftlens.methods.tabed.memory import kind_of
-from draftlens.methods.tabed.views import VIEW_INPUTS, Source, make_views
+from draftlens.methods.tabed.views import Source, make_views
 from draftlens.models.adapter import Backbone
 from draftlens.request import with_views
 from tabed_parts.kinds import read

@@ -9,7 +9,7 @@ from typing import Any
 
 from draftlens.batch.map import MapOptions
 from draftlens.cli.folders import FolderRun, find_media, run_folder
-from draftlens.cli.loading import engine_of, note_strangers, read_source
+from draftlens.cli.loading import engine_of, read_source
 from draftlens.cli.logs import is_quiet
 from draftlens.cli.model_options import Loading
 from draftlens.cli.option_groups import Decoding, FolderOptions
@@ -91,7 +91,6 @@ def answer_one(answering: Answering) -> None:
     began = time.perf_counter()
     chat = read_source(answering.quiet, question.limits, question.prompt, question.frames, **media)
     reading_seconds = time.perf_counter() - began
-    note_strangers(answering.decoding.target, question.names)
     engine = answering.load()
     # The first token takes as long as in Python: with the frames, without the loading.
     clock = Clock(Stats())

@@ -10,12 +10,6 @@ from importlib.resources import files
 from typing import Annotated
 
 import typer
-from draftlens_lab.cli.bench import bench
-from draftlens_lab.cli.calibrate import calibrate
-from draftlens_lab.cli.evaluate import evaluate
-from draftlens_lab.cli.explain import explain
-from draftlens_lab.cli.train_draft import register as register_train_draft
-from draftlens_lab.cli.world import world
 
 from draftlens.cli import options as opt
 from draftlens.cli.help import example
@@ -30,6 +24,7 @@ from draftlens.cli.option_groups import (
 )
 from draftlens.cli.pairs import pairs
 from draftlens.cli.parse import parse
+from draftlens.cli.plugins import add_commands
 from draftlens.core.names import AUTO
 from draftlens.core.version import __version__
 
@@ -68,12 +63,11 @@ def demo(
     if clip is not None:
         opt.check_media([clip], opt.parse_limits(limits))
     from draftlens.cli.demo import run_demo
-    from draftlens.cli.loading import engine_of, note_strangers, read_media
+    from draftlens.cli.loading import engine_of, read_media
 
     path = clip or str(files("draftlens") / "embedded" / "clips" / "shapes.mp4")
     chosen = decoding.parsed()
     chat = read_media(as_json, limits, prompt, frames, video=path)
-    note_strangers(decoding.target, [path])
     engine = engine_of(chosen, loading, as_json, calibrate)
     run_demo(engine, engine.process([chat]), path, prompt, max_new_tokens, as_json)
 
@@ -175,13 +169,12 @@ def verify(
     those of plain decoding, token by token. The exit status is 1 if a token differs in float32.
     """
     opt.check_media(media or [], opt.parse_limits(limits))
-    from draftlens.cli.loading import engine_of, note_strangers
+    from draftlens.cli.loading import engine_of
     from draftlens.cli.verify import read_prompts, verify_all
 
     chosen = decoding.parsed()
     text = opt.prompt_or_default(prompt, images)
     prompts = read_prompts(media or [], images, text, frames, limits, as_json)
-    note_strangers(decoding.target, media or [])
     engine = engine_of(chosen, loading, as_json, calibrate)
     if not verify_all(engine, prompts, answers.generation, as_json):
         raise typer.Exit(1)
@@ -209,15 +202,10 @@ def doctor(
     show_facts(collect_facts(target, draft, loading), as_json)
 
 
-register_train_draft(app)
-app.command(**example("evaluate --clips 10"))(takes_models(evaluate))
-app.command(**example("calibrate shapes.mp4 drift.mp4"))(takes_models(calibrate))
-app.command(**example("explain shapes.mp4"))(takes_models(explain))
-app.command(**example("bench --workload FOLDER"))(takes_models(takes_groups(bench)))
-app.command(**example("world OUT"))(takes_groups(world))
 app.command(**example("methods"))(methods)
 app.command(**example("pairs"))(pairs)
 app.command(**example("parse PAPER.pdf -o out/"))(takes_models(takes_groups(parse)))
+add_commands(app)
 
 
 def _print_version(is_requested: bool) -> None:

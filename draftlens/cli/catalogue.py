@@ -44,18 +44,14 @@ def names(kind: str) -> list[str]:
 def from_classes() -> Listed:
     """The same as `listed`, read from the classes."""
     from draftlens.methods.base import METHODS
-    from draftlens.methods.tabed.views import VIEWS
-    from draftlens.methods.tabed.weights import WEIGHTS
     from draftlens.prefill.base import PREFILLS
     from draftlens.pruning import PRUNERS
 
-    return {
-        "methods": _rows(METHODS),
-        "pruners": _rows(PRUNERS),
-        "views": _rows(VIEWS),
-        "weights": _rows(WEIGHTS),
-        "prefills": _rows(PREFILLS),
-    }
+    registries = {"methods": METHODS, "pruners": PRUNERS}
+    for entry in METHODS.entries():
+        registries |= {} if entry.error else getattr(METHODS[entry.name], "parts", {})
+    registries["prefills"] = PREFILLS
+    return {kind: _rows(registry) for kind, registry in registries.items()}
 
 
 def _rows(registry: Registry) -> list[dict[str, Any]]:
@@ -68,14 +64,15 @@ def _rows(registry: Registry) -> list[dict[str, Any]]:
 def _options(registry: Registry, entry: Entry) -> dict[str, Any]:
     """The options with the values that an object without options has, such as the tree that is
     chosen where none is named."""
-    from draftlens.methods.base import described
+    from draftlens.methods.base import described, parts_of
 
     kind = registry[entry.name]
+    parts = parts_of(kind)
     wanted = [f for f in fields(kind) if f.init and f.metadata.get("option", True)]
     if any(f.default is MISSING and f.default_factory is MISSING for f in wanted):
         return dict.fromkeys((f.name for f in wanted), REQUIRED)
     made = kind()
-    return {f.name: _plain(described(f.name, getattr(made, f.name))) for f in wanted}
+    return {f.name: _plain(described(f.name, getattr(made, f.name), parts)) for f in wanted}
 
 
 def _plain(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from typing import Any
 
 import torch
 import transformers
-from draftlens_lab.world import Facts, right_facts
 from rich.text import Text
 
 from draftlens.cli.show import (
@@ -63,8 +61,6 @@ def run_demo(
 ) -> None:
     """Answer a prompt by stock `generate` and by draftlens, and print a comparison.
 
-    For a clip of the procedural world, the facts that each answer gets right are counted too.
-
     Args:
         engine: the target with its draft and its method.
         inputs: the prompt.
@@ -74,20 +70,15 @@ def run_demo(
         as_json: whether the comparison is printed as JSON, without the streamed answers.
     """
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "do_sample": False}
-    truth = _read_facts(Path(clip), prompt)
     _warm_up(engine, inputs)
     if as_json:
         stock = run_stock(engine.target.backbone, inputs.target, **options)
         result = engine.answer(inputs, **options).run()
         figures = _Comparison(stock, result).to_dict()
-        facts = {} if truth is None else _count_facts(truth, result.text)
-        print_json({"clip": clip, **figures, **facts, "result": result_json(result)})
+        print_json({"clip": clip, **figures, "result": result_json(result)})
         return
     comparison = _stream_both(engine, inputs, Path(clip).name, options)
-    rows = _rows(comparison)
-    if truth is not None:
-        rows.append(_fact_row(engine, comparison, truth))
-    _show_table(rows)
+    _show_table(_rows(comparison))
 
 
 def _stream_both(
@@ -109,24 +100,6 @@ def _stream_both(
     result = show_stream(engine.answer(inputs, **options), engine.pieces)
     console.print()
     return _Comparison(stock, result)
-
-
-def _read_facts(clip: Path, prompt: str) -> Facts | None:
-    """Return the facts that a right answer contains, from the record beside the clip.
-
-    The result is None without a record, with a file of that name that is no record, or if the
-    record is about a different prompt.
-    """
-    try:
-        record = json.loads(clip.with_name(f"{clip.name}.json").read_text())
-        return dict(record["facts"]) if record["prompt"] == prompt else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _count_facts(truth: Facts, text: str) -> dict[str, Any]:
-    num_right, num_facts = right_facts(text, truth)
-    return {"facts_right": num_right, "facts": num_facts}
 
 
 def _warm_up(engine: Engine, inputs: Inputs) -> None:
@@ -165,17 +138,6 @@ def _rows(comparison: _Comparison) -> list[list[str]]:
         ["mean acceptance length", "1.00", f"{stats.mean_acceptance_length:.2f}"],
         ["identical", "", "yes" if figures["identical"] else "NO"],
     ]
-
-
-def _fact_row(engine: Engine, comparison: _Comparison, truth: Facts) -> list[str]:
-    """The number of right facts in both answers."""
-    tokenizer = engine.target.processor.tokenizer
-    stock_text = tokenizer.decode(comparison.stock.tokens[0], skip_special_tokens=True)
-    counts = []
-    for text in (stock_text, comparison.result.text):
-        num_right, num_facts = right_facts(text, truth)
-        counts.append(f"{num_right} of {num_facts}")
-    return ["facts right, by the record of the clip", *counts]
 
 
 def _show_table(rows: Sequence[Sequence[str]]) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from draftlens.batch.map import ClipAnswer, MapOptions
-from draftlens.cli.loading import note_strangers
 from draftlens.cli.progress import is_hidden, progress_bars
 from draftlens.cli.show import error_console
 from draftlens.core.errors import ConfigError, InputError
@@ -34,9 +33,6 @@ FIRST_KEY = "file"
 
 BYTES_KEY = "file_bytes"
 """Key of the bytes of a file's name, where they are not UTF-8."""
-
-FEW = 8
-"""Files that are looked at before the embedded pair answers about all."""
 
 LOG_SECONDS = 30.0
 """Time between two lines about the progress where there is no terminal."""
@@ -178,8 +174,6 @@ def _go_on(
     engine = load()
     identity = _identity(engine, run)
     _check_same(out, written, identity)
-    # A few show whether the folder is strange; all would have to be opened, broken ones too.
-    note_strangers(engine.target.name, names[:FEW])
     cut_incomplete_line(out)
     _answer_all(engine, run, names, identity, out, progress)
 

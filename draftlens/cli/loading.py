@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from draftlens_lab.strangers import note_strangers
 from transformers.utils import logging as transformers_logging
 
 from draftlens.cli.model_options import NO_DRAFT, PLAIN, Loading
@@ -27,14 +26,13 @@ from draftlens.media.conversation import Conversation, ask, read
 from draftlens.models.known_pairs import AUTO, EMBEDDED
 from draftlens.models.load import Loaded, known_draft, load_pair
 from draftlens.models.loading import pair_options
-from draftlens.prefill.spava.processes.rendezvous import check_hosts, meet
+from draftlens.prefill.base import make_prefill
 
 __all__ = [
     "engine_of",
     "load_engine",
     "load_models",
     "make_folder",
-    "note_strangers",
     "read_files",
     "read_media",
     "read_source",
@@ -122,7 +120,8 @@ def load_engine(
     Raises:
         ConfigError, UnsupportedModelError, IncompatiblePairError, HostError: as `draftlens.load`.
     """
-    check_hosts(hosts, prefill)
+    reads = make_prefill("full" if prefill is None else prefill)
+    reads.check_hosts(hosts)
     began = time.perf_counter()
     with _loading(target, quiet):
         engine = load(
@@ -136,8 +135,8 @@ def load_engine(
         loading_seconds = time.perf_counter() - began
         # The number of threads decides what forwards cost.
         settle_threads(engine.target.backbone.model)
-        if prefill is not None and engine.target.backbone.hosts.size == 1:
-            meet(engine.target.backbone, hosts)
+        if engine.target.backbone.hosts.size == 1:
+            reads.meet(engine.target.backbone, hosts)
         if compile:
             engine.compile(compile)
         if calibrate:

@@ -13,7 +13,7 @@ import typer
 from draftlens.cli import catalogue
 from draftlens.cli.help import ANSWER, MANY, MODELS
 from draftlens.core.errors import ConfigError
-from draftlens.core.names import AUTO, EMBEDDED
+from draftlens.core.names import AUTO, EMBEDDED, IMAGE_PROMPT, VIDEO_PROMPT
 
 if TYPE_CHECKING:
     from draftlens.media import Limits
@@ -243,9 +243,6 @@ ClipSeconds = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
-
-VIDEO_PROMPT = "Describe the video."
-IMAGE_PROMPT = "Describe the image."
 
 
 def prompt_or_default(prompt: str, images: bool) -> str:

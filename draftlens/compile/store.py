@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from draftlens.compile.skeleton import Skeleton
-from draftlens.core.files import private_folder, write_json
-from draftlens.drafting.adaptive.cost_store import facts_of, folder
+from draftlens.core.files import cache_folder, private_folder, write_json
 from draftlens.models.adapter import Backbone
+from draftlens.models.facts import facts_of
 
 FORMAT = 2
 """Version of the code that is compiled. Passes of another version are compiled anew."""
@@ -30,7 +30,7 @@ def folder_of(backbone: Backbone, skeleton: Skeleton) -> Path:
     facts = _facts(backbone, skeleton)
     text = json.dumps(facts, sort_keys=True, default=str)
     name = hashlib.sha256(text.encode()).hexdigest()[:20]
-    path = private_folder(private_folder(folder() / "compiled") / name)
+    path = private_folder(private_folder(cache_folder() / "compiled") / name)
     if not (path / "facts.json").exists():
         write_json(path / "facts.json", json.loads(text))
     return path
@@ -43,7 +43,7 @@ def inductor_folder() -> Path:
     Raises:
         OSError: as `folder_of`.
     """
-    return private_folder(folder() / "inductor")
+    return private_folder(cache_folder() / "inductor")
 
 
 def _facts(backbone: Backbone, skeleton: Skeleton) -> dict[str, Any]:

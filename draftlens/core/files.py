@@ -10,11 +10,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import platformdirs
 from filelock import SoftFileLock, Timeout
 
 from draftlens.core.errors import ConfigError
 
 Kept = TypeVar("Kept")
+
+
+def cache_folder() -> Path:
+    """The folder of everything that draftlens measures once and keeps: ``draftlens`` in the user's
+    cache folder."""
+    return Path(platformdirs.user_cache_dir("draftlens", appauthor=False))
 
 
 def write_text(path: Path, text: str) -> None:

@@ -9,3 +9,7 @@ READER = "reader"
 
 AUTO = "auto"
 """Name of the draft that is known for a target."""
+
+IMAGE_PROMPT = "Describe the image."
+VIDEO_PROMPT = "Describe the video."
+"""What is asked about pictures and clips where nobody says anything else."""

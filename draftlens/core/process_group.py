@@ -6,8 +6,9 @@ others follow it: they wait for jobs and take part in exchanges.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, Protocol
 
@@ -24,6 +25,19 @@ class Arriving(Protocol):
             HostError: a host has ended, or has not sent its tensor in time.
         """
         ...
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Arguments of `generate` after the processes have encoded pixels.
+
+    Args:
+        inputs: with features in place of the pixels that were divided.
+        notes: which pixels rank 0 encodes alone, and why.
+    """
+
+    inputs: dict[str, Any]
+    notes: tuple[str, ...] = ()
 
 
 class Hosts(Protocol):
@@ -91,6 +105,18 @@ class Hosts(Protocol):
         hosts)`` with its own backbone and group. Called by rank 0."""
         ...
 
+    def encode(self, model: Any, inputs: Mapping[str, Any]) -> Encoded:
+        """Encode the pixels among some arguments of `generate`, as far as they can be divided.
+
+        Args:
+            model: of rank 0, which calls this.
+            inputs: the arguments, on the model's device.
+
+        Raises:
+            HostError: a process is lost.
+        """
+        ...
+
 
 class Alone:
     """The group of a single process, which exchanges nothing."""
@@ -129,6 +155,10 @@ class Alone:
 
     def give(self, jobs: Sequence[Any]) -> None:
         """There is nobody to give them to."""
+
+    def encode(self, model: Any, inputs: Mapping[str, Any]) -> Encoded:
+        """The model encodes its own pixels."""
+        return Encoded(dict(inputs))
 
 
 class _Here:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 from draftlens.core.errors import ConfigError
+from draftlens.core.references import GivenReferences
 from draftlens.core.registry import Registry
 from draftlens.core.result import Chunk
 from draftlens.decoding.drafter import Drafter, DraftLane
 from draftlens.decoding.first_guesses import FirstGuesses
 from draftlens.decoding.session import Session
-from draftlens.drafting.pruning import Pruning
 from draftlens.media.chat_source import ChatSource
 from draftlens.models.adapter import Backbone
 from draftlens.prefill.base import Prefill
@@ -24,6 +25,15 @@ Schedule = Callable[[Session], Iterator[Chunk]]
 MakeView = Callable[[ChatSource], Mapping[str, Any]]
 """Makes the draft's inputs for one view of the prompts, in the form of its processor's output, one
 row for each conversation."""
+
+ReadReferences = Callable[
+    [ChatSource, Callable[[str], AbstractContextManager[None]]], GivenReferences
+]
+"""Reads references off messages; the second argument measures phases."""
+
+VIEW_INPUTS = "views"
+"""The entry of a draft's inputs that maps names of views to callables without arguments, which
+return the draft's inputs for these views."""
 
 SCHEDULES = Registry(
     "schedule",
@@ -69,7 +79,6 @@ class Plan:
             below 1. Answers are greedy then.
         first_guesses: how first tokens are guessed before the target's prefill; None for never.
         lane: the part of the drafter that works while the target reads; None if it has none.
-        pruning: which visual tokens the draft reads; None if it reads all or none.
         approximate: what the method does not compute exactly on the target's side, in words for the
             user.
         uses_draft: whether the method needs the draft model and its inputs.
@@ -85,7 +94,8 @@ class Plan:
             no model that the prefill uses.
         uses_references: whether the drafter guesses from references
             (`decoding.drafter.TargetContext.references`).
-        reads_pictures: whether references are read off the pictures of a prompt if none are given.
+        read_references: reads references off the messages of the prompts if none are given; None if
+            the method does not.
     """
 
     drafter: Drafter
@@ -95,7 +105,6 @@ class Plan:
     tolerance: float = 1.0
     first_guesses: FirstGuesses | None = None
     lane: DraftLane | None = None
-    pruning: Pruning | None = None
     approximate: tuple[str, ...] = ()
     uses_draft: bool = False
     timed: tuple[Backbone, ...] = ()
@@ -104,4 +113,4 @@ class Plan:
     views: Mapping[str, MakeView] = field(default_factory=dict)
     views_beside: Collection[str] = ()
     uses_references: bool = False
-    reads_pictures: bool = False
+    read_references: ReadReferences | None = None

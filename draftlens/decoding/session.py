@@ -20,6 +20,7 @@ from draftlens.core.prefill_readings import NO_READINGS, Readings, ReadingSpec
 from draftlens.core.proposal import DraftTree, NextGuess, Verdict
 from draftlens.core.references import NO_REFERENCES, References
 from draftlens.core.result import Chunk
+from draftlens.core.rows import replace_by_last, without_row
 from draftlens.core.sampling import SamplingRule, check_processors
 from draftlens.core.sequence import Sequence, sequences_of
 from draftlens.core.stats import Clock, Stats, ViewStats
@@ -30,7 +31,6 @@ from draftlens.core.verify import match, reject, tolerant
 from draftlens.core.view_record import Weighed
 from draftlens.decoding.drafter import Drafter, DraftLane, TargetContext, ignore
 from draftlens.decoding.first_guesses import FirstGuesser, FirstGuesses
-from draftlens.drafting.cached_model import replace_by_last, without_row
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prepared, Prompt

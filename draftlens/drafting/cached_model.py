@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -11,14 +10,13 @@ from torch import Tensor
 from draftlens.core import tree as trees
 from draftlens.core.batch import Batch
 from draftlens.core.proposal import Verdict
+from draftlens.core.rows import replace_by_last, without_row
 from draftlens.core.tree import Topology
 from draftlens.drafting.growth import Level, Nodes
 from draftlens.drafting.joining_rows import ArrivingRows, likeliest, score_tokens
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
-
-T = TypeVar("T")
 
 
 class CachedModel:
@@ -234,18 +232,3 @@ def _agreement(logits: Tensor, tokens: list[list[int]], counts: list[int]) -> tu
             hits += choice == token
             misses += choice != token
     return hits, misses
-
-
-def replace_by_last(table: list[T], row: int) -> None:
-    """Remove an entry; the last entry takes its place."""
-    last = table.pop()
-    if row < len(table):
-        table[row] = last
-
-
-def without_row(table: Tensor, row: int) -> Tensor:
-    """A table ``[..., B, 1]`` whose last row has taken the place of `row`, ``[..., B - 1, 1]``."""
-    shorter = table[..., :-1, :].clone()
-    if row < shorter.shape[-2]:
-        shorter[..., row, :] = table[..., -1, :]
-    return shorter

@@ -11,8 +11,6 @@ from draftlens.core.errors import ConfigError
 from draftlens.core.options import build, describe
 from draftlens.core.registry import Registry
 from draftlens.decoding.plan import Plan
-from draftlens.methods.tabed.views import VIEWS
-from draftlens.methods.tabed.weights import WEIGHTS
 from draftlens.models.adapter import Backbone
 from draftlens.prefill.base import PREFILLS, make_prefill
 from draftlens.pruning import PRUNERS
@@ -31,7 +29,7 @@ METHODS = Registry(
     group="draftlens.methods",
 )
 
-PARTS = {"pruner": PRUNERS, "prefill": PREFILLS, "views": VIEWS, "weights": WEIGHTS}
+PARTS: Mapping[str, Registry] = {"pruner": PRUNERS, "prefill": PREFILLS}
 """Fields of methods, and of their parts, that hold objects of a registry or several of them."""
 
 NO_OPTION = {"option": False}
@@ -109,19 +107,26 @@ def to_dict(method: Method) -> dict[str, Any]:
     options: dict[str, Any] = {"method": name_of(method)}
     for field in dataclasses.fields(method):  # type: ignore[arg-type]
         if field.metadata.get("option", True):
-            options[field.name] = described(field.name, getattr(method, field.name))
+            value = getattr(method, field.name)
+            options[field.name] = described(field.name, value, parts_of(type(method)))
     return options
 
 
-def described(name: str, value: Any) -> Any:
+def parts_of(method: type) -> Mapping[str, Registry]:
+    """The registries of a method's fields by the names of the fields: `PARTS`, and those that the
+    class names in its attribute `parts`."""
+    return {**PARTS, **getattr(method, "parts", {})}
+
+
+def described(name: str, value: Any, parts: Mapping[str, Registry]) -> Any:
     """The value of a field of a method, or of a part of one, as JSON values."""
-    registry = PARTS.get(name)
+    registry = parts.get(name)
     if registry is None:
         return value
     if isinstance(value, tuple):
-        return [described(name, part) for part in value]
+        return [described(name, part, parts) for part in value]
     options = describe(registry, value)
-    return {key: described(key, option) for key, option in options.items()}
+    return {key: described(key, option, parts) for key, option in options.items()}
 
 
 def name_of(method: Method) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from draftlens.core.checks import wrong
 from draftlens.core.errors import ConfigError
+from draftlens.core.registry import Registry
 from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
 from draftlens.decoding.first_guesses import FirstGuesser, FirstGuesses, delays_of
 from draftlens.decoding.plan import Plan, is_ready, make_schedule, no_processes
@@ -15,10 +16,6 @@ from draftlens.drafting.adaptive.history import Tuners, record_of
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.drafting.pruning import Pruning
 from draftlens.methods.base import Models
-from draftlens.methods.parallelvlm.draft_inputs import Reading
-from draftlens.methods.parallelvlm.placement import link_of
-from draftlens.methods.parallelvlm.schedule import Eager, LockStep, Pace
-from draftlens.methods.parallelvlm.target_side import LaneDrafter
 from draftlens.models.adapter import Backbone
 from draftlens.models.pair import check_eyes, check_vocabularies
 from draftlens.models.prompt_checks import max_positions
@@ -35,6 +32,15 @@ MOST_DRAFT_TOKENS = 1024
 """Most draft tokens of a round: the mask of a tree grows with their square."""
 TREES = {"eagle": EAGLE_PATHS}
 SAMPLING_RULES = ("coupled", "rejection")
+
+PARALLEL_DRAFTERS = Registry(
+    "schedule",
+    {
+        "parallel": "draftlens.methods.parallelvlm.drafters:make_drafter",
+        "lockstep": "draftlens.methods.parallelvlm.drafters:make_drafter",
+    },
+)
+"""What makes the drafter of each schedule in which draft model and target work at the same time."""
 
 WITHOUT_EYES = "; method 'tabed' takes it with the view 'text', and with captions of the target"
 """What a draft that does not see what the target sees is good for."""
@@ -188,35 +194,35 @@ def _check_lane(method: Any) -> None:
         )
 
 
-def scheduled(
+def parallel_drafter(
     schedule: str,
     length: int | None,
     drafter: ModelDrafter,
-    reading: Reading,
     target: Backbone,
+    pruning: Pruning | None = None,
+    reads_target_prompt: bool = False,
     wait: int | None = None,
     hedges: int = 0,
-) -> LaneDrafter | None:
-    """The drafter of a schedule in which the draft has a lane of its own; None for the serial one.
+) -> Any:
+    """The drafter of a schedule in which the draft model works beside the target; None for the
+    serial schedule.
 
     Args:
         schedule: of the method.
-        length: γ, in lock-step the guesses of a round, else most guesses in one check; None for
-            the default.
-        drafter: drafts where no other lane can be had.
-        reading: what the lane reads.
+        length: γ, in lock-step the draft tokens of a round, else most draft tokens in one check;
+            None for the default.
+        drafter: drafts where the draft model cannot work beside the target.
         target: the model that checks.
-        wait: guesses that the target waits for behind a correction; None for the number that the
-            measured times suggest.
+        pruning: which visual tokens the draft reads; None for all.
+        reads_target_prompt: whether the draft reads the target's own prompt, after pruning.
+        wait: draft tokens that the target waits for after a correction; None for the number that
+            the measured times suggest.
         hedges: most tokens of second choices and their continuations in a step of the draft.
     """
     if schedule == "serial":
         return None
-    pace: Pace = Eager(length, wait, hedges)
-    if schedule == "lockstep":
-        pace = LockStep(length or DEFAULT_LENGTH)
-    link = link_of(drafter.reader.backbone)
-    return LaneDrafter(link, reading, pace, target.vocab_size, drafter)
+    make = PARALLEL_DRAFTERS[schedule]
+    return make(schedule, length, drafter, target, pruning, reads_target_prompt, wait, hedges)
 
 
 def topology_of(tree: Tree, num_speculative_tokens: int | None) -> Topology:
@@ -318,9 +324,9 @@ def drafting_plan(
     method: Any,
     models: Models,
     drafter: ModelDrafter,
-    reading: Reading,
     waits: bool,
     pruning: Pruning | None = None,
+    reads_target_prompt: bool = False,
     wait: int | None = None,
     hedges: int = 0,
 ) -> Plan:
@@ -331,14 +337,14 @@ def drafting_plan(
             check.
         models: of the call.
         drafter: drafts in the target's lane.
-        reading: what the draft reads in a lane of its own.
         waits: whether the draft needs something of the target's prefill.
-        pruning: which visual tokens the draft reads; None for all.
-        wait, hedges: as for `scheduled`.
+        pruning, reads_target_prompt, wait, hedges: as for `parallel_drafter`.
     """
     length = method.num_speculative_tokens
     check_room(method.topology, models)
-    lane = scheduled(method.schedule, length, drafter, reading, models.target, wait, hedges)
+    lane = parallel_drafter(
+        method.schedule, length, drafter, models.target, pruning, reads_target_prompt, wait, hedges
+    )
     first_guesses = None
     if lane is None:
         settings = () if pruning is None else settings_of(pruning)
@@ -353,7 +359,6 @@ def drafting_plan(
         lane=lane,
         processes=no_processes if lane is None else lane.processes,
         wait_until_ready=is_ready if lane is None else lane.wait_until_ready,
-        pruning=pruning,
         approximate=method.prefill.approximate,
         uses_draft=drafting is not models.target,
         timed=timed_models(method.tree, models.target, drafting),

@@ -11,7 +11,6 @@ from draftlens.drafting.disagreement import Disagreement
 from draftlens.drafting.draft_prompt import DraftModelReader
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.methods.base import Models, name_of
-from draftlens.methods.parallelvlm.draft_inputs import OwnPrompt
 from draftlens.methods.parts import (
     Tree,
     draft_of,
@@ -88,4 +87,4 @@ class SpeculativeDecoding:
             tuners,
             Disagreement(models.target, draft),
         )
-        return drafting_plan(self, models, drafter, OwnPrompt(), waits=False)
+        return drafting_plan(self, models, drafter, waits=False)

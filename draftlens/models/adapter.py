@@ -42,7 +42,6 @@ from draftlens.models.prompt import (
     with_stop_strings,
 )
 from draftlens.models.visual_grid import read_layout
-from draftlens.prefill.spava.vision import Encoded, encode_by_hosts
 
 ATTENTION = ("sdpa", "eager")
 """Attention implementations that take the mask of a tree."""
@@ -153,7 +152,7 @@ class Backbone:
         """Let stock `generate` prepare a call, up to the place where its own loop would begin.
 
         So every option of `generate` has the meaning that it has there, and vision features are
-        encoded as there, or by all hosts of the model (`prefill.spava.vision`).
+        encoded as there, or by all processes of the model (`hosts`).
 
         Args:
             inputs: the processor's output: `input_ids` int64 ``[B, L]`` and further tensors, padded
@@ -208,9 +207,7 @@ class Backbone:
             key: value.to(self.device) if isinstance(value, Tensor) else value
             for key, value in padded.items()
         }
-        encoded = Encoded(moved)
-        if self.hosts.size > 1:
-            encoded = encode_by_hosts(self.model, self.hosts, moved)
+        encoded = self.hosts.encode(self.model, moved)
         with self._passing():
             prepared: Prepared = model.generate(
                 **encoded.inputs, **options, custom_generate=capture_call

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from torch import Tensor
 
+from draftlens.core.errors import ConfigError
 from draftlens.core.options import make
 from draftlens.core.prefill_readings import Readings
 from draftlens.core.registry import Registry
@@ -15,6 +17,8 @@ from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.reading import Reading
+
+NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -49,9 +53,41 @@ class Prefill(Protocol):
         tokens are not guessed (`decoding.first_guesses`)."""
         ...
 
-    @property
-    def uses_hosts(self) -> bool:
-        """Whether several hosts read a prompt together, if there are several."""
+    def check_hosts(self, hosts: Any) -> None:
+        """Refuse a number of processes before a model is loaded.
+
+        Args:
+            hosts: number of processes that read prompts together; None for those of torchrun, or
+                this one alone.
+
+        Raises:
+            ConfigError: it is no number of at least 1, or this prefill cannot use it.
+        """
+        ...
+
+    def own_device(self, device: str | None) -> str | None:
+        """The device of this process's model, where several processes of a machine have one each.
+
+        Args:
+            device: as for `draftlens.load`.
+        """
+        ...
+
+    def meet(
+        self, backbone: Backbone, hosts: int | None = None, inputs: Mapping[str, Any] = NO_INPUTS
+    ) -> None:
+        """Let a model read its prompts together with other processes, if there are any.
+
+        Args:
+            backbone: of the model.
+            hosts: as for `check_hosts`.
+            inputs: what this process asks; empty if nothing yet.
+
+        Raises:
+            ConfigError: the model reads its prompts with another number of processes already.
+            InputError: processes of torchrun ask different things.
+            HostError: the other processes did not start.
+        """
         ...
 
     def check(self, backbone: Backbone) -> None:
@@ -74,6 +110,35 @@ class Prefill(Protocol):
             reading: what, and what is wanted of it.
         """
         ...
+
+
+class OneProcess:
+    """What a prefill that one process runs says about several."""
+
+    def check_hosts(self, hosts: Any) -> None:
+        """See `Prefill.check_hosts`."""
+        check_is_number_of_hosts(hosts)
+        if hosts is not None and hosts > 1:
+            raise ConfigError("several hosts read prompts by prefill 'ring' or 'spava': name one")
+
+    def own_device(self, device: str | None) -> str | None:
+        """See `Prefill.own_device`."""
+        return device
+
+    def meet(
+        self, backbone: Backbone, hosts: int | None = None, inputs: Mapping[str, Any] = NO_INPUTS
+    ) -> None:
+        """See `Prefill.meet`."""
+
+
+def check_is_number_of_hosts(hosts: Any) -> None:
+    """Refuse what is neither None nor a whole number of at least 1.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if hosts is not None and (type(hosts) is not int or hosts < 1):
+        raise ConfigError(f"hosts must be a whole number of at least 1, not {hosts!r}")
 
 
 PREFILLS = Registry(

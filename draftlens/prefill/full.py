@@ -10,13 +10,13 @@ from draftlens.models.adapter import Backbone
 from draftlens.models.attention.scores import AttentionProbe
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
-from draftlens.prefill.base import PrefillOutput
+from draftlens.prefill.base import OneProcess, PrefillOutput
 from draftlens.prefill.collector import ReadingCollector
 from draftlens.prefill.reading import Reading
 
 
 @dataclass(frozen=True)
-class FullPrefill:
+class FullPrefill(OneProcess):
     """One causal pass over the whole prompt. It is exact."""
 
     @property
@@ -28,11 +28,6 @@ class FullPrefill:
     def checks_guesses(self) -> bool:
         """Guesses are further tokens of the causal pass."""
         return True
-
-    @property
-    def uses_hosts(self) -> bool:
-        """One host reads."""
-        return False
 
     def check(self, backbone: Backbone) -> None:
         """Every model reads its own prompts."""

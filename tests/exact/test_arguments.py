@@ -6,6 +6,7 @@ Values that transformers takes and answers are taken here, too.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from math import inf, nan
@@ -93,7 +94,9 @@ CASES = [(name, value) for name, values in WRONG.items() for value in values]
 
 
 def named(value: Any) -> str:
-    return type(value).__name__ if isinstance(value, type) or callable(value) else repr(value)[:24]
+    if isinstance(value, type) or callable(value):
+        return type(value).__name__
+    return re.sub(r" at 0x\w+", "", repr(value))[:24]  # the same in every process
 
 
 def refused(call: Callable[[], Any], *named: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from draftlens.core.errors import DraftlensError
@@ -10,12 +11,7 @@ from draftlens.documents.reading.formats import Canvas, make_format
 from draftlens.documents.reading.formats.base import page_drafts
 from draftlens.documents.reading.pictures import PicturePage
 from draftlens.documents.reading.pipeline import Phase, StandardPipeline, installed_ocr, untimed
-from draftlens.documents.reading.targets import TargetProfile
-
-NO_READER = (
-    "method 'hsd' has no references, and no reader of pictures is installed (tesseract, or pip "
-    "install 'draftlens[ocr]'), so it guesses from the prompt and the answer alone"
-)
+from draftlens.documents.reading.targets import TargetProfile, profile_of_type
 
 
 class PictureReader:
@@ -56,3 +52,9 @@ class PictureReader:
             canvas = Canvas(page.box, width, height)
             texts += page_drafts(self._form, regions, canvas)
         return list(dict.fromkeys(texts))
+
+
+@cache
+def picture_reader(model_type: str) -> PictureReader:
+    """The reader for targets of a type; one for all calls, because it loads its models once."""
+    return PictureReader(profile_of_type(model_type))

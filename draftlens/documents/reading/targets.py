@@ -164,5 +164,9 @@ def profile_of(config: Any) -> TargetProfile:
     Returns:
         That of its `model_type`, and `GENERAL` if this is not known.
     """
-    kind = str(getattr(config, "model_type", ""))
-    return PROFILES.get(kind, GENERAL)
+    return profile_of_type(str(getattr(config, "model_type", "")))
+
+
+def profile_of_type(model_type: str) -> TargetProfile:
+    """The same by the name of the type."""
+    return PROFILES.get(model_type, GENERAL)

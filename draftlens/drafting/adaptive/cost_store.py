@@ -5,24 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import platform
 import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-import torch
-import transformers
-
-from draftlens.core.files import read_cache, write_json
+from draftlens.core.files import cache_folder, read_cache, write_json
 from draftlens.drafting.adaptive.calibration import CONTEXT, forward_seconds, measure_curve
 from draftlens.drafting.adaptive.cost_curve import CostCurve
 from draftlens.models.adapter import Backbone
-
-FORMAT = 1
-"""Version of the files. Files of another version are measured anew."""
+from draftlens.models.facts import facts_by_modules, facts_of
 
 STALE = 1.5
 """A stored curve whose first width now takes this many times as long, or as short, is measured
@@ -36,12 +29,6 @@ FIRST_SHARE = 0.7
 _CURVES: weakref.WeakKeyDictionary[Any, tuple[Path, CostCurve]] = weakref.WeakKeyDictionary()
 
 _log = logging.getLogger(__name__)
-
-
-def folder() -> Path:
-    """The folder of everything that draftlens measures once and keeps: ``draftlens`` in the user's
-    cache folder."""
-    return Path(platformdirs.user_cache_dir("draftlens", appauthor=False))
 
 
 def calibrate(backbone: Backbone, seconds: float) -> CostCurve:
@@ -96,7 +83,7 @@ def known_curve(backbone: Backbone) -> CostCurve | None:
     """
     curve = checked_curve(backbone) or _stored(backbone)
     if curve is None and backbone.passes.label:
-        curve = _read(_path_by(_facts_by_modules(backbone)))
+        curve = _read(_path_by(facts_by_modules(backbone)))
     return curve
 
 
@@ -107,42 +94,7 @@ def path_of(backbone: Backbone) -> Path:
 
 def _path_by(facts: Mapping[str, Any]) -> Path:
     text = json.dumps(facts, sort_keys=True, default=str)
-    return folder() / "costs" / f"{hashlib.sha256(text.encode()).hexdigest()[:20]}.json"
-
-
-def facts_of(backbone: Backbone) -> dict[str, Any]:
-    """Everything that a model's cost curve depends on, as JSON values: its structure but not its
-    weights, the device, dtype, threads, attention, what is compiled, and versions."""
-    facts = _facts_by_modules(backbone)
-    # Curves of forwards by the modules are kept from before there were compiled passes.
-    return {**facts, "compiled": backbone.passes.label} if backbone.passes.label else facts
-
-
-def _facts_by_modules(backbone: Backbone) -> dict[str, Any]:
-    structure = backbone.text_config.to_dict()
-    structure.pop("_name_or_path", None)
-    device = backbone.device
-    name = platform.processor() or platform.machine()
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-    # Curves of other models are kept from before oneDNN was used, and from before the keys of
-    # grouped queries were read in place.
-    products = {"products": "oneDNN"} if backbone.has_large_matrices else {}
-    keys = {"keys": "in place"} if backbone.has_groups else {}
-    return {
-        **products,
-        **keys,
-        "model": backbone.name,
-        "structure": structure,
-        "quantization": getattr(backbone.model.config, "quantization_config", None),
-        "dtype": str(backbone.dtype),
-        "device": f"{device.type} {name}",
-        "threads": torch.get_num_threads(),
-        "attention": backbone.attention,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "format": FORMAT,
-    }
+    return cache_folder() / "costs" / f"{hashlib.sha256(text.encode()).hexdigest()[:20]}.json"
 
 
 def _is_current(curve: CostCurve, backbone: Backbone) -> bool:

@@ -11,12 +11,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from draftlens.core.files import read_cache, write_json
+from draftlens.core.files import cache_folder, read_cache, write_json
 from draftlens.core.locks import ForkLock
 from draftlens.drafting.adaptive.acceptance_rates import HitRates
 from draftlens.drafting.adaptive.controller import Costs, Record, TreeTuner
 from draftlens.drafting.adaptive.cost_curve import CostCurve
-from draftlens.drafting.adaptive.cost_store import checked_curve, folder, known_curve
+from draftlens.drafting.adaptive.cost_store import checked_curve, known_curve
 from draftlens.drafting.adaptive.forward_costs import FIRST_LIMIT, LiveCosts
 from draftlens.models.adapter import Backbone
 
@@ -120,7 +120,7 @@ def _path_of(target: Backbone, draft: Backbone, settings: Hashable, kind: str) -
         return None
     facts = [*names, target.vocab_size, draft.vocab_size, repr(settings), kind, FORMAT]
     digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:20]
-    return folder() / "acceptance" / f"{digest}.json"
+    return cache_folder() / "acceptance" / f"{digest}.json"
 
 
 def _stored(path: Path | None) -> HitRates | None:

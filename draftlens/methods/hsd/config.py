@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from draftlens.core.errors import ConfigError
@@ -11,6 +12,7 @@ from draftlens.decoding.plan import Plan, make_schedule
 from draftlens.drafting.adaptive.history import costs_of
 from draftlens.methods.base import Models
 from draftlens.methods.hsd.drafter import DocumentDrafter, DocumentOptions
+from draftlens.methods.hsd.pictures import read_pictures
 from draftlens.methods.lookup.acceptance import GuessBudget
 from draftlens.methods.lookup.config import MAX_WINDOW
 from draftlens.methods.lookup.ngram_index import Vocabulary
@@ -171,7 +173,7 @@ class HSD:
             approximate=approximate,
             timed=(models.target,) if is_automatic else (),
             uses_references=True,
-            reads_pictures=True,
+            read_references=partial(read_pictures, str(models.target.model.config.model_type)),
         )
 
     def _drafter(self, target: Backbone) -> DocumentDrafter:

@@ -14,8 +14,8 @@ from draftlens.core.batch import Batch
 from draftlens.core.history import History
 from draftlens.core.prefill_readings import NO_READINGS
 from draftlens.core.proposal import DraftTree, Verdict
+from draftlens.core.rows import replace_by_last
 from draftlens.decoding.drafter import TargetContext, ignore
-from draftlens.drafting.cached_model import replace_by_last
 from draftlens.methods.lookup.acceptance import GuessBudget, MatchRates, Trust, likeliest
 from draftlens.methods.lookup.candidates import Candidate, Matcher
 from draftlens.methods.lookup.ngram_index import Reference, Source, TokenIndex, Vocabulary

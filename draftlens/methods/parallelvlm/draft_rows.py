@@ -11,9 +11,9 @@ from torch import Tensor
 from draftlens.core import tree as trees
 from draftlens.core.batch import Batch
 from draftlens.core.history import History
+from draftlens.core.rows import replace_by_last, without_row
 from draftlens.core.tree import EMPTY, ROOT
 from draftlens.decoding.drafter import draw_children
-from draftlens.drafting.cached_model import replace_by_last, without_row
 from draftlens.drafting.draft_prompt import DraftPrompt
 from draftlens.drafting.joining_rows import score_tokens, with_ids_of_the_target
 from draftlens.methods.parallelvlm.branches import Branches, Rider, let_ride

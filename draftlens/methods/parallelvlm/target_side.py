@@ -19,11 +19,11 @@ from draftlens.core.batch import Batch
 from draftlens.core.errors import DraftlensError
 from draftlens.core.history import History
 from draftlens.core.proposal import DraftTree, NextGuess, Verdict
+from draftlens.core.rows import replace_by_last
 from draftlens.core.stats import Clock
 from draftlens.core.timeline import DISCARDED, Span
 from draftlens.core.tree import chain
 from draftlens.decoding.drafter import Drafter, TargetContext
-from draftlens.drafting.cached_model import replace_by_last
 from draftlens.methods.parallelvlm.draft_inputs import Reading
 from draftlens.methods.parallelvlm.link import LaneLostError, Link
 from draftlens.methods.parallelvlm.messages import (

@@ -13,7 +13,6 @@ from draftlens.drafting.draft_prompt import DraftModelReader, Reader, SelfReader
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.drafting.pruning import Pruning
 from draftlens.methods.base import Models, name_of
-from draftlens.methods.parallelvlm.draft_inputs import OwnPrompt, Reading, TargetsPrompt
 from draftlens.methods.parts import (
     Tree,
     check_choice,
@@ -122,10 +121,9 @@ class SpecVLM:
             tuners_of(self.tree, models.target, reader.backbone, settings),
             disagreement,
         )
-        reading: Reading = TargetsPrompt(pruning) if drafts_for_itself else OwnPrompt(pruning)
         waits = drafts_for_itself or bool(reader.readings)
         return drafting_plan(
-            self, models, drafter, reading, waits, pruning, self._wait, self._hedges
+            self, models, drafter, waits, pruning, drafts_for_itself, self._wait, self._hedges
         )
 
     def _check_reuse(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from draftlens.core.errors import ConfigError
+from draftlens.core.names import IMAGE_PROMPT, VIDEO_PROMPT
 from draftlens.core.stats import Clock, Stats
 from draftlens.decoding.session import Session
 from draftlens.media.chat_source import CaptionError, ChatSource, Processing
@@ -41,7 +42,7 @@ MAX_TOKENS = 32
 
 MOST_TOKENS = 1024
 
-PROMPTS: Mapping[str, str] = {"image": "Describe the image.", "video": "Describe the video."}
+PROMPTS: Mapping[str, str] = {"image": IMAGE_PROMPT, "video": VIDEO_PROMPT}
 """What a model is asked for a caption of each kind."""
 
 CHARACTERS_A_TOKEN = 8

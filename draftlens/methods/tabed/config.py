@@ -7,9 +7,10 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from draftlens.core.errors import ConfigError
+from draftlens.core.registry import Registry
 from draftlens.core.tree import Topology
 from draftlens.decoding.plan import MakeView, Plan, make_schedule
 from draftlens.drafting.tree_drafter import TreeDrafter
@@ -32,8 +33,8 @@ from draftlens.methods.parts import (
 from draftlens.methods.tabed.captions import Captioning, Captions, captioned, captions_of
 from draftlens.methods.tabed.ensemble import Ensemble
 from draftlens.methods.tabed.memory import ViewMemory
-from draftlens.methods.tabed.views import View, make_views
-from draftlens.methods.tabed.weights import make_weighting
+from draftlens.methods.tabed.views import VIEWS, View, make_views
+from draftlens.methods.tabed.weights import WEIGHTS, make_weighting
 from draftlens.models.adapter import Backbone
 
 SCHEDULES = ("serial",)
@@ -77,6 +78,8 @@ class TABED:
         >>> draftlens.TABED(weights=[0.5, 0.5]).weights
         FixedWeights(values=(0.5, 0.5))
     """
+
+    parts: ClassVar[Mapping[str, Registry]] = {"views": VIEWS, "weights": WEIGHTS}
 
     views: Any = ("multimodal", "text")
     weights: Any = "bayes"

@@ -15,9 +15,9 @@ from draftlens.core.errors import InputError
 from draftlens.core.history import History
 from draftlens.core.prefill_readings import NO_READINGS
 from draftlens.core.proposal import Verdict
+from draftlens.core.rows import replace_by_last
 from draftlens.core.tree import ROOT, Topology
 from draftlens.decoding.drafter import TargetContext
-from draftlens.drafting.cached_model import replace_by_last
 from draftlens.drafting.draft_prompt import DraftPrompt
 from draftlens.drafting.growth import Level, Nodes
 from draftlens.drafting.joining_rows import with_ids_of_the_target

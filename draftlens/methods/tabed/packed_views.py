@@ -11,8 +11,8 @@ from torch import Tensor
 from draftlens.core import tree as trees
 from draftlens.core.batch import Batch
 from draftlens.core.proposal import Verdict
+from draftlens.core.rows import replace_by_last, without_row
 from draftlens.core.tree import Topology
-from draftlens.drafting.cached_model import replace_by_last, without_row
 from draftlens.drafting.draft_prompt import DraftPrompt, append_slots
 from draftlens.drafting.growth import Level
 from draftlens.drafting.joining_rows import score_tokens

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from draftlens.decoding.drafter import TargetContext
+from draftlens.decoding.plan import VIEW_INPUTS
 from draftlens.drafting.draft_prompt import DraftPrompt
 from draftlens.media.chat_source import CaptionError
 from draftlens.methods.tabed.packed_views import Present
-from draftlens.methods.tabed.views import VIEW_INPUTS, Source, View, ViewError
+from draftlens.methods.tabed.views import Source, View, ViewError
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
 

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from draftlens.core.batch import Batch
 from draftlens.core.history import History
+from draftlens.core.rows import replace_by_last
 from draftlens.core.sampling import gumbel
 from draftlens.core.tree import EMPTY, ROOT
 from draftlens.core.view_record import Weighed
 from draftlens.decoding.drafter import ignore
-from draftlens.drafting.cached_model import replace_by_last
 from draftlens.drafting.growth import Nodes
 from draftlens.methods.tabed.memory import ViewMemory
 from draftlens.methods.tabed.weights import Seen, Tally, Weighting

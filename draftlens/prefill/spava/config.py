@@ -16,13 +16,14 @@ from draftlens.prefill.spava.one_process import check_directed, read_in_blocks
 from draftlens.prefill.spava.passing_keys import ByChance, ByQuery, Choice, Evenly
 from draftlens.prefill.spava.ring_chunks import Length, check_length
 from draftlens.prefill.spava.rows import Division, rows_of
+from draftlens.prefill.spava.several import SeveralProcesses
 
 SELECTS = ("query", "random", "uniform", "none")
 """How passing keys are chosen."""
 
 
 @dataclass(frozen=True)
-class SpavaPrefill:
+class SpavaPrefill(SeveralProcesses):
     """Reads a video in blocks: approximate, and cheaper the longer the video is.
 
     The context, which ends with the last visual token, is divided into an anchor and `blocks`
@@ -125,11 +126,6 @@ class SpavaPrefill:
             "none": Evenly(),
         }
         return choices[self.select]
-
-    @property
-    def uses_hosts(self) -> bool:
-        """Each reads its share."""
-        return True
 
     def check(self, backbone: Backbone) -> None:
         """See `Prefill.check`."""

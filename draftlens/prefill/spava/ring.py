@@ -16,6 +16,7 @@ from draftlens.prefill.spava.kv_placement import check_decode, new_cache
 from draftlens.prefill.spava.one_process import check_directed
 from draftlens.prefill.spava.rank_zero import Hand, Held, OnRankZero, read_by_hosts
 from draftlens.prefill.spava.ring_attention import Chunks, RingAttention
+from draftlens.prefill.spava.several import SeveralProcesses
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class InRing:
 
 
 @dataclass(frozen=True)
-class RingPrefill:
+class RingPrefill(SeveralProcesses):
     """Reads prompts exactly, each host its share of the tokens; with one process it is the full
     prefill.
 
@@ -68,11 +69,6 @@ class RingPrefill:
     @property
     def checks_guesses(self) -> bool:
         """Guesses are further tokens of the causal pass."""
-        return True
-
-    @property
-    def uses_hosts(self) -> bool:
-        """Each reads its share."""
         return True
 
     def check(self, backbone: Backbone) -> None:

@@ -15,10 +15,11 @@ from draftlens.prefill.spava.kv_placement import check_decode, new_cache
 from draftlens.prefill.spava.one_process import check_directed, read_in_blocks
 from draftlens.prefill.spava.passing_keys import Evenly
 from draftlens.prefill.spava.rows import Division, rows_of
+from draftlens.prefill.spava.several import SeveralProcesses
 
 
 @dataclass(frozen=True)
-class StarPrefill:
+class StarPrefill(SeveralProcesses):
     """Reads a video in blocks that attend to the first block and to themselves: a baseline.
 
     The query attends to everything. In Star Attention it does so in a second pass; here it rides
@@ -63,11 +64,6 @@ class StarPrefill:
     def division(self) -> Division:
         """How rows are divided."""
         return Division(self.blocks - 1, f"n/{self.blocks}", 0)
-
-    @property
-    def uses_hosts(self) -> bool:
-        """Each reads its share."""
-        return True
 
     def check(self, backbone: Backbone) -> None:
         """See `Prefill.check`."""

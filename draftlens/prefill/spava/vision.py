@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftlens.core.process_group import Hosts
+from draftlens.core.process_group import Encoded, Hosts
 from draftlens.prefill.spava.blocks import parts_of
 from draftlens.prefill.spava.pixel_split import PIXELS, Shares, shares_of
 
@@ -26,19 +26,6 @@ MODALITIES = {"image": "pictures", "video": "videos"}
 
 ENCODED = "mm_encoder_outputs"
 """The argument of `generate` that holds features."""
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """Arguments of `generate` after several hosts have encoded pixels.
-
-    Args:
-        inputs: with features in place of the pixels that were divided.
-        notes: which pixels rank 0 encodes alone, and why.
-    """
-
-    inputs: dict[str, Any]
-    notes: tuple[str, ...] = ()
 
 
 def encode_by_hosts(model: Any, hosts: Hosts, inputs: Mapping[str, Any]) -> Encoded:

@@ -77,7 +77,7 @@ def explain(
     token. Another chart shows what target and draft did at each moment.
     """
     opt.check_media(media, opt.parse_limits(limits))
-    from draftlens.cli.loading import load_engine, make_folder, note_strangers, read_files
+    from draftlens.cli.loading import load_engine, make_folder, read_files
     from draftlens.cli.progress import spinner
     from draftlens_lab.explain import has_views
 
@@ -88,7 +88,6 @@ def explain(
     text = opt.prompt_or_default(prompt, images)
     chat = read_files(as_json, limits, text, frames, media, images)
     make_folder(out)
-    note_strangers(target, media)
     engine = load_engine(target, draft, decoding, loading, as_json, calibrate)
     answering = {"method": chosen, "compare": compare, "max_new_tokens": max_new_tokens}
     with spinner("answering", as_json):

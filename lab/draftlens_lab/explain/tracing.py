@@ -230,7 +230,7 @@ def trace(
     others = _run_others(engine, inputs, pruned, compare, options)
     choices: list[Choice] = []
     clock = Clock(Stats(), record=True)
-    pruning = _pruning(engine, pruned)
+    pruning = _pruning(pruned)
     stream = engine.answer(
         inputs,
         method=pruned,
@@ -277,9 +277,8 @@ def pruning_method(method: MethodLike) -> Method:
     return resolved
 
 
-def _pruning(engine: Engine, method: Method) -> Pruning:
-    pruning = engine.plan(method).pruning
-    assert pruning is not None
+def _pruning(method: Method) -> Pruning:
+    pruning: Pruning = method.pruning  # type: ignore[attr-defined]
     return pruning
 
 
@@ -305,7 +304,7 @@ def _run_others(
     if compare:
         others.append((PLAIN, PLAIN, NO_READINGS))
     if _schedule(method) != SERIAL:
-        readings = _readings_for_heatmap(_pruning(engine, method))
+        readings = _readings_for_heatmap(_pruning(method))
         others.append((SERIAL, with_option(method, "schedule", SERIAL), readings))
     if not others:
         return {}

@@ -27,6 +27,7 @@ from draftlens.documents.reading import PageNumbers
 from draftlens.documents.reading import pipeline as pipelines
 from draftlens.documents.reading.geometry import Box
 from draftlens.documents.reading.page import Page
+from draftlens.documents.reading.picture_drafts import picture_reader
 from draftlens.documents.reading.pipeline import Phase, untimed
 from draftlens.documents.reading.values import Piece, Reading, Region, RegionText
 from draftlens.documents.regions import crops_of, read_regions
@@ -333,7 +334,7 @@ def test_an_engine_reads_its_pictures_if_no_references_are_given(
 ) -> None:
     picture = Image.new("RGB", (60, 40), "white")
     plain = engine.generate("abc", images=picture, max_new_tokens=30)
-    reader = engine._picture_reader
+    reader = picture_reader(engine.target.backbone.model.config.model_type)
     monkeypatch.setattr(type(reader), "can_read", True)
     monkeypatch.setattr(reader, "_pipeline", FixedPipeline([plain.text]))
     method = {"method": "hsd", "num_speculative_tokens": 12}

@@ -1,7 +1,6 @@
 """Views: the ways in which a draft of an ensemble reads a prompt."""
 
 from draftlens.methods.tabed.views.base import (
-    VIEW_INPUTS,
     VIEWS,
     Source,
     View,
@@ -12,7 +11,6 @@ from draftlens.methods.tabed.views.base import (
 
 __all__ = [
     "VIEWS",
-    "VIEW_INPUTS",
     "Source",
     "View",
     "ViewError",

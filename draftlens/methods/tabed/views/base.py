@@ -28,10 +28,6 @@ VIEWS = Registry(
     group="draftlens.views",
 )
 
-VIEW_INPUTS = "views"
-"""The entry of a draft's inputs that maps names of views to callables without arguments, which
-return the draft's inputs for these views."""
-
 MakeInputs = Callable[[], Mapping[str, Any]]
 
 

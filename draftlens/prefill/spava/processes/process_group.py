@@ -9,7 +9,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import count
@@ -20,10 +20,11 @@ from torch import Tensor
 from torch.distributed import ProcessGroupGloo
 
 from draftlens.core.errors import HostError
-from draftlens.core.process_group import Arriving
+from draftlens.core.process_group import Arriving, Encoded
 from draftlens.prefill.spava.processes.heartbeat import Beats, ignore
 from draftlens.prefill.spava.processes.jobs import ALLOWED, packed, unpacked
 from draftlens.prefill.spava.processes.transport import LinkWire, Operation, Wire, wire_of
+from draftlens.prefill.spava.vision import encode_by_hosts
 
 PATIENCE_SECONDS = 40.0
 """Longest time that a rank waits for another one inside an answer."""
@@ -122,6 +123,10 @@ class GroupHosts:
     def forget(self, number: int) -> None:
         """See `Hosts.forget`."""
         self._forgotten.append(number)
+
+    def encode(self, model: Any, inputs: Mapping[str, Any]) -> Encoded:
+        """See `Hosts.encode`."""
+        return encode_by_hosts(model, self, inputs)
 
     def all_gather(self, local: Tensor, sizes: Sequence[int]) -> Arriving:
         """See `Hosts.all_gather`."""

@@ -7,7 +7,6 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,35 +15,29 @@ from torch import Tensor
 from draftlens.core.errors import ConfigError
 from draftlens.core.process_group import ALONE, Hosts
 from draftlens.models.adapter import Backbone
+from draftlens.prefill.base import NO_INPUTS, check_is_number_of_hosts
 from draftlens.prefill.spava.processes.launch import LocalHosts, start
 from draftlens.prefill.spava.processes.torchrun import is_launched, join
-
-NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
-
 
 MOST_HOSTS = 256
 """Most processes that are started to read prompts."""
 
 
-def check_hosts(hosts: Any, prefill: Any) -> None:
-    """Refuse a number of hosts that makes no sense, before minutes of loading.
+def check_hosts(hosts: Any) -> None:
+    """Refuse a number of processes that makes no sense, before minutes of loading.
 
     Args:
         hosts: number of processes, or None for those of torchrun or this one alone.
-        prefill: that was requested; None if none was, or one that uses no hosts.
 
     Raises:
-        ConfigError: it is no number of at least 1, no prefill would use the hosts, or torchrun has
-            started another number of processes.
+        ConfigError: it is no number of at least 1, or torchrun has started another number of
+            processes.
     """
+    check_is_number_of_hosts(hosts)
     if hosts is None:
         return
-    if type(hosts) is not int or hosts < 1:
-        raise ConfigError(f"hosts must be a whole number of at least 1, not {hosts!r}")
     if hosts > MOST_HOSTS:
         raise ConfigError(f"hosts must be at most {MOST_HOSTS}, not {hosts}: each is a process")
-    if hosts > 1 and prefill is None:
-        raise ConfigError("several hosts read prompts by prefill 'ring' or 'spava': name one")
     if is_launched() and hosts != int(os.environ["WORLD_SIZE"]):
         raise ConfigError(
             f"torchrun has started {os.environ['WORLD_SIZE']} processes, and hosts is {hosts}: "

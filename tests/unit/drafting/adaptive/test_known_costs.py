@@ -21,11 +21,11 @@ from draftlens.drafting.adaptive.cost_store import (
     STALE,
     calibrate,
     calibrate_models,
-    facts_of,
     known_curve,
     path_of,
 )
 from draftlens.models.adapter import Backbone
+from draftlens.models.facts import facts_of
 
 FAMILY = next(family for family in FAMILIES if family.name == "llava_onevision")
 OTHER_FAMILY = next(family for family in FAMILIES if family.name == "qwen2_5_vl")
@@ -321,7 +321,7 @@ def test_the_folder_is_in_the_cache_of_the_user(monkeypatch: pytest.MonkeyPatch)
     if known_costs.platform.system() != "Linux":
         pytest.skip("the variable is one of Linux")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert known_costs.folder() == Path("/somewhere/draftlens")
+    assert known_costs.cache_folder() == Path("/somewhere/draftlens")
 
 
 def test_compiled_passes_have_a_curve_of_their_own(measured: Measurements) -> None:

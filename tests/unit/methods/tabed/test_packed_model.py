@@ -12,9 +12,10 @@ from families import FAMILIES, PLANS, Family, inputs
 from stock import target
 
 from draftlens.core.proposal import Verdict
+from draftlens.core.rows import replace_by_last
 from draftlens.core.sequence import Sequence
 from draftlens.core.tree import EMPTY, Topology, chain, from_paths
-from draftlens.drafting.cached_model import CachedModel, replace_by_last
+from draftlens.drafting.cached_model import CachedModel
 from draftlens.drafting.draft_prompt import DraftPrompt, prefilled
 from draftlens.drafting.growth import levels
 from draftlens.drafting.joining_rows import score_tokens

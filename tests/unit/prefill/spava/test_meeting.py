@@ -13,8 +13,9 @@ from torch.distributed import HashStore
 
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.process_group import ALONE
+from draftlens.prefill.base import make_prefill
 from draftlens.prefill.spava.processes.launch import LocalHosts
-from draftlens.prefill.spava.processes.rendezvous import check_hosts, digest_of, meet
+from draftlens.prefill.spava.processes.rendezvous import digest_of, meet
 from draftlens.prefill.spava.processes.torchrun import check_equal, check_first, own_device
 from draftlens.prefill.spava.processes.transport import LinkWire, NcclWire, Operation, wire_of
 
@@ -32,25 +33,25 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> None:
         (0, "ring", "hosts must be a whole number of at least 1, not 0"),
         (True, "ring", "hosts must be a whole number"),
         (2.0, "ring", "hosts must be a whole number"),
-        (2, None, "several hosts read prompts by prefill 'ring' or 'spava': name one"),
+        (2, "full", "several hosts read prompts by prefill 'ring' or 'spava': name one"),
     ],
 )
 def test_numbers_that_make_no_sense(hosts: Any, prefill: Any, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        check_hosts(hosts, prefill)
+        make_prefill(prefill).check_hosts(hosts)
 
 
 def test_numbers_that_do() -> None:
-    check_hosts(None, None)
-    check_hosts(1, None)
-    check_hosts(2, "ring")
+    make_prefill("full").check_hosts(None)
+    make_prefill("full").check_hosts(1)
+    make_prefill("ring").check_hosts(2)
 
 
 @pytest.mark.usefixtures("launched")
 def test_torchrun_decides_how_many_there_are() -> None:
-    check_hosts(8, "ring")
+    make_prefill("ring").check_hosts(8)
     with pytest.raises(ConfigError, match="torchrun has started 8 processes, and hosts is 2"):
-        check_hosts(2, "ring")
+        make_prefill("ring").check_hosts(2)
 
 
 @pytest.mark.usefixtures("launched")

@@ -1,0 +1,42 @@
+"""References read off the pictures of a prompt, where the caller gives none."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from draftlens.core.registry import Registry
+from draftlens.media.chat_source import ChatSource
+
+NO_READER = (
+    "method 'hsd' has no references, and no reader of pictures is installed (tesseract, or pip "
+    "install 'draftlens[ocr]'), so it drafts from the prompt and the answer alone"
+)
+
+PICTURE_READERS = Registry(
+    "picture reader",
+    {"pipeline": "draftlens.documents.reading.picture_drafts:picture_reader"},
+)
+"""What reads pictures. The document pipeline stands above the methods, so it is named here and
+imported on first use."""
+
+
+def read_pictures(
+    model_type: str, chat: ChatSource, phase: Callable[[str], AbstractContextManager[None]]
+) -> list[list[str]]:
+    """References of each row; empty where there is no picture, and with a warning where nothing
+    can read pictures.
+
+    Args:
+        model_type: of the target, which decides how texts are written.
+        chat: the messages of the rows.
+        phase: measures the phases `layout` and `read`.
+    """
+    if not any(conversation.images for conversation in chat.conversations):
+        return []
+    reader = PICTURE_READERS["pipeline"](model_type)
+    if not reader.can_read:
+        warnings.warn(NO_READER, stacklevel=2)
+        return []
+    return [reader.drafts(conversation.images, phase) for conversation in chat.conversations]

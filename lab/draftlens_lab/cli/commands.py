@@ -1,0 +1,24 @@
+"""The commands of the laboratory."""
+
+from __future__ import annotations
+
+import typer
+
+from draftlens.cli.model_options import takes_models
+from draftlens.cli.option_groups import takes_groups
+from draftlens_lab.cli.bench import bench
+from draftlens_lab.cli.calibrate import calibrate
+from draftlens_lab.cli.evaluate import evaluate
+from draftlens_lab.cli.explain import explain
+from draftlens_lab.cli.train_draft import register as register_train_draft
+from draftlens_lab.cli.world import world
+
+
+def register(app: typer.Typer) -> None:
+    """Add them to `draftlens`."""
+    register_train_draft(app)
+    app.command("evaluate")(takes_models(evaluate))
+    app.command("calibrate")(takes_models(calibrate))
+    app.command("explain")(takes_models(explain))
+    app.command("bench")(takes_models(takes_groups(bench)))
+    app.command("world")(takes_groups(world))
