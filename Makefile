@@ -30,7 +30,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	MYPYPATH=benchmarks:tests $(BIN)/mypy benchmarks/*.py benchmarks/*_parts
+	MYPYPATH=benchmarks:tests:lab $(BIN)/mypy benchmarks/*.py benchmarks/*_parts
 	$(BIN)/lint-imports
 
 # The site in build/docs; a dead link between pages is an error. The tests look at links, too.
@@ -58,8 +58,8 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet -e .
 	touch $(INSTALLED)
 
-$(READY): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet -e ".[dev]"
+$(READY): $(INSTALLED) lab/pyproject.toml
+	$(BIN)/python -m pip install --quiet -e ".[dev]" -e lab
 	touch $(READY)
 
 clean:

@@ -185,7 +185,7 @@ def rows_of(
     """
     if find_spec("datasets") is None:
         raise ConfigError(
-            'benchmarks are read with the package datasets: pip install "draftlens[bench]"'
+            'benchmarks are read with the package datasets: pip install "draftlens-lab"'
         )
     import datasets  # type: ignore[import-untyped]
 

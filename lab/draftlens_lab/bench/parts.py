@@ -88,7 +88,7 @@ def part_clips(family: str, request: Request) -> list[Clip]:
     """
     if find_spec("matplotlib") is None:
         raise ConfigError(
-            'the world draws its letters with matplotlib: pip install "draftlens[bench]"'
+            'the world draws its letters with matplotlib: pip install "draftlens-lab"'
         )
     from draftlens_lab.evaluate.answers import render_side
     from draftlens_lab.evaluate.parts import part_samples

@@ -215,5 +215,5 @@ def _second_turns(kind: str, request: Request) -> list[Clip]:
 def _check_fonts() -> None:
     if find_spec("matplotlib") is None:
         raise ConfigError(
-            'the world draws its letters with matplotlib: pip install "draftlens[bench]"'
+            'the world draws its letters with matplotlib: pip install "draftlens-lab"'
         )

@@ -176,7 +176,7 @@ def world(request: WorkloadRequest) -> list[Clip]:
     """
     if find_spec("matplotlib") is None:
         raise ConfigError(
-            'the world draws its letters with matplotlib: pip install "draftlens[bench]"'
+            'the world draws its letters with matplotlib: pip install "draftlens-lab"'
         )
     from draftlens_lab.evaluate.answers import render_side
     from draftlens_lab.evaluate.samples import caption_samples

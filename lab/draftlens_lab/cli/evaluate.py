@@ -153,5 +153,5 @@ def _check_matplotlib() -> None:
     """
     if find_spec("matplotlib") is None:
         raise ConfigError(
-            'evaluate draws clips and plots with matplotlib: pip install "draftlens[train]"'
+            'evaluate draws clips and plots with matplotlib: pip install "draftlens-lab"'
         )

@@ -177,7 +177,7 @@ def _entry(folder: Path, kind: str, seed: int, media_format: MediaFormat) -> Ent
 def _check_fonts() -> None:
     if find_spec("matplotlib") is None:
         raise ConfigError(
-            'the words of the world need the fonts of matplotlib; pip install "draftlens[train]"'
+            'the words of the world need the fonts of matplotlib; pip install "draftlens-lab"'
         )
 
 

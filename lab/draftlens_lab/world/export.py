@@ -243,5 +243,5 @@ def _import_datasets() -> Any:
         return import_module("datasets")
     except ModuleNotFoundError as error:
         raise ConfigError(
-            'this format needs the package datasets; pip install "draftlens[train]"'
+            'this format needs the package datasets; pip install "draftlens-lab"'
         ) from error

@@ -29,7 +29,7 @@ def mask(text: str, font: str, width: int, height: int) -> NDArray[np.float32]:
         float32 ``[height, width]`` in 0..1.
 
     Raises:
-        ModuleNotFoundError: matplotlib is missing; ``pip install "draftlens[train]"`` installs it.
+        ModuleNotFoundError: matplotlib is missing; ``pip install "draftlens-lab"`` installs it.
     """
     import matplotlib
 
