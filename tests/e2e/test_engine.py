@@ -64,7 +64,7 @@ def test_a_caption_of_a_file_and_of_what_is_read_already(engine: draftlens.Engin
         (np.zeros((8, 8, 3), np.uint8), "image"),
         (np.zeros((2, 8, 8, 3), np.uint8), "video"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:30].partition("<PIL")[0],
 )
 def test_clips_are_told_from_pictures(media: Any, kind: str) -> None:
     assert kind_of(media) == kind
@@ -82,7 +82,9 @@ def test_questions(engine: draftlens.Engine) -> None:
         assert engine.ask(words, **asked, max_new_tokens=NEW).tokens == [expected]
 
 
-@pytest.mark.parametrize("media", [{"image": [RED]}, {"image": RED, "images": [RED]}], ids=str)
+@pytest.mark.parametrize(
+    "media", [{"image": [RED]}, {"image": RED, "images": [RED]}], ids=["list", "both"]
+)
 def test_an_image_is_one(engine: draftlens.Engine, media: Any) -> None:
     with pytest.raises(draftlens.InputError, match="image is one picture"):
         engine.ask("What?", **media)
