@@ -10,7 +10,7 @@ from recipes.reader.model import DEEP, SHALLOW, Shape
 WEIGHT_SEED = 0
 DATA_SEED = 5
 RUNS = Path("runs/reader")  # checkpoints, relative to the working directory
-EMBEDDED = Path(__file__).resolve().parents[2] / "draftlens" / "embedded" / "reader"
+EMBEDDED = Path(__file__).resolve().parents[2] / "lab" / "draftlens_lab" / "reader"
 KEPT = Path(__file__).resolve().parent / "checkpoints"
 
 LINES = (
