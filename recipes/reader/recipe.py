@@ -11,7 +11,7 @@ WEIGHT_SEED = 0
 DATA_SEED = 5
 RUNS = Path("runs/reader")  # checkpoints, relative to the working directory
 EMBEDDED = Path(__file__).resolve().parents[2] / "lab" / "draftlens_lab" / "reader"
-KEPT = Path(__file__).resolve().parent / "checkpoints"
+KEPT = Path("runs/reader/kept")
 
 LINES = (
     Bucket(160, 32, 36, share=0.6, invented=0.7),
