@@ -2,8 +2,8 @@
 
 Checkpoints are in ``runs/reader``; the same command resumes from the newest. On a machine without
 them it goes on from ``runs/reader/kept``, to which ``--keep`` writes the newest checkpoint without
-the optimizer, small enough to copy. ``--export`` writes the model as ``from_pretrained`` loads it, in the
-depth of the last stage, or with ``--shallow`` in the depth in which it was trained.
+the optimizer, small enough to copy. ``--export`` writes the model as ``from_pretrained`` loads it,
+in the depth of the last stage, or with ``--shallow`` in the depth in which it was trained.
 """
 
 import argparse
