@@ -25,7 +25,7 @@ include_patterns = [
     "benchmarks/near_sighted/README.md",
     "benchmarks/results/*.md",
     "draftlens/embedded/README.md",
-    "draftlens/embedded/reader/README.md",
+    "lab/draftlens_lab/reader/README.md",
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",

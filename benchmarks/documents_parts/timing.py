@@ -69,7 +69,7 @@ def reader(folder: str | None, draft: str | None = None) -> Engine:
         folder: of a reader; None for that of the package.
         draft: folder of its draft model.
     """
-    embedded = Path(draftlens.__file__).parent / "embedded" / "reader"
+    embedded = Path(folder())
     return draftlens.load(folder or str(embedded), draft=draft, method="plain", device="cpu")
 
 

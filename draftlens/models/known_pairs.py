@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from importlib.resources import files
 from typing import Any
 
+from draftlens.core.errors import ConfigError
 from draftlens.core.names import AUTO, EMBEDDED, READER
 
 __all__ = [
@@ -151,18 +153,29 @@ PAIRS: tuple[KnownPair, ...] = (
 """The known pairs."""
 
 
+GROUP = "draftlens.models"
+"""Entry points of this group are functions that return a folder of weights."""
+
+
 def path_of(name: str, role: str) -> str:
     """The path or id to pass to `from_pretrained`.
 
     Args:
-        name: a folder, a Hub id, `embedded` for the packaged pair, or `reader` for the packaged
-            document model.
+        name: a folder, a Hub id, `embedded` for the packaged pair, or a name that another package
+            has for its weights by an entry point `draftlens.models`.
         role: `target` or `draft`.
+
+    Raises:
+        ConfigError: the name is `reader`, and the package that holds it is not installed.
     """
     if name == EMBEDDED:
         return str(files("draftlens") / "embedded" / role)
+    for point in entry_points(group=GROUP, name=name):
+        return str(point.load()())
     if name == READER:
-        return str(files("draftlens") / "embedded" / READER)
+        raise ConfigError(
+            f"the model {name!r} is in the package draftlens-lab: pip install draftlens-lab"
+        )
     return name
 
 

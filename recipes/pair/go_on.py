@@ -1,8 +1,8 @@
 """``python -m recipes.pair.go_on``: the second edition of the pair, from the first one's weights.
 
 Checkpoints are in ``runs/pair``; the same command resumes from the newest. On a machine without
-them it goes on from ``recipes/pair/checkpoints``, which ``--keep`` writes from the newest
-checkpoint, to be committed. ``--export`` writes the model as ``from_pretrained`` loads it.
+them it goes on from ``runs/pair/kept``, to which ``--keep`` writes the newest checkpoint without
+the optimizer, small enough to copy. ``--export`` writes the model as ``from_pretrained`` loads it.
 """
 
 import argparse
@@ -225,7 +225,7 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="number of PyTorch threads")
     parser.add_argument("--minutes", type=float, help="save and stop a stage after this time")
     parser.add_argument("--runs", type=Path, default=RUNS, help="folder for checkpoints")
-    parser.add_argument("--kept", type=Path, default=KEPT, help="folder of committed weights")
+    parser.add_argument("--kept", type=Path, default=KEPT, help="folder of kept weights")
     parser.add_argument("--keep", action="store_true", help="write weights to commit, and stop")
     parser.add_argument(
         "--share",

@@ -1,4 +1,4 @@
-"""Weights that are kept between machines: float16, small enough to commit.
+"""Weights that are kept between machines: float16, small enough to copy.
 
 Checkpoints of the Trainer hold the optimizer and are large; they stay in ``runs/``. What is kept
 here is enough to go on elsewhere, after a short rise of the learning rate.
@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from recipes.pair.loop import Phase, newest_checkpoint
 
-KEPT = Path(__file__).resolve().parent / "checkpoints"
+KEPT = Path("runs/pair/kept")  # relative to the working directory
 WEIGHTS_FILE = "weights.safetensors"
 HEADS_FILE = "heads.safetensors"
 

@@ -192,7 +192,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=16, help="number of reels")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--runs", type=Path, default=RUNS, help="folder with checkpoints")
-    parser.add_argument("--kept", type=Path, default=KEPT, help="folder of committed weights")
+    parser.add_argument("--kept", type=Path, default=KEPT, help="folder of kept weights")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     training = FurtherTraining(SECOND[options.part], options.runs, options.kept / options.part)

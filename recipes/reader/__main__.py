@@ -1,9 +1,9 @@
 """``python -m recipes.reader``: trains the reader.
 
 Checkpoints are in ``runs/reader``; the same command resumes from the newest. On a machine without
-them it goes on from ``recipes/reader/checkpoints``, which ``--keep`` writes from the newest
-checkpoint, to be committed. ``--export`` writes the model as ``from_pretrained`` loads it, in the
-depth of the last stage, or with ``--shallow`` in the depth in which it was trained.
+them it goes on from ``runs/reader/kept``, to which ``--keep`` writes the newest checkpoint without
+the optimizer, small enough to copy. ``--export`` writes the model as ``from_pretrained`` loads it,
+in the depth of the last stage, or with ``--shallow`` in the depth in which it was trained.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def _parse_options() -> argparse.Namespace:
     )
     parser.add_argument("--steps", type=int, help="steps per phase, to test that everything runs")
     parser.add_argument("--runs", type=Path, default=RUNS, help="folder for checkpoints")
-    parser.add_argument("--kept", type=Path, default=KEPT, help="folder of committed weights")
+    parser.add_argument("--kept", type=Path, default=KEPT, help="folder of kept weights")
     parser.add_argument("--keep", action="store_true", help="write weights to commit, and stop")
     parser.add_argument("--export", action="store_true", help="write the newest model, and stop")
     parser.add_argument("--shallow", action="store_true", help="do not make the export deeper")

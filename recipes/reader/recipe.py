@@ -10,8 +10,8 @@ from recipes.reader.model import DEEP, SHALLOW, Shape
 WEIGHT_SEED = 0
 DATA_SEED = 5
 RUNS = Path("runs/reader")  # checkpoints, relative to the working directory
-EMBEDDED = Path(__file__).resolve().parents[2] / "draftlens" / "embedded" / "reader"
-KEPT = Path(__file__).resolve().parent / "checkpoints"
+EMBEDDED = Path(__file__).resolve().parents[2] / "lab" / "draftlens_lab" / "reader"
+KEPT = Path("runs/reader/kept")
 
 LINES = (
     Bucket(160, 32, 36, share=0.6, invented=0.7),

@@ -87,7 +87,7 @@ class ReaderTraining:
         return self._deepened(trained, self.stages[-1].shape), state
 
     def keep(self) -> State:
-        """Write the newest weights to the folder of kept ones, to be committed."""
+        """Write the newest weights to the folder of kept ones."""
         trained, state = self.newest()
         keep(self.kept, trained, state)
         return state
