@@ -53,7 +53,7 @@ def method_of(beside: bool | None) -> Any:
     if beside is None:
         return "plain"
     caption = {"name": "caption", "beside": beside}
-    return TABED(views=["multimodal", "text", caption], late=False)
+    return TABED(views=["multimodal", "text", caption])
 
 
 def measure(engine: Engine, kind: str, args: argparse.Namespace) -> dict[str, dict[str, float]]:

@@ -48,7 +48,6 @@ from draftlens.drafting.tree_drafter import TreeDrafter
 from draftlens.methods.base import Models
 from draftlens.methods.tabed import ensemble
 from draftlens.methods.tabed import prompts as view_prompts
-from draftlens.methods.tabed import weight_updates as view_tallies
 from draftlens.methods.tabed.ensemble import Ensemble
 from draftlens.methods.tabed.views import Source
 from draftlens.methods.tabed.weights import make_weighting
@@ -228,19 +227,17 @@ def test_coupled_sampling_draws_the_same_tokens(tree: Any) -> None:
 @pytest.mark.pairwise
 @pytest.mark.parametrize("name", ["llava", "qwen3_vl"])
 @pytest.mark.parametrize("options", [GREEDY, SAMPLED], ids=["greedy", "coupled"])
-@pytest.mark.parametrize("wrong", [0, 1, 100], ids=["early", "late", "when rows join"])
 def test_rows_that_join_while_views_rest_and_wake(
-    name: str, options: Any, wrong: int, monkeypatch: pytest.MonkeyPatch
+    name: str, options: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Views are read late, rest at the least sign of weakness, and wake up soon."""
+    """Views rest at the least sign of weakness, and wake up soon."""
     for limit, value in (("NEGLIGIBLE", 0.4), ("PATIENCE", 1), ("WELCOME", 0.3)):
         monkeypatch.setattr(ensemble, limit, value)
-    monkeypatch.setattr(view_tallies, "WRONG", wrong)
     monkeypatch.setattr(ensemble, "FIRST_LOOK", 3)
     monkeypatch.setattr(ensemble, "LAST_LOOK", 6)
     family = BY_NAME[name]
     models = Models(Backbone.of(target(family)), Backbone.of(draft(family)))
-    plan = draftlens.TABED(views=["multimodal", "text", "pooled"], late=bool(wrong)).plan(models)
+    plan = draftlens.TABED(views=["multimodal", "text", "pooled"]).plan(models)
     seen: list[Weighed] = []
     session = Session(
         models.target, plan.drafter, plan.prefill, Clock(Stats()), observe_weighed=seen.append
@@ -367,7 +364,7 @@ def test_captions_beside_the_prefill(engine: draftlens.Engine) -> None:
 
     def answer(captioner: Any, beside: bool) -> draftlens.Result:
         view = {"name": "caption", "captioner": captioner, "beside": beside}
-        method = {"method": "tabed", "views": ["multimodal", view], "late": False, "rest": False}
+        method = {"method": "tabed", "views": ["multimodal", view], "rest": False}
         return engine.answer(inputs_of_one, method=method, max_new_tokens=12).run()
 
     began = threading.Event()
@@ -399,7 +396,7 @@ def test_the_draft_writes_captions_beside_the_prefill(engine: draftlens.Engine) 
     for number, beside in enumerate((False, True)):
         # Another length for each, so that neither finds the other's captions.
         view = {"name": "caption", "max_tokens": 20 + number, "beside": beside}
-        method = {"method": "tabed", "views": [view, "text"], "late": False, "rest": False}
+        method = {"method": "tabed", "views": [view, "text"], "rest": False}
         result = engine.answer(inputs_of_one, method=method, max_new_tokens=12).run()
         assert result.tokens == expected.tokens
         counts.append(result.stats.views["caption"].asked)

@@ -58,8 +58,6 @@ class TABED:
         memory: what earlier answers have shown about the views; the answers of this method add to
             it. None begins every answer afresh.
         rest: whether a view whose weight stays negligible is left out until it is worth asking.
-        late: whether only one view is read at first, and the others when it has often been wrong.
-            This needs `rest` and the weights `"bayes"`; with others all views are read at once.
         num_speculative_tokens, tree: as for `SpeculativeDecoding`, but without both a chain of 5,
             as in the paper.
         sampling_rule: as for `SpeculativeDecoding`. With `"rejection"` and a memory, the tokens
@@ -84,7 +82,6 @@ class TABED:
     views: Any = ("multimodal", "text")
     weights: Any = "bayes"
     rest: bool = True
-    late: bool = True
     num_speculative_tokens: int | None = None
     tree: Tree = None
     sampling_rule: str = "coupled"
@@ -106,10 +103,8 @@ class TABED:
         resolve_drafting(self)
         resolve_parts(self)
         check_choice("draft", self.draft, ("auto", "model", "self"))
-        for option in ("rest", "late"):
-            value = getattr(self, option)
-            if not isinstance(value, bool):
-                raise ConfigError(f"{option} must be true or false, not {value!r}")
+        if not isinstance(self.rest, bool):
+            raise ConfigError(f"rest must be true or false, not {self.rest!r}")
         if self.memory is not None and not isinstance(self.memory, ViewMemory):
             raise ConfigError(f"memory is a ViewMemory or None, not {self.memory!r}")
         object.__setattr__(self, "views", make_views(self.views))
@@ -143,7 +138,6 @@ class TABED:
             self.memory,
             drafts_for_itself,
             self.rest,
-            self.late,
             _config_of_inputs(models, backbone),
         )
         labels = tuple(view.label for view in views)

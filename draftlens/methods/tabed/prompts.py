@@ -54,22 +54,15 @@ class ViewPrompts:
         made = encoded.get(VIEW_INPUTS, {})
         return Source(self.backbone, inputs, made, context, self.is_target, self.config)
 
-    def differing(self, chosen: Sequence[int], source: Source) -> tuple[int, ...]:
-        """The chosen views without those that are known to be the whole prompt: where nothing is
-        shown, most views are."""
-        if bool(source.context.prompt.visual.any()):
-            return tuple(chosen)
-        return tuple(view for view in chosen if not self.views[view].same_without_media)
-
     def read(
         self, chosen: Sequence[int], wanted: Collection[int], source: Source
     ) -> list[DraftPrompt | None]:
         """The prompt of each chosen view; None where it is not wanted, where it repeats another
         one, or where it cannot be read, which a warning says once."""
-        differing = self.differing(chosen, source)
+        shows_nothing = not bool(source.context.prompt.visual.any())
         drafts: list[DraftPrompt | None] = []
         for view in chosen:
-            is_repeated = view not in differing and any(drafts)
+            is_repeated = shows_nothing and self.views[view].same_without_media and any(drafts)
             if view in wanted and not is_repeated:
                 drafts.append(self._read(view, source))
             else:

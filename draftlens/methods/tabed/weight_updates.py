@@ -21,12 +21,6 @@ from draftlens.methods.tabed.memory import ViewMemory
 from draftlens.methods.tabed.weights import Seen, Tally, Weighting
 from draftlens.methods.tabed.weights.logs import log_sum
 
-WRONG = 4
-"""Tokens that the first view must have got wrong in some row before the others are read."""
-SELDOM_RIGHT = 0.7
-"""Share of right tokens below which it must be there. A draft that is right more often gains little
-by another view."""
-
 LEAST = -9.21
 """The log likelihood of a token counts as no smaller than this (one in 10,000) where weights go on
 along a path of guesses or a resting view is judged: a view can be believed again after top-k or
@@ -45,21 +39,11 @@ class TalliedRow:
         tally: of its answer.
         kind: of its prompt, for the memory.
         mixed: log q_w of its tokens, as far as it is known, by index in the answer.
-        num_right, num_wrong: tokens that the view with the largest weight would have guessed, and
-            others.
     """
 
     tally: Tally
     kind: str
     mixed: dict[int, float] = field(default_factory=dict)
-    num_right: int = 0
-    num_wrong: int = 0
-
-    @property
-    def is_often_wrong(self) -> bool:
-        """Whether another view of the prompt might help."""
-        counted = self.num_right + self.num_wrong
-        return self.num_wrong >= WRONG and self.num_right < SELDOM_RIGHT * counted
 
 
 class ViewTallies:
@@ -199,10 +183,7 @@ class ViewTallies:
             weights[view] = exp(log_weights[view] - total) if total > -inf else 1 / len(asked)
         self.report(Weighed(row, index, token, self.names, tuple(weights), tuple(hits)))
         best = max(asked, key=weights.__getitem__)
-        is_right = bool(hits[best])
-        state.num_right += is_right
-        state.num_wrong += not is_right
-        return is_right
+        return bool(hits[best])
 
     def _by_view(self, log_probs: Tensor, views: Sequence[tuple[int, int]]) -> Tensor:
         """log q_v of all views, ``[m, V]``, with NaN where a view was not asked.

@@ -173,7 +173,6 @@ class LatestWeights:
     needs_target_scores: ClassVar[bool] = False
     follows_path: ClassVar[bool] = False
     can_rest: ClassVar[bool] = False
-    can_be_late: ClassVar[bool] = False
     smallest: float = 0.01
 
     def tally(self, names: Sequence[str], state: Mapping[str, Any] | None = None) -> LatestTally:

@@ -95,10 +95,6 @@ class Weighting(Protocol):
     can_rest: bool
     """Whether a view with a negligible weight need not be asked."""
 
-    can_be_late: bool
-    """Whether a view may be read in the middle of an answer: its tally learns by `observe_late`
-    what it would have said before."""
-
     @property
     def follows_path(self) -> bool:
         """Whether weights go on along a path of guesses: w_v is multiplied by q_v(guess)."""

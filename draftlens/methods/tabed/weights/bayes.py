@@ -124,7 +124,6 @@ class BayesWeights:
 
     needs_target_scores = False
     can_rest = True
-    can_be_late = True
 
     def __post_init__(self) -> None:
         if not _is_number(self.rate) or not 0 < self.rate <= 1:

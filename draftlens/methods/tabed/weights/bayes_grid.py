@@ -89,7 +89,6 @@ class BayesGridWeights:
     needs_target_scores = False
     follows_path = False
     can_rest = False
-    can_be_late = False
 
     def __post_init__(self) -> None:
         if type(self.steps) is not int or self.steps < 1:

@@ -87,7 +87,6 @@ class _DivergenceWeights:
     needs_target_scores = True
     follows_path = False
     can_rest = False
-    can_be_late = False
 
     def __post_init__(self) -> None:
         if self.form not in FORMS:

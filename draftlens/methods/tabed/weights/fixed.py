@@ -41,7 +41,6 @@ class UniformWeights:
     needs_target_scores = False
     follows_path = False
     can_rest = False
-    can_be_late = False
 
     def tally(self, names: Sequence[str], state: Mapping[str, Any] | None = None) -> FixedTally:
         """See `Weighting.tally`."""
@@ -67,7 +66,6 @@ class FixedWeights:
     needs_target_scores = False
     follows_path = False
     can_rest = True
-    can_be_late = False
 
     def __post_init__(self) -> None:
         is_list = isinstance(self.values, (list, tuple))

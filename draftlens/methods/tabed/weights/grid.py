@@ -105,7 +105,6 @@ class GridWeights:
     needs_target_scores = True
     follows_path = False
     can_rest = False
-    can_be_late = False
 
     def __post_init__(self) -> None:
         if self.criterion not in CRITERIA:

@@ -88,7 +88,6 @@ class HedgeWeights:
     needs_target_scores = True
     follows_path = False
     can_rest = False
-    can_be_late = False
 
     def __post_init__(self) -> None:
         is_number = isinstance(self.rate, (int, float)) and not isinstance(self.rate, bool)
