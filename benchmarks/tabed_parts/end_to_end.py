@@ -23,7 +23,7 @@ from shared import (
     stock_answerer,
 )
 
-from draftlens import TABED, SpeculativeDecoding, ViewMemory, load
+from draftlens import TABED, SpeculativeDecoding, load
 from draftlens.engine import Engine
 from tabed_parts.kinds import KINDS, prompts
 
@@ -82,9 +82,8 @@ def cases(engine: Engine, args: argparse.Namespace) -> dict[str, Answerer]:
         "T": {"views": ["text"]},
         "P": {"views": ["pooled"]},
         "MT": {},
-        "MT, remembers": {"memory": ViewMemory()},
         "MT, grid": {"weights": "grid"},
-        "MTP, remembers": {"views": ["multimodal", "text", "pooled"], "memory": ViewMemory()},
+        "MTP": {"views": ["multimodal", "text", "pooled"]},
     }
     if args.captions:
         ways["MTC"] = {"views": ["multimodal", "text", "caption"]}

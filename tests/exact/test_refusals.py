@@ -243,7 +243,6 @@ def test_a_seam_that_lies() -> None:
         ({"method": "tabed", "weights": [1, 2, 3]}, "3 weights are given for 2 views"),
         ({"method": "tabed", "weights": "luck"}, "unknown weighting 'luck'; known: bayes"),
         ({"method": "tabed", "rest": 1}, "rest must be true or false"),
-        ({"method": "tabed", "memory": 1}, "memory"),
         ({"method": "tabed", "schedule": "parallel"}, "schedule must be 'serial'"),
         ({"gamma": 3}, "known: num_speculative_tokens"),
     ],

@@ -185,25 +185,6 @@ def test_a_stop_string_across_guesses() -> None:
     assert result.tokens == expected
 
 
-@pytest.mark.parametrize("weights", ["bayes", "grid"])
-def test_a_warm_memory_changes_no_answer(weights: str) -> None:
-    family = BY_NAME["qwen2_5_vl"]
-    memory = draftlens.ViewMemory()
-    method = draftlens.TABED(views=["multimodal", "pooled"], weights=weights, memory=memory)
-    sizes = []
-    for kind in ("images", "video", "images"):
-        result = draftlens.generate(
-            target(family),
-            inputs(family, kind),
-            draft=draft(family),
-            method=method,
-            max_new_tokens=16,
-        )
-        assert result.tokens == [row[:16] for row in reference(family, kind)]
-        sizes.append(len(memory.to_dict()["states"]))
-    assert 0 < sizes[0] < sizes[1] == sizes[2]
-
-
 @pytest.mark.parametrize("tree", [None, "eagle"])
 def test_coupled_sampling_draws_the_same_tokens(tree: Any) -> None:
     """Noise belongs to the answer's row, whatever the views."""

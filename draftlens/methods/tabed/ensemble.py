@@ -21,7 +21,6 @@ from draftlens.decoding.drafter import TargetContext
 from draftlens.drafting.draft_prompt import DraftPrompt
 from draftlens.drafting.growth import Level, Nodes
 from draftlens.drafting.joining_rows import with_ids_of_the_target
-from draftlens.methods.tabed.memory import ViewMemory, kind_of
 from draftlens.methods.tabed.mixture import log_mixture
 from draftlens.methods.tabed.packed_views import PackedModel, Present
 from draftlens.methods.tabed.prompts import ViewPrompts, present_views
@@ -29,7 +28,6 @@ from draftlens.methods.tabed.views import Source, View
 from draftlens.methods.tabed.weight_updates import (
     LEAST,
     Asked,
-    TalliedRow,
     ViewTallies,
     log_probs_behind,
 )
@@ -79,7 +77,6 @@ class Ensemble:
         vocab_size: ids that the target has; the draft may have more or fewer.
         views: the views, all different.
         weighting: weighs them.
-        memory: what earlier answers have shown; None for nothing.
         is_target: whether the target drafts for itself.
         may_rest: whether views may rest, if the weighting allows it.
         config: of the model whose processor makes the draft's inputs; None for the draft itself.
@@ -91,7 +88,6 @@ class Ensemble:
         vocab_size: int,
         views: Sequence[View],
         weighting: Weighting,
-        memory: ViewMemory | None = None,
         is_target: bool = False,
         may_rest: bool = True,
         config: Any = None,
@@ -111,7 +107,7 @@ class Ensemble:
         self._vocab_size = vocab_size
         self._prompts = ViewPrompts(backbone, views, is_target, config)
         self._chosen = tuple(range(len(self.views)))
-        self._tallies = ViewTallies(self.names, weighting, memory)
+        self._tallies = ViewTallies(self.names, weighting)
         self._histories: list[History] = []
         self._weights = torch.empty(0)
         self._scored: list[_Scored] = []
@@ -166,44 +162,28 @@ class Ensemble:
             InputError: no view is left.
         """
         self._tallies.report = context.weighed
-        kinds = [kind_of(context.prompt, row) for row in range(len(batch))]
-        rows = [self._tallies.new_row(kind) for kind in kinds]
-        source = self._prompts.source(encoded, context)
-        drafts = self._read(source, rows)
+        drafts = self._read(self._prompts.source(encoded, context))
         present = [present_views(drafts, row) for row in range(len(batch))]
         if self.packed is None:
             drafts, present = self._choose(drafts, present)
             self.packed = PackedModel(self.backbone, self._vocab_size, len(self._chosen))
         read = [draft for draft in drafts if draft is not None]
         logits = self.packed.join([draft or read[0] for draft in drafts], present, batch, room)
-        self._tallies.rows += rows
+        self._tallies.add(len(batch))
         self._histories += batch.histories
         self._observe_first(logits, len(self._histories) - len(batch))
 
-    def _read(self, source: Source, rows: Sequence[TalliedRow]) -> list[DraftPrompt | None]:
-        """The prompts of the views to begin with.
+    def _read(self, source: Source) -> list[DraftPrompt | None]:
+        """The prompts of the views.
 
         Raises:
             InputError: none of the views can be read.
         """
-        for wanted in (self._wanted(rows), self._chosen):
-            drafts = self._prompts.read(self._chosen, wanted, source)
-            if any(drafts):
-                return drafts
+        drafts = self._prompts.read(self._chosen, source)
+        if any(drafts):
+            return drafts
         names = ", ".join(self.names)
         raise InputError(f"none of the views {names} can be read: {self._prompts.causes}")
-
-    def _wanted(self, rows: Sequence[TalliedRow]) -> tuple[int, ...]:
-        """The views to read for rows that join. The first rows of a batch go without those that
-        a memory knows to be of no use, unless it is time to try them again."""
-        remembers = self._tallies.memory is not None
-        tries_again = remembers and any(row.tally.explores for row in rows)
-        if self.packed is not None or not self.may_rest or tries_again:
-            return self._chosen
-        weights = [max(exp(row.tally.log_weights[view]) for row in rows) for view in self._chosen]
-        pairs = zip(self._chosen, weights, strict=True)
-        useful = [view for view, weight in pairs if weight >= NEGLIGIBLE]
-        return tuple(useful) or self._chosen
 
     def _choose(
         self, drafts: list[DraftPrompt | None], present: list[Present]
@@ -289,14 +269,7 @@ class Ensemble:
             else:
                 self._observe_path(row, verdict, places)
         self._model.keep(verdict, batch)
-        ended = [
-            row
-            for row, history in enumerate(batch.histories)
-            if history.finished and not self._histories[row].finished
-        ]
         self._histories = list(batch.histories)
-        for row in ended:
-            self._tallies.remember(row)
         self._let_rest(max(map(len, verdict.tokens)))
 
     def remove(self, row: int) -> None:

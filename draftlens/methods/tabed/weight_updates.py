@@ -17,7 +17,6 @@ from draftlens.core.tree import EMPTY, ROOT
 from draftlens.core.view_record import Weighed
 from draftlens.decoding.drafter import ignore
 from draftlens.drafting.growth import Nodes
-from draftlens.methods.tabed.memory import ViewMemory
 from draftlens.methods.tabed.weights import Seen, Tally, Weighting
 from draftlens.methods.tabed.weights.logs import log_sum
 
@@ -37,12 +36,10 @@ class TalliedRow:
 
     Args:
         tally: of its answer.
-        kind: of its prompt, for the memory.
         mixed: log q_w of its tokens, as far as it is known, by index in the answer.
     """
 
     tally: Tally
-    kind: str
     mixed: dict[int, float] = field(default_factory=dict)
 
 
@@ -52,40 +49,25 @@ class ViewTallies:
     Args:
         names: of all views.
         weighting: the rule.
-        memory: what earlier answers have shown; None for nothing.
 
     Attributes:
         rows: of the batch, in its order.
         report: receives what each token shows.
     """
 
-    def __init__(
-        self, names: Sequence[str], weighting: Weighting, memory: ViewMemory | None = None
-    ) -> None:
+    def __init__(self, names: Sequence[str], weighting: Weighting) -> None:
         self.names = tuple(names)
         self.weighting = weighting
-        self.memory = memory
         self.rows: list[TalliedRow] = []
         self.report: Callable[[Weighed], None] = ignore
 
-    def new_row(self, kind: str) -> TalliedRow:
-        """A row that may join `rows`.
-
-        Args:
-            kind: of its prompt.
-        """
-        state = None if self.memory is None else self.memory.recall(repr(self.weighting), kind)
-        return TalliedRow(self.weighting.tally(self.names, state), kind)
+    def add(self, count: int) -> None:
+        """Begin with further rows."""
+        self.rows += [TalliedRow(self.weighting.tally(self.names)) for _ in range(count)]
 
     def remove(self, row: int) -> None:
         """Drop a row; the last row takes its place."""
         replace_by_last(self.rows, row)
-
-    def remember(self, row: int) -> None:
-        """Let the memory know what an answer has shown that has ended."""
-        if self.memory is not None:
-            state = self.rows[row]
-            self.memory.record(repr(self.weighting), state.kind, state.tally.state())
 
     def observe(
         self,

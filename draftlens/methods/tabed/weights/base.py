@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -26,9 +26,6 @@ WEIGHTS = Registry(
     },
     group="draftlens.weights",
 )
-
-State = Mapping[str, Any]
-"""What a tally knows, as JSON values."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +60,6 @@ class Tally(Protocol):
         """Log weights of the m views, normalized; minus infinity for none."""
         ...
 
-    @property
-    def explores(self) -> bool:
-        """Whether this answer is to look at views again that earlier ones found to be of no use."""
-        ...
-
     def observe(self, seen: Seen) -> None:
         """Learn from one position. Positions come in order."""
         ...
@@ -79,10 +71,6 @@ class Tally(Protocol):
             view: index of the view.
             advantage: sum over these positions of log q_v(token) - log q_w(token).
         """
-        ...
-
-    def state(self) -> State:
-        """What is carried over to the next answer."""
         ...
 
 
@@ -100,13 +88,8 @@ class Weighting(Protocol):
         """Whether weights go on along a path of guesses: w_v is multiplied by q_v(guess)."""
         ...
 
-    def tally(self, names: Sequence[str], state: State | None = None) -> Tally:
-        """A new tally.
-
-        Args:
-            names: of the views, all different.
-            state: of an earlier answer, perhaps with other views.
-        """
+    def tally(self, names: Sequence[str]) -> Tally:
+        """A new tally of views with these names, all different."""
         ...
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, isnan, log
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from draftlens.core.errors import ConfigError
 from draftlens.methods.tabed.mixture import weight_grid
@@ -24,13 +24,10 @@ class BayesGridTally:
         floor: smallest likelihood of a view.
     """
 
-    explores = False
-
     def __init__(self, names: Sequence[str], steps: int, floor: float) -> None:
         self.points: list[list[float]] = weight_grid(len(names), steps).tolist()
         self.floor = floor
         self.log_posterior = [-log(len(self.points))] * len(self.points)
-        self._key = "+".join(names)
 
     @property
     def log_weights(self) -> list[float]:
@@ -61,10 +58,6 @@ class BayesGridTally:
 
     def observe_late(self, view: int, advantage: float) -> None:
         """The rule needs the likelihoods of all views at once, so nothing is learned."""
-
-    def state(self) -> dict[str, Any]:
-        """See `Tally.state`."""
-        return {self._key: list(self.log_posterior)}
 
 
 @dataclass(frozen=True)
@@ -97,10 +90,6 @@ class BayesGridWeights:
         if not is_number or not 0 < self.floor < 1:
             raise ConfigError(f"floor is a probability above 0 and below 1, not {self.floor!r}")
 
-    def tally(self, names: Sequence[str], state: Mapping[str, Any] | None = None) -> BayesGridTally:
-        """See `Weighting.tally`. A state counts only if it is of the same views and steps."""
-        tally = BayesGridTally(names, self.steps, self.floor)
-        known = (state or {}).get("+".join(names), [])
-        if len(known) == len(tally.points):
-            tally.log_posterior = normalized(known)
-        return tally
+    def tally(self, names: Sequence[str]) -> BayesGridTally:
+        """See `Weighting.tally`."""
+        return BayesGridTally(names, self.steps, self.floor)

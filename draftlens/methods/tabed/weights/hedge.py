@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, isnan, log, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from draftlens.core.errors import ConfigError
 from draftlens.methods.tabed.mixture import total_variation
@@ -23,8 +23,6 @@ class HedgeTally:
         rate: η; None for ``sqrt(4 ln m / (block * N))`` behind N positions.
         block: positions whose weights may be chosen before the first of them is seen.
     """
-
-    explores = False
 
     def __init__(self, names: Sequence[str], rate: float | None, block: int) -> None:
         self.names = tuple(names)
@@ -56,11 +54,6 @@ class HedgeTally:
 
     def observe_late(self, view: int, advantage: float) -> None:
         """The rule needs whole distributions, so nothing is learned."""
-
-    def state(self) -> dict[str, Any]:
-        """See `Tally.state`."""
-        losses = zip(self.names, self.losses, strict=True)
-        return {"count": self.count, "losses": dict(losses)}
 
 
 @dataclass(frozen=True)
@@ -96,11 +89,6 @@ class HedgeWeights:
         if type(self.block) is not int or self.block < 1:
             raise ConfigError(f"block is a number of positions from 1 on, not {self.block!r}")
 
-    def tally(self, names: Sequence[str], state: Mapping[str, Any] | None = None) -> HedgeTally:
-        """See `Weighting.tally`. A state counts only if it has all views."""
-        tally = HedgeTally(names, self.rate, self.block)
-        losses = {} if not state else state["losses"]
-        if state and all(name in losses for name in names):
-            tally.losses = [losses[name] for name in names]
-            tally.count = state["count"]
-        return tally
+    def tally(self, names: Sequence[str]) -> HedgeTally:
+        """See `Weighting.tally`."""
+        return HedgeTally(names, self.rate, self.block)

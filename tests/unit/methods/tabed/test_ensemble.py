@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +16,7 @@ from torch import Tensor
 from transformers.generation import logits_process as hf
 
 import draftlens
-from draftlens.core.errors import ConfigError, DraftlensError
+from draftlens.core.errors import DraftlensError
 from draftlens.core.proposal import Verdict
 from draftlens.core.sampling import SamplingRule
 from draftlens.core.sequence import Sequence
@@ -30,7 +28,6 @@ from draftlens.drafting.growth import Nodes, grow
 from draftlens.drafting.joining_rows import score_tokens
 from draftlens.methods.tabed import ensemble
 from draftlens.methods.tabed.ensemble import Ensemble
-from draftlens.methods.tabed.memory import ViewMemory, kind_of
 from draftlens.methods.tabed.views import Source, View, make_views
 from draftlens.methods.tabed.weight_updates import LEAST
 from draftlens.methods.tabed.weights import make_weighting
@@ -476,79 +473,3 @@ def test_views_rest_only_if_they_may(weights: Any) -> None:
     awake, rested = (scene.ensemble.num_views for scene in scenes)
     assert (awake, rested) == (2, 1)
     assert scenes[0].rows[0].tokens[:8] == scenes[1].rows[0].tokens[:8]
-
-
-# --- memory --------------------------------------------------------------------------------------
-
-
-def test_a_memory_goes_from_answer_to_answer(engine: draftlens.Engine, tmp_path: Path) -> None:
-    memory = ViewMemory()
-    method = draftlens.TABED(views=["multimodal", "text"], memory=memory)
-    result = engine.generate("What is this?", images=RED, method=method, max_new_tokens=8)
-    (key,) = memory.to_dict()["states"]
-    assert "bayes" in key.lower()
-    assert "picture" in key
-    state = memory.to_dict()["states"][key]
-    assert state["answers"] == 1
-    assert state["weights"].keys() == {"multimodal", "text"}
-    again = engine.generate("What is this?", images=RED, method=method, max_new_tokens=8)
-    assert again.tokens == result.tokens
-    assert memory.to_dict()["states"][key]["answers"] == 2
-    engine.generate("What is this?", method=method, max_new_tokens=4)
-    assert len(memory.to_dict()["states"]) == 2
-    text = json.dumps(memory.to_dict())
-    assert "What" not in text
-    assert str(result.tokens[0])[1:-1] not in text
-    path = tmp_path / "memory.json"
-    memory.save(path)
-    assert ViewMemory.load(path) == memory == ViewMemory.from_dict(memory.to_dict())
-    assert ViewMemory() != memory
-    assert "2 kinds" in repr(memory)
-
-
-def test_a_memory_begins_with_what_was_learned() -> None:
-    """The first block is not blind."""
-    memory = ViewMemory()
-    family = BY_NAME["llava"]
-    method = draftlens.TABED(views=["multimodal", "pooled"], memory=memory, draft="model")
-    first: list[Weighed] = []
-    for _ in range(2):
-        seen: list[Weighed] = []
-        request = Request(
-            inputs(family, "image", (0,)),
-            method=method,
-            options={"max_new_tokens": 12},
-            observe_weighed=seen.append,
-        )
-        for _ in decode(open_call(target(family), draft(family), request).session):
-            pass
-        first.append(seen[0])
-    assert first[0].weights == pytest.approx((0.5, 0.5))
-    assert first[1].weights != pytest.approx((0.5, 0.5), abs=0.01)
-
-
-def test_kinds_of_prompts() -> None:
-    family = BY_NAME["qwen2_vl"]
-    backbone = Backbone.of(target(family))
-    prompt = backbone.encode(backbone.prepare_prompt(inputs(family, "mixed")))
-    number = int(prompt.visual[2].sum())
-    assert 2 ** (number.bit_length() - 1) <= number
-    assert kind_of(prompt, 2).split()[1] == str(number.bit_length())
-    assert kind_of(prompt, 1) == "text"
-
-
-@pytest.mark.parametrize(
-    "values",
-    [{}, [], {"format": 0, "states": {}}, {"format": 1}, {"format": 1, "states": {"a": 3}}],
-    ids=str,
-)
-def test_what_is_no_memory_is_refused(values: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="memory of views"):
-        ViewMemory.from_dict(values)
-    path = tmp_path / "memory.json"
-    path.write_text(json.dumps(values) + ("," if values == [] else ""))
-    with pytest.raises(ConfigError, match="memory of views"):
-        ViewMemory.load(path)
-    path.write_text("[" * 100_000)
-    with pytest.raises(ConfigError, match="memory of views: it is nested too deeply"):
-        ViewMemory.load(path)
