@@ -66,8 +66,6 @@ WINDOWS = tuple(
     Case(f"MT*, h = {window}", "MT", {"name": "grid", "window": window}) for window in (1, 4, 16)
 )
 OURS = (
-    Case("MT, hedge", "MT", "hedge"),
-    Case("MT, Bayes over the grid", "MT", "bayes-grid"),
     Case("MT, Bayes", "MT", "bayes"),
     Case("MTCP, Bayes", "MTPC", "bayes"),
     Case("MT, Bayes, rate 0.3", "MT", {"name": "bayes", "rate": 0.3}),

@@ -79,7 +79,7 @@ SHAPES: tuple[dict[str, Any], ...] = (
     {"tree": METHODS["odd"]["tree"]},
     {"tree": "auto"},
 )
-WEIGHTS: tuple[Any, ...] = ("bayes", "grid", "uniform", "hedge", "kld", "tvd")
+WEIGHTS: tuple[Any, ...] = ("bayes", "grid", "uniform", "kld", "tvd")
 PER_FAMILY = 3
 
 
@@ -497,7 +497,7 @@ CHI_SQUARE = [
     ("chain", "bayes", "warped"),
     ("tree", "bayes", "plain"),
     ("chain", {"name": "grid", "steps": 4}, "plain"),
-    ("tree", {"name": "hedge", "rate": 2.0}, "warped"),
+    ("tree", "tvd", "warped"),
 ]
 
 

@@ -20,9 +20,7 @@ WEIGHTS = Registry(
         "grid": "draftlens.methods.tabed.weights.grid:GridWeights",
         "kld": "draftlens.methods.tabed.weights.divergence:KullbackLeiblerWeights",
         "tvd": "draftlens.methods.tabed.weights.divergence:TotalVariationWeights",
-        "hedge": "draftlens.methods.tabed.weights.hedge:HedgeWeights",
         "bayes": "draftlens.methods.tabed.weights.bayes:BayesWeights",
-        "bayes-grid": "draftlens.methods.tabed.weights.bayes_grid:BayesGridWeights",
     },
     group="draftlens.weights",
 )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
-from math import exp, inf, log, nan, sqrt
+from math import exp, inf, log, nan
 from typing import Any
 
 import pytest
@@ -184,67 +183,6 @@ def test_infinite_divergences() -> None:
     assert weights_of(tally) == [0.5, 0.5]
 
 
-# --- hedge ---------------------------------------------------------------------------------------
-
-
-def by_loss(losses: Sequence[float]) -> Seen:
-    """A position with these total variations: the target says token 0, and a view token 1 with
-    the probability of its loss."""
-    q = torch.tensor([[1 - loss, loss] for loss in losses], dtype=torch.float64).log()
-    target = torch.tensor([0.0, -inf], dtype=torch.float64)
-    return Seen(0, q[:, 0].tolist(), q, target)
-
-
-def random_losses(views: int, rng: random.Random) -> list[list[float]]:
-    return [[rng.random() ** (1 + view) for view in range(views)] for _ in range(400)]
-
-
-def alternating_losses(views: int, rng: random.Random) -> list[list[float]]:
-    """Against whichever view looks best, in blocks; then one view is right for long."""
-    losses = []
-    totals = [0.0] * views
-    for _ in range(60):
-        best = min(range(views), key=totals.__getitem__)
-        for _ in range(6):
-            losses.append([float(view == best) for view in range(views)])
-        totals[best] += 6
-    return losses + [[float(view > 0) for view in range(views)] for _ in range(60)]
-
-
-@pytest.mark.parametrize("losses_of", [random_losses, alternating_losses])
-@pytest.mark.parametrize("views", [2, 4])
-@pytest.mark.parametrize("block", [1, 6])
-def test_the_regret_of_hedge_is_within_its_bound(losses_of: Any, views: int, block: int) -> None:
-    """At every length: the weights of a block are chosen before its first position is seen."""
-    rng = random.Random(views)
-    names = [f"view {view}" for view in range(views)]
-    tally = make_weighting({"name": "hedge", "block": block}).tally(names)
-    lost = 0.0
-    totals = [0.0] * views
-    weights: list[float] = []
-    regrets = []
-    for place, losses in enumerate(losses_of(views, rng)):
-        if place % block == 0:
-            weights = weights_of(tally)
-        lost += sum(weight * loss for weight, loss in zip(weights, losses, strict=True))
-        totals = [total + loss for total, loss in zip(totals, losses, strict=True)]
-        tally.observe(by_loss(losses))
-        spread = block * log(views)
-        regrets.append(lost - min(totals))
-        assert regrets[-1] <= sqrt(spread * (place + 1)) + block * sqrt(spread) / 2
-    if losses_of is alternating_losses and block == 6:
-        assert max(regrets) > sqrt(block * log(views) * len(regrets)) / 4  # the data is hard
-
-
-def test_a_view_that_was_not_asked_is_charged_what_the_mixture_lost() -> None:
-    tally: Any = make_weighting({"name": "hedge", "rate": 1.0}).tally(("M", "T"))
-    tally.observe(by_loss([0.5, 0.25]))
-    before = weights_of(tally)
-    tally.observe(by_loss([0.5, nan]))
-    assert tally.losses == [1.0, 0.75]
-    assert weights_of(tally) == pytest.approx(before)
-
-
 # --- Bayes ---------------------------------------------------------------------------------------
 
 
@@ -345,8 +283,6 @@ def test_fixed_weights_do_not_change() -> None:
         ({"name": "kld", "form": "log"}, "known: softmax, inverse"),
         ({"name": "tvd", "temperature": 0}, "temperature is a number above 0"),
         ({"name": "tvd", "window": 1.5}, "window is a number of positions"),
-        ({"name": "hedge", "rate": 0}, "rate is a number above 0"),
-        ({"name": "hedge", "block": 0}, "block is a number of positions"),
         ({"name": "bayes", "forget": 1}, "forget is a share"),
         ({"name": "bayes", "forget": nan}, "forget is a share"),
         ({"name": "bayes", "floor": 0}, "floor is a probability"),
@@ -369,7 +305,6 @@ def test_what_rules_need() -> None:
         "grid",
         "kld",
         "tvd",
-        "hedge",
     }
     assert {name for name, rule in needs.items() if rule.can_rest} == {"bayes"}
     assert {name for name, rule in needs.items() if rule.follows_path} == {"bayes"}
