@@ -144,7 +144,6 @@ class TABED:
             uses_draft=not drafts_for_itself,
             timed=timed_models(self.tree, models.target, backbone),
             views=_makers(views, models, drafts_for_itself),
-            views_beside=_beside(views, models),
         )
 
     def _draft(self, models: Models) -> Backbone:
@@ -186,22 +185,6 @@ def _makers(
             captions = captions_of(_captioning(view), models)
             makers[view.label] = partial(_caption_inputs, drafts_for_itself, captions)
     return makers
-
-
-def _beside(views: tuple[View, ...], models: Models) -> list[str]:
-    """The labels of views that are made beside the prefill.
-
-    Raises:
-        ConfigError: the target would write captions beside its own prefill.
-    """
-    captioned_views: list[Any] = [view for view in views if view.rewriting == "caption"]
-    beside = [view for view in captioned_views if view.beside]
-    if models.draft is None and any(view.captioner == "draft" for view in beside):
-        raise ConfigError(
-            "captions beside the prefill need a captioner that is not the target: load a draft "
-            "model, or name a callable"
-        )
-    return [view.label for view in beside]
 
 
 def _captioning(view: Any) -> Captioning:
