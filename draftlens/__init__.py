@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from draftlens.methods.speculative import SpeculativeDecoding
     from draftlens.methods.specvlm.config import SpecVLM
     from draftlens.methods.tabed.config import TABED
-    from draftlens.methods.tabed.memory import ViewMemory
 
 
 __all__ = [
@@ -59,7 +58,6 @@ __all__ = [
     "Stream",
     "TrainingDataError",
     "UnsupportedModelError",
-    "ViewMemory",
     "from_dict",
     "generate",
     "load",
@@ -103,7 +101,6 @@ _HOMES = {
     "draftlens.methods.speculative": ("SpeculativeDecoding",),
     "draftlens.methods.specvlm.config": ("SpecVLM",),
     "draftlens.methods.tabed.config": ("TABED",),
-    "draftlens.methods.tabed.memory": ("ViewMemory",),
 }
 """The module of each public name. They are imported on first use, because torch and transformers
 take seconds, which the help of the command line and the readers of clips do not need."""

@@ -11,7 +11,6 @@ import torch
 
 from draftlens.arguments import check_for_model, checked_options
 from draftlens.compile import Compile, attach
-from draftlens.core.background import start_in_background
 from draftlens.core.errors import ConfigError, DraftlensError, InputError
 from draftlens.core.prefill_readings import NO_READINGS, ReadingSpec
 from draftlens.core.references import NO_REFERENCES, GivenReferences, References, references_of
@@ -333,8 +332,7 @@ def with_views(
         The same inputs if the plan has no views. Otherwise their entry `views` maps the name of
         each view that the caller has made, or that can be made of the messages, to a callable
         without arguments that returns the inputs of this view. The drafter calls it behind the
-        first token, so that captions do not delay that. Views of `Plan.views_beside` are begun at
-        once, in a thread of their own; nothing else is made before it is called.
+        first token, so that captions do not delay that.
 
     Raises:
         InputError: views are given that the method does not read.
@@ -357,8 +355,6 @@ def with_views(
     for name, make in plan.views.items():
         if name in given:
             makers[name] = partial(dict, given[name])
-        elif chat is not None and name in plan.views_beside:
-            makers[name] = start_in_background(partial(make, chat))
         elif chat is not None:
             makers[name] = partial(make, chat)
     return {**draft_inputs, VIEW_INPUTS: makers}

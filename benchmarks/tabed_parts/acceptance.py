@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
@@ -13,7 +12,7 @@ from typing import Any
 from draftlens_lab.measure.tables import markdown_table
 from shared import argument_parser, configure, environment, environment_line, save
 
-from draftlens import TABED, ViewMemory, load
+from draftlens import TABED, load
 from draftlens.engine import Engine
 from tabed_parts.cases import CASES, CHECKED, NAMES, VIEWS
 from tabed_parts.kinds import KINDS, prompts, read
@@ -26,7 +25,7 @@ Written before the first run. On the embedded pair M is the best view of every k
 questions behind a picture; P comes within 0.1 of it on pictures; T loses most on needles and
 captions of clips. So no mixture beats M by more than 2%, equal weights lose 2 to 4%, the paper's
 grid loses 1 to 2% because most answers are two to ten blocks long, and Bayes along the path loses
-less than 1% and less than 0.5% with a memory. With the near-sighted draft M fails on five pictures
+less than 1%. With the near-sighted draft M fails on five pictures
 and on clips of 64 frames, and T and C are the best views there."""
 
 Counts = dict[str, list[tuple[int, int]]]
@@ -44,7 +43,7 @@ def main() -> None:
     report["draft"] = args.draft or "embedded"
     for temperature in args.temperatures:
         answers = taught_answers(engine, kinds, args, temperature)
-        counts = replayed(answers, args.seed)
+        counts = replayed(answers)
         report[f"temperature {temperature}"] = counts
         report[f"right, temperature {temperature}"] = right_shares(answers)
         if temperature == 0:
@@ -63,7 +62,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--draft", help="folder of another draft for the embedded target")
     parser.add_argument("--temperatures", type=int, nargs="+", choices=(0, 1), default=[0, 1])
     parser.add_argument("--keep", type=Path, help="folder that keeps answers for the next run")
-    parser.add_argument("--seed", type=int, default=0, help="of the order of the stream")
     parser.set_defaults(max_new_tokens=128)
     return parser.parse_args()
 
@@ -81,22 +79,15 @@ def taught_answers(
     ]
 
 
-def replayed(answers: Sequence[Taught], seed: int) -> dict[str, dict[str, list[Any]]]:
-    """Counts by kind and case, in the order of the answers.
-
-    Every case replays the same shuffled stream of all kinds, so that a memory meets them mixed.
-    """
-    order = list(range(len(answers)))
-    random.Random(seed).shuffle(order)
+def replayed(answers: Sequence[Taught]) -> dict[str, dict[str, list[Any]]]:
+    """Counts by kind and case, in the order of the answers."""
     names = tuple(NAMES.values())
     by_case: dict[str, dict[int, Any]] = {}
     for case in CASES:
-        memory = ViewMemory() if case.remembers else None
-        replay = Replay(names, case.chosen, case.weighting, memory)
-        by_case[case.name] = {}
-        for index in order:
-            run = replay.run(answers[index])
-            by_case[case.name][index] = astuple(run)
+        replay = Replay(names, case.chosen, case.weighting)
+        by_case[case.name] = {
+            index: astuple(replay.run(answer)) for index, answer in enumerate(answers)
+        }
     for name, hits_of in BOUNDS.items():
         by_case[name] = {
             index: replay_hits(hits_of(answer), answer.longest)

@@ -1,4 +1,4 @@
-"""Captions behind the first token and beside the target's prefill: what they delay (Table 4)."""
+"""Captions behind the first token: what they delay (Table 4)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,12 @@ from draftlens.engine import Engine
 from draftlens.methods.tabed import captions as captioner
 from tabed_parts.kinds import prompts
 
-PREDICTION = """\
-Written before the run. A caption takes about 30 steps of the draft, 60 to 80 ms, and the target
-reads one picture in 30 ms: here the caption is not ready before the prefill ends, other than in the
-paper, whose target is a hundred times larger than its captioner. Beside the prefill the wait behind
-the first token is shorter by the time of the prefill, if there is a core to spare, and the first
-token comes up to 20% later, since both share the memory.
-Outcome: as predicted for one and two pictures; five pictures and 64 frames take longer to read than
-their captions to write, so nothing is left to wait for. The first token comes 80 to 190 ms later,
-more than predicted: both threads share the interpreter. Answers end 6 to 9% sooner but on two
-pictures."""
-
 KINDS = ("picture", "two pictures", "five pictures", "64 frames")
 
-WAYS = {"plain": None, "captions behind": False, "captions beside": True}
+WAYS: dict[str, Any] = {
+    "plain": "plain",
+    "captions": TABED(views=["multimodal", "text", "caption"]),
+}
 
 
 def main() -> None:
@@ -41,19 +33,10 @@ def main() -> None:
     engine = load(device="cpu")
     report = {
         "environment": environment(args),
-        "prediction": PREDICTION,
         "kinds": {kind: measure(engine, kind, args) for kind in KINDS},
     }
     save(args.out, report, page(report))
     print(page(report))
-
-
-def method_of(beside: bool | None) -> Any:
-    """Plain decoding, or M, T and C."""
-    if beside is None:
-        return "plain"
-    caption = {"name": "caption", "beside": beside}
-    return TABED(views=["multimodal", "text", caption], late=False)
 
 
 def measure(engine: Engine, kind: str, args: argparse.Namespace) -> dict[str, dict[str, float]]:
@@ -67,11 +50,11 @@ def measure(engine: Engine, kind: str, args: argparse.Namespace) -> dict[str, di
     for clip in prompts(engine, kind, args.prompts):
         reference: Any = None
         for number in range(1 + args.repeats):
-            for way, beside in rotated(list(WAYS.items()), number):
+            for way, method in rotated(list(WAYS.items()), number):
                 captioner._CAPTIONS.clear()  # else the picture would not be described again
                 inputs = engine.process([clip.prepare()()])
                 options = {"max_new_tokens": args.max_new_tokens}
-                result = engine.answer(inputs, method=method_of(beside), **options).run()
+                result = engine.answer(inputs, method=method, **options).run()
                 reference = reference or result.tokens
                 assert result.tokens == reference, (clip.name, way)
                 if number:
@@ -95,14 +78,12 @@ def page(report: Mapping[str, Any]) -> str:
     header = ["prompts", "", "first token, ms", "wait for captions, ms", "end to end, ms"]
     return "\n".join(
         [
-            "# Captions of the draft, behind the first token and beside the prefill",
+            "# Captions of the draft, behind the first token",
             "",
             environment_line(report["environment"]),
             "",
             "Embedded pair; views M, T and C; captions of at most 32 tokens by the draft. Medians "
             "over prompts and interleaved repeats. All tokens equal those of plain decoding.",
-            "",
-            report["prediction"],
             "",
             *markdown_table(header, rows),
             "",

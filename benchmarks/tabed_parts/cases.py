@@ -30,13 +30,11 @@ class Case:
         name: as the paper writes it, where it has it.
         views: letters of the views.
         weights: the rule, see `TABED`.
-        remembers: whether one memory is kept over all answers, in one shuffled stream.
     """
 
     name: str
     views: str
     weights: Any
-    remembers: bool = False
 
     @property
     def chosen(self) -> tuple[str, ...]:
@@ -68,16 +66,11 @@ WINDOWS = tuple(
     Case(f"MT*, h = {window}", "MT", {"name": "grid", "window": window}) for window in (1, 4, 16)
 )
 OURS = (
-    Case("MT, hedge", "MT", "hedge"),
-    Case("MT, Bayes over the grid", "MT", "bayes-grid"),
     Case("MT, Bayes", "MT", "bayes"),
     Case("MTCP, Bayes", "MTPC", "bayes"),
     Case("MT, Bayes, rate 0.3", "MT", {"name": "bayes", "rate": 0.3}),
     Case("MTCP, Bayes, rate 0.3", "MTPC", {"name": "bayes", "rate": 0.3}),
     Case("MT, Bayes, never forgets", "MT", {"name": "bayes", "forget": 0.0}),
-    Case("MT*, remembers", "MT", "grid", remembers=True),
-    Case("MT, Bayes, remembers", "MT", "bayes", remembers=True),
-    Case("MTCP, Bayes, remembers", "MTPC", "bayes", remembers=True),
 )
 CASES = (*SINGLE, *PAPER, *WINDOWS, *OURS, *STATIC)
 

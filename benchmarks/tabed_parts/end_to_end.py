@@ -23,7 +23,7 @@ from shared import (
     stock_answerer,
 )
 
-from draftlens import TABED, SpeculativeDecoding, ViewMemory, load
+from draftlens import TABED, SpeculativeDecoding, load
 from draftlens.engine import Engine
 from tabed_parts.kinds import KINDS, prompts
 
@@ -34,10 +34,7 @@ near-sighted draft it is faster than M by 20% or more on five pictures and on 64
 that runs in series costs more than it brings on answers of 60 tokens.
 
 The first run found 0.81 of M's speed on pictures and 0.92 on 64 frames: the second view is read,
-forwarded for eight tokens and moved out of the way, which costs a short answer more than 3%.
-Written before the run with views that are read late: within 5% of M wherever M is best, since T is
-not read there; with the near-sighted draft 2 to 5% slower than with all views at once, since the
-first four wrong guesses pass before T is read."""
+forwarded for eight tokens and moved out of the way, which costs a short answer more than 3%."""
 
 BASE = "M"
 
@@ -85,10 +82,8 @@ def cases(engine: Engine, args: argparse.Namespace) -> dict[str, Answerer]:
         "T": {"views": ["text"]},
         "P": {"views": ["pooled"]},
         "MT": {},
-        "MT, at once": {"late": False},
-        "MT, remembers": {"memory": ViewMemory()},
         "MT, grid": {"weights": "grid"},
-        "MTP, remembers": {"views": ["multimodal", "text", "pooled"], "memory": ViewMemory()},
+        "MTP": {"views": ["multimodal", "text", "pooled"]},
     }
     if args.captions:
         ways["MTC"] = {"views": ["multimodal", "text", "caption"]}

@@ -9,7 +9,6 @@ from math import inf, nan
 import torch
 from torch import Tensor
 
-from draftlens.methods.tabed.memory import ViewMemory
 from draftlens.methods.tabed.mixture import log_mixture, total_variation
 from draftlens.methods.tabed.weight_updates import LEAST
 from draftlens.methods.tabed.weights import Seen, Tally, Weighting
@@ -48,27 +47,16 @@ class Replay:
         names: of all views that the answers were taught with.
         chosen: the views that are mixed, by name.
         weighting: weighs them.
-        memory: what earlier answers have shown; None for nothing.
     """
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        chosen: Sequence[str],
-        weighting: Weighting,
-        memory: ViewMemory | None = None,
-    ) -> None:
+    def __init__(self, names: Sequence[str], chosen: Sequence[str], weighting: Weighting) -> None:
         self.names = tuple(chosen)
         self.indices = [list(names).index(name) for name in chosen]
         self.weighting = weighting
-        self.memory = memory
 
     def run(self, taught: Taught, gamma: int = GAMMA) -> Replayed:
         """Replay one answer."""
-        state = None
-        if self.memory is not None:
-            state = self.memory.recall(repr(self.weighting), taught.memory_kind)
-        tally = self.weighting.tally(self.names, state)
+        tally = self.weighting.tally(self.names)
         present = self._present(taught)
         self._observe(tally, taught, present, 0, is_guessed=False)
         number = len(taught.tokens)
@@ -85,9 +73,6 @@ class Replay:
             blocks.append(block)
             passes += 1
             position += block.right + 1
-        if self.memory is not None:
-            kind = taught.memory_kind
-            self.memory.record(repr(self.weighting), kind, tally.state())
         return Replayed(
             number - 1,
             passes,

@@ -25,7 +25,6 @@ from draftlens.decoding.plan import VIEW_INPUTS
 from draftlens.drafting.draft_prompt import DraftPrompt
 from draftlens.drafting.joining_rows import score_tokens, with_ids_of_the_target
 from draftlens.engine import Engine, Inputs
-from draftlens.methods.tabed.memory import kind_of
 from draftlens.methods.tabed.views import Source, make_views
 from draftlens.models.adapter import Backbone
 from draftlens.request import with_views
@@ -52,7 +51,6 @@ class Taught:
 
     Args:
         kind: of the prompt, see `kinds`.
-        memory_kind: of the prompt, as a memory of views names it.
         tokens: the T tokens of the target's answer.
         log_q: log q_v in front of each token, float32 ``[m, T, V]``.
         log_p: log p there, float32 ``[T, V]``.
@@ -62,7 +60,6 @@ class Taught:
     """
 
     kind: str
-    memory_kind: str
     tokens: tuple[int, ...]
     log_q: Tensor
     log_p: Tensor
@@ -141,7 +138,6 @@ class Teacher:
         log_q = [_behind(self.draft, size, draft, answer.tokens) for draft in drafts]
         return Taught(
             kind,
-            kind_of(prompt, 0),
             answer.tokens,
             torch.stack(log_q),
             answer.log_p,

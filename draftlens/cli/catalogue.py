@@ -68,7 +68,7 @@ def _options(registry: Registry, entry: Entry) -> dict[str, Any]:
 
     kind = registry[entry.name]
     parts = parts_of(kind)
-    wanted = [f for f in fields(kind) if f.init and f.metadata.get("option", True)]
+    wanted = [f for f in fields(kind) if f.init]
     if any(f.default is MISSING and f.default_factory is MISSING for f in wanted):
         return dict.fromkeys((f.name for f in wanted), REQUIRED)
     made = kind()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -90,8 +90,6 @@ class Plan:
             measured answer.
         views: how the draft's inputs for further views of the prompts are made of messages, by the
             name of the view; empty if the draft reads its prompt in one way.
-        views_beside: names of those that are made in a thread beside the target's prefill. They use
-            no model that the prefill uses.
         uses_references: whether the drafter guesses from references
             (`decoding.drafter.TargetContext.references`).
         read_references: reads references off the messages of the prompts if none are given; None if
@@ -111,6 +109,5 @@ class Plan:
     processes: Callable[[], Sequence[int]] = no_processes
     wait_until_ready: Callable[[], None] = is_ready
     views: Mapping[str, MakeView] = field(default_factory=dict)
-    views_beside: Collection[str] = ()
     uses_references: bool = False
     read_references: ReadReferences | None = None

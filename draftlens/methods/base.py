@@ -32,9 +32,6 @@ METHODS = Registry(
 PARTS: Mapping[str, Registry] = {"pruner": PRUNERS, "prefill": PREFILLS}
 """Fields of methods, and of their parts, that hold objects of a registry or several of them."""
 
-NO_OPTION = {"option": False}
-"""Metadata of a field that is no option: it is the state of a user's conversation."""
-
 
 @dataclass(frozen=True)
 class Models:
@@ -106,9 +103,8 @@ def to_dict(method: Method) -> dict[str, Any]:
     """
     options: dict[str, Any] = {"method": name_of(method)}
     for field in dataclasses.fields(method):  # type: ignore[arg-type]
-        if field.metadata.get("option", True):
-            value = getattr(method, field.name)
-            options[field.name] = described(field.name, value, parts_of(type(method)))
+        value = getattr(method, field.name)
+        options[field.name] = described(field.name, value, parts_of(type(method)))
     return options
 
 

@@ -163,7 +163,7 @@ def test_the_recipe_for_a_draft_of_text_only_drops_none_of_its_views(
     expected = engine.generate("What is this?", images=RED, method="plain", max_new_tokens=NEW)
     for recipe in recipes:
         views: list[Any] = literal_eval(recipe)
-        method = {"method": "tabed", "views": views, "late": False, "rest": False}
+        method = {"method": "tabed", "views": views, "rest": False}
         result = own.generate("What is this?", images=RED, method=method, max_new_tokens=NEW)
         assert result.tokens == expected.tokens
         assert len(result.stats.views) == len(views)

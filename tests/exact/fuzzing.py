@@ -1040,7 +1040,6 @@ def ensembles(draw: st.DrawFn, has_draft: bool) -> Pairs:
         ("views", chosen),
         ("weights", draw(st.sampled_from((*BY_EVIDENCE, "bayes", shares)))),
         ("rest", draw(st.booleans())),
-        ("late", draw(st.booleans())),
         ("draft", draw(st.sampled_from(uses))),
         *draw(rarely(st.just((("tree", "auto"),)), draw(shapes()))),
     )
@@ -1256,7 +1255,6 @@ WILD: Mapping[str, tuple[Any, ...]] = {
     "views": (("text",), ("multimodal", "text"), ("caption", "pooled"), ("text", "text"), ()),
     "weights": ("bayes", "grid", (0.5, 0.5)),
     "rest": (True, False),
-    "late": (True, False),
     "share_answers": (True, False),
     "matching": ("text", "tokens"),
     "heads": (True, False),

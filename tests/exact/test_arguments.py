@@ -546,7 +546,6 @@ TREES: list[tuple[dict[str, Any], str]] = [
     ({"tree": [[rank] for rank in range(1025)]}, "tree"),
     ({"method": "tabed", "num_speculative_tokens": HUGE}, "num_speculative_tokens"),
     ({"method": "tabed", "weights": {"name": "grid", "steps": HUGE}}, "steps"),
-    ({"method": "tabed", "weights": {"name": "bayes-grid", "steps": HUGE}}, "steps"),
     ({"method": "lookup", "num_speculative_tokens": HUGE}, "num_speculative_tokens"),
     ({"method": "lookup", "max_branches": HUGE}, "max_branches"),
     ({"method": "hsd", "num_speculative_tokens": HUGE}, "num_speculative_tokens"),

@@ -248,9 +248,7 @@ def test_tabed_without_a_draft_model(family: Family, drafts: str) -> None:
     """The target drafts for itself, and reads the words of its own inputs."""
     for kind in (family.richest, "video" if "video" in family.kinds else "image"):
         given = inputs(family, kind)
-        ours = draftlens.SpeculativeGenerate(
-            None, method={"method": "tabed", "draft": drafts, "late": False}
-        )
+        ours = draftlens.SpeculativeGenerate(None, method={"method": "tabed", "draft": drafts})
         output = target(family).generate(
             **given, max_new_tokens=NEW, do_sample=False, custom_generate=ours
         )

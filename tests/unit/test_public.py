@@ -33,7 +33,6 @@ PUBLIC = [
     "TABED",
     "TrainingDataError",
     "UnsupportedModelError",
-    "ViewMemory",
     "from_dict",
     "generate",
     "load",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from draftlens.decoding.plan import MakeView, Plan, make_schedule
 from draftlens.drafting.tree_drafter import TreeDrafter
 from draftlens.media.chat_source import ChatSource
 from draftlens.media.rewriting import without_media
-from draftlens.methods.base import NO_OPTION, Models, name_of
+from draftlens.methods.base import Models, name_of
 from draftlens.methods.parts import (
     DEFAULT_LENGTH,
     Tree,
@@ -32,7 +32,6 @@ from draftlens.methods.parts import (
 )
 from draftlens.methods.tabed.captions import Captioning, Captions, captioned, captions_of
 from draftlens.methods.tabed.ensemble import Ensemble
-from draftlens.methods.tabed.memory import ViewMemory
 from draftlens.methods.tabed.views import VIEWS, View, make_views
 from draftlens.methods.tabed.weights import WEIGHTS, make_weighting
 from draftlens.models.adapter import Backbone
@@ -55,15 +54,10 @@ class TABED:
         weights: how the views are weighed: a name of `methods.tabed.weights.WEIGHTS`, a mapping of
             a name and options, or fixed numbers, one for each view. The paper's are `"uniform"`
             (MT, MTCP), `"grid"` (MT*) and `"kld"` (MTCP*).
-        memory: what earlier answers have shown about the views; the answers of this method add to
-            it. None begins every answer afresh.
         rest: whether a view whose weight stays negligible is left out until it is worth asking.
-        late: whether only one view is read at first, and the others when it has often been wrong.
-            This needs `rest` and the weights `"bayes"`; with others all views are read at once.
         num_speculative_tokens, tree: as for `SpeculativeDecoding`, but without both a chain of 5,
             as in the paper.
-        sampling_rule: as for `SpeculativeDecoding`. With `"rejection"` and a memory, the tokens
-            depend on the memory too.
+        sampling_rule: as for `SpeculativeDecoding`.
         draft: `"model"` for a draft model, which may be a language model if no view needs pictures,
             `"self"` for the target's own weights, `"auto"` for the draft model if there is one.
         schedule: `"serial"`.
@@ -84,14 +78,12 @@ class TABED:
     views: Any = ("multimodal", "text")
     weights: Any = "bayes"
     rest: bool = True
-    late: bool = True
     num_speculative_tokens: int | None = None
     tree: Tree = None
     sampling_rule: str = "coupled"
     draft: str = "auto"
     schedule: str = "serial"
     prefill: Any = "full"
-    memory: ViewMemory | None = field(default=None, compare=False, metadata=NO_OPTION)
 
     first_guesses = False
 
@@ -106,12 +98,8 @@ class TABED:
         resolve_drafting(self)
         resolve_parts(self)
         check_choice("draft", self.draft, ("auto", "model", "self"))
-        for option in ("rest", "late"):
-            value = getattr(self, option)
-            if not isinstance(value, bool):
-                raise ConfigError(f"{option} must be true or false, not {value!r}")
-        if self.memory is not None and not isinstance(self.memory, ViewMemory):
-            raise ConfigError(f"memory is a ViewMemory or None, not {self.memory!r}")
+        if not isinstance(self.rest, bool):
+            raise ConfigError(f"rest must be true or false, not {self.rest!r}")
         object.__setattr__(self, "views", make_views(self.views))
         object.__setattr__(self, "weights", make_weighting(self.weights))
         self.weights.tally([view.label for view in self.views])  # refuses numbers for other views
@@ -140,10 +128,8 @@ class TABED:
             models.target.vocab_size,
             views,
             self.weights,
-            self.memory,
             drafts_for_itself,
             self.rest,
-            self.late,
             _config_of_inputs(models, backbone),
         )
         labels = tuple(view.label for view in views)
@@ -158,7 +144,6 @@ class TABED:
             uses_draft=not drafts_for_itself,
             timed=timed_models(self.tree, models.target, backbone),
             views=_makers(views, models, drafts_for_itself),
-            views_beside=_beside(views, models),
         )
 
     def _draft(self, models: Models) -> Backbone:
@@ -200,22 +185,6 @@ def _makers(
             captions = captions_of(_captioning(view), models)
             makers[view.label] = partial(_caption_inputs, drafts_for_itself, captions)
     return makers
-
-
-def _beside(views: tuple[View, ...], models: Models) -> list[str]:
-    """The labels of views that are made beside the prefill.
-
-    Raises:
-        ConfigError: the target would write captions beside its own prefill.
-    """
-    captioned_views: list[Any] = [view for view in views if view.rewriting == "caption"]
-    beside = [view for view in captioned_views if view.beside]
-    if models.draft is None and any(view.captioner == "draft" for view in beside):
-        raise ConfigError(
-            "captions beside the prefill need a captioner that is not the target: load a draft "
-            "model, or name a callable"
-        )
-    return [view.label for view in beside]
 
 
 def _captioning(view: Any) -> Captioning:

@@ -21,7 +21,6 @@ from draftlens.decoding.drafter import TargetContext
 from draftlens.drafting.draft_prompt import DraftPrompt
 from draftlens.drafting.growth import Level, Nodes
 from draftlens.drafting.joining_rows import with_ids_of_the_target
-from draftlens.methods.tabed.memory import ViewMemory, kind_of
 from draftlens.methods.tabed.mixture import log_mixture
 from draftlens.methods.tabed.packed_views import PackedModel, Present
 from draftlens.methods.tabed.prompts import ViewPrompts, present_views
@@ -29,7 +28,6 @@ from draftlens.methods.tabed.views import Source, View
 from draftlens.methods.tabed.weight_updates import (
     LEAST,
     Asked,
-    TalliedRow,
     ViewTallies,
     log_probs_behind,
 )
@@ -65,21 +63,6 @@ class _Scored:
     log_weights: Tensor
 
 
-@dataclass(frozen=True)
-class _Late:
-    """Views that are not read yet.
-
-    Args:
-        views: these views.
-        source: what their prompts are made of.
-        drafts: the prompts of all views, None for those that are not read.
-    """
-
-    views: tuple[int, ...]
-    source: Source
-    drafts: list[DraftPrompt | None]
-
-
 class Ensemble:
     """A draft model that reads each prompt in several views. It is a `Follower`.
 
@@ -87,18 +70,15 @@ class Ensemble:
     the guess goes to all views. The weights follow what the target says (`methods.tabed.weights`).
     Views whose prompts are the same in a row count once there. A view whose weight stays
     negligible rests: it is not forwarded, and now and then it reads what it missed and is believed
-    again if it would have been right. Where views may be late, only one is read at first, the one
-    that earlier answers speak for or the first one, and the others when it has often been wrong.
+    again if it would have been right.
 
     Args:
         backbone: the model that drafts.
         vocab_size: ids that the target has; the draft may have more or fewer.
         views: the views, all different.
         weighting: weighs them.
-        memory: what earlier answers have shown; None for nothing.
         is_target: whether the target drafts for itself.
         may_rest: whether views may rest, if the weighting allows it.
-        may_be_late: whether views may be read late, if they may rest and the weighting allows it.
         config: of the model whose processor makes the draft's inputs; None for the draft itself.
     """
 
@@ -108,10 +88,8 @@ class Ensemble:
         vocab_size: int,
         views: Sequence[View],
         weighting: Weighting,
-        memory: ViewMemory | None = None,
         is_target: bool = False,
         may_rest: bool = True,
-        may_be_late: bool = False,
         config: Any = None,
     ) -> None:
         self.backbone = backbone
@@ -120,7 +98,6 @@ class Ensemble:
         self.names = tuple(view.label for view in views)
         self.weighting = weighting
         self.may_rest = may_rest and weighting.can_rest
-        self.may_be_late = may_be_late and self.may_rest and weighting.can_be_late
         self.needs_target_scores = weighting.needs_target_scores
         self.readings = NO_READINGS
         for view in self.views:
@@ -130,8 +107,7 @@ class Ensemble:
         self._vocab_size = vocab_size
         self._prompts = ViewPrompts(backbone, views, is_target, config)
         self._chosen = tuple(range(len(self.views)))
-        self._late: _Late | None = None
-        self._tallies = ViewTallies(self.names, weighting, memory)
+        self._tallies = ViewTallies(self.names, weighting)
         self._histories: list[History] = []
         self._weights = torch.empty(0)
         self._scored: list[_Scored] = []
@@ -186,84 +162,38 @@ class Ensemble:
             InputError: no view is left.
         """
         self._tallies.report = context.weighed
-        self._read_late()
-        kinds = [kind_of(context.prompt, row) for row in range(len(batch))]
-        rows = [self._tallies.new_row(kind) for kind in kinds]
-        source = self._prompts.source(encoded, context)
-        drafts = self._read(source, rows)
+        drafts = self._read(self._prompts.source(encoded, context))
         present = [present_views(drafts, row) for row in range(len(batch))]
         if self.packed is None:
-            drafts, present = self._choose(drafts, present, source)
+            drafts, present = self._choose(drafts, present)
             self.packed = PackedModel(self.backbone, self._vocab_size, len(self._chosen))
         read = [draft for draft in drafts if draft is not None]
         logits = self.packed.join([draft or read[0] for draft in drafts], present, batch, room)
-        self._tallies.rows += rows
+        self._tallies.add(len(batch))
         self._histories += batch.histories
         self._observe_first(logits, len(self._histories) - len(batch))
 
-    def _read(self, source: Source, rows: Sequence[TalliedRow]) -> list[DraftPrompt | None]:
-        """The prompts of the views to begin with.
+    def _read(self, source: Source) -> list[DraftPrompt | None]:
+        """The prompts of the views.
 
         Raises:
             InputError: none of the views can be read.
         """
-        for wanted in (self._wanted(rows), self._chosen):
-            drafts = self._prompts.read(self._chosen, wanted, source)
-            if any(drafts):
-                return drafts
+        drafts = self._prompts.read(self._chosen, source)
+        if any(drafts):
+            return drafts
         names = ", ".join(self.names)
         raise InputError(f"none of the views {names} can be read: {self._prompts.causes}")
 
-    def _wanted(self, rows: Sequence[TalliedRow]) -> tuple[int, ...]:
-        """The views to read for rows that join. The first rows of a batch begin with one view if
-        the others may be late, and go without those that a memory knows to be of no use, unless it
-        is time to try them again."""
-        remembers = self._tallies.memory is not None
-        tries_again = remembers and any(row.tally.explores for row in rows)
-        if self.packed is not None or not self.may_rest or tries_again:
-            return self._chosen
-        weights = [max(exp(row.tally.log_weights[view]) for row in rows) for view in self._chosen]
-        if self.may_be_late:
-            return (self._chosen[weights.index(max(weights))],)
-        pairs = zip(self._chosen, weights, strict=True)
-        useful = [view for view, weight in pairs if weight >= NEGLIGIBLE]
-        return tuple(useful) or self._chosen
-
     def _choose(
-        self, drafts: list[DraftPrompt | None], present: list[Present], source: Source
+        self, drafts: list[DraftPrompt | None], present: list[Present]
     ) -> tuple[list[DraftPrompt | None], list[Present]]:
-        """Leave out the views that none of the first rows has or will have. The views of the first
-        rows are those of all rows."""
-        late: set[int] = set()
-        if self.may_be_late and sum(draft is not None for draft in drafts) == 1:
-            read = next(view for view, draft in enumerate(drafts) if draft is not None)
-            late = set(self._prompts.differing(range(len(drafts)), source)) - {read}
-        used = [v for v in range(len(drafts)) if v in late or any(row[v] for row in present)]
+        """Leave out the views that none of the first rows has. The views of the first rows are
+        those of all rows."""
+        used = [view for view in range(len(drafts)) if any(row[view] for row in present)]
         self._chosen = tuple(self._chosen[view] for view in used)
         drafts = [drafts[view] for view in used]
-        if late:
-            unread = tuple(slot for slot, view in enumerate(used) if view in late)
-            self._late = _Late(unread, source, drafts)
         return drafts, [tuple(row[view] for view in used) for row in present]
-
-    def _read_late(self) -> None:
-        """Read the views that are not read yet, for the rows that are there. They rest until they
-        have read the answers, too."""
-        if self._late is None:
-            return
-        late, self._late = self._late, None
-        wanted = [self._chosen[view] for view in late.views]
-        with late.source.context.phase("draft_prefill"):
-            found = self._prompts.read(self._chosen, wanted, late.source)
-            drafts = [draft or read for draft, read in zip(late.drafts, found, strict=True)]
-            present = [present_views(drafts, row) for row in range(len(self._histories))]
-            answers = [h.tokens[-1:] if h.finished else h.tokens for h in self._histories]
-            for view in late.views:
-                has_view = [row[view] for row in present]
-                draft = drafts[view]
-                if draft is not None and any(has_view):
-                    self._model.read_late(view, draft, has_view, answers)
-                    self._look_at[view] = 1
 
     def begin_round(self) -> None:
         """See `Follower.begin_round`."""
@@ -273,8 +203,6 @@ class Ensemble:
     def catch_up(self, steps: Tensor) -> Tensor:
         """Logits of all views that are awake behind each row's last token, ``[B, a, 1, V]``."""
         model = self._model
-        if any(row.is_often_wrong for row in self._tallies.rows):
-            self._read_late()
         for view in tuple(model.resting):
             self._look(view)
         logits = model.catch_up(steps)
@@ -341,20 +269,11 @@ class Ensemble:
             else:
                 self._observe_path(row, verdict, places)
         self._model.keep(verdict, batch)
-        ended = [
-            row
-            for row, history in enumerate(batch.histories)
-            if history.finished and not self._histories[row].finished
-        ]
         self._histories = list(batch.histories)
-        for row in ended:
-            self._tallies.remember(row)
         self._let_rest(max(map(len, verdict.tokens)))
 
     def remove(self, row: int) -> None:
-        """See `Follower.remove`. Rows that are there go without views that are not read yet: the
-        prompts of these have rows that are gone."""
-        self._late = None
+        """See `Follower.remove`."""
         self._model.remove(row)
         self._tallies.remove(row)
         replace_by_last(self._histories, row)

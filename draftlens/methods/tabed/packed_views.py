@@ -367,34 +367,6 @@ class PackedModel:
         append_slots(self.cache, cache, [slots] * num_layers)
         return cache
 
-    def read_late(
-        self,
-        view: int,
-        draft: DraftPrompt,
-        has_view: Sequence[bool],
-        answers: Sequence[Sequence[int]],
-    ) -> None:
-        """Read the prompts of a view that no row has had, between two rounds. It rests: `look` lets
-        it read the answers, and `wake` lets it be asked.
-
-        Args:
-            view: the view.
-            draft: its prompts of all rows.
-            has_view: which rows have it, at least one.
-            answers: emitted tokens of each row, of one that has ended the last one only.
-        """
-        assert self.cache is not None
-        num_layers = len(self.cache.layers)
-        lengths = draft.prompt.lengths
-        cache = KVCache(num_layers, len(has_view), self._capacity(lengths, 1), grows=True)
-        self._read_behind(draft, has_view, cache)
-        self._next_positions[view] = draft.prompt.next_position
-        self.present = [
-            (*row[:view], has, *row[view + 1 :])
-            for row, has in zip(self.present, has_view, strict=True)
-        ]
-        self.resting[view] = RestingView(cache, [list(tokens) for tokens in answers])
-
     def look(self, view: int) -> Look | None:
         """Let a resting view read what it lacks, up to the tokens that are pending in all others.
 

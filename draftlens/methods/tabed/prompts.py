@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -54,26 +54,14 @@ class ViewPrompts:
         made = encoded.get(VIEW_INPUTS, {})
         return Source(self.backbone, inputs, made, context, self.is_target, self.config)
 
-    def differing(self, chosen: Sequence[int], source: Source) -> tuple[int, ...]:
-        """The chosen views without those that are known to be the whole prompt: where nothing is
-        shown, most views are."""
-        if bool(source.context.prompt.visual.any()):
-            return tuple(chosen)
-        return tuple(view for view in chosen if not self.views[view].same_without_media)
-
-    def read(
-        self, chosen: Sequence[int], wanted: Collection[int], source: Source
-    ) -> list[DraftPrompt | None]:
-        """The prompt of each chosen view; None where it is not wanted, where it repeats another
-        one, or where it cannot be read, which a warning says once."""
-        differing = self.differing(chosen, source)
+    def read(self, chosen: Sequence[int], source: Source) -> list[DraftPrompt | None]:
+        """The prompt of each chosen view; None where it repeats another one, as most do where
+        nothing is shown, or where it cannot be read, which a warning says once."""
+        shows_nothing = not bool(source.context.prompt.visual.any())
         drafts: list[DraftPrompt | None] = []
         for view in chosen:
-            is_repeated = view not in differing and any(drafts)
-            if view in wanted and not is_repeated:
-                drafts.append(self._read(view, source))
-            else:
-                drafts.append(None)
+            is_repeated = shows_nothing and self.views[view].same_without_media and any(drafts)
+            drafts.append(None if is_repeated else self._read(view, source))
         return drafts
 
     def _read(self, view: int, source: Source) -> DraftPrompt | None:

@@ -17,15 +17,8 @@ from draftlens.core.tree import EMPTY, ROOT
 from draftlens.core.view_record import Weighed
 from draftlens.decoding.drafter import ignore
 from draftlens.drafting.growth import Nodes
-from draftlens.methods.tabed.memory import ViewMemory
 from draftlens.methods.tabed.weights import Seen, Tally, Weighting
 from draftlens.methods.tabed.weights.logs import log_sum
-
-WRONG = 4
-"""Tokens that the first view must have got wrong in some row before the others are read."""
-SELDOM_RIGHT = 0.7
-"""Share of right tokens below which it must be there. A draft that is right more often gains little
-by another view."""
 
 LEAST = -9.21
 """The log likelihood of a token counts as no smaller than this (one in 10,000) where weights go on
@@ -43,23 +36,11 @@ class TalliedRow:
 
     Args:
         tally: of its answer.
-        kind: of its prompt, for the memory.
         mixed: log q_w of its tokens, as far as it is known, by index in the answer.
-        num_right, num_wrong: tokens that the view with the largest weight would have guessed, and
-            others.
     """
 
     tally: Tally
-    kind: str
     mixed: dict[int, float] = field(default_factory=dict)
-    num_right: int = 0
-    num_wrong: int = 0
-
-    @property
-    def is_often_wrong(self) -> bool:
-        """Whether another view of the prompt might help."""
-        counted = self.num_right + self.num_wrong
-        return self.num_wrong >= WRONG and self.num_right < SELDOM_RIGHT * counted
 
 
 class ViewTallies:
@@ -68,40 +49,25 @@ class ViewTallies:
     Args:
         names: of all views.
         weighting: the rule.
-        memory: what earlier answers have shown; None for nothing.
 
     Attributes:
         rows: of the batch, in its order.
         report: receives what each token shows.
     """
 
-    def __init__(
-        self, names: Sequence[str], weighting: Weighting, memory: ViewMemory | None = None
-    ) -> None:
+    def __init__(self, names: Sequence[str], weighting: Weighting) -> None:
         self.names = tuple(names)
         self.weighting = weighting
-        self.memory = memory
         self.rows: list[TalliedRow] = []
         self.report: Callable[[Weighed], None] = ignore
 
-    def new_row(self, kind: str) -> TalliedRow:
-        """A row that may join `rows`.
-
-        Args:
-            kind: of its prompt.
-        """
-        state = None if self.memory is None else self.memory.recall(repr(self.weighting), kind)
-        return TalliedRow(self.weighting.tally(self.names, state), kind)
+    def add(self, count: int) -> None:
+        """Begin with further rows."""
+        self.rows += [TalliedRow(self.weighting.tally(self.names)) for _ in range(count)]
 
     def remove(self, row: int) -> None:
         """Drop a row; the last row takes its place."""
         replace_by_last(self.rows, row)
-
-    def remember(self, row: int) -> None:
-        """Let the memory know what an answer has shown that has ended."""
-        if self.memory is not None:
-            state = self.rows[row]
-            self.memory.record(repr(self.weighting), state.kind, state.tally.state())
 
     def observe(
         self,
@@ -199,10 +165,7 @@ class ViewTallies:
             weights[view] = exp(log_weights[view] - total) if total > -inf else 1 / len(asked)
         self.report(Weighed(row, index, token, self.names, tuple(weights), tuple(hits)))
         best = max(asked, key=weights.__getitem__)
-        is_right = bool(hits[best])
-        state.num_right += is_right
-        state.num_wrong += not is_right
-        return is_right
+        return bool(hits[best])
 
     def _by_view(self, log_probs: Tensor, views: Sequence[tuple[int, int]]) -> Tensor:
         """log q_v of all views, ``[m, V]``, with NaN where a view was not asked.

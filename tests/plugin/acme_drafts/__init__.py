@@ -136,8 +136,6 @@ class LatestTally:
         smallest: of a weight.
     """
 
-    explores = False
-
     def __init__(self, shares: Sequence[float], smallest: float) -> None:
         self.shares = list(shares)
         self.smallest = smallest
@@ -157,10 +155,6 @@ class LatestTally:
     def observe_late(self, view: int, advantage: float) -> None:
         """There is nothing to learn."""
 
-    def state(self) -> dict[str, Any]:
-        """There is nothing to carry over."""
-        return {}
-
 
 @dataclass(frozen=True)
 class LatestWeights:
@@ -173,9 +167,8 @@ class LatestWeights:
     needs_target_scores: ClassVar[bool] = False
     follows_path: ClassVar[bool] = False
     can_rest: ClassVar[bool] = False
-    can_be_late: ClassVar[bool] = False
     smallest: float = 0.01
 
-    def tally(self, names: Sequence[str], state: Mapping[str, Any] | None = None) -> LatestTally:
+    def tally(self, names: Sequence[str]) -> LatestTally:
         """See `draftlens.methods.tabed.weights.Weighting`."""
         return LatestTally([1.0] * len(names), self.smallest)

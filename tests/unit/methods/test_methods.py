@@ -100,7 +100,6 @@ KEYS = {
         "views": [{"name": "multimodal"}, {"name": "text", "instead": "\n"}],
         "weights": {"name": "bayes", "rate": 1.0, "forget": 0.02, "floor": 1e-4},
         "rest": True,
-        "late": True,
         "num_speculative_tokens": 5,
         "tree": None,
         "sampling_rule": "coupled",

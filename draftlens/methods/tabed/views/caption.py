@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from draftlens.core.errors import ConfigError
 from draftlens.core.prefill_readings import NO_READINGS
 from draftlens.drafting.draft_prompt import DraftPrompt
 from draftlens.methods.tabed.views.base import Source, ViewError
@@ -21,17 +20,11 @@ class CaptionView:
             each picture and clip.
         prompt: what a model is asked for; None for a description of the image or the video.
         max_tokens: most tokens of a caption.
-        beside: whether captions are written in a thread beside the target's prefill, instead of
-            behind the first token. The target then cannot be the captioner.
-
-    Raises:
-        ConfigError: a value makes no sense.
     """
 
     captioner: Any = "draft"
     prompt: str | None = None
     max_tokens: int = 32
-    beside: bool = False
 
     label = "caption"
     same_without_media = True
@@ -42,13 +35,6 @@ class CaptionView:
     def __post_init__(self) -> None:
         if isinstance(self.captioner, list):
             object.__setattr__(self, "captioner", tuple(self.captioner))
-        if not isinstance(self.beside, bool):
-            raise ConfigError(f"beside must be true or false, not {self.beside!r}")
-        if self.beside and self.captioner == "target":
-            raise ConfigError(
-                "the target cannot write captions beside its own prefill: name another captioner, "
-                "or leave out beside"
-            )
 
     def read(self, source: Source) -> DraftPrompt:
         """See `View.read`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,15 +20,10 @@ WEIGHTS = Registry(
         "grid": "draftlens.methods.tabed.weights.grid:GridWeights",
         "kld": "draftlens.methods.tabed.weights.divergence:KullbackLeiblerWeights",
         "tvd": "draftlens.methods.tabed.weights.divergence:TotalVariationWeights",
-        "hedge": "draftlens.methods.tabed.weights.hedge:HedgeWeights",
         "bayes": "draftlens.methods.tabed.weights.bayes:BayesWeights",
-        "bayes-grid": "draftlens.methods.tabed.weights.bayes_grid:BayesGridWeights",
     },
     group="draftlens.weights",
 )
-
-State = Mapping[str, Any]
-"""What a tally knows, as JSON values."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +58,6 @@ class Tally(Protocol):
         """Log weights of the m views, normalized; minus infinity for none."""
         ...
 
-    @property
-    def explores(self) -> bool:
-        """Whether this answer is to look at views again that earlier ones found to be of no use."""
-        ...
-
     def observe(self, seen: Seen) -> None:
         """Learn from one position. Positions come in order."""
         ...
@@ -81,10 +71,6 @@ class Tally(Protocol):
         """
         ...
 
-    def state(self) -> State:
-        """What is carried over to the next answer."""
-        ...
-
 
 class Weighting(Protocol):
     """A rule that weighs views: a frozen dataclass whose fields are its options."""
@@ -95,22 +81,13 @@ class Weighting(Protocol):
     can_rest: bool
     """Whether a view with a negligible weight need not be asked."""
 
-    can_be_late: bool
-    """Whether a view may be read in the middle of an answer: its tally learns by `observe_late`
-    what it would have said before."""
-
     @property
     def follows_path(self) -> bool:
         """Whether weights go on along a path of guesses: w_v is multiplied by q_v(guess)."""
         ...
 
-    def tally(self, names: Sequence[str], state: State | None = None) -> Tally:
-        """A new tally.
-
-        Args:
-            names: of the views, all different.
-            state: of an earlier answer, perhaps with other views.
-        """
+    def tally(self, names: Sequence[str]) -> Tally:
+        """A new tally of views with these names, all different."""
         ...
 
 

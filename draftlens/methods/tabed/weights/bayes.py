@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, isnan, log
 from typing import TYPE_CHECKING, Any
@@ -13,19 +13,6 @@ from draftlens.methods.tabed.weights.logs import log_shares, log_sum, normalized
 if TYPE_CHECKING:
     from draftlens.methods.tabed.weights.base import Seen
 
-REMEMBERED = 16
-"""Answers over which the prior of later answers is averaged."""
-
-SMALLEST = 1e-6
-"""Smallest share of a view in a prior."""
-
-EXPLORED_FIRST = 3
-EXPLORED_EVERY = 8
-"""All views are asked in the first answers of a memory, and then in one of so many."""
-
-DOUBT = 0.05
-"""Share of the prior that is spread evenly: earlier answers may have been of another kind."""
-
 
 class BayesTally:
     """The posterior of the views.
@@ -33,26 +20,12 @@ class BayesTally:
     Args:
         names: of the views.
         rule: the options.
-        prior: weights, which sum to 1.
-        answers: answers that the prior comes from.
     """
 
-    def __init__(
-        self, names: Sequence[str], rule: BayesWeights, prior: Sequence[float], answers: int
-    ) -> None:
+    def __init__(self, names: Sequence[str], rule: BayesWeights) -> None:
         self.names = tuple(names)
         self.rule = rule
-        self.prior = list(prior)
-        self.answers = answers
-        even = 1 / len(prior)
-        self.log_weights = log_shares([(1 - DOUBT) * share + DOUBT * even for share in prior])
-        self._sums = [0.0] * len(prior)
-        self._count = 0
-
-    @property
-    def explores(self) -> bool:
-        """See `Tally.explores`: in the first answers and in every eighth."""
-        return self.answers < EXPLORED_FIRST or self.answers % EXPLORED_EVERY == 0
+        self.log_weights = log_shares([1.0] * len(names))
 
     def observe(self, seen: Seen) -> None:
         """See `Tally.observe`. A view that was not asked is taken to say what the mixture says."""
@@ -75,25 +48,11 @@ class BayesTally:
         self._move(normalized(log_weights))
 
     def _move(self, log_weights: list[float]) -> None:
-        shared = self.rule.forget / len(self.names)
-        weights = [(1 - self.rule.forget) * exp(weight) + shared for weight in log_weights]
-        self.log_weights = log_shares(weights) if shared else log_weights
-        self._sums = [total + weight for total, weight in zip(self._sums, weights, strict=True)]
-        self._count += 1
-
-    def state(self) -> dict[str, Any]:
-        """See `Tally.state`: the mean of this answer's weights, averaged with the prior."""
-        shares = self.prior
-        answers = self.answers
-        if self._count:
-            pairs = zip(self.prior, self._sums, strict=True)
-            answers += 1
-            weight = min(answers, REMEMBERED)
-            shares = [before + (total / self._count - before) / weight for before, total in pairs]
-        return {
-            "answers": answers,
-            "weights": dict(zip(self.names, shares, strict=True)),
-        }
+        forget = self.rule.forget
+        shared = forget / len(self.names)
+        if shared:
+            log_weights = log_shares([(1 - forget) * exp(each) + shared for each in log_weights])
+        self.log_weights = log_weights
 
 
 @dataclass(frozen=True)
@@ -124,7 +83,6 @@ class BayesWeights:
 
     needs_target_scores = False
     can_rest = True
-    can_be_late = True
 
     def __post_init__(self) -> None:
         if not _is_number(self.rate) or not 0 < self.rate <= 1:
@@ -144,13 +102,9 @@ class BayesWeights:
         """The logarithm of the floor."""
         return log(self.floor)
 
-    def tally(self, names: Sequence[str], state: Mapping[str, Any] | None = None) -> BayesTally:
-        """See `Weighting.tally`. A view that the state lacks begins with an even share."""
-        even = 1 / len(names)
-        known = state["weights"] if state else {}
-        shares = [max(known.get(name, even), SMALLEST) for name in names]
-        answers = state["answers"] if state else 0
-        return BayesTally(names, self, [share / sum(shares) for share in shares], answers)
+    def tally(self, names: Sequence[str]) -> BayesTally:
+        """See `Weighting.tally`."""
+        return BayesTally(names, self)
 
 
 def _is_number(value: Any) -> bool:

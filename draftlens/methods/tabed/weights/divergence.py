@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -29,8 +29,6 @@ class DivergenceTally:
         names: of the views.
         rule: the options.
     """
-
-    explores = False
 
     def __init__(self, names: Sequence[str], rule: _DivergenceWeights) -> None:
         self.names = tuple(names)
@@ -61,22 +59,6 @@ class DivergenceTally:
     def observe_late(self, view: int, advantage: float) -> None:
         """The rule needs whole distributions, so nothing is learned."""
 
-    def state(self) -> dict[str, Any]:
-        """See `Tally.state`."""
-        if self._is_new:
-            return {}
-        pairs = zip(self.names, self.sums, strict=True)
-        return {name: sums.numbers() for name, sums in pairs}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over the sums of the views that the state has; it must have all of them, since a
-        view without a sum would look like the best."""
-        if not all(name in state for name in self.names):
-            return
-        self._is_new = False
-        for name, sums in zip(self.names, self.sums, strict=True):
-            sums.restore(state[name])
-
 
 @dataclass(frozen=True)
 class _DivergenceWeights:
@@ -87,7 +69,6 @@ class _DivergenceWeights:
     needs_target_scores = True
     follows_path = False
     can_rest = False
-    can_be_late = False
 
     def __post_init__(self) -> None:
         if self.form not in FORMS:
@@ -101,14 +82,9 @@ class _DivergenceWeights:
         """Of the target ``[V]`` and each view ``[m, V]``: ``[m]``."""
         raise NotImplementedError
 
-    def tally(
-        self, names: Sequence[str], state: Mapping[str, Any] | None = None
-    ) -> DivergenceTally:
+    def tally(self, names: Sequence[str]) -> DivergenceTally:
         """See `Weighting.tally`."""
-        tally = DivergenceTally(names, self)
-        if state:
-            tally.restore(state)
-        return tally
+        return DivergenceTally(names, self)
 
 
 @dataclass(frozen=True)

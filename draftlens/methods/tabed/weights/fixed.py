@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -18,8 +18,6 @@ class FixedTally:
         weights: at least 0, not all 0.
     """
 
-    explores = False
-
     def __init__(self, weights: Sequence[float]) -> None:
         self.log_weights = log_shares(weights)
 
@@ -29,10 +27,6 @@ class FixedTally:
     def observe_late(self, view: int, advantage: float) -> None:
         """There is nothing to learn."""
 
-    def state(self) -> dict[str, Any]:
-        """There is nothing to carry over."""
-        return {}
-
 
 @dataclass(frozen=True)
 class UniformWeights:
@@ -41,9 +35,8 @@ class UniformWeights:
     needs_target_scores = False
     follows_path = False
     can_rest = False
-    can_be_late = False
 
-    def tally(self, names: Sequence[str], state: Mapping[str, Any] | None = None) -> FixedTally:
+    def tally(self, names: Sequence[str]) -> FixedTally:
         """See `Weighting.tally`."""
         return FixedTally([1.0] * len(names))
 
@@ -67,7 +60,6 @@ class FixedWeights:
     needs_target_scores = False
     follows_path = False
     can_rest = True
-    can_be_late = False
 
     def __post_init__(self) -> None:
         is_list = isinstance(self.values, (list, tuple))
@@ -75,7 +67,7 @@ class FixedWeights:
             raise ConfigError(f"weights are numbers from 0 on, not all 0, not {self.values!r}")
         object.__setattr__(self, "values", tuple(self.values))
 
-    def tally(self, names: Sequence[str], state: Mapping[str, Any] | None = None) -> FixedTally:
+    def tally(self, names: Sequence[str]) -> FixedTally:
         """See `Weighting.tally`.
 
         Raises:

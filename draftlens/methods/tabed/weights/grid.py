@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -24,21 +24,15 @@ class GridTally:
     """Matches and divergences of every point of the grid.
 
     Args:
-        names: of the views.
         grid: the points, float64 ``[G, m]``.
         by_matches: whether matches decide, and divergences only between equal points.
         window: number of latest positions that count; None for all.
     """
 
-    explores = False
-
-    def __init__(
-        self, names: Sequence[str], grid: Tensor, by_matches: bool, window: int | None
-    ) -> None:
+    def __init__(self, grid: Tensor, by_matches: bool, window: int | None) -> None:
         self.grid = grid
         self.by_matches = by_matches
         self.sums = WindowSums(2 * len(grid), window)
-        self._key = "+".join(names)
 
     @property
     def log_weights(self) -> list[float]:
@@ -68,10 +62,6 @@ class GridTally:
 
     def observe_late(self, view: int, advantage: float) -> None:
         """The grid needs whole distributions of all views at once, so nothing is learned."""
-
-    def state(self) -> dict[str, Any]:
-        """See `Tally.state`."""
-        return {self._key: self.sums.numbers()}
 
 
 def _matches(log_mixed: Tensor, seen: Seen) -> Tensor:
@@ -105,7 +95,6 @@ class GridWeights:
     needs_target_scores = True
     follows_path = False
     can_rest = False
-    can_be_late = False
 
     def __post_init__(self) -> None:
         if self.criterion not in CRITERIA:
@@ -114,10 +103,7 @@ class GridWeights:
             raise ConfigError(f"steps is a whole number from 1 on, not {self.steps!r}")
         check_window(self.window)
 
-    def tally(self, names: Sequence[str], state: Mapping[str, Any] | None = None) -> GridTally:
-        """See `Weighting.tally`. A state counts only if it is of the same views."""
+    def tally(self, names: Sequence[str]) -> GridTally:
+        """See `Weighting.tally`."""
         grid = weight_grid(len(names), self.steps)
-        tally = GridTally(names, grid, self.criterion == "matches", self.window)
-        if state is not None and "+".join(names) in state:
-            tally.sums.restore(state["+".join(names)])
-        return tally
+        return GridTally(grid, self.criterion == "matches", self.window)

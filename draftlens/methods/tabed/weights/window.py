@@ -56,19 +56,3 @@ class WindowSums:
             self._all = self._all + values
         else:
             self._latest.append(values)
-
-    def numbers(self) -> list[list[float]]:
-        """The contents as JSON values: one list for all positions, or one for each; none if nothing
-        was added."""
-        if self.is_empty:
-            return []
-        rows = [self._all] if self._latest is None else list(self._latest)
-        return [row.tolist() for row in rows]
-
-    def restore(self, numbers: list[list[float]]) -> None:
-        """Take over the result of `numbers`; it is ignored if its size is another one."""
-        rows = [torch.tensor(row, dtype=torch.float64) for row in numbers]
-        if any(len(row) != self.size for row in rows):
-            return
-        for row in rows:
-            self.add(row)

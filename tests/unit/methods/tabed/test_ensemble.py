@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +16,7 @@ from torch import Tensor
 from transformers.generation import logits_process as hf
 
 import draftlens
-from draftlens.core.errors import ConfigError, DraftlensError
+from draftlens.core.errors import DraftlensError
 from draftlens.core.proposal import Verdict
 from draftlens.core.sampling import SamplingRule
 from draftlens.core.sequence import Sequence
@@ -30,9 +28,8 @@ from draftlens.drafting.growth import Nodes, grow
 from draftlens.drafting.joining_rows import score_tokens
 from draftlens.methods.tabed import ensemble
 from draftlens.methods.tabed.ensemble import Ensemble
-from draftlens.methods.tabed.memory import ViewMemory, kind_of
 from draftlens.methods.tabed.views import Source, View, make_views
-from draftlens.methods.tabed.weight_updates import LEAST, WRONG
+from draftlens.methods.tabed.weight_updates import LEAST
 from draftlens.methods.tabed.weights import make_weighting
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
@@ -53,7 +50,6 @@ class Scene:
         views, weights: of the ensemble.
         rule: how tokens are chosen.
         rest: whether views may rest.
-        late: whether they may be read late.
     """
 
     def __init__(
@@ -65,7 +61,6 @@ class Scene:
         weights: Any,
         rule: SamplingRule | None = None,
         rest: bool = False,
-        late: bool = False,
     ) -> None:
         self.family: Family = BY_NAME[name]
         self.kind = kind
@@ -79,7 +74,6 @@ class Scene:
             self.views,
             make_weighting(weights),
             may_rest=rest,
-            may_be_late=late,
         )
         self.seen: list[Weighed] = []
         self._prompts: dict[tuple[str, int], Prompt] = {}
@@ -397,7 +391,7 @@ def test_a_caption_is_a_view_and_its_time_a_phase(engine: draftlens.Engine) -> N
         return "a red square"
 
     views = ["multimodal", {"name": "caption", "captioner": describe}]
-    method = {"method": "tabed", "views": views, "late": False}
+    method = {"method": "tabed", "views": views}
     for _ in range(2):
         result = engine.generate("What is this?", images=RED, method=method, max_new_tokens=8)
         assert result.stats.views["caption"].asked > 0
@@ -479,137 +473,3 @@ def test_views_rest_only_if_they_may(weights: Any) -> None:
     awake, rested = (scene.ensemble.num_views for scene in scenes)
     assert (awake, rested) == (2, 1)
     assert scenes[0].rows[0].tokens[:8] == scenes[1].rows[0].tokens[:8]
-
-
-# --- late views ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["llava", "qwen2_vl"])
-def test_a_view_is_read_when_the_first_is_often_wrong(name: str) -> None:
-    """The target says what the draft says in the other view. The second row of `"mixed"` shows
-    nothing and has one view."""
-    kind, rows = ("images", [0, 2]) if name == "llava" else ("mixed", [0, 1])
-    scene = Scene(name, kind, rows, ["multimodal", "pooled"], "bayes", rest=True, late=True)
-    packed = scene.ensemble.packed
-    assert packed is not None
-
-    def say(row: int, tokens: list[int]) -> int:
-        return int(scene.fresh(scene.views[1 if row == 0 else 0], row, tokens).argmax())
-
-    wrong = 0
-    for _ in range(20):
-        if packed.awake != (0,):
-            break
-        assert not packed.resting
-        wrong = sum(not entry.hits[0] for entry in scene.seen if entry.row == 0)
-        scene.round(chain(2), say)
-    assert wrong >= WRONG
-    assert packed.awake == (0, 1)
-    assert [row[1] for row in packed.present] == [True, name == "llava"]
-    scene.round(chain(2), say)
-    batch = batch_of(scene.rows)
-    scene.ensemble.begin_round()
-    logits = scene.ensemble.catch_up(batch.steps(CPU))
-    for row, has_view in enumerate(packed.present):
-        for view in (view for view in (0, 1) if has_view[view]):
-            fresh = scene.fresh(scene.views[view], row, scene.rows[row].tokens)
-            assert torch.allclose(logits[row, view, 0], fresh, atol=1e-4)
-    assert all(entry.hits[1] is None for entry in scene.seen[:wrong])
-
-
-def test_a_view_that_is_not_needed_is_never_read() -> None:
-    scene = Scene(
-        "llava", "images", [0, 2], ["multimodal", "pooled"], "bayes", rest=True, late=True
-    )
-    for _ in range(8):
-        scene.round(
-            chain(2), lambda row, tokens: int(scene.fresh(scene.views[0], row, tokens).argmax())
-        )
-    packed = scene.ensemble.packed
-    assert packed is not None
-    assert packed.present == [(True, False)] * 2
-    assert scene.ensemble.num_views == 1
-
-
-@pytest.mark.parametrize(
-    ("rest", "weights"), [(False, "bayes"), (True, "uniform"), (True, [0.5, 0.5])], ids=str
-)
-def test_views_are_late_only_if_they_may_be(rest: bool, weights: Any) -> None:
-    scene = Scene("llava", "images", [0], ["multimodal", "pooled"], weights, rest=rest, late=True)
-    assert scene.ensemble.num_views == 2
-
-
-# --- memory --------------------------------------------------------------------------------------
-
-
-def test_a_memory_goes_from_answer_to_answer(engine: draftlens.Engine, tmp_path: Path) -> None:
-    memory = ViewMemory()
-    method = draftlens.TABED(views=["multimodal", "text"], memory=memory)
-    result = engine.generate("What is this?", images=RED, method=method, max_new_tokens=8)
-    (key,) = memory.to_dict()["states"]
-    assert "bayes" in key.lower()
-    assert "picture" in key
-    state = memory.to_dict()["states"][key]
-    assert state["answers"] == 1
-    assert state["weights"].keys() == {"multimodal", "text"}
-    again = engine.generate("What is this?", images=RED, method=method, max_new_tokens=8)
-    assert again.tokens == result.tokens
-    assert memory.to_dict()["states"][key]["answers"] == 2
-    engine.generate("What is this?", method=method, max_new_tokens=4)
-    assert len(memory.to_dict()["states"]) == 2
-    text = json.dumps(memory.to_dict())
-    assert "What" not in text
-    assert str(result.tokens[0])[1:-1] not in text
-    path = tmp_path / "memory.json"
-    memory.save(path)
-    assert ViewMemory.load(path) == memory == ViewMemory.from_dict(memory.to_dict())
-    assert ViewMemory() != memory
-    assert "2 kinds" in repr(memory)
-
-
-def test_a_memory_begins_with_what_was_learned() -> None:
-    """The first block is not blind."""
-    memory = ViewMemory()
-    family = BY_NAME["llava"]
-    method = draftlens.TABED(views=["multimodal", "pooled"], memory=memory, draft="model")
-    first: list[Weighed] = []
-    for _ in range(2):
-        seen: list[Weighed] = []
-        request = Request(
-            inputs(family, "image", (0,)),
-            method=method,
-            options={"max_new_tokens": 12},
-            observe_weighed=seen.append,
-        )
-        for _ in decode(open_call(target(family), draft(family), request).session):
-            pass
-        first.append(seen[0])
-    assert first[0].weights == pytest.approx((0.5, 0.5))
-    assert first[1].weights != pytest.approx((0.5, 0.5), abs=0.01)
-
-
-def test_kinds_of_prompts() -> None:
-    family = BY_NAME["qwen2_vl"]
-    backbone = Backbone.of(target(family))
-    prompt = backbone.encode(backbone.prepare_prompt(inputs(family, "mixed")))
-    number = int(prompt.visual[2].sum())
-    assert 2 ** (number.bit_length() - 1) <= number
-    assert kind_of(prompt, 2).split()[1] == str(number.bit_length())
-    assert kind_of(prompt, 1) == "text"
-
-
-@pytest.mark.parametrize(
-    "values",
-    [{}, [], {"format": 0, "states": {}}, {"format": 1}, {"format": 1, "states": {"a": 3}}],
-    ids=str,
-)
-def test_what_is_no_memory_is_refused(values: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="memory of views"):
-        ViewMemory.from_dict(values)
-    path = tmp_path / "memory.json"
-    path.write_text(json.dumps(values) + ("," if values == [] else ""))
-    with pytest.raises(ConfigError, match="memory of views"):
-        ViewMemory.load(path)
-    path.write_text("[" * 100_000)
-    with pytest.raises(ConfigError, match="memory of views: it is nested too deeply"):
-        ViewMemory.load(path)
