@@ -178,13 +178,8 @@ class TreeDrafter:
 
     def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None:
         """See `Drafter.begin`."""
-        self.follower.join(encoded, batch, context, self._room(context))
-        self._choose_tuner(context)
-
-    def _room(self, context: TargetContext) -> int:
-        return context.room + len(self.topology.inner) + 1
-
-    def _choose_tuner(self, context: TargetContext) -> None:
+        room = context.room + len(self.topology.inner) + 1
+        self.follower.join(encoded, batch, context, room)
         if self.tuners is not None and self.tuner is None:
             self.tuner = self.tuners(context.prompt.kind)
 

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, ClassVar
 
 from draftlens.core.errors import ConfigError
-from draftlens.decoding.first_guesses import FirstGuesses
 from draftlens.decoding.plan import Plan, make_schedule
 from draftlens.drafting.adaptive.history import costs_of
 from draftlens.methods.base import Models
@@ -18,10 +17,8 @@ from draftlens.methods.lookup.config import MAX_WINDOW
 from draftlens.methods.lookup.ngram_index import Vocabulary
 from draftlens.methods.parts import (
     DEFAULT_LENGTH,
-    NO_CHECKS,
     SAMPLING_RULES,
     check_choice,
-    check_first_guesses,
     check_number,
     check_switch,
     resolve_parts,
@@ -68,10 +65,6 @@ class HSD:
         heads: whether, at the beginning of an answer and behind a reference, the beginnings of
             references that were not used yet are proposed in their order, and the end of the
             answer.
-        first_guesses: whether the prefill checks how the first reference begins, in the pass in
-            which it reads the prompt, which saves about one round. `"auto"`: as far as it is
-            expected to save time, where the prefill can check guesses. True: the same, and other
-            prefills are refused. False: never.
         sampling_rule: `"coupled"` (the tokens of plain sampling with the same seed) or
             `"rejection"`, as for method `lookup`.
         schedule: the order of drafting and verifying, `"serial"`.
@@ -102,7 +95,6 @@ class HSD:
     variants: bool = True
     recovery: bool = True
     heads: bool = True
-    first_guesses: bool | str = "auto"
     sampling_rule: str = "coupled"
     schedule: str = "serial"
     prefill: Any = "full"
@@ -122,12 +114,9 @@ class HSD:
             check_number("max_depth", self.max_depth, MOST_NODES)
         for switch in ("variants", "recovery", "heads"):
             check_switch(switch, getattr(self, switch))
-        check_first_guesses(self.first_guesses)
         self._check_windows()
         self._check_tolerance()
         resolve_parts(self)
-        if self.first_guesses is True and not self.prefill.checks_guesses:
-            raise ConfigError(NO_CHECKS)
         if self.schedule != "serial":
             raise ConfigError(
                 "there is no draft model that could work beside the target: method 'hsd' has the "
@@ -157,9 +146,6 @@ class HSD:
         """See `Method.plan`."""
         is_automatic = self.num_speculative_tokens is None
         drafter = self._drafter(models.target)
-        first_guesses = None
-        if self.first_guesses is not False and self.prefill.checks_guesses:
-            first_guesses = FirstGuesses(drafter, drafter.length)
         approximate = self.prefill.approximate
         if self.tolerance < 1:
             approximate += (f"guesses accepted with tolerance {self.tolerance:g}",)
@@ -169,7 +155,6 @@ class HSD:
             prefill=self.prefill,
             acceptance=self.sampling_rule,
             tolerance=float(self.tolerance),
-            first_guesses=first_guesses,
             approximate=approximate,
             timed=(models.target,) if is_automatic else (),
             uses_references=True,

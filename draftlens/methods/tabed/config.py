@@ -93,8 +93,6 @@ class TABED:
     prefill: Any = "full"
     memory: ViewMemory | None = field(default=None, compare=False, metadata=NO_OPTION)
 
-    first_guesses = False
-
     def __post_init__(self) -> None:
         if self.num_speculative_tokens is None and self.tree is None:
             object.__setattr__(self, "num_speculative_tokens", DEFAULT_LENGTH)

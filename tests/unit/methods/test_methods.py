@@ -52,7 +52,6 @@ KEYS = {
         "variants": True,
         "recovery": True,
         "heads": True,
-        "first_guesses": "auto",
         "sampling_rule": "coupled",
         **RUNTIME,
     },
@@ -60,14 +59,12 @@ KEYS = {
         "num_speculative_tokens": None,
         "tree": "auto",
         "sampling_rule": "coupled",
-        "first_guesses": "auto",
         **RUNTIME,
     },
     "specvlm": {
         "num_speculative_tokens": None,
         "tree": "auto",
         "sampling_rule": "coupled",
-        "first_guesses": "auto",
         "prune_ratio": 0.9,
         "pruner": {"name": "specvlm", "attention_mass": 0.4},
         "positions": "original",
@@ -79,7 +76,6 @@ KEYS = {
         "num_speculative_tokens": None,
         "tree": "auto",
         "sampling_rule": "coupled",
-        "first_guesses": "auto",
         "prune_ratio": 0.9,
         "pruner": {
             "name": "uv",
@@ -413,50 +409,10 @@ def test_one_other_option() -> None:
         with_option(method, "pruner.seed", -1)
 
 
-@pytest.mark.parametrize(
-    ("method", "most"),
-    [
-        (SpeculativeDecoding(first_guesses=True), 3),
-        (SpeculativeDecoding(num_speculative_tokens=2, first_guesses=True), 2),
-        (SpeculativeDecoding(tree="eagle", first_guesses=True), 5),
-        (SpeculativeDecoding(tree=[[0], [1], [0, 0]], first_guesses=True), 2),
-        (SpeculativeDecoding(tree="auto", first_guesses=True), 3),
-        (SpeculativeDecoding(num_speculative_tokens=2), 2),
-        (SpecVLM(pruner="random", tree="eagle"), 5),
-        (SpecVLM(pruner="random", first_guesses=False), None),
-        (SpecVLM(pruner="random", draft="self"), None),
-        (SpecVLM(), None),
-        (SpeculativeDecoding(first_guesses=False), None),
-        (PlainDecoding(), None),
-    ],
-)
-def test_first_guesses(method: Method, most: int | None) -> None:
-    """As many as the tree is deep, and none where the draft needs the target's prefill."""
-    plan = method.plan(Models(model("Big"), model("Small")))
-    assert (None if plan.first_guesses is None else plan.first_guesses.most) == most
-    if plan.first_guesses is not None:
-        assert plan.first_guesses.guesser is plan.drafter
-        always = getattr(method, "first_guesses", None) is True
-        assert (plan.first_guesses.delays is None) == always
-
-
-def test_timings_belong_to_a_pair_and_its_settings() -> None:
-    """Plans of the same pair and settings share them; other settings have their own."""
-    models = Models(model("Big"), model("Small"))
-
-    def delays(method: Method, pair: Models = models) -> Any:
-        plan = method.plan(pair)
-        assert plan.first_guesses is not None
-        return plan.first_guesses.delays
-
-    five = SpeculativeDecoding(num_speculative_tokens=5)
-    chain_of_five = delays(five)
-    assert delays(five) is chain_of_five
-    assert delays(five, Models(model("Big"), model("Small"))) is not chain_of_five
-    assert delays(SpeculativeDecoding(num_speculative_tokens=3)) is not chain_of_five
-    half, most = (SpecVLM(pruner="random", prune_ratio=ratio) for ratio in (0.5, 0.9))
-    assert delays(half) is delays(half)
-    assert len({id(delays(method)) for method in (half, most, SpeculativeDecoding())}) == 3
+@pytest.mark.parametrize("name", ["speculative", "specvlm", "parallelvlm", "hsd"])
+def test_an_option_of_earlier_versions_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"method '{name}' has no option 'first_guesses'; known"):
+        from_dict({"method": name, "first_guesses": True})
 
 
 @pytest.mark.parametrize("name", ["speculative", "specvlm", "parallelvlm"])
@@ -466,7 +422,6 @@ def test_timings_belong_to_a_pair_and_its_settings() -> None:
     [
         ({"tree": "eagle"}, "takes num_speculative_tokens and no tree"),
         ({"tree": [[0], [0, 0]]}, "takes num_speculative_tokens and no tree"),
-        ({"first_guesses": True}, "leave out first_guesses"),
         ({"num_speculative_tokens": 0}, "at least 1"),
         ({"schedule": "sideways"}, "lockstep, parallel"),
     ],
