@@ -965,11 +965,10 @@ def from_texts(draw: st.DrawFn) -> Pairs:
         ("max_branches", draw(st.integers(1, 5))),
     )
     if draw(st.booleans()):
-        return (("method", "lookup"), *options, ("share_answers", draw(st.booleans())))
+        return (("method", "lookup"), *options)
     return (
         ("method", "hsd"),
         *options,
-        ("longest_window", draw(st.integers(window, 12))),
         ("max_nodes", draw(st.sampled_from((1, 5, 40, 256)))),
         ("max_depth", draw(st.sampled_from((None, 3, 30)))),
         ("matching", draw(st.sampled_from(("text", "text", "tokens")))),
@@ -1224,7 +1223,6 @@ WILD: Mapping[str, tuple[Any, ...]] = {
     "weights": ("bayes", "grid", (0.5, 0.5)),
     "rest": (True, False),
     "late": (True, False),
-    "share_answers": (True, False),
     "matching": ("text", "tokens"),
     "heads": (True, False),
     "recovery": (True, False),

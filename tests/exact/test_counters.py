@@ -23,7 +23,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "lockstep": {"num_speculative_tokens": 4, "schedule": "lockstep"},
     "tabed": {"method": "tabed", "tree": "eagle"},
     "lookup": {"method": "lookup", "num_speculative_tokens": 6},
-    "shared": {"method": "lookup", "num_speculative_tokens": 6, "share_answers": True},
     "hsd": {"method": "hsd", "num_speculative_tokens": 12},
 }
 RULES: dict[str, dict[str, Any]] = {

@@ -47,7 +47,6 @@ class HSD:
             forwards of the target cost (with rejection sampling, a length of 5).
         window: n, tokens of the window that is looked up; where it does not match, shorter windows
             down to a single token.
-        longest_window: tokens up to which the window grows while matches are ambiguous.
         max_branches: most candidates, which are merged into one tree, besides what may follow where
             the first one ends.
         max_nodes: most guesses of a row in one pass.
@@ -86,7 +85,6 @@ class HSD:
 
     num_speculative_tokens: int | None = None
     window: int = 3
-    longest_window: int = 10
     max_branches: int = 4
     max_nodes: int = MOST_NODES
     max_depth: int | None = None
@@ -107,27 +105,18 @@ class HSD:
         elif self.sampling_rule == "rejection":
             object.__setattr__(self, "num_speculative_tokens", DEFAULT_LENGTH)
         check_number("window", self.window, MAX_WINDOW)
-        check_number("longest_window", self.longest_window, MAX_WINDOW)
         check_number("max_branches", self.max_branches)
         check_number("max_nodes", self.max_nodes, MOST_NODES)
         if self.max_depth is not None:
             check_number("max_depth", self.max_depth, MOST_NODES)
         for switch in ("variants", "recovery", "heads"):
             check_switch(switch, getattr(self, switch))
-        self._check_windows()
         self._check_tolerance()
         resolve_parts(self)
         if self.schedule != "serial":
             raise ConfigError(
                 "there is no draft model that could work beside the target: method 'hsd' has the "
                 f"schedule 'serial' only, not {self.schedule!r}"
-            )
-
-    def _check_windows(self) -> None:
-        if self.longest_window < self.window:
-            raise ConfigError(
-                f"longest_window must be at least the window of {self.window} tokens, not "
-                f"{self.longest_window}"
             )
 
     def _check_tolerance(self) -> None:
@@ -174,7 +163,6 @@ class HSD:
             max_nodes = min(max_nodes, length * self.max_branches)
         options = DocumentOptions(
             window=self.window,
-            longest_window=self.longest_window,
             by_text=self.matching == "text",
             variants=self.variants,
             recovery=self.recovery,

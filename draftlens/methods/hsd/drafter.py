@@ -32,7 +32,6 @@ class DocumentOptions:
 
     Args:
         window: n, tokens of the longest window that is looked up.
-        longest_window: tokens up to which it grows while matches are ambiguous.
         by_text: whether letters and digits are compared, in contrast to token ids.
         variants: whether the lines of texts are also joined, and words closed that are broken at
             the end of a line.
@@ -40,7 +39,6 @@ class DocumentOptions:
     """
 
     window: int = 3
-    longest_window: int = 10
     by_text: bool = True
     variants: bool = True
     recovery: bool = True
@@ -125,7 +123,6 @@ def document_matcher(
         heads=options.heads,
         window=options.window,
         context=prompt,
-        longest_window=options.longest_window,
         decoder=None if codec is None else codec.decoder(),
     )
 

@@ -36,14 +36,12 @@ KEYS = {
         "num_speculative_tokens": None,
         "window": 3,
         "max_branches": 4,
-        "share_answers": False,
         "sampling_rule": "coupled",
         **RUNTIME,
     },
     "hsd": {
         "num_speculative_tokens": None,
         "window": 3,
-        "longest_window": 10,
         "max_branches": 4,
         "max_nodes": 256,
         "max_depth": None,
@@ -135,7 +133,7 @@ def test_the_flag_set_is_frozen() -> None:
         ),
         TABED(views=["text", {"name": "caption", "captioner": ["a cat", "a dog"]}]),
         Lookup(),
-        Lookup(num_speculative_tokens=10, window=2, max_branches=1, share_answers=True),
+        Lookup(num_speculative_tokens=10, window=2, max_branches=1),
         HSD(),
         HSD(tolerance=0.75, matching="tokens", recovery=False, max_nodes=64, max_depth=16),
     ],
@@ -409,10 +407,20 @@ def test_one_other_option() -> None:
         with_option(method, "pruner.seed", -1)
 
 
-@pytest.mark.parametrize("name", ["speculative", "specvlm", "parallelvlm", "hsd"])
-def test_an_option_of_earlier_versions_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"method '{name}' has no option 'first_guesses'; known"):
-        from_dict({"method": name, "first_guesses": True})
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [
+        ("speculative", "first_guesses", True),
+        ("specvlm", "first_guesses", "auto"),
+        ("parallelvlm", "first_guesses", False),
+        ("hsd", "first_guesses", True),
+        ("hsd", "longest_window", 10),
+        ("lookup", "share_answers", True),
+    ],
+)
+def test_options_of_earlier_versions_are_refused(name: str, option: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"method '{name}' has no option '{option}'; known"):
+        from_dict({"method": name, option: value})
 
 
 @pytest.mark.parametrize("name", ["speculative", "specvlm", "parallelvlm"])
