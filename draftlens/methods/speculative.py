@@ -79,6 +79,6 @@ class SpeculativeDecoding:
             self.topology,
             models.target.vocab_size,
             tuners,
-            Disagreement(models.target, draft),
+            Disagreement(draft.name),
         )
         return drafting_plan(self, models, drafter)

@@ -109,9 +109,7 @@ class SpecVLM:
             described = f"method {name_of(self)!r} with draft 'model'"
             reader = DraftModelReader(draft_of(models, described), pruning)
         settings = (drafts_for_itself, self.kv, *settings_of(pruning))
-        disagreement = None
-        if not drafts_for_itself:
-            disagreement = Disagreement(models.target, reader.backbone, self.prune_ratio == 1)
+        disagreement = None if drafts_for_itself else Disagreement(reader.backbone.name)
         drafter = ModelDrafter(
             reader,
             self.topology,
