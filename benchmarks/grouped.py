@@ -133,7 +133,7 @@ def answers(layers: int, repeats: int) -> dict[str, Any]:
     ids = torch.randint(5, 8000, (1, PROMPT), generator=torch.Generator().manual_seed(1))
     given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     options: dict[str, Any] = {"max_new_tokens": NEW, "do_sample": False, "eos_token_id": None}
-    method = draftlens.HSD(num_speculative_tokens=5, max_branches=1, first_guesses=False)
+    method = draftlens.HSD(num_speculative_tokens=5, max_branches=1)
     tokens: dict[str, Any] = {"stock": run_stock(backbone, given, **options).tokens}
     references = tokens["stock"]
     decoding: dict[str, list[float]] = {"stock": [], "copies": [], "groups": []}

@@ -206,7 +206,6 @@ def open_prepared(
         plan.acceptance,
         request.readings,
         request.observe,
-        plan.first_guesses,
         plan.lane,
         request.observe_weighed,
         plan.tolerance,

@@ -43,7 +43,6 @@ WAYS: dict[str, Way] = {
     "token ids": Way().but(by_text=False),
     "token ids, neither": Way().but(by_text=False, recovery=False, heads=False),
     "no variants": Way().but(variants=False),
-    "no growth": Way().but(longest_window=3),
     "a chain": Way(branches=1),
 }
 NODES = (8, 16, 32, 64, 128, 256)

@@ -181,7 +181,6 @@ def _serial(guesses: int) -> Contestant:
     method = {
         "method": "speculative",
         "num_speculative_tokens": guesses,
-        "first_guesses": False,
     }
     return Contestant("serial", f"γ = {guesses}", method, partial(_play_serial, guesses))
 

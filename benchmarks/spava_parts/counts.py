@@ -125,7 +125,6 @@ def spava_work(sizes: Sizes, rank: int, zigzag: bool) -> Work:
     blocks = divide(
         sizes.context + sizes.query,
         sizes.context,
-        sizes.context + sizes.query,
         sizes.anchor,
         sizes.passing,
         2 * sizes.hosts,

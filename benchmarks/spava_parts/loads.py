@@ -93,7 +93,7 @@ def ring(shape: Shape, hosts: int) -> Load:
 
 def in_blocks(shape: Shape, hosts: int, blocks: int, anchor: int, passing: int) -> Load:
     """The host with the most pairs, in zigzag."""
-    division = divide(shape.length, shape.context, shape.length, anchor, passing, blocks)
+    division = divide(shape.length, shape.context, anchor, passing, blocks)
     shares = [Share(division, rank, hosts) for rank in range(hosts)]
     share = max(shares, key=pairs)
     per_token = 2 * shape.groups * shape.width

@@ -2,7 +2,7 @@
 
 All metrics are defined in this module only. A pass is one verification forward of the target,
 counted once for each row that was still running. The tokens that prefill yields belong to no pass:
-one for each row, or more where first tokens were guessed (`first_accepted`).
+one for each row.
 The time of a phase is wall-clock time on the CPU. On a GPU the host runs ahead of the device, so
 the time of a kernel is counted in the phase that waits for its result.
 """
@@ -80,14 +80,12 @@ class Stats:
 
     Attributes:
         emitted: number of emitted tokens in all rows, including those that prefill yields.
-        first: number of emitted tokens that prefill yields, accepted first guesses included.
-        first_drafted: number of draft tokens that prefill verified; they are not in `drafted`.
-        first_accepted: number of draft tokens that prefill accepted; they are not in `accepted`.
+        first: number of emitted tokens that prefill yields.
         passes: number of verification passes, counted per running row.
         drafted: number of draft tokens that passes verified, counted per running row.
         accepted: number of draft tokens that passes accepted and that were used.
-        tolerated: number of accepted draft tokens, those of prefill included, that are other tokens
-            than the target's own choice.
+        tolerated: number of accepted draft tokens that are other tokens than the target's own
+            choice.
         visual: number of visual tokens in the draft's prompt before pruning; 0 without pruning.
         kept: number of visual tokens in the draft's prompt after pruning; 0 without pruning.
         target_forwards: number of decode forwards of the target; a batch counts once.
@@ -96,9 +94,9 @@ class Stats:
             contradicted; each ended a run of right ones.
         lane_lost: why the draft's lane was lost in the middle of the call; None if it was not.
         accepted_by_depth: number of passes by the length of their accepted path.
-        accepted_by_reference: with references, number of accepted draft tokens, those of prefill
-            included, by the row of the call and the index of the reference that they come from; -1
-            stands for the prompt and the answer itself. Method `hsd` counts them.
+        accepted_by_reference: with references, number of accepted draft tokens, by the row of the
+            call and the index of the reference that they come from; -1 stands for the prompt and
+            the answer itself. Method `hsd` counts them.
         phases: seconds by phase (`PHASES`). `render`, `layout`, `read` and `regions` are those of
             documents (`draftlens.documents`): what the pipeline takes, which may work while the
             page before is answered, and the crops of a page.
@@ -115,8 +113,6 @@ class Stats:
 
     emitted: int = 0
     first: int = 0
-    first_drafted: int = 0
-    first_accepted: int = 0
     passes: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -346,7 +342,7 @@ class Clock:
         if self._recorder is None:
             raise ConfigError("this clock records no spans: make it with record=True")
         spans = [span.shifted(-self.start) for span in self._recorder.spans()]
-        if not (self.stats.draft_forwards or self.stats.drafted or self.stats.first_drafted):
+        if not (self.stats.draft_forwards or self.stats.drafted):
             spans = [span for span in spans if span.lane != DRAFT]
         return Timeline(tuple(spans), self.stats.ttft, self.stats.e2e)
 

@@ -12,7 +12,6 @@ from draftlens.core.references import GivenReferences
 from draftlens.core.registry import Registry
 from draftlens.core.result import Chunk
 from draftlens.decoding.drafter import Drafter, DraftLane
-from draftlens.decoding.first_guesses import FirstGuesses
 from draftlens.decoding.session import Session
 from draftlens.media.chat_source import ChatSource
 from draftlens.models.adapter import Backbone
@@ -77,7 +76,6 @@ class Plan:
         acceptance: `"coupled"` or `"rejection"`; see `core/verify.py`.
         tolerance: τ of `core.verify.tolerant`, which decides in place of `acceptance` if it is
             below 1. Answers are greedy then.
-        first_guesses: how first tokens are guessed before the target's prefill; None for never.
         lane: the part of the drafter that works while the target reads; None if it has none.
         approximate: what the method does not compute exactly on the target's side, in words for the
             user.
@@ -101,7 +99,6 @@ class Plan:
     prefill: Prefill = field(default_factory=FullPrefill)
     acceptance: str = "coupled"
     tolerance: float = 1.0
-    first_guesses: FirstGuesses | None = None
     lane: DraftLane | None = None
     approximate: tuple[str, ...] = ()
     uses_draft: bool = False

@@ -4,9 +4,8 @@ request's life."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,7 +29,6 @@ from draftlens.core.tree import EMPTY, ROOT, Topology
 from draftlens.core.verify import match, reject, tolerant
 from draftlens.core.view_record import Weighed
 from draftlens.decoding.drafter import Drafter, DraftLane, TargetContext, ignore
-from draftlens.decoding.first_guesses import FirstGuesser, FirstGuesses
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prepared, Prompt
@@ -78,8 +76,6 @@ class Session:
             below 1.
         readings: readings of the target's prefill besides those that the drafter needs.
         observe: receives every choice of a pruner.
-        first_guesses: how first tokens are guessed before the target's prefill, by the same
-            drafter; None for never. They are not guessed where the prefill takes readings.
         lane: the part of the drafter that works while the target reads; None if it has none.
         observe_weighed: receives what each token shows about the views of an ensemble.
 
@@ -100,7 +96,6 @@ class Session:
         acceptance: str = "coupled",
         readings: ReadingSpec = NO_READINGS,
         observe: Callable[[Choice], None] | None = None,
-        first_guesses: FirstGuesses | None = None,
         lane: DraftLane | None = None,
         observe_weighed: Callable[[Weighed], None] = ignore,
         tolerance: float = 1.0,
@@ -118,7 +113,6 @@ class Session:
         self.approximate: tuple[str, ...] = ()
         self.notes: tuple[str, ...] = ()
         self._readings = drafter.readings | readings
-        self._first_guesses = first_guesses
         self._lane = lane
         self._observe = observe
         self._observe_weighed = observe_weighed
@@ -223,8 +217,7 @@ class Session:
         self._refresh()
 
     def start(self) -> list[Chunk]:
-        """Encode and prefill the rows that wait, and take the first token of each, or its first
-        tokens where they were guessed."""
+        """Encode and prefill the rows that wait, and take the first token of each."""
         chunks: list[Chunk] = []
         while self._arrivals:
             chunks += self._read_prompt(self._arrivals.pop(0))
@@ -233,16 +226,14 @@ class Session:
     def _read_prompt(self, arrival: _Arrival) -> list[Chunk]:
         sequences = arrival.sequences
         self._announce(arrival)
-        with self._phase("vision"):
+        with self.clock.phase("vision"):
             prompt = self.target.encode(arrival.prepared)
             cache = self._rows_for(prompt, sequences)
-        guesses = self._guess_first(arrival, prompt, cache)
-        output, verdict = self._prefill(sequences, prompt, cache, guesses)
+        output, verdict = self._prefill(sequences, prompt, cache)
         self._remark(sequences, output)
         emissions = self._emissions(sequences, verdict)
         chunks = self._emit(sequences, verdict, emissions)
-        self._count_first(guesses, verdict, emissions)
-        self._keep_first(cache, guesses, verdict, emissions)
+        self.stats.first += sum(emission.count for emission in emissions)
         self._join(sequences, prompt, cache)
         unread = _Unread(
             sequences=sequences,
@@ -252,10 +243,7 @@ class Session:
             readings=output.readings,
             references=arrival.references,
         )
-        if guesses.num_nodes and self._first_guesses is not None:
-            self._join_first(self._first_guesses.guesser, unread)
-        else:
-            self._unread.append(unread)
+        self._unread.append(unread)
         self.stats.draft_forwards = self.drafter.forwards
         self._refresh()
         if self.stats.ttft == 0:
@@ -264,43 +252,21 @@ class Session:
         return chunks
 
     def _prefill(
-        self, sequences: Seq[Sequence], prompt: Prompt, cache: KVCache, guesses: DraftTree
+        self, sequences: Seq[Sequence], prompt: Prompt, cache: KVCache
     ) -> tuple[PrefillOutput, Verdict]:
-        """Read a prompt with the guesses of the first tokens behind it, and judge them."""
+        """Read a prompt and choose the first token of each row."""
 
         def hand_on(readings: Readings) -> None:
             if self._lane is not None:
                 self._lane.read(self._context(sequences, prompt, cache, readings))
 
-        with self._phase("target_prefill"):
-            to_read = prompt
-            if guesses.num_nodes:
-                to_read = self.target.followed_by(prompt, guesses.tokens)
-            reading = Reading(to_read, cache, self._readings, guesses.num_nodes + 1, hand_on)
-            output = self.prefill.run(self.target, reading)
-            verdict = self._judge(sequences, _batch_of(sequences), guesses, output.logits)
+        with self.clock.phase("target_prefill"):
+            output = self.prefill.run(self.target, Reading(prompt, cache, self._readings, hand_on))
+            batch = _batch_of(sequences)
+            no_tokens = torch.empty(len(batch), 0, dtype=torch.long, device=self.target.device)
+            no_tree = DraftTree.uniform(EMPTY, no_tokens)
+            verdict = self._judge(sequences, batch, no_tree, output.logits)
         return output, verdict
-
-    def _keep_first(
-        self, cache: KVCache, guesses: DraftTree, verdict: Verdict, emissions: Seq[Emission]
-    ) -> None:
-        """Keep the accepted guesses of the first tokens, as far as the row goes on; its last token
-        is the next root."""
-        slots = [
-            path[: max(emission.count - 1, 0)]
-            for path, emission in zip(verdict.paths, emissions, strict=True)
-        ]
-        base = [length - guesses.num_nodes for length in cache.lengths]
-        cache.keep(base, slots)
-
-    def _join_first(self, guesser: FirstGuesser, rows: _Unread) -> None:
-        """Let rows whose first tokens were guessed join the drafter, which has read their
-        prompts."""
-        with self._phase("draft_prefill"):
-            context = self._context(
-                rows.sequences, rows.prompt, rows.cache, rows.readings, rows.references
-            )
-            guesser.join_first(_batch_of(rows.sequences), context)
 
     def _remark(self, sequences: Seq[Sequence], output: PrefillOutput) -> None:
         """Keep what the user should know about how these rows were read."""
@@ -318,28 +284,6 @@ class Session:
                 observed=self._observe is not None,
             )
 
-    def _guess_first(self, arrival: _Arrival, prompt: Prompt, cache: KVCache) -> DraftTree:
-        """Guesses of the first tokens, which the prefill is to check; the empty tree for none."""
-        batch = _batch_of(arrival.sequences)
-        number = self._num_first_guesses(batch, arrival.sequences[0].remaining - 1, prompt)
-        if number < 1 or self._first_guesses is None:
-            no_tokens = torch.empty(len(batch), 0, dtype=torch.long, device=self.target.device)
-            return DraftTree.uniform(EMPTY, no_tokens)
-        self.begin()  # rows join the drafter in the order in which they arrived
-        with self._phase("draft_prefill"):
-            context = self._context(
-                arrival.sequences, prompt, cache, Readings(), arrival.references
-            )
-            inputs = arrival.draft_inputs
-            tree = self._first_guesses.guesser.guess_first(batch, inputs, context, number)
-        return replace(tree, tokens=tree.tokens.to(self.target.device))
-
-    def _num_first_guesses(self, batch: Batch, budget: int, prompt: Prompt) -> int:
-        if self._first_guesses is None or self._readings:
-            return 0
-        alone = not self._unread
-        return min(self._first_guesses.number(batch, max(prompt.lengths), alone), budget)
-
     def _context(
         self,
         sequences: Seq[Sequence],
@@ -353,7 +297,7 @@ class Session:
             cache=cache,
             room=sequences[0].stopping.max_new_tokens,
             readings=readings,
-            phase=self._phase,
+            phase=self.clock.phase,
             count_pruned=self._count_pruned,
             observe=self._observe or ignore,
             weighed=self._count_weighed,
@@ -389,7 +333,7 @@ class Session:
         """Let the drafter read the prompts of rows that joined."""
         while self._unread:
             unread = self._unread.pop(0)
-            with self._phase("draft_prefill"):
+            with self.clock.phase("draft_prefill"):
                 encoded = self.drafter.encode(unread.draft_inputs)
                 context = self._context(
                     unread.sequences,
@@ -402,38 +346,13 @@ class Session:
 
     def propose(self) -> DraftTree:
         """Request guesses, at most as deep as the longest answer that may still come."""
-        with self._phase("draft"):
+        with self.clock.phase("draft"):
             budget = max(sequence.remaining for sequence in self.sequences) - 1
             tree = self.drafter.propose(self._batch, budget)
             topologies = self._within_answers(tree.topologies)
             # The widest row of a draft that runs ahead may be the one that is cut.
             tokens = tree.tokens[:, : max(map(len, topologies))]
-            tree = DraftTree(topologies, tokens.to(self.target.device), tree.probs)
-        self._record_timing()
-        return tree
-
-    def _record_timing(self) -> None:
-        """Let the timings of the first rows decide about the first guesses of later answers."""
-        if self._first_guesses is None or self.stats.passes:
-            return
-        if len({sequence.stopping for sequence in self.sequences}) > 1:  # rows of several calls
-            return
-        self._first_guesses.record(
-            len(self.sequences),
-            max(self.prompt_lengths),
-            self.stats.phases,
-            self.drafter.forwards,
-        )
-
-    @contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
-        """A phase of the clock. Up to the first round, whose timing may be recorded, it does not
-        hand on work that its device has not done."""
-        guesses = None if self.stats.passes else self._first_guesses
-        with self.clock.phase(name):
-            yield
-            if guesses is not None:
-                guesses.settle()
+            return DraftTree(topologies, tokens.to(self.target.device), tree.probs)
 
     def _within_answers(self, topologies: Seq[Topology]) -> tuple[Topology, ...]:
         """The trees of a proposal without the nodes beyond the end of each row's own answer.
@@ -570,15 +489,6 @@ class Session:
             self.stats.emitted += emission.count
             chunks.append(Chunk(tokens[: emission.count], from_draft, row=sequence.number))
         return chunks
-
-    def _count_first(self, guesses: DraftTree, verdict: Verdict, emissions: Seq[Emission]) -> None:
-        for topology, path, emission in zip(
-            guesses.topologies, verdict.paths, emissions, strict=True
-        ):
-            self.stats.first += emission.count
-            self.stats.first_drafted += len(topology)
-            self.stats.first_accepted += min(emission.count, len(path))
-        self._count_tolerated(verdict, emissions)
 
     def _count_drafted(self, tree: DraftTree) -> None:
         self.stats.target_forwards += 1

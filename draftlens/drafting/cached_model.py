@@ -13,7 +13,7 @@ from draftlens.core.proposal import Verdict
 from draftlens.core.rows import replace_by_last, without_row
 from draftlens.core.tree import Topology
 from draftlens.drafting.growth import Level, Nodes
-from draftlens.drafting.joining_rows import ArrivingRows, likeliest, score_tokens
+from draftlens.drafting.joining_rows import likeliest, score_tokens
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
@@ -66,41 +66,30 @@ class CachedModel:
         return 0 if self.cache is None else self.cache.nbytes
 
     def read(
-        self, prompt: Prompt, fill: Callable[[KVCache], Tensor | None], room: int
-    ) -> ArrivingRows:
-        """Read prompts into further rows, which do not join before `take`; until then no other rows
-        may be read.
+        self, prompt: Prompt, fill: Callable[[KVCache], Tensor | None], room: int, batch: Batch
+    ) -> None:
+        """Read the prompts of rows that join.
 
         Args:
             prompt: of these rows, as the model reads it.
             fill: writes the prompt into an empty cache.
             room: further tokens of each row, guesses included.
-        """
-        if self.cache is None or not self.cache.lengths:
-            cache = self.backbone.new_cache(prompt, room)
-        else:
-            cache = self.cache.new_rows(len(prompt.lengths))
-        return ArrivingRows(self.backbone, self.vocab_size, prompt, cache, fill(cache))
-
-    def take(self, rows: ArrivingRows, batch: Batch) -> None:
-        """Let the rows of the last `read` join.
-
-        Args:
-            rows: the result of `read`.
             batch: these rows, with at least one token each.
         """
-        pending = rows.follow(batch)
         if self.cache is None or self._next_position is None or not self.cache.lengths:
-            self.cache = rows.cache
-            self._next_position = rows.prompt.next_position
+            self.cache = self.backbone.new_cache(prompt, room)
+            fill(self.cache)
+            self._next_position = prompt.next_position
         else:
-            self.cache.join(rows.cache)
-            self._next_position = torch.cat(
-                [self._next_position, rows.prompt.next_position], dim=-2
-            )
-        self.prompt_lengths += rows.prompt.lengths
-        self.pending += pending
-        self.forwards += rows.forwards
+            cache = self.cache.new_rows(len(prompt.lengths))
+            fill(cache)
+            self.cache.join(cache)
+            self._next_position = torch.cat([self._next_position, prompt.next_position], dim=-2)
+        self.prompt_lengths += prompt.lengths
+        for history in batch.histories:
+            tokens = list(history.tokens)
+            # A row that has ended is forwarded beside the others and must not widen the pass.
+            self.pending.append(tokens[-1:] if history.finished else tokens)
         self._start = list(self.cache.lengths)
 
     def remove(self, row: int) -> None:

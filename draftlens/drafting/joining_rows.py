@@ -1,92 +1,12 @@
-"""Rows between the draft's reading of their prompts and their place in the draft's batch."""
+"""Forwards of a draft model over the ids of its target."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from draftlens.core import tree as trees
-from draftlens.core.batch import Batch
-from draftlens.drafting.growth import Level, Nodes
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
-from draftlens.models.prompt import Prompt
-
-
-class ArrivingRows:
-    """Rows whose prompts a draft model has read and that have not joined its batch. It is a
-    `TreeScorer` of chains, so the first tokens of the answers can be guessed meanwhile.
-
-    Args:
-        backbone: the draft model.
-        vocab_size: ids that the target has; the draft may have more or fewer.
-        prompt: of these rows, as the model reads it.
-        cache: holds the prompt; grows with the guesses that are forwarded.
-        logits: behind each row's last token, ``[B, 1, V]``; None if nothing is to be guessed.
-
-    Attributes:
-        forwards: decode forwards so far, of one guess each.
-    """
-
-    def __init__(
-        self,
-        backbone: Backbone,
-        vocab_size: int,
-        prompt: Prompt,
-        cache: KVCache,
-        logits: Tensor | None,
-    ) -> None:
-        self.backbone = backbone
-        self.vocab_size = vocab_size
-        self.prompt = prompt
-        self.cache = cache
-        self.logits = logits
-        self.forwards = 0
-
-    def process(self, logits: Tensor, nodes: Nodes) -> Tensor:
-        """See `TreeScorer.process`."""
-        return nodes.process(logits)
-
-    def catch_up(self, steps: Tensor) -> Tensor:
-        """The logits of the prefill; see `TreeScorer.catch_up`."""
-        assert self.logits is not None
-        return with_ids_of_the_target(self.logits, self.vocab_size)
-
-    def expand(self, tokens: Tensor, steps: Tensor, level: Level) -> Tensor:
-        """Forward the one guess of a level; see `TreeScorer.expand`."""
-        self.forwards += 1
-        itself = torch.ones(1, 1, dtype=torch.bool, device=self.backbone.device)
-        mask = trees.attention_mask(self.cache.lengths, itself)
-        positions = self.prompt.positions(steps)
-        return score_tokens(self.backbone, self.vocab_size, tokens, positions, self.cache, mask)
-
-    def run_on(self, logits: Tensor, steps: Tensor, count: int) -> Tensor | None:
-        """See `TreeScorer.run_on`."""
-        if not self.cache.uniform:
-            return None
-        self.forwards += count - 1
-        positions = self.prompt.positions(steps)
-        return likeliest(self.backbone, self.vocab_size, logits, positions, self.cache, count)
-
-    def follow(self, batch: Batch) -> list[list[int]]:
-        """Keep the accepted guesses in the cache, as far as they were forwarded.
-
-        Args:
-            batch: these rows with their tokens: accepted guesses and one token more.
-
-        Returns:
-            Per row the tokens that the cache lacks; never empty.
-        """
-        pending = []
-        lengths = []
-        for history, length in zip(batch.histories, self.prompt.lengths, strict=True):
-            tokens = list(history.tokens)
-            num_kept = min(self.forwards, len(tokens) - 1)
-            lengths.append(length + num_kept)
-            # A row that has ended is forwarded beside the others and must not widen the pass.
-            pending.append(tokens[-1:] if history.finished else tokens[num_kept:])
-        self.cache.truncate(lengths)
-        return pending
 
 
 def score_tokens(

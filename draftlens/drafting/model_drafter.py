@@ -6,15 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from draftlens.core.batch import Batch
-from draftlens.core.proposal import DraftTree
-from draftlens.core.tree import Topology, chain
+from draftlens.core.tree import Topology
 from draftlens.decoding.drafter import TargetContext
 from draftlens.drafting.adaptive.history import Tuners
 from draftlens.drafting.cached_model import CachedModel
 from draftlens.drafting.disagreement import Disagreement
 from draftlens.drafting.draft_prompt import Reader
-from draftlens.drafting.growth import grow
-from draftlens.drafting.joining_rows import ArrivingRows
 from draftlens.drafting.tree_drafter import TreeDrafter
 
 
@@ -40,12 +37,8 @@ class ReadingModel(CachedModel):
 
     def join(self, encoded: Any, batch: Batch, context: TargetContext, room: int) -> None:
         """See `Follower.join`."""
-        self.take(self.arrive(encoded, context, room), batch)
-
-    def arrive(self, encoded: Any, context: TargetContext, room: int) -> ArrivingRows:
-        """Read prompts into further rows, which do not join before `take`."""
         draft = self.reader.read(encoded, context)
-        return self.read(draft.prompt, draft.fill, room)
+        self.read(draft.prompt, draft.fill, room, batch)
 
 
 class ModelDrafter(TreeDrafter):
@@ -68,21 +61,3 @@ class ModelDrafter(TreeDrafter):
         self.reader = reader
         self.model = ReadingModel(reader, vocab_size)
         super().__init__(self.model, topology, tuners, disagreement)
-        self._arriving: ArrivingRows | None = None
-
-    def guess_first(
-        self, batch: Batch, inputs: Mapping[str, Any], context: TargetContext, number: int
-    ) -> DraftTree:
-        """See `FirstGuesser.guess_first`."""
-        arriving = self.model.arrive(self.encode(inputs), context, self._room(context))
-        self._arriving = arriving
-        with context.phase("draft"):
-            logits = arriving.catch_up(batch.steps(self.model.device))
-            return grow(arriving, chain(number), batch, logits)
-
-    def join_first(self, batch: Batch, context: TargetContext) -> None:
-        """See `FirstGuesser.join_first`."""
-        assert self._arriving is not None
-        self.model.take(self._arriving, batch)
-        self._arriving = None
-        self._choose_tuner(context)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import Any, Protocol
 
 import torch
@@ -140,7 +141,7 @@ class TreeDrafter:
         topology: the tree to grow (`core.tree.chain` for a chain).
         tuners: from the kind of prompt, the tuner that chooses the tree of each round, none of them
             larger than `topology`; None for always `topology`.
-        disagreement: counts the first guesses that are wrong; None for nobody.
+        disagreement: counts the first draft tokens that are rejected; None for nobody.
     """
 
     def __init__(
@@ -178,13 +179,8 @@ class TreeDrafter:
 
     def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None:
         """See `Drafter.begin`."""
-        self.follower.join(encoded, batch, context, self._room(context))
-        self._choose_tuner(context)
-
-    def _room(self, context: TargetContext) -> int:
-        return context.room + len(self.topology.inner) + 1
-
-    def _choose_tuner(self, context: TargetContext) -> None:
+        room = context.room + len(self.topology.inner) + 1
+        self.follower.join(encoded, batch, context, room)
         if self.tuners is not None and self.tuner is None:
             self.tuner = self.tuners(context.prompt.kind)
 
@@ -207,7 +203,9 @@ class TreeDrafter:
         if self.tuner is not None:
             self._record_verdict(self.tuner, verdict, batch)
         if self.disagreement is not None and self._proposed:
-            self.disagreement.count_verdict(verdict, batch)
+            going_on = [not history.finished for history in batch.histories]
+            hits = sum(map(bool, compress(verdict.paths, going_on)))
+            self.disagreement.count(hits, sum(going_on) - hits)
         self.follower.keep(verdict, batch)
 
     def _propose_tuned(self, tuner: TreeTuner, batch: Batch, budget: int) -> DraftTree:
@@ -230,7 +228,6 @@ class TreeDrafter:
         hits, misses = self.follower.agreement if batch.is_greedy else (0, 0)
         if self.disagreement is not None:
             self.disagreement.count(hits, misses)
-            self.disagreement.warn()
         topology = trees.cut(tuner.caught_up(hits, misses), budget)
         if not topology:
             return _no_tree(batch, device)

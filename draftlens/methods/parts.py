@@ -9,7 +9,6 @@ from draftlens.core.checks import wrong
 from draftlens.core.errors import ConfigError
 from draftlens.core.registry import Registry
 from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
-from draftlens.decoding.first_guesses import FirstGuesser, FirstGuesses, delays_of
 from draftlens.decoding.plan import Plan, is_ready, make_schedule, no_processes
 from draftlens.drafting.adaptive.controller import TreeTuner
 from draftlens.drafting.adaptive.history import Tuners, record_of
@@ -44,11 +43,6 @@ PARALLEL_DRAFTERS = Registry(
 
 WITHOUT_EYES = "; method 'tabed' takes it with the view 'text', and with captions of the target"
 """What a draft that does not see what the target sees is good for."""
-
-NO_CHECKS = "first_guesses need a prefill that checks guesses, such as 'full'"
-
-FIRST_GUESSES_OF_AUTO_TREE = 3
-"""Length of the chain of first guesses with an automatic tree."""
 
 
 def resolve_parts(method: Any, *, pruner: bool = False) -> None:
@@ -131,13 +125,12 @@ def resolve_drafting(method: Any) -> None:
 
     Args:
         method: a frozen dataclass with `num_speculative_tokens`, `tree`, `sampling_rule` and
-            `first_guesses`.
+            `schedule`.
 
     Raises:
         ConfigError: a value makes no sense.
     """
     check_choice("sampling_rule", method.sampling_rule, SAMPLING_RULES)
-    check_first_guesses(method.first_guesses)
     if method.schedule != "serial":
         _check_lane(method)
     length = method.num_speculative_tokens
@@ -187,10 +180,6 @@ def _check_lane(method: Any) -> None:
         raise ConfigError(
             "which guesses are there depends on time, and with 'rejection' so would the tokens: "
             f"use 'coupled', or 'lockstep' or 'serial' instead of {schedule}"
-        )
-    if method.first_guesses is True:
-        raise ConfigError(
-            f"with {schedule} the draft guesses during the prefill anyway: leave out first_guesses"
         )
 
 
@@ -270,61 +259,10 @@ def timed_models(tree: Tree, target: Backbone, drafting: Backbone) -> tuple[Back
     return (target,) if drafting is target else (target, drafting)
 
 
-def check_first_guesses(choice: Any) -> None:
-    """Refuse a value of `first_guesses` that makes no sense.
-
-    Raises:
-        ConfigError: it is neither true nor false nor `"auto"`.
-    """
-    if not isinstance(choice, bool) and choice != "auto":
-        raise ConfigError(f"first_guesses must be true, false or 'auto', not {choice!r}")
-
-
-def first_guesses_of(
-    method: Any,
-    models: Models,
-    drafter: FirstGuesser,
-    waits: bool,
-    settings: tuple[Any, ...] = (),
-) -> FirstGuesses | None:
-    """How first tokens are guessed before the target's prefill; None if they are not.
-
-    Args:
-        method: a frozen dataclass with the fields that `resolve_drafting` checks.
-        models: of the call.
-        drafter: of the plan.
-        waits: whether it needs something of the target's prefill: readings, or keys and values.
-        settings: everything else that changes how long the draft takes.
-
-    Raises:
-        ConfigError: they are wanted always, and they are impossible.
-    """
-    possible = models.draft is not None and not waits and method.prefill.checks_guesses
-    if method.first_guesses is True and not possible:
-        if method.prefill.checks_guesses:
-            raise ConfigError(
-                "first_guesses need a draft model that reads the prompt before the target does, "
-                "with a pruner (if any) that needs no attention or hidden states of the target"
-            )
-        raise ConfigError(NO_CHECKS)
-    if method.first_guesses is False or not possible or models.draft is None:
-        return None
-    if method.tree == AUTO:
-        most = FIRST_GUESSES_OF_AUTO_TREE
-    else:
-        most = topology_of(method.tree, method.num_speculative_tokens).depth
-    if method.first_guesses is True:
-        return FirstGuesses(drafter, most)
-    delays = delays_of(models.target.model, models.draft.model, (most, *settings))
-    devices = (models.target.device, models.draft.device)
-    return FirstGuesses(drafter, most, delays, devices)
-
-
 def drafting_plan(
     method: Any,
     models: Models,
     drafter: ModelDrafter,
-    waits: bool,
     pruning: Pruning | None = None,
     reads_target_prompt: bool = False,
     wait: int | None = None,
@@ -337,7 +275,6 @@ def drafting_plan(
             check.
         models: of the call.
         drafter: drafts in the target's lane.
-        waits: whether the draft needs something of the target's prefill.
         pruning, reads_target_prompt, wait, hedges: as for `parallel_drafter`.
     """
     length = method.num_speculative_tokens
@@ -345,17 +282,12 @@ def drafting_plan(
     lane = parallel_drafter(
         method.schedule, length, drafter, models.target, pruning, reads_target_prompt, wait, hedges
     )
-    first_guesses = None
-    if lane is None:
-        settings = () if pruning is None else settings_of(pruning)
-        first_guesses = first_guesses_of(method, models, drafter, waits, settings)
     drafting = drafter.reader.backbone
     return Plan(
         drafter=lane or drafter,
         schedule=make_schedule(method.schedule),
         prefill=method.prefill,
         acceptance=method.sampling_rule,
-        first_guesses=first_guesses,
         lane=lane,
         processes=no_processes if lane is None else lane.processes,
         wait_until_ready=is_ready if lane is None else lane.wait_until_ready,

@@ -37,11 +37,6 @@ class SpeculativeDecoding:
         sampling_rule: `"coupled"` (the tokens of plain sampling with the same seed) or
             `"rejection"` (the papers' rule: same distribution, other tokens, accepts a little
             more; not with the schedule `"parallel"`).
-        first_guesses: whether the draft guesses the beginning of the answer before the target reads
-            the prompt, so that the target's prefill checks these guesses. True: always, which saves
-            about one round and delays the first token by the time of the draft's own prefill.
-            False: never. `"auto"`: where the measured times of earlier answers predict a delay of
-            at most 2%, and not with sampling under `"rejection"`.
         schedule: the order of drafting and verifying (`decode.SCHEDULES`).
         prefill: how the target reads prompts (`prefill.PREFILLS`).
 
@@ -62,7 +57,6 @@ class SpeculativeDecoding:
     num_speculative_tokens: int | None = None
     tree: Tree = None
     sampling_rule: str = "coupled"
-    first_guesses: bool | str = "auto"
     schedule: str = "serial"
     prefill: Any = "full"
 
@@ -85,6 +79,6 @@ class SpeculativeDecoding:
             self.topology,
             models.target.vocab_size,
             tuners,
-            Disagreement(models.target, draft),
+            Disagreement(draft.name),
         )
-        return drafting_plan(self, models, drafter, waits=False)
+        return drafting_plan(self, models, drafter)

@@ -26,7 +26,7 @@ class PrefillOutput:
     """The result of reading a prompt.
 
     Args:
-        logits: behind each row's last tokens, ``[B, K, V]``.
+        logits: after each row's last token, ``[B, 1, V]``.
         readings: the readings that were requested.
         approximate: what differed from the model's own prefill for these rows, in words for the
             user: all or nothing of `Prefill.approximate`.
@@ -45,12 +45,6 @@ class Prefill(Protocol):
     @property
     def approximate(self) -> tuple[str, ...]:
         """What differs from the model's own prefill, in words for the user; empty if exact."""
-        ...
-
-    @property
-    def checks_guesses(self) -> bool:
-        """Whether a prompt may end with guesses, so that `num_logits` is more than 1. If not, first
-        tokens are not guessed (`decoding.first_guesses`)."""
         ...
 
     def check_hosts(self, hosts: Any) -> None:

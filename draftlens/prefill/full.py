@@ -24,11 +24,6 @@ class FullPrefill(OneProcess):
         """Nothing differs."""
         return ()
 
-    @property
-    def checks_guesses(self) -> bool:
-        """Guesses are further tokens of the causal pass."""
-        return True
-
     def check(self, backbone: Backbone) -> None:
         """Every model reads its own prompts."""
 
@@ -47,17 +42,17 @@ class FullPrefill(OneProcess):
         prompt = reading.prompt
         cache = reading.cache
         if not reading.spec:
-            logits = backbone.prefill(prompt, cache, None, reading.num_logits)
+            logits = backbone.prefill(prompt, cache)
             return PrefillOutput(logits, Readings())
         num_layers = backbone.text_config.num_hidden_layers
         collector = ReadingCollector(reading.spec, prompt, num_layers, reading.early)
         if not reading.spec.attention:
             with backbone.watching(collector.layers, collector.receive):
-                logits = backbone.prefill(prompt, cache, None, reading.num_logits)
+                logits = backbone.prefill(prompt, cache)
             return PrefillOutput(logits, collector.readings())
         probe = AttentionProbe(prompt.visual, prompt.lengths)
         with backbone.alone(), backbone.watching(collector.layers, collector.receive):
-            logits = backbone.prefill(prompt, cache, probe, reading.num_logits)
+            logits = backbone.prefill(prompt, cache, probe)
         if len(probe.by_layer) != num_layers:
             raise UnsupportedModelError(
                 f"{backbone.name} does not let its attention be read: prune without attention"

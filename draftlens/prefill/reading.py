@@ -15,12 +15,10 @@ class Reading:
     """One prompt that is to be read.
 
     Args:
-        prompt: what to read. With guesses, these are the last tokens of each row.
+        prompt: what to read.
         cache: empty; made by `Prefill.new_cache` or `Backbone.new_cache`. It holds the whole of
             `prompt` afterwards.
-        spec: the readings to take; none if the prompt ends with guesses.
-        num_logits: K, for how many of each row's last tokens logits are returned: the last token of
-            the prompt itself and all guesses.
+        spec: the readings to take.
         early: receives the readings once, from inside the forward and in its thread, as soon as all
             of them are taken, so that others can work with them while the prefill goes on. It must
             not wait for the prefill. It is not called where `spec` is empty or needs the whole
@@ -30,5 +28,4 @@ class Reading:
     prompt: Prompt
     cache: KVCache
     spec: ReadingSpec = NO_READINGS
-    num_logits: int = 1
     early: Callable[[Readings], None] | None = None

@@ -341,9 +341,7 @@ class Scripted:
     def hidden_states(self, layers: Any) -> AbstractContextManager[dict[int, Tensor]]:
         return nullcontext({})
 
-    def prefill(
-        self, prompt: Prompt, cache: KVCache, attention: Any = None, num_logits: int = 1
-    ) -> Tensor:
+    def prefill(self, prompt: Prompt, cache: KVCache, attention: Any = None) -> Tensor:
         logits = self.forward(prompt.embeds, prompt.position_ids, cache, None)
         cache.truncate(prompt.lengths)
         last = torch.tensor(prompt.lengths)[:, None] - 1

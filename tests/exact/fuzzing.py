@@ -517,17 +517,9 @@ def check_counters(case: Case, result: Result) -> None:
     stats = result.stats
     num_rows = len(result.tokens)
     assert stats.emitted == sum(map(len, result.tokens))
-    # A row whose answer ends inside the accepted first guesses has no token of the target's own.
-    own_first = stats.first - stats.first_accepted
-    assert 0 <= own_first <= num_rows
-    assert stats.first_accepted <= stats.first_drafted
-    if not may_guess_first(case) or case.options.new == 1:
-        assert stats.first_drafted == 0
-        assert own_first == num_rows
-    elif guesses_first(case):
-        assert stats.first_drafted > 0
+    assert stats.first == num_rows
     assert [len(row) for row in result.from_draft] == [len(row) for row in result.tokens]
-    assert stats.accepted + stats.first_accepted == sum(map(sum, result.from_draft))
+    assert stats.accepted == sum(map(sum, result.from_draft))
     assert stats.accepted <= stats.drafted
     assert sum(stats.accepted_by_depth.values()) == stats.passes
     depths = stats.accepted_by_depth.items()
@@ -547,7 +539,7 @@ def check_counters(case: Case, result: Result) -> None:
         assert stats.drafted == stats.draft_forwards == 0
         assert stats.target_forwards == plain_forwards
     elif plain_forwards > 1 and not is_automatic(case) and not runs_ahead(case):
-        assert stats.drafted + stats.first_drafted > 0
+        assert stats.drafted > 0
 
 
 def is_automatic(case: Case) -> bool:
@@ -560,22 +552,6 @@ def runs_ahead(case: Case) -> bool:
     """Whether the draft has a lane of its own, so that the script says what is guessed in time."""
     method = resolve(case.method_options, case.draft is not None)
     return to_dict(method).get("schedule", "serial") != "serial"
-
-
-def guesses_first(case: Case) -> bool:
-    """Whether the case's method always guesses first tokens."""
-    method = resolve(case.method_options, case.draft is not None)
-    is_wanted = getattr(method, "first_guesses", False) is True
-    return is_wanted and not guesses_from_texts(case.method_options)
-
-
-def may_guess_first(case: Case) -> bool:
-    """Whether it does so at all; texts may or may not have a guess. Without timings of earlier
-    answers a draft model guesses none by itself."""
-    method = resolve(case.method_options, case.draft is not None)
-    if guesses_from_texts(case.method_options):
-        return getattr(method, "first_guesses", False) is not False
-    return guesses_first(case)
 
 
 def best_depth(case: Case) -> int:
@@ -615,10 +591,7 @@ def is_always_right(case: Case) -> bool:
 def check_passes(case: Case, result: Result) -> None:
     """A draft that is always right fills every pass but the last."""
     per_pass = best_depth(case) + 1
-    first = 1
-    if guesses_first(case):
-        first += resolve(case.method_options, has_draft=True).topology.depth  # type: ignore[attr-defined]
-    passes = sum(-(-max(len(row) - first, 0) // per_pass) for row in result.tokens)
+    passes = sum(-(-(len(row) - 1) // per_pass) for row in result.tokens)
     assert result.stats.passes == passes
 
 
@@ -853,7 +826,6 @@ def session_of(plan: Plan, models: Models) -> Session:
         plan.prefill,
         Clock(Stats()),
         plan.acceptance,
-        first_guesses=plan.first_guesses,
         lane=plan.lane,
     )
 
@@ -934,7 +906,6 @@ def trees(draw: st.DrawFn) -> tuple[tuple[int, ...], ...]:
 
 scripts = st.integers(0, 99)
 kinds_of_references = st.sampled_from((None, *REFERENCES))
-first_guesses = st.sampled_from((True, False, "auto"))
 
 
 @st.composite
@@ -975,8 +946,6 @@ def pruned(draw: st.DrawFn, has_draft: bool, ahead: bool) -> Pairs:
     if has_draft and draw(st.booleans()):
         positions = draw(st.sampled_from(("original", "compact")))
         options += [("draft", "model"), ("positions", positions)]
-        if not PRUNERS[name].readings and not ahead:
-            options.append(("first_guesses", draw(first_guesses)))
         return tuple(options)
     kv = "prefill" if ahead else draw(st.sampled_from(("prefill", "gather", "sparse")))
     positions = "original"
@@ -996,18 +965,16 @@ def from_texts(draw: st.DrawFn) -> Pairs:
         ("max_branches", draw(st.integers(1, 5))),
     )
     if draw(st.booleans()):
-        return (("method", "lookup"), *options, ("share_answers", draw(st.booleans())))
+        return (("method", "lookup"), *options)
     return (
         ("method", "hsd"),
         *options,
-        ("longest_window", draw(st.integers(window, 12))),
         ("max_nodes", draw(st.sampled_from((1, 5, 40, 256)))),
         ("max_depth", draw(st.sampled_from((None, 3, 30)))),
         ("matching", draw(st.sampled_from(("text", "text", "tokens")))),
         ("variants", draw(st.booleans())),
         ("recovery", draw(st.booleans())),
         ("heads", draw(st.booleans())),
-        ("first_guesses", draw(first_guesses)),
     )
 
 
@@ -1090,7 +1057,7 @@ def methods(draw: st.DrawFn, has_draft: bool) -> Pairs:
         return draw(pruned(has_draft, ahead))
     if ahead:
         return (("method", "speculative"), *draw(schedules()))
-    return (("method", "speculative"), *draw(shapes()), ("first_guesses", draw(first_guesses)))
+    return (("method", "speculative"), *draw(shapes()))
 
 
 drafts = st.sampled_from((*NOISE, "self", "self", "random", None))
@@ -1244,7 +1211,6 @@ WILD: Mapping[str, tuple[Any, ...]] = {
     "num_speculative_tokens": (None, 1, 4),
     "tree": (None, "auto", "eagle", ((0,), (1,), (0, 0)), ()),
     "sampling_rule": ("coupled", "rejection"),
-    "first_guesses": (True, False, "auto"),
     "schedule": ("serial", "parallel", "lockstep"),
     "draft": ("auto", "self", "model"),
     "kv": ("prefill", "gather", "sparse"),
@@ -1255,7 +1221,6 @@ WILD: Mapping[str, tuple[Any, ...]] = {
     "views": (("text",), ("multimodal", "text"), ("caption", "pooled"), ("text", "text"), ()),
     "weights": ("bayes", "grid", (0.5, 0.5)),
     "rest": (True, False),
-    "share_answers": (True, False),
     "matching": ("text", "tokens"),
     "heads": (True, False),
     "recovery": (True, False),

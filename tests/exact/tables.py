@@ -18,7 +18,6 @@ from draftlens.core.sampling import SamplingRule, row_seeds
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import Topology
 from draftlens.decoding.drafter import NoDraft
-from draftlens.decoding.first_guesses import FirstGuesses
 from draftlens.decoding.loop import decode
 from draftlens.decoding.session import Session
 from draftlens.drafting.draft_prompt import DraftModelReader
@@ -87,13 +86,8 @@ class TableModel:
     def new_cache(self, prompt: Prompt, room: int) -> KVCache:
         return KVCache(1, len(prompt.lengths), max(prompt.lengths) + room)
 
-    def followed_by(self, prompt: Prompt, tokens: Tensor) -> Prompt:
-        return prompt.followed_by(tokens)
-
-    def prefill(
-        self, prompt: Prompt, cache: KVCache, probe: object = None, num_logits: int = 1
-    ) -> Tensor:
-        return self.forward(prompt.embeds, prompt.position_ids, cache, None)[:, -num_logits:]
+    def prefill(self, prompt: Prompt, cache: KVCache, probe: object = None) -> Tensor:
+        return self.forward(prompt.embeds, prompt.position_ids, cache, None)[:, -1:]
 
     def greedy_chain(self, *_: Any) -> None:
         """Chains are computed by `forward`."""
@@ -147,20 +141,16 @@ def speak(
     rule: SamplingRule,
     seed: int = 0,
     rows: int = ROWS,
-    num_first: int = 0,
     references: References = NO_REFERENCES,
 ) -> Session:
-    """A finished session: LENGTH tokens in each row; of `num_first` it guesses the first. With
-    references no model drafts: they are looked up."""
+    """A finished session: LENGTH tokens in each row. With references no model drafts: they are
+    looked up."""
     reader = DraftModelReader(TableModel(draft))  # type: ignore[arg-type]
     drafter: Any = ModelDrafter(reader, topology, VOCAB) if topology else NoDraft()
     if references:
         drafter = LookupDrafter(Vocabulary(VOCAB), 3, 3, 9, window=1)
     target: Any = TableModel(TARGET)
-    first: Any = FirstGuesses(drafter, num_first) if num_first else None  # type: ignore[arg-type]
-    session = Session(
-        target, drafter, FullPrefill(), Clock(Stats()), rule.acceptance, first_guesses=first
-    )
+    session = Session(target, drafter, FullPrefill(), Clock(Stats()), rule.acceptance)
     return finished(session, rule, seed, rows, references)
 
 

@@ -51,7 +51,7 @@ def test_pictures_of_two_rows(reader: Reader) -> None:
     )
     assert result.tokens == rows
     assert result.lossless
-    assert result.stats.first_accepted > 0
+    assert result.stats.accepted > 0
     assert result.stats.passes < sum(map(len, rows)) / 2
     lookup = {"method": "lookup", "num_speculative_tokens": 4}
     assert draftlens.generate(model, given, method=lookup, max_new_tokens=NEW).tokens == rows

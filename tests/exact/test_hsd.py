@@ -21,7 +21,6 @@ from draftlens.methods.base import Models
 from draftlens.methods.hsd.drafter import DocumentDrafter
 from draftlens.methods.lookup.prefix_tree import merge
 from draftlens.models.adapter import Backbone
-from draftlens.prefill.full import FullPrefill
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 References = list[list[Any]]
@@ -130,7 +129,7 @@ def test_references_of_all_kinds_for_a_ragged_batch(
         assert result.lossless
         assert result.stats.tolerated == 0
         stats = result.stats
-        assert stats.accepted + stats.first_accepted == sum(map(sum, result.from_draft))
+        assert stats.accepted == sum(map(sum, result.from_draft))
         by_reference = stats.accepted_by_reference
         for row, from_draft in enumerate(result.from_draft):
             assert sum(by_reference.get(row, {}).values()) == sum(from_draft)
@@ -226,39 +225,6 @@ def test_without_references_it_is_lookup() -> None:
     assert results[0].stats.accepted == pytest.approx(results[1].stats.accepted, abs=5)
 
 
-@every_family
-def test_the_prefill_checks_how_references_begin(family: Family) -> None:
-    """Each row gains what its first reference and its answer have in common, and a round of work
-    is saved."""
-    rows = reference(family, family.richest)
-    length = 7
-    wrong = [*rows[1][:3], (rows[1][3] + 1) % 90, *rows[1][4:]]
-    references = [[list(rows[0])], [wrong], [[5] * 9]]
-    pixels = Backbone.of(target(family)).pixel_ids
-    chains = [up_to(texts[0][:length], pixels) for texts in references]
-    results = {}
-    for first in (False, True):
-        results[first] = draftlens.generate(
-            target(family),
-            inputs(family, family.richest),
-            method={**METHODS["text"], "first_guesses": first},
-            references=references,
-            tokenizer=tokenizer(),
-            max_new_tokens=NEW,
-        )
-        assert results[first].tokens == rows
-    alike = [common(chain, row) for chain, row in zip(chains, rows, strict=True)]
-    stats = results[True].stats
-    assert alike[1] <= 3
-    assert stats.first_drafted == sum(map(len, chains)) > 2 * length
-    assert stats.first_accepted == sum(alike)
-    assert stats.first == 3 + sum(alike)
-    for row, count in zip(results[True].from_draft, alike, strict=True):
-        assert row[: count + 1] == [True] * count + [False]
-    assert results[False].stats.first == 3
-    assert stats.passes < results[False].stats.passes
-
-
 def test_accepted_guesses_know_their_reference() -> None:
     """Of three references one is wrong, and the others hold the answer in two pieces."""
     family = FAMILIES[3]
@@ -290,24 +256,14 @@ def up_to(ids: Sequence[int], walls: frozenset[int]) -> list[int]:
     return list(ids)
 
 
-def common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Tokens of the common beginning."""
-    count = 0
-    while count < min(len(one), len(other)) and one[count] == other[count]:
-        count += 1
-    return count
-
-
-def test_rows_that_join_later_are_guessed_first_too() -> None:
+def test_rows_that_join_later() -> None:
     """While other rows run, and one of them has nothing to repeat but its prompt."""
     family = FAMILIES[4]
     model = target(family)
     rows = reference(family, family.richest)
     backbone = Backbone.of(model)
     plan = draftlens.HSD(num_speculative_tokens=5).plan(Models(backbone, None))
-    session = Session(
-        backbone, plan.drafter, plan.prefill, Clock(Stats()), first_guesses=plan.first_guesses
-    )
+    session = Session(backbone, plan.drafter, plan.prefill, Clock(Stats()))
     # The last one has regions, of which one may follow the other in several ways.
     texts = [[rows[0]], [], [rows[2][:2], rows[2][2:8], rows[2][8:]]]
     answers: list[list[int]] = [[], [], []]
@@ -324,25 +280,7 @@ def test_rows_that_join_later_are_guessed_first_too() -> None:
     for chunk in decode(session):
         answers[chunk.row] += chunk.tokens
     assert answers == [list(row) for row in rows]
-    right = len(up_to(rows[0][:5], backbone.pixel_ids)) + 2
-    assert session.stats.first_accepted == right
-    assert session.stats.first_drafted <= 15
-
-
-def test_prefills_that_cannot_check_guesses_have_none() -> None:
-    class Unhelpful(FullPrefill):
-        @property
-        def checks_guesses(self) -> bool:
-            return False
-
-    models = Models(Backbone.of(target(FAMILIES[4])), None)
-    assert draftlens.HSD().plan(models).first_guesses is not None
-    assert draftlens.HSD(prefill=Unhelpful()).plan(models).first_guesses is None
-    assert draftlens.HSD(first_guesses=False).plan(models).first_guesses is None
-    with pytest.raises(draftlens.ConfigError, match="a prefill that checks guesses"):
-        draftlens.HSD(prefill=Unhelpful(), first_guesses=True)
-    with pytest.raises(draftlens.ConfigError, match="first_guesses must be true, false"):
-        draftlens.HSD(first_guesses="always")
+    assert session.stats.accepted > NEW
 
 
 @pytest.mark.parametrize("family", FAMILIES[2:4], ids=str)
@@ -421,7 +359,7 @@ def test_tolerance_is_named_and_counted(family: Family) -> None:
     assert lax.approximate == ("guesses accepted with tolerance 0.3",)
     assert lax.stats.tolerated > 0
     assert lax.tokens != rows
-    assert lax.stats.accepted + lax.stats.first_accepted >= lax.stats.tolerated
+    assert lax.stats.accepted >= lax.stats.tolerated
     assert lax.stats.to_dict()["tolerated"] == lax.stats.tolerated
 
 

@@ -37,8 +37,6 @@ DRAFTING: Mapping[str, Any] = {
     "gather": {"method": "specvlm", "prune_ratio": 0.5, "draft": "self", "kv": "gather"},
     "sparse": {"method": "specvlm", "prune_ratio": 0.5, "draft": "self", "kv": "sparse"},
     "lookup": {"method": "lookup", "num_speculative_tokens": 4, "window": 1},
-    "first guesses": {**METHODS["chain3"], "first_guesses": True},
-    "first guesses, tree": {**METHODS["odd"], "first_guesses": True},
 }
 drafting = pytest.mark.parametrize("name", DRAFTING)
 
@@ -56,14 +54,7 @@ def session_of(family: Family, name: str) -> Session:
     """A session without requests."""
     models = Models(Backbone.of(target(family)), Backbone.of(draft(family)))
     plan = from_dict(DRAFTING[name]).plan(models)
-    return Session(
-        models.target,
-        plan.drafter,
-        plan.prefill,
-        Clock(Stats()),
-        plan.acceptance,
-        first_guesses=plan.first_guesses,
-    )
+    return Session(models.target, plan.drafter, plan.prefill, Clock(Stats()), plan.acceptance)
 
 
 def add(session: Session, family: Family, row: int, options: Mapping[str, Any]) -> Row:
@@ -173,7 +164,7 @@ def test_a_batch_that_becomes_empty_and_fills_again(family: Family) -> None:
 
 
 @every_family
-@pytest.mark.parametrize("name", ["chain", "tree", "first guesses"])
+@pytest.mark.parametrize("name", ["chain", "tree"])
 def test_chunks_are_numbered_by_arrival(family: Family, name: str) -> None:
     """Whatever slots the rows have."""
     session = session_of(family, name)

@@ -18,7 +18,7 @@ from draftlens.models.adapter import Backbone
 METHODS: dict[str, Any] = {
     "auto": {"method": "lookup"},
     "chain": {"method": "lookup", "num_speculative_tokens": 3, "max_branches": 1},
-    "tree": {"method": "lookup", "num_speculative_tokens": 4, "window": 1, "share_answers": True},
+    "tree": {"method": "lookup", "num_speculative_tokens": 4, "window": 1},
 }
 Texts = Sequence[Sequence[Sequence[int]]]
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
@@ -186,16 +186,3 @@ def test_draws(family: Family, rule: str) -> None:
     assert result.tokens == plain.tokens
     assert result.stats.passes < 0.8 * plain.stats.passes
     assert result.stats.mean_acceptance_length > 1.5
-
-
-def test_answers_of_other_rows() -> None:
-    """Two rows say the same; the second one is behind by nothing but its cut."""
-    family = FAMILIES[3]
-    given = inputs(family, "image", (0, 0))
-    options = {"method": "lookup", "num_speculative_tokens": 4}
-    expected = stock(target(family), given, max_new_tokens=NEW)
-    for share in (False, True):
-        result = draftlens.generate(
-            target(family), given, method={**options, "share_answers": share}, max_new_tokens=NEW
-        )
-        assert result.tokens == expected

@@ -219,26 +219,6 @@ def test_rejection_keeps_the_target_distribution(shape: str, draft: str, process
         assert session.stats.accepted == ROWS * TOPOLOGIES[shape].depth
 
 
-@pytest.mark.pairwise
-@pytest.mark.parametrize("processors", [(), WARPERS], ids=["plain", "warped"])
-@pytest.mark.parametrize("draft", DRAFTS)
-@pytest.mark.parametrize("num_first", [2, 3])
-def test_rejection_of_first_guesses_keeps_the_target_distribution(
-    num_first: int, draft: str, processors: Any
-) -> None:
-    """The joint of the first three tokens, which prefill yields in part or whole, and of those
-    behind the first."""
-    rule = SamplingRule(processors, True, "rejection")
-    session = speak(chain(3), DRAFTS[draft], rule, seed=13, num_first=num_first)
-    assert fit(session, start=0) > LIKELY
-    assert fit(session) > LIKELY
-    stats = session.stats
-    assert stats.first == ROWS + stats.first_accepted
-    assert 0 < stats.first_accepted <= stats.first_drafted == ROWS * num_first
-    if draft == "equal":
-        assert stats.first_accepted == stats.first_drafted
-
-
 @pytest.mark.parametrize("processors", [(), WARPERS], ids=["plain", "warped"])
 def test_coupled_is_token_identical_to_plain_decoding_and_keeps_the_distribution(
     processors: Any,
@@ -252,9 +232,6 @@ def test_coupled_is_token_identical_to_plain_decoding_and_keeps_the_distribution
             assert answers(session) == answers(plain)
             assert session.stats.target_forwards <= plain.stats.target_forwards
             assert session.stats.accepted > 0
-            first = speak(topology, draft, rule, seed=12, num_first=3)
-            assert answers(first) == answers(plain)
-            assert first.stats.first_accepted > 0
 
 
 def test_greedy_is_token_identical_to_plain_decoding() -> None:

@@ -44,13 +44,11 @@ def check_caches(session: Session) -> None:
 @pytest.mark.parametrize(
     ("method", "chunks"), [("chain5", 1), ("eagle", 4), ("odd", 7), ("chain5", 11)]
 )
-@pytest.mark.parametrize("first", [True, False])
-def test_a_consumer_that_stops(family: Family, method: str, chunks: int, first: bool) -> None:
+def test_a_consumer_that_stops(family: Family, method: str, chunks: int) -> None:
     """The caches agree with what was said, the words so far are right, and the next call is as if
     nothing was."""
     rows, given = reference(family, family.richest), inputs(family, family.richest)
-    chosen = {**METHODS[method], "first_guesses": first}
-    options = {"draft": draft(family), "method": chosen, "max_new_tokens": NEW}
+    options = {"draft": draft(family), "method": METHODS[method], "max_new_tokens": NEW}
     stream = draftlens.stream(target(family), given, **options, eos_token_id=staggered(rows))
     heard: list[list[int]] = [[], [], []]
     for chunk in islice(stream, chunks):
@@ -101,17 +99,14 @@ def test_a_stream_that_is_resumed(family: Family) -> None:
 @every_family
 @methods
 @pytest.mark.parametrize("rows", [(0,), (0, 1, 2)], ids=["one", "ragged"])
-@pytest.mark.parametrize("first", [True, False])
-def test_the_memory_of_the_cache(
-    family: Family, method: str, rows: tuple[int, ...], first: bool
-) -> None:
+def test_the_memory_of_the_cache(family: Family, method: str, rows: tuple[int, ...]) -> None:
     """Prompt, answer and one tree: nothing is held twice and nothing grows."""
     given = inputs(family, family.richest, rows)
     stream = draftlens.stream(
         target(family),
         given,
         draft=draft(family),
-        method={**METHODS[method], "first_guesses": first},
+        method=METHODS[method],
         max_new_tokens=NEW,
     )
     stream.run()
@@ -153,7 +148,7 @@ def slow_phases(monkeypatch: pytest.MonkeyPatch) -> None:
         {"method": "plain"},
         METHODS["eagle"],
         {"method": "specvlm"},
-        {**METHODS["chain3"], "first_guesses": True},
+        METHODS["chain3"],
     ],
 )
 @pytest.mark.parametrize("most", [1, 2, NEW])

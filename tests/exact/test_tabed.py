@@ -253,7 +253,7 @@ def test_a_draft_that_is_the_target_is_always_right(
     found = []
     for method in (
         {"method": "tabed", "views": views, "weights": [0.3, 0.7]},
-        {"method": "speculative", "num_speculative_tokens": 5, "first_guesses": False},
+        {"method": "speculative", "num_speculative_tokens": 5},
     ):
         fresh = options(name, reference(family, family.richest)) if found else chosen
         found.append(

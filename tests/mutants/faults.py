@@ -47,10 +47,6 @@ SIMILARITY_ROWS = _only("tests/unit/models/attention/test_similarity.py", "rows_
 SIMILARITY_SUM = _only("tests/unit/models/attention/test_similarity.py", "telescopes")
 SIMILARITY_EARLY = _only("tests/unit/models/attention/test_similarity.py", "early")
 GATHER = ("tests/unit/models/test_prompt_subset.py",)
-FIRST = ("tests/unit/decoding/test_first_guesses.py",)
-FIRST_WORK = _only("tests/exact/test_first_guesses.py", "always_right")
-FIRST_ENDS = _only("tests/exact/test_first_guesses.py", "step or eos")
-FIRST_CALLS = _only("tests/exact/test_first_guesses.py", "start_together")
 LOSSY_MASKS = _only("tests/exact/test_lossy_peers.py", "masks_hid_them and qwen3 and FastV")
 LOSSY_RECALL = _only("tests/exact/test_lossy_peers.py", "come_back and onevision")
 LOSSY_STEPS = _only("tests/exact/test_lossy_peers.py", "acceptance_in_one_pass and onevision")
@@ -432,60 +428,25 @@ FAULTS = (
         PROMPT,
     ),
     Fault(
-        "first guesses stand behind the padding",
+        "tokens that follow a prompt stand behind the padding",
         "models/prompt.py",
         "            longer[rows, slots] = new\n",
         "",
         PROMPT,
     ),
     Fault(
-        "first guesses have the positions of the padding",
+        "tokens that follow a prompt have the positions of the padding",
         "models/prompt.py",
         "        position_ids[..., rows, slots] = positions\n",
         "",
         PROMPT,
     ),
     Fault(
-        "prefill judges all first guesses by the logits behind the prompt",
+        "a prefill with several logits returns those of the last token alone",
         "models/adapter.py",
         "last = ends - num_logits + ",
         "last = ends - num_logits + 0 * ",
-        FIRST_WORK,
-    ),
-    Fault(
-        "the target's cache loses an accepted first guess",
-        "decoding/session.py",
-        "path[: max(emission.count - 1, 0)]",
-        "path[: max(emission.count - 2, 0)]",
-        FIRST_WORK,
-    ),
-    Fault(
-        "the target's cache keeps first guesses that rows in step did not emit",
-        "decoding/session.py",
-        "path[: max(emission.count - 1, 0)]",
-        "path",
-        FIRST_ENDS,
-    ),
-    Fault(
-        "accepted first guesses behind the end are counted",
-        "decoding/session.py",
-        "self.stats.first_accepted += min(emission.count, len(path))",
-        "self.stats.first_accepted += len(path)",
-        FIRST_ENDS,
-    ),
-    Fault(
-        "first guesses overtake the rows that arrived before them",
-        "decoding/session.py",
-        "        self.begin()  # rows join the drafter in the order in which they arrived\n",
-        "",
-        FIRST_CALLS,
-    ),
-    Fault(
-        "the draft keeps first guesses that were not accepted",
-        "drafting/joining_rows.py",
-        "num_kept = min(self.forwards, len(tokens) - 1)",
-        "num_kept = self.forwards",
-        CACHED,
+        LOSSY_STEPS,
     ),
     Fault(
         "tokens of a chain in one go have the position of the first",
@@ -549,27 +510,6 @@ FAULTS = (
         ' and not torch.is_autocast_enabled("cpu")',
         "",
         PRODUCTS,
-    ),
-    Fault(
-        "first guesses are forwarded one position too far",
-        "drafting/joining_rows.py",
-        "logits, positions, self.cache, count)",
-        "logits, positions + 1, self.cache, count)",
-        CACHED,
-    ),
-    Fault(
-        "tokens drawn by rejection depend on measured times",
-        "decoding/first_guesses.py",
-        "if batch.rejects or not alone:",
-        "if not alone:",
-        FIRST,
-    ),
-    Fault(
-        "the fastest timing decides about first guesses",
-        "decoding/first_guesses.py",
-        "max(delays) <= MAX_DELAY",
-        "min(delays) <= MAX_DELAY",
-        FIRST,
     ),
     Fault(
         "the pruner keeps one token too few",
@@ -1174,15 +1114,8 @@ FAULTS = (
     Fault(
         "a prompt that ends with a picture has no question",
         "prefill/spava/rows.py",
-        "min(last_visual + 1, prompt_length - 1)",
+        "min(last_visual + 1, length - 1)",
         "last_visual + 1",
-        BLOCK_ROWS,
-    ),
-    Fault(
-        "guesses move the blocks of a row",
-        "prefill/spava/rows.py",
-        "length - num_logits + 1",
-        "length",
         BLOCK_ROWS,
     ),
     Fault(

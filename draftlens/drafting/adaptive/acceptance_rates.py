@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
-from typing import Any
 
 from draftlens.core.tree import ROOT, Topology
 
@@ -120,30 +119,6 @@ class HitRates:
     def confidence_chance(self, index: int) -> float:
         """The chance of a first choice with a confidence in a bin."""
         return self.by_confidence[index].share(CONFIDENCE_PRIOR[index], PRIOR_WEIGHT)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The counts as JSON values."""
-        return {
-            "levels": _listed(self.by_level),
-            "ranks": _listed(self.by_rank),
-            "confidence": _listed({(key,): tally for key, tally in self.by_confidence.items()}),
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> HitRates:
-        """The inverse of `to_dict`.
-
-        Raises:
-            ValueError, KeyError, TypeError: the values are no counts.
-        """
-        rates = cls()
-        for (branch, depth, rank), tally in _tallies(values["levels"]):
-            rates.by_level[branch, depth, rank] = tally
-        for (branch, rank), tally in _tallies(values["ranks"]):
-            rates.by_rank[branch, rank] = tally
-        for (index,), tally in _tallies(values["confidence"]):
-            rates.by_confidence[index] = tally
-        return rates
 
 
 class AnswerRates:
@@ -308,14 +283,3 @@ def _with_odds(chance: float, ratio: float) -> float:
         return chance
     odds = _odds(chance) * ratio
     return odds / (1 + odds) if odds < inf else 1.0
-
-
-def _listed(tallies: Mapping[Any, Tally]) -> list[list[Any]]:
-    return [[list(key), tally.trials, tally.hits] for key, tally in tallies.items()]
-
-
-def _tallies(rows: Iterable[Any]) -> Iterable[tuple[tuple[int, ...], Tally]]:
-    for key, trials, hits in rows:
-        if not 0 <= hits <= trials < inf:
-            raise ValueError(f"{hits} of {trials} trials cannot be hits")
-        yield tuple(int(part) for part in key), Tally(float(trials), float(hits))

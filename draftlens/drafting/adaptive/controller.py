@@ -6,7 +6,7 @@ correct (`hit_rates`), and how much the answer may lose by trying something that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -100,11 +100,10 @@ class Record:
 
     Args:
         costs: of the pair.
-        rates: how often draft tokens are correct; None if nothing is known.
         lock: to be held while the record is used; by default one of its own.
-        save: keeps the rates; called after every answer.
 
     Attributes:
+        rates: how often draft tokens are correct.
         savings: allowance for explorations that earlier answers did not use, in plain rounds.
         usual_length: tokens of a usual answer.
     """
@@ -112,14 +111,11 @@ class Record:
     def __init__(
         self,
         costs: Costs,
-        rates: HitRates | None = None,
         lock: AbstractContextManager[Any] | None = None,
-        save: Callable[[HitRates], None] | None = None,
     ) -> None:
         self.costs = costs
-        self.rates = rates or HitRates()
+        self.rates = HitRates()
         self.lock = lock or ForkLock()
-        self.save = save
         self.savings = 0.0
         self.usual_length = float(USUAL_LENGTH)
 
@@ -272,8 +268,6 @@ class TreeTuner:
             unused = self._gained / plain + EXPLORED_SHARE * self.emitted
             self.record.savings = min(max(self.record.savings + unused, 0.0), MAX_SAVINGS)
             self.record.usual_length += 0.25 * (self.emitted - self.record.usual_length)
-            if self.record.save is not None:
-                self.record.save(self.record.rates)
 
     def _record_check(self, topology: Topology, seconds: float) -> None:
         at = self._at

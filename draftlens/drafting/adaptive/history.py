@@ -1,19 +1,13 @@
-"""What earlier answers have shown about pairs of models, in memory and on disk."""
+"""What earlier answers of this process have shown about pairs of models."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
 import weakref
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
-from draftlens.core.files import cache_folder, read_cache, write_json
 from draftlens.core.locks import ForkLock
-from draftlens.drafting.adaptive.acceptance_rates import HitRates
 from draftlens.drafting.adaptive.controller import Costs, Record, TreeTuner
 from draftlens.drafting.adaptive.cost_curve import CostCurve
 from draftlens.drafting.adaptive.cost_store import checked_curve, known_curve
@@ -22,11 +16,6 @@ from draftlens.models.adapter import Backbone
 
 Tuners = Callable[[str], TreeTuner]
 """Maps a kind of prompt, such as ``"video"``, to a tuner for one answer."""
-
-FORMAT = 1
-"""Version of the files. Files of another version are ignored."""
-
-_log = logging.getLogger(__name__)
 
 # By target model, draft model, and settings with the kind of prompt. Both models are weak keys, so
 # that a record ends with its models and a new model never inherits the record of an old one.
@@ -42,8 +31,6 @@ _LOCK = ForkLock()
 def record_of(target: Backbone, draft: Backbone, settings: Hashable, kind: str) -> Record:
     """The record of a target and a draft; the same object for the same models.
 
-    The first time, hit rates of earlier processes are read from disk, if the models have names.
-
     Args:
         target: the model that verifies.
         draft: the model that drafts, `target` itself for self-drafting.
@@ -55,9 +42,8 @@ def record_of(target: Backbone, draft: Backbone, settings: Hashable, kind: str) 
         by_settings = by_draft.setdefault(draft.model, {})
         key = (settings, kind)
         if key not in by_settings:
-            path = _path_of(target, draft, settings, kind)
             costs = Costs(_live_costs(target), _live_costs(draft, target))
-            by_settings[key] = Record(costs, _stored(path), _LOCK, _saver(path))
+            by_settings[key] = Record(costs, _LOCK)
         return by_settings[key]
 
 
@@ -111,32 +97,3 @@ def _size(backbone: Backbone) -> int:
     """Number of parameters of the language model and its head."""
     parameters = [*backbone.decoder.parameters(), *backbone.head.parameters()]
     return sum(parameter.numel() for parameter in parameters)
-
-
-def _path_of(target: Backbone, draft: Backbone, settings: Hashable, kind: str) -> Path | None:
-    """The file of a record; None if a model has no name by which to find it again."""
-    names = [getattr(model.model, "name_or_path", "") for model in (target, draft)]
-    if not all(names):
-        return None
-    facts = [*names, target.vocab_size, draft.vocab_size, repr(settings), kind, FORMAT]
-    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:20]
-    return cache_folder() / "acceptance" / f"{digest}.json"
-
-
-def _stored(path: Path | None) -> HitRates | None:
-    if path is None:
-        return None
-    return read_cache(path, lambda values: HitRates.from_dict(values["rates"]))
-
-
-def _saver(path: Path | None) -> Callable[[HitRates], None]:
-    def save(rates: HitRates) -> None:
-        if path is None:
-            return
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, {"rates": rates.to_dict()}, indent=None)
-        except OSError as error:
-            _log.info("hit rates are not kept: %s", error)
-
-    return save

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, ClassVar
 
 from draftlens.core.errors import ConfigError
-from draftlens.decoding.first_guesses import FirstGuesses
 from draftlens.decoding.plan import Plan, make_schedule
 from draftlens.drafting.adaptive.history import costs_of
 from draftlens.methods.base import Models
@@ -18,10 +17,8 @@ from draftlens.methods.lookup.config import MAX_WINDOW
 from draftlens.methods.lookup.ngram_index import Vocabulary
 from draftlens.methods.parts import (
     DEFAULT_LENGTH,
-    NO_CHECKS,
     SAMPLING_RULES,
     check_choice,
-    check_first_guesses,
     check_number,
     check_switch,
     resolve_parts,
@@ -50,7 +47,6 @@ class HSD:
             forwards of the target cost (with rejection sampling, a length of 5).
         window: n, tokens of the window that is looked up; where it does not match, shorter windows
             down to a single token.
-        longest_window: tokens up to which the window grows while matches are ambiguous.
         max_branches: most candidates, which are merged into one tree, besides what may follow where
             the first one ends.
         max_nodes: most guesses of a row in one pass.
@@ -68,10 +64,6 @@ class HSD:
         heads: whether, at the beginning of an answer and behind a reference, the beginnings of
             references that were not used yet are proposed in their order, and the end of the
             answer.
-        first_guesses: whether the prefill checks how the first reference begins, in the pass in
-            which it reads the prompt, which saves about one round. `"auto"`: as far as it is
-            expected to save time, where the prefill can check guesses. True: the same, and other
-            prefills are refused. False: never.
         sampling_rule: `"coupled"` (the tokens of plain sampling with the same seed) or
             `"rejection"`, as for method `lookup`.
         schedule: the order of drafting and verifying, `"serial"`.
@@ -93,7 +85,6 @@ class HSD:
 
     num_speculative_tokens: int | None = None
     window: int = 3
-    longest_window: int = 10
     max_branches: int = 4
     max_nodes: int = MOST_NODES
     max_depth: int | None = None
@@ -102,7 +93,6 @@ class HSD:
     variants: bool = True
     recovery: bool = True
     heads: bool = True
-    first_guesses: bool | str = "auto"
     sampling_rule: str = "coupled"
     schedule: str = "serial"
     prefill: Any = "full"
@@ -115,30 +105,18 @@ class HSD:
         elif self.sampling_rule == "rejection":
             object.__setattr__(self, "num_speculative_tokens", DEFAULT_LENGTH)
         check_number("window", self.window, MAX_WINDOW)
-        check_number("longest_window", self.longest_window, MAX_WINDOW)
         check_number("max_branches", self.max_branches)
         check_number("max_nodes", self.max_nodes, MOST_NODES)
         if self.max_depth is not None:
             check_number("max_depth", self.max_depth, MOST_NODES)
         for switch in ("variants", "recovery", "heads"):
             check_switch(switch, getattr(self, switch))
-        check_first_guesses(self.first_guesses)
-        self._check_windows()
         self._check_tolerance()
         resolve_parts(self)
-        if self.first_guesses is True and not self.prefill.checks_guesses:
-            raise ConfigError(NO_CHECKS)
         if self.schedule != "serial":
             raise ConfigError(
                 "there is no draft model that could work beside the target: method 'hsd' has the "
                 f"schedule 'serial' only, not {self.schedule!r}"
-            )
-
-    def _check_windows(self) -> None:
-        if self.longest_window < self.window:
-            raise ConfigError(
-                f"longest_window must be at least the window of {self.window} tokens, not "
-                f"{self.longest_window}"
             )
 
     def _check_tolerance(self) -> None:
@@ -157,9 +135,6 @@ class HSD:
         """See `Method.plan`."""
         is_automatic = self.num_speculative_tokens is None
         drafter = self._drafter(models.target)
-        first_guesses = None
-        if self.first_guesses is not False and self.prefill.checks_guesses:
-            first_guesses = FirstGuesses(drafter, drafter.length)
         approximate = self.prefill.approximate
         if self.tolerance < 1:
             approximate += (f"guesses accepted with tolerance {self.tolerance:g}",)
@@ -169,7 +144,6 @@ class HSD:
             prefill=self.prefill,
             acceptance=self.sampling_rule,
             tolerance=float(self.tolerance),
-            first_guesses=first_guesses,
             approximate=approximate,
             timed=(models.target,) if is_automatic else (),
             uses_references=True,
@@ -189,7 +163,6 @@ class HSD:
             max_nodes = min(max_nodes, length * self.max_branches)
         options = DocumentOptions(
             window=self.window,
-            longest_window=self.longest_window,
             by_text=self.matching == "text",
             variants=self.variants,
             recovery=self.recovery,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from draftlens.core.batch import Batch
-from draftlens.core.proposal import DraftTree
 from draftlens.core.references import Text
 from draftlens.decoding.drafter import TargetContext
 from draftlens.methods.hsd.matcher import DocumentMatcher
@@ -17,15 +15,12 @@ from draftlens.methods.hsd.variants import forms_of
 from draftlens.methods.lookup.acceptance import GuessBudget
 from draftlens.methods.lookup.answer_tail import BREAK
 from draftlens.methods.lookup.candidates import Matcher
-from draftlens.methods.lookup.drafter import LookupDrafter, Row, padded
+from draftlens.methods.lookup.drafter import LookupDrafter
 from draftlens.methods.lookup.ngram_index import Reference, Source, TokenIndex, Vocabulary
 from draftlens.methods.lookup.text_tokens import TextCodec, ids_of
 
 LEAST_REACH = 24
 """Tokens of a candidate behind a round in which little was right."""
-
-FILLER = 0
-"""Stands behind the guesses of a row that has fewer than others."""
 
 MOST_ENDS = 2
 """Most ids that are proposed as the end of an answer."""
@@ -37,7 +32,6 @@ class DocumentOptions:
 
     Args:
         window: n, tokens of the longest window that is looked up.
-        longest_window: tokens up to which it grows while matches are ambiguous.
         by_text: whether letters and digits are compared, in contrast to token ids.
         variants: whether the lines of texts are also joined, and words closed that are broken at
             the end of a line.
@@ -45,7 +39,6 @@ class DocumentOptions:
     """
 
     window: int = 3
-    longest_window: int = 10
     by_text: bool = True
     variants: bool = True
     recovery: bool = True
@@ -73,40 +66,6 @@ class DocumentDrafter(LookupDrafter):
         super().__init__(vocabulary, length, branches, max_nodes, options.window, budget)
         self.options = options
         self._reach = LEAST_REACH
-        self._arriving: list[Row] = []
-
-    def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None:
-        """See `Drafter.begin`. What `guess_first` has found for these rows is not done again."""
-        if self._arriving:
-            self.join_first(batch, context)
-        else:
-            super().begin(batch, encoded, context)
-
-    def guess_first(
-        self, batch: Batch, inputs: Mapping[str, Any], context: TargetContext, number: int
-    ) -> DraftTree:
-        """How each answer is expected to begin: a chain for each row, since a prefill reads one
-        token after the other. It is the beginning of the first reference, as far as it pays.
-
-        Args:
-            batch, inputs, context: see `FirstGuesser.guess_first`. Nothing of the inputs is needed.
-            number: most tokens of a chain.
-        """
-        self._arriving = []
-        length = min(number, self._longest())
-        for index, history in enumerate(batch.histories):
-            row = self._new_row(history, context, index)
-            row.take(*row.matcher.chain(length))
-            self._arriving.append(row)
-        self._cut(self._arriving, batch)
-        chains = [row.checked for row in self._arriving]
-        return padded(chains, [FILLER] * len(chains))
-
-    def join_first(self, batch: Batch, context: TargetContext) -> None:
-        """See `FirstGuesser.join_first`."""
-        self._learn(self._arriving, batch)
-        self._rows += self._arriving
-        self._arriving = []
 
     def _longest(self) -> int:
         """Longer after success: guesses that are hardly ever reached cost time and nodes."""
@@ -164,7 +123,6 @@ def document_matcher(
         heads=options.heads,
         window=options.window,
         context=prompt,
-        longest_window=options.longest_window,
         decoder=None if codec is None else codec.decoder(),
     )
 

@@ -10,7 +10,6 @@ from draftlens.methods.hsd.position import Trail
 from draftlens.methods.hsd.reference_queue import Regions
 from draftlens.methods.lookup.acceptance import Kind
 from draftlens.methods.lookup.candidates import (
-    LONGEST_WINDOW,
     Candidate,
     Landing,
     Matcher,
@@ -46,7 +45,7 @@ class DocumentMatcher(Matcher):
             reference had been substituted, inserted or left out.
         heads: whether, at the beginning of the answer and behind a reference, the beginnings of
             references that it has not said are proposed, and its end.
-        window, context, longest_window, decoder: as for `Matcher`.
+        window, context, decoder: as for `Matcher`. The window does not grow.
     """
 
     def __init__(
@@ -57,11 +56,10 @@ class DocumentMatcher(Matcher):
         heads: bool = True,
         window: int = 3,
         context: Sequence[int] = (),
-        longest_window: int = LONGEST_WINDOW,
         decoder: PieceDecoder | None = None,
     ) -> None:
         references = [*regions.sources, *sources]
-        super().__init__(references, window, context, longest_window, decoder)
+        super().__init__(references, window, context, window, decoder)
         self.regions = regions
         self.recovery = recovery
         self.heads = heads

@@ -166,15 +166,6 @@ class Matcher:
         candidates = self.candidates(most, length)
         return merge([candidate.tokens for candidate in candidates], max_nodes), candidates
 
-    def chain(self, length: int) -> tuple[PrefixTree, list[Candidate]]:
-        """The preferred candidate alone, in the form of `tree`.
-
-        Args:
-            length: most tokens.
-        """
-        candidates = self.candidates(1, length)[:1]
-        return merge([candidate.tokens for candidate in candidates], length), candidates
-
     def _guessed(
         self, matches: Iterable[tuple[int, Source, int]], length: int
     ) -> Iterator[Candidate]:

@@ -19,7 +19,6 @@ from draftlens.methods.parts import (
     check_choice,
     check_number,
     check_room,
-    check_switch,
     resolve_parts,
 )
 from draftlens.models.adapter import Backbone
@@ -46,7 +45,6 @@ class Lookup:
         window: n, tokens of the window that is looked up; where it does not match, shorter windows
             down to a single token.
         max_branches: most candidates, which are merged into one tree; 1 for a chain.
-        share_answers: whether the answers of the other rows of the session are looked up, too.
         sampling_rule: `"coupled"` (the tokens of plain sampling with the same seed) or
             `"rejection"`. Guesses have no probabilities here, so under `"rejection"` a token is
             drawn from the target's distribution and guesses are followed while it is among them.
@@ -70,7 +68,6 @@ class Lookup:
     num_speculative_tokens: int | None = None
     window: int = 3
     max_branches: int = 4
-    share_answers: bool = False
     sampling_rule: str = "coupled"
     schedule: str = "serial"
     prefill: Any = "full"
@@ -83,7 +80,6 @@ class Lookup:
             object.__setattr__(self, "num_speculative_tokens", DEFAULT_LENGTH)
         check_number("window", self.window, MAX_WINDOW)
         check_number("max_branches", self.max_branches)
-        check_switch("share_answers", self.share_answers)
         resolve_parts(self)
         if self.schedule != "serial":
             raise ConfigError(
@@ -121,5 +117,4 @@ class Lookup:
             max_nodes,
             self.window,
             budget,
-            self.share_answers,
         )

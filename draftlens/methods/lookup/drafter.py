@@ -77,7 +77,6 @@ class LookupDrafter:
         max_nodes: most guesses of a row.
         window: tokens of the longest window that is looked up.
         budget: decides how many of the guesses are checked; None for all of them.
-        share_answers: whether the answers of other rows of the session are looked up, too.
     """
 
     readings = NO_READINGS
@@ -93,7 +92,6 @@ class LookupDrafter:
         max_nodes: int,
         window: int = 3,
         budget: GuessBudget | None = None,
-        share_answers: bool = False,
     ) -> None:
         self.vocabulary = vocabulary
         self.length = length
@@ -101,10 +99,8 @@ class LookupDrafter:
         self.max_nodes = max_nodes
         self.window = window
         self.budget = budget
-        self.share_answers = share_answers
         self.rates = MatchRates()
         self._rows: list[Row] = []
-        self._answers: list[TokenIndex] = []
         self._width = 0
         self._context = 0
         self._proposed_at = 0.0
@@ -139,14 +135,7 @@ class LookupDrafter:
         for text in all_ids(context.references, row):
             index = TokenIndex(self.window, self.vocabulary.guessable(text))
             references.append(Reference(index, cursor=0))
-        if self.share_answers:
-            references += [Reference(answer) for answer in self._answers]
-        matcher = Matcher(references, self.window, context=prompt)
-        if self.share_answers:
-            for other in self._rows:
-                other.matcher.references.append(Reference(matcher.answer))
-            self._answers.append(matcher.answer)
-        return matcher
+        return Matcher(references, self.window, context=prompt)
 
     def propose(self, batch: Batch, budget: int) -> DraftTree:
         """The tree of each row's candidates; the empty one where nothing matches."""
@@ -156,7 +145,7 @@ class LookupDrafter:
             if not history.finished and length > 0:
                 row.take(*row.matcher.tree(self.branches, length, self.max_nodes))
         self._context = longest_context(batch)
-        self._cut(self._rows, batch)
+        self._cut(batch)
         trees = [row.checked for row in self._rows]
         self._width = max(map(len, trees), default=0)
         self._proposed_at = time.perf_counter()
@@ -169,23 +158,18 @@ class LookupDrafter:
     def _reached(self, tokens: int) -> None:
         """Learn how many tokens in a row were guessed in the row where most were."""
 
-    def _cut(self, rows: Sequence[Row], batch: Batch) -> None:
-        """Let the target check those guesses of each row that are expected to save time.
-
-        Args:
-            rows: those of the batch.
-            batch: their histories.
-        """
+    def _cut(self, batch: Batch) -> None:
+        """Let the target check those guesses of each row that are expected to save time."""
         if self.budget is None:
             return
-        chances = [self.rates.node_chances(row.guesses, row.trusts) for row in rows]
+        chances = [self.rates.node_chances(row.guesses, row.trusts) for row in self._rows]
         running = [
             values
             for values, history in zip(chances, batch.histories, strict=True)
             if not history.finished
         ]
         width = self.budget.width(running, len(batch), longest_context(batch))
-        for row, values in zip(rows, chances, strict=True):
+        for row, values in zip(self._rows, chances, strict=True):
             row.checked = row.guesses.kept(likeliest(values, width))
 
     def update(self, verdict: Verdict, batch: Batch) -> None:
@@ -193,12 +177,8 @@ class LookupDrafter:
         if self.budget is not None:
             seconds = time.perf_counter() - self._proposed_at
             self.budget.record(self._width, len(batch), self._context, seconds)
-        self._learn(self._rows, batch)
-
-    def _learn(self, rows: Sequence[Row], batch: Batch) -> None:
-        """Count which guesses of the rows were right, and index what their answers gained."""
         reached = 0
-        for row, history in zip(rows, batch.histories, strict=True):
+        for row, history in zip(self._rows, batch.histories, strict=True):
             emitted = history.answer[row.known : history.length]
             reached = max(reached, self.rates.count(row.guesses, row.trusts, emitted))
             num_accepted = sum(history.from_draft[row.known : history.length])
@@ -212,7 +192,7 @@ class LookupDrafter:
         row.known = history.length
 
     def remove(self, row: int) -> None:
-        """See `Drafter.remove`. The answer stays a reference of the other rows if it was one."""
+        """See `Drafter.remove`."""
         replace_by_last(self._rows, row)
 
 

@@ -28,7 +28,7 @@ class ParallelVLM(SpecVLM):
             what comes behind it ready. The target then does not wait for full windows. 0: none.
         sampling_rule, prune_ratio, pruner, positions, draft, prefill: as for `SpecVLM`. The paper's
             pruner is `"uv"`.
-        tree, first_guesses, kv: of `SpecVLM`, for the serial schedule.
+        tree, kv: of `SpecVLM`, for the serial schedule.
 
     Raises:
         ConfigError: a value makes no sense.

@@ -33,9 +33,8 @@ class SpecVLM:
     """The draft reads only the visual tokens that the target attends to (SpecVLM).
 
     Args:
-        num_speculative_tokens, tree, sampling_rule, first_guesses, schedule, prefill: as for
-            `SpeculativeDecoding`. The paper's tree is `"eagle"`. First guesses need a draft model
-            and a pruner that needs no attention or hidden states of the target.
+        num_speculative_tokens, tree, sampling_rule, schedule, prefill: as for
+            `SpeculativeDecoding`. The paper's tree is `"eagle"`.
         prune_ratio: r, the share of visual tokens that the draft does not read.
         pruner: which tokens these are: a name of `prune.PRUNERS`, a mapping of a name and options
             such as ``{"name": "dycoke", "group": 4}``, or a pruner. `"uv"` is that of ParallelVLM.
@@ -59,7 +58,6 @@ class SpecVLM:
     num_speculative_tokens: int | None = None
     tree: Tree = None
     sampling_rule: str = "coupled"
-    first_guesses: bool | str = "auto"
     prune_ratio: float = 0.9
     pruner: Any = "specvlm"
     positions: str = "original"
@@ -111,9 +109,7 @@ class SpecVLM:
             described = f"method {name_of(self)!r} with draft 'model'"
             reader = DraftModelReader(draft_of(models, described), pruning)
         settings = (drafts_for_itself, self.kv, *settings_of(pruning))
-        disagreement = None
-        if not drafts_for_itself:
-            disagreement = Disagreement(models.target, reader.backbone, self.prune_ratio == 1)
+        disagreement = None if drafts_for_itself else Disagreement(reader.backbone.name)
         drafter = ModelDrafter(
             reader,
             self.topology,
@@ -121,9 +117,8 @@ class SpecVLM:
             tuners_of(self.tree, models.target, reader.backbone, settings),
             disagreement,
         )
-        waits = drafts_for_itself or bool(reader.readings)
         return drafting_plan(
-            self, models, drafter, waits, pruning, drafts_for_itself, self._wait, self._hedges
+            self, models, drafter, pruning, drafts_for_itself, self._wait, self._hedges
         )
 
     def _check_reuse(self) -> None:

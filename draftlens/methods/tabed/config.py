@@ -85,8 +85,6 @@ class TABED:
     schedule: str = "serial"
     prefill: Any = "full"
 
-    first_guesses = False
-
     def __post_init__(self) -> None:
         if self.num_speculative_tokens is None and self.tree is None:
             object.__setattr__(self, "num_speculative_tokens", DEFAULT_LENGTH)

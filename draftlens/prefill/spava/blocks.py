@@ -20,10 +20,8 @@ class Blocks:
     """Where the parts of one row lie, in tokens from its beginning.
 
     Args:
-        length: tokens of the row, guesses behind the prompt included.
-        context: n, the end of the last block; the query lies behind it.
-        asked: end of that part of the query which chooses passing keys. Guesses lie behind it, so
-            that they change nothing about the tokens before them.
+        length: tokens of the row.
+        context: n, the end of the last block; the query, which chooses passing keys, follows it.
         edges: beginning of each block, and the end of the last one; the anchor lies before the
             first.
         passing: l_p, keys that each block passes on to later ones, at most.
@@ -31,7 +29,6 @@ class Blocks:
 
     length: int
     context: int
-    asked: int
     edges: tuple[int, ...]
     passing: int
 
@@ -72,18 +69,18 @@ def parts_of(total: int, count: int) -> list[int]:
     return [share + (part < rest) for part in range(count)]
 
 
-def divide(length: int, context: int, asked: int, anchor: int, passing: int, count: int) -> Blocks:
+def divide(length: int, context: int, anchor: int, passing: int, count: int) -> Blocks:
     """A row with `count` blocks that differ by one token at most.
 
     Args:
-        length, context, asked, passing: as for `Blocks`.
+        length, context, passing: as for `Blocks`.
         anchor: l_a.
         count: number of blocks; at most ``context - anchor``.
     """
     edges = [anchor]
     for size in parts_of(context - anchor, count):
         edges.append(edges[-1] + size)
-    return Blocks(length, context, asked, tuple(edges), passing)
+    return Blocks(length, context, tuple(edges), passing)
 
 
 def dealt(count: int, size: int, zigzag: bool = True) -> list[list[int]]:

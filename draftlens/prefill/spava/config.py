@@ -106,11 +106,6 @@ class SpavaPrefill(SeveralProcesses):
         return ", ".join(words)
 
     @property
-    def checks_guesses(self) -> bool:
-        """Guesses are further tokens of the query that choose no passing keys."""
-        return True
-
-    @property
     def division(self) -> Division:
         """How rows are divided."""
         passing = 0 if self.select == "none" else self.passing
@@ -145,7 +140,7 @@ class SpavaPrefill(SeveralProcesses):
         Raises:
             UnsupportedModelError: as `Prefill.check`.
         """
-        rows = rows_of(reading.prompt, self.division, reading.num_logits)
+        rows = rows_of(reading.prompt, self.division)
         return read_in_blocks(backbone, reading, rows, self.choice, self.approximate, self.zigzag)
 
 

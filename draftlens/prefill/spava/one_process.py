@@ -84,7 +84,7 @@ def read_in_blocks(
     divisions = [row.blocks for row in rows]
     attention = BlockAttention(divisions, prompt.lengths, choice, probe)
     with backbone.alone(), backbone.watching(collector.layers, collector.receive):
-        logits = backbone.prefill(prompt, reading.cache, attention, reading.num_logits)
+        logits = backbone.prefill(prompt, reading.cache, attention)
     readings = collector.readings(probe) if reading.spec else Readings()
     return PrefillOutput(logits, readings, approximate, notes)
 

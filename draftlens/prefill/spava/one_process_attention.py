@@ -135,7 +135,7 @@ def attend_in_blocks(
     shared = _Shared(key, value, blocks)
     shared.add(key[:, anchor], value[:, anchor])
 
-    asked = query[:, blocks.context : blocks.asked]
+    asked = query[:, blocks.context : blocks.length]
     for block in range(blocks.count):
         span = blocks.span(block)
         own = attend(query[:, span], key[:, span], value[:, span], causal=True)

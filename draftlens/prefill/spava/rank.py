@@ -48,7 +48,6 @@ class Shard:
         places: for each row, places of the same tokens in the row.
         readers: of each row, if attention scores are wanted; empty if not.
         layers: those whose hidden states rank 0 needs, rising.
-        num_logits: as for `Reading`; 1 on ranks above 0, whose logits nobody needs.
         numbers: under which the ranks above 0 keep the keys and values of each row; empty if they
             send them to rank 0.
     """
@@ -59,7 +58,6 @@ class Shard:
     places: tuple[Tensor, ...]
     readers: tuple[Readers, ...]
     layers: tuple[int, ...]
-    num_logits: int = 1
     numbers: tuple[int, ...] = ()
 
     def local_readers(self, rank: int) -> list[Tensor]:
@@ -180,7 +178,7 @@ def read_shard(backbone: Backbone, hosts: Hosts, shard: Shard) -> Outcome:
     attention = shard.maker.make(shard.prompt.lengths, hosts)
     recorder = _Recorder(attention, shard.local_readers(hosts.rank))
     with backbone.alone(), backbone.hidden_states(shard.layers) as states:
-        logits = backbone.prefill(shard.prompt, cache, recorder, shard.num_logits)
+        logits = backbone.prefill(shard.prompt, cache, recorder)
     if attention.num_layers != len(cache.layers):
         raise UnsupportedModelError(
             f"{backbone.name} does not pass its attention on in every layer: use prefill 'full'"

@@ -41,15 +41,14 @@ class _Local:
 
     @property
     def behind(self) -> slice:
-        """The query and the guesses behind it."""
+        """The query."""
         blocks = self.share.blocks
         return slice(self.share.num_local - (blocks.length - blocks.context), self.share.num_local)
 
     @property
     def asked(self) -> Tensor:
         """Queries that choose passing keys."""
-        blocks = self.share.blocks
-        return self.query[:, self.behind][:, : blocks.asked - blocks.context]
+        return self.query[:, self.behind]
 
 
 class ShardAttention:

@@ -7,7 +7,7 @@ Keys and values move to rank 0 once, behind the pass, or they stay where they ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -98,7 +98,6 @@ def read_by_hosts(
     layers = tuple(collector.layers)
     numbers = tuple(row.number for row in reading.cache.spread)
     shards = [_shard(prompt, hand, readers, layers, numbers) for hand in hands]
-    shards[0] = replace(shards[0], num_logits=reading.num_logits)
     with hosts.answering():
         hosts.give(shards[1:])
         outcome = read_shard(backbone, hosts, shards[0])

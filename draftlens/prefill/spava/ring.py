@@ -39,8 +39,7 @@ class RingPrefill(SeveralProcesses):
     """Reads prompts exactly, each host its share of the tokens; with one process it is the full
     prefill.
 
-    A row with fewer tokens than two for each host, or whose last chunk would not hold all guesses,
-    is read by rank 0 alone.
+    A row with fewer tokens than two for each host is read by rank 0 alone.
 
     Args:
         decode: where keys and values are while the answer is decoded, with several processes:
@@ -66,11 +65,6 @@ class RingPrefill(SeveralProcesses):
         """Nothing differs."""
         return ()
 
-    @property
-    def checks_guesses(self) -> bool:
-        """Guesses are further tokens of the causal pass."""
-        return True
-
     def check(self, backbone: Backbone) -> None:
         """See `Prefill.check`."""
         check_directed(backbone)
@@ -91,7 +85,7 @@ class RingPrefill(SeveralProcesses):
         """
         hosts = backbone.hosts
         lengths = reading.prompt.lengths
-        least = 2 * hosts.size * reading.num_logits
+        least = 2 * hosts.size
         if hosts.size == 1 or max(lengths) < least:
             return FullPrefill().run(backbone, reading)
         hands = [_hand(lengths, rank, hosts.size, least) for rank in range(hosts.size)]

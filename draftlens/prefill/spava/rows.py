@@ -40,7 +40,7 @@ class Row:
     note: str = ""
 
 
-def rows_of(prompt: Prompt, division: Division, num_logits: int = 1) -> list[Row]:
+def rows_of(prompt: Prompt, division: Division) -> list[Row]:
     """How each row of a prompt is read.
 
     The context is everything up to the last visual token, and the query what lies behind. The last
@@ -51,37 +51,33 @@ def rows_of(prompt: Prompt, division: Division, num_logits: int = 1) -> list[Row
     - a share of its context is less than one token, or
     - its context without the anchor has fewer tokens than there are blocks.
 
-    Guesses behind a prompt count for none of this, so that they change nothing about its tokens.
-
     Args:
-        prompt: with guesses, if any.
+        prompt: of all rows.
         division: of all rows.
-        num_logits: one more than there are guesses behind each row.
     """
     rows = []
     for row, length in enumerate(prompt.lengths):
         visual = prompt.visual[row].nonzero()
         last_visual = int(visual[-1]) if len(visual) else -1
-        rows.append(_row(division, length, length - num_logits + 1, last_visual))
+        rows.append(_row(division, length, last_visual))
     return rows
 
 
-def _row(division: Division, length: int, prompt_length: int, last_visual: int) -> Row:
+def _row(division: Division, length: int, last_visual: int) -> Row:
     """One row.
 
     Args:
         division: of all rows.
-        length: tokens, guesses included.
-        prompt_length: tokens without guesses.
+        length: tokens of the prompt.
         last_visual: place of the last visual token; -1 for none.
     """
     if last_visual < 0:
         return Row(None, "it shows neither a picture nor a clip")
-    context = min(last_visual + 1, prompt_length - 1)
-    if prompt_length - context > context:
+    context = min(last_visual + 1, length - 1)
+    if length - context > context:
         return Row(
             None,
-            f"the {prompt_length - context} tokens behind the last visual one are more than the "
+            f"the {length - context} tokens behind the last visual one are more than the "
             f"{context} up to it",
         )
     anchor = tokens_of(division.anchor, context, division.rounding)
@@ -93,7 +89,7 @@ def _row(division: Division, length: int, prompt_length: int, last_visual: int) 
             f"the {context} tokens up to the last visual one are too few for {division.blocks} "
             f"blocks, anchor {division.anchor} and passing {division.passing}",
         )
-    return Row(divide(length, context, prompt_length, anchor, passing, division.blocks))
+    return Row(divide(length, context, anchor, passing, division.blocks))
 
 
 def notes_of(rows: Sequence[Row]) -> dict[int, str]:

@@ -56,11 +56,6 @@ class StarPrefill(SeveralProcesses):
         return (f"star prefill: {self.blocks} blocks",)
 
     @property
-    def checks_guesses(self) -> bool:
-        """Guesses are further tokens of the query."""
-        return True
-
-    @property
     def division(self) -> Division:
         """How rows are divided."""
         return Division(self.blocks - 1, f"n/{self.blocks}", 0)
@@ -79,5 +74,5 @@ class StarPrefill(SeveralProcesses):
 
     def run(self, backbone: Backbone, reading: Reading) -> PrefillOutput:
         """See `Prefill.run`."""
-        rows = rows_of(reading.prompt, self.division, reading.num_logits)
+        rows = rows_of(reading.prompt, self.division)
         return read_in_blocks(backbone, reading, rows, Evenly(), self.approximate)

@@ -54,24 +54,9 @@ class Party:
         answers = [[self.rng.randrange(3, 90)] for _ in plan]
         rows = sequences(torch.zeros(len(plan), 4, dtype=torch.long), answers)
         fill = self.filled(prompt)
-        self.model.take(self.model.read(prompt, fill, ROOM), batch_of(rows))
+        self.model.read(prompt, fill, ROOM, batch_of(rows))
         self.rows += rows
         self.plan += plan
-
-    def join_guessed(self, length: int, *plan: int) -> list[int]:
-        """Rows whose answers begin with some of a chain of guesses; returns how many in each."""
-        prompt = self.prompt([*plan])
-        rows = sequences(torch.zeros(len(plan), 4, dtype=torch.long), [[] for _ in plan])
-        arriving = self.model.read(prompt, self.filled(prompt), ROOM)
-        logits = arriving.catch_up(batch_of(rows).steps(CPU))
-        tree = grow(arriving, chain(length), batch_of(rows), logits)
-        accepted = [self.rng.randint(0, length) for _ in plan]
-        for row, guesses, count in zip(rows, tree.tokens.tolist(), accepted, strict=True):
-            row.tokens.extend([*guesses[:count], 91])  # which the model does not guess
-        self.model.take(arriving, batch_of(rows))
-        self.rows += rows
-        self.plan += plan
-        return accepted
 
     def filled(self, prompt: Prompt) -> Any:
         return lambda cache: self.backbone.prefill(prompt, cache)
@@ -108,7 +93,7 @@ class Party:
         prompt, batch = self.prompt(self.plan), batch_of(self.rows)
         twin = CachedModel(self.backbone, self.backbone.vocab_size)
         longest = max(len(row.tokens) for row in self.rows)
-        twin.take(twin.read(prompt, self.filled(prompt), longest + ROOM), batch)
+        twin.read(prompt, self.filled(prompt), longest + ROOM, batch)
         assert self.model.prompt_lengths == twin.prompt_lengths == prompt.lengths
         for row, pending in zip(self.rows, self.model.pending, strict=True):
             assert pending == row.tokens[-len(pending) :]
@@ -205,43 +190,11 @@ def test_the_last_row_takes_the_place_of_one_that_leaves(axes: tuple[int, ...], 
     assert table.flatten()[:3].tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("name", ["llava", "qwen2_5_vl"])
-@pytest.mark.parametrize("length", [1, 3, 5])
-def test_rows_that_join_with_first_guesses(name: str, length: int) -> None:
-    """The cache keeps the guesses that were right, but for the last, which was not forwarded."""
-    family = BY_NAME[name]
-    seen = set()
-    for seed in range(4):
-        party = Party(family, family.richest, seed=seed)
-        party.join(1)
-        party.round(chain(2))
-        for plan in ((0, 2), (1,)):
-            before = party.model.forwards
-            accepted = party.join_guessed(length, *plan)
-            assert party.model.forwards == before + length - 1
-            pending = party.model.pending[-len(plan) :]
-            kept = [min(count, length - 1) for count in accepted]
-            assert list(map(len, pending)) == [
-                count + 1 - k for count, k in zip(accepted, kept, strict=True)
-            ]
-            seen.update(accepted)
-            party.check()
-        party.round(TREE)
-        party.leave(1)
-        party.check()
-    assert {0, length} <= seen
-
-
-def test_a_row_that_ended_among_the_first_guesses_widens_no_pass() -> None:
+def test_a_row_that_has_ended_when_it_joins_widens_no_pass() -> None:
     """It is forwarded beside the others with its last token alone."""
     party = Party(BY_NAME["llava"], "images", seed=0)
     prompt = party.prompt([0, 1])
-    rows = sequences(torch.zeros(2, 4, dtype=torch.long), [[], []])
-    arriving = party.model.read(prompt, party.filled(prompt), ROOM)
-    logits = arriving.catch_up(batch_of(rows).steps(CPU))
-    tree = grow(arriving, chain(1), batch_of(rows), logits)
-    for row, guesses in zip(rows, tree.tokens.tolist(), strict=True):
-        row.tokens.extend([*guesses, 91])
+    rows = sequences(torch.zeros(2, 4, dtype=torch.long), [[5, 91], [7, 92]])
     rows[0].finished = True
-    party.model.take(arriving, batch_of(rows))
-    assert party.model.pending == [[91], rows[1].tokens]
+    party.model.read(prompt, party.filled(prompt), ROOM, batch_of(rows))
+    assert party.model.pending == [[91], [7, 92]]

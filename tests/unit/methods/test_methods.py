@@ -36,14 +36,12 @@ KEYS = {
         "num_speculative_tokens": None,
         "window": 3,
         "max_branches": 4,
-        "share_answers": False,
         "sampling_rule": "coupled",
         **RUNTIME,
     },
     "hsd": {
         "num_speculative_tokens": None,
         "window": 3,
-        "longest_window": 10,
         "max_branches": 4,
         "max_nodes": 256,
         "max_depth": None,
@@ -52,7 +50,6 @@ KEYS = {
         "variants": True,
         "recovery": True,
         "heads": True,
-        "first_guesses": "auto",
         "sampling_rule": "coupled",
         **RUNTIME,
     },
@@ -60,14 +57,12 @@ KEYS = {
         "num_speculative_tokens": None,
         "tree": "auto",
         "sampling_rule": "coupled",
-        "first_guesses": "auto",
         **RUNTIME,
     },
     "specvlm": {
         "num_speculative_tokens": None,
         "tree": "auto",
         "sampling_rule": "coupled",
-        "first_guesses": "auto",
         "prune_ratio": 0.9,
         "pruner": {"name": "specvlm", "attention_mass": 0.4},
         "positions": "original",
@@ -79,7 +74,6 @@ KEYS = {
         "num_speculative_tokens": None,
         "tree": "auto",
         "sampling_rule": "coupled",
-        "first_guesses": "auto",
         "prune_ratio": 0.9,
         "pruner": {
             "name": "uv",
@@ -138,7 +132,7 @@ def test_the_flag_set_is_frozen() -> None:
         ),
         TABED(views=["text", {"name": "caption", "captioner": ["a cat", "a dog"]}]),
         Lookup(),
-        Lookup(num_speculative_tokens=10, window=2, max_branches=1, share_answers=True),
+        Lookup(num_speculative_tokens=10, window=2, max_branches=1),
         HSD(),
         HSD(tolerance=0.75, matching="tokens", recovery=False, max_nodes=64, max_depth=16),
     ],
@@ -413,49 +407,19 @@ def test_one_other_option() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "most"),
+    ("name", "option", "value"),
     [
-        (SpeculativeDecoding(first_guesses=True), 3),
-        (SpeculativeDecoding(num_speculative_tokens=2, first_guesses=True), 2),
-        (SpeculativeDecoding(tree="eagle", first_guesses=True), 5),
-        (SpeculativeDecoding(tree=[[0], [1], [0, 0]], first_guesses=True), 2),
-        (SpeculativeDecoding(tree="auto", first_guesses=True), 3),
-        (SpeculativeDecoding(num_speculative_tokens=2), 2),
-        (SpecVLM(pruner="random", tree="eagle"), 5),
-        (SpecVLM(pruner="random", first_guesses=False), None),
-        (SpecVLM(pruner="random", draft="self"), None),
-        (SpecVLM(), None),
-        (SpeculativeDecoding(first_guesses=False), None),
-        (PlainDecoding(), None),
+        ("speculative", "first_guesses", True),
+        ("specvlm", "first_guesses", "auto"),
+        ("parallelvlm", "first_guesses", False),
+        ("hsd", "first_guesses", True),
+        ("hsd", "longest_window", 10),
+        ("lookup", "share_answers", True),
     ],
 )
-def test_first_guesses(method: Method, most: int | None) -> None:
-    """As many as the tree is deep, and none where the draft needs the target's prefill."""
-    plan = method.plan(Models(model("Big"), model("Small")))
-    assert (None if plan.first_guesses is None else plan.first_guesses.most) == most
-    if plan.first_guesses is not None:
-        assert plan.first_guesses.guesser is plan.drafter
-        always = getattr(method, "first_guesses", None) is True
-        assert (plan.first_guesses.delays is None) == always
-
-
-def test_timings_belong_to_a_pair_and_its_settings() -> None:
-    """Plans of the same pair and settings share them; other settings have their own."""
-    models = Models(model("Big"), model("Small"))
-
-    def delays(method: Method, pair: Models = models) -> Any:
-        plan = method.plan(pair)
-        assert plan.first_guesses is not None
-        return plan.first_guesses.delays
-
-    five = SpeculativeDecoding(num_speculative_tokens=5)
-    chain_of_five = delays(five)
-    assert delays(five) is chain_of_five
-    assert delays(five, Models(model("Big"), model("Small"))) is not chain_of_five
-    assert delays(SpeculativeDecoding(num_speculative_tokens=3)) is not chain_of_five
-    half, most = (SpecVLM(pruner="random", prune_ratio=ratio) for ratio in (0.5, 0.9))
-    assert delays(half) is delays(half)
-    assert len({id(delays(method)) for method in (half, most, SpeculativeDecoding())}) == 3
+def test_options_of_earlier_versions_are_refused(name: str, option: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"method '{name}' has no option '{option}'; known"):
+        from_dict({"method": name, option: value})
 
 
 @pytest.mark.parametrize("name", ["speculative", "specvlm", "parallelvlm"])
@@ -465,7 +429,6 @@ def test_timings_belong_to_a_pair_and_its_settings() -> None:
     [
         ({"tree": "eagle"}, "takes num_speculative_tokens and no tree"),
         ({"tree": [[0], [0, 0]]}, "takes num_speculative_tokens and no tree"),
-        ({"first_guesses": True}, "leave out first_guesses"),
         ({"num_speculative_tokens": 0}, "at least 1"),
         ({"schedule": "sideways"}, "lockstep, parallel"),
     ],

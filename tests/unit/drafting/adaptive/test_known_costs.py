@@ -56,7 +56,7 @@ class Measurements:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(known_costs, "folder", lambda: tmp_path)
+    monkeypatch.setattr(known_costs, "cache_folder", lambda: tmp_path)
     return tmp_path
 
 

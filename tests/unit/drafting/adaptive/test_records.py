@@ -1,11 +1,9 @@
-"""Records of pairs of models last as long as the models, and their hit rates longer."""
+"""Records of pairs of models last as long as the models."""
 
 from __future__ import annotations
 
 import gc
-import json
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -33,23 +31,11 @@ def backbone(name: str = "", **text: Any) -> Backbone:
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder for the files; no model has a measured curve."""
-    monkeypatch.setattr(records, "folder", lambda: tmp_path)
+def _nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a new process; no model has a measured curve."""
     monkeypatch.setattr(records, "known_curve", lambda model: None)
-    return tmp_path
-
-
-@pytest.fixture(autouse=True)
-def new_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Forgets what is in memory, as the end of a process does."""
-
-    def forget() -> None:
-        monkeypatch.setattr(records, "_RECORDS", weakref.WeakKeyDictionary())
-        monkeypatch.setattr(records, "_COSTS", weakref.WeakKeyDictionary())
-
-    forget()
-    return forget
+    monkeypatch.setattr(records, "_RECORDS", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(records, "_COSTS", weakref.WeakKeyDictionary())
 
 
 def answer(record: Any, *paths: tuple[int, ...]) -> None:
@@ -58,10 +44,6 @@ def answer(record: Any, *paths: tuple[int, ...]) -> None:
     for path in paths:
         tuner.rates.count(chain(1), path)
     tuner.ended()
-
-
-def files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def hit_rate(record: Any) -> float:
@@ -167,133 +149,13 @@ def test_a_record_does_not_keep_its_models() -> None:
     answer(record, (0,))  # an answer that ends later is no error
 
 
-def test_hit_rates_survive_the_process(folder: Path, new_process: Callable[[], None]) -> None:
-    target, draft = backbone("big"), backbone("small")
-    record = record_of(target, draft, ("window", 0.5), "video")
-    assert not files(folder)  # nothing was shown yet
-    answer(record, *[()] * 20, (0,))
-    (path,) = files(folder)
-    assert path.parent == folder / "acceptance"
-    new_process()
-    restored = record_of(backbone("big"), backbone("small"), ("window", 0.5), "video")
-    assert restored is not record
-    assert restored.rates.to_dict() == record.rates.to_dict()
-    answer(restored, *[(0,)] * 20)
-    new_process()
-    again = record_of(target, draft, ("window", 0.5), "video")
-    assert again.rates.to_dict() == restored.rates.to_dict() != record.rates.to_dict()
-    assert files(folder) == [path]
-
-
-def test_every_answer_is_kept(folder: Path, new_process: Callable[[], None]) -> None:
-    """Not only the last one before a process ends."""
-    target, draft = backbone("big"), backbone("small")
-    seen = []
-    for _ in range(3):
-        answer(record_of(target, draft, (), "video"), (0,), (0,))
-        (path,) = files(folder)
-        seen.append(path.read_text())
-    assert len(set(seen)) == 3
-
-
-def test_files_are_separate_by_names_settings_and_kind(
-    folder: Path, new_process: Callable[[], None]
-) -> None:
-    target, draft = backbone("big"), backbone("small")
-    answer(record_of(target, draft, (), "video"), *[()] * 20)
-    new_process()
-    others = [
-        record_of(target, draft, (), "image"),
-        record_of(target, draft, ("window", 0.5), "video"),
-        record_of(target, target, (), "video"),
-        record_of(draft, target, (), "video"),
-        record_of(backbone("bigger"), draft, (), "video"),
-        record_of(target, backbone("smaller"), (), "video"),
-    ]
-    assert [hit_rate(record) for record in others] == [UNKNOWN] * len(others)
-    for record in others:
-        answer(record, (0,))
-    assert len(files(folder)) == 1 + len(others)
-    assert hit_rate(record_of(target, draft, (), "video")) < 0.2
-
-
-@pytest.mark.parametrize("names", [("", ""), ("big", ""), ("", "small")])
-def test_models_without_a_name_are_not_written(
-    names: tuple[str, str], folder: Path, new_process: Callable[[], None]
-) -> None:
-    """Nobody would know them again; in memory they have their record."""
-    target, draft = map(backbone, names)
-    answer(record_of(target, draft, (), "video"), *[()] * 20)
-    assert not files(folder)
-    assert hit_rate(record_of(target, draft, (), "video")) < 0.2
-    new_process()
-    assert hit_rate(record_of(target, draft, (), "video")) == UNKNOWN
-
-
-CORRUPT = {
-    "empty": b"",
-    "nested": b"[" * 100_000,
-    "nested objects": b'{"a":' * 100_000,
-    "half": b'{"rates": {"levels": [[[0, 0',
-    "no text": b"\xff\xfe\x00\x80",
-    "a list": b"[]",
-    "null": b'{"rates": null}',
-    "no rates": b"{}",
-    "a part": b'{"rates": {"levels": [], "ranks": []}}',
-    "more hits than trials": b'{"rates": {"levels": [], "ranks": [[[0, 0], 1, 9]], '
-    b'"confidence": []}}',
-    "no bin": b'{"rates": {"levels": [], "ranks": [], "confidence": [[[], 1, 1]]}}',
-}
-
-
-@pytest.mark.parametrize("content", CORRUPT.values(), ids=CORRUPT)
-def test_a_corrupt_file_changes_nothing_and_is_replaced(
-    content: bytes, folder: Path, new_process: Callable[[], None]
-) -> None:
-    target, draft = backbone("big"), backbone("small")
-    answer(record_of(target, draft, (), "video"), *[()] * 20)
-    (path,) = files(folder)
-    path.write_bytes(content)
-    new_process()
-    record = record_of(target, draft, (), "video")
-    assert record.rates.to_dict() == HitRates().to_dict()
-    answer(record, (0,))
-    kept = json.loads(path.read_text())["rates"]
-    assert kept == json.loads(json.dumps(record.rates.to_dict()))
-
-
-def test_a_file_that_cannot_be_read_or_replaced_changes_nothing(
-    folder: Path, new_process: Callable[[], None]
-) -> None:
-    """A folder lies in its place, which stops root, too."""
-    target, draft = backbone("big"), backbone("small")
-    answer(record_of(target, draft, (), "video"), *[()] * 20)
-    (path,) = files(folder)
-    path.unlink()
-    path.mkdir()
-    new_process()
-    record = record_of(target, draft, (), "video")
-    assert hit_rate(record) == UNKNOWN
-    answer(record, *[()] * 20)
-    assert hit_rate(record_of(target, draft, (), "video")) < 0.2
-
-
-def test_a_folder_that_cannot_be_written_is_no_error(folder: Path) -> None:
-    (folder / "acceptance").write_text("in the way")
+def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even for models with names: a record ends with the process."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     record = record_of(backbone("big"), backbone("small"), (), "video")
     answer(record, *[()] * 20)
     assert hit_rate(record) < 0.2
-    assert [path.name for path in files(folder)] == ["acceptance"]
-
-
-def test_records_of_another_version_are_ignored(
-    new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target, draft = backbone("big"), backbone("small")
-    answer(record_of(target, draft, (), "video"), *[()] * 20)
-    new_process()
-    monkeypatch.setattr(records, "FORMAT", 99)
-    assert hit_rate(record_of(target, draft, (), "video")) == UNKNOWN
+    assert not list(tmp_path.rglob("*"))
 
 
 def test_threads_get_the_same_record() -> None:

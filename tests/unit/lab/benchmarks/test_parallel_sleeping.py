@@ -81,7 +81,6 @@ def test_a_serial_chain_makes_the_passes_of_virtual_time(guesses: int) -> None:
     method = {
         "method": "speculative",
         "num_speculative_tokens": guesses,
-        "first_guesses": False,
     }
     result = draftlens.generate(target, inputs(), draft=draft, method=method, max_new_tokens=TOKENS)
     play = serial(TEXT, COSTS, guesses)

@@ -210,17 +210,6 @@ def test_regions_follow_each_other() -> None:
     assert any("second words" in guess for guess in page.guesses())
 
 
-def test_a_chain_is_the_preferred_candidate_alone() -> None:
-    """Also where the first region is short and several ones may follow it."""
-    page = Page(["first words", "second words", "third words"])
-    chain, candidates = page.matcher.chain(12)
-    assert len(page.matcher.tree(1, 12, 256)[1]) > 1
-    assert chain.topology.depth == len(chain) == 12
-    assert chain.tokens == candidates[0].tokens
-    assert page.text_behind(chain.tokens).startswith("first words\n\nsec")
-    assert len(candidates) == 1
-
-
 def test_what_stood_between_regions_is_expected_again() -> None:
     page = Page(["first words", "second words", "third words"])
     page.say("first words")

@@ -112,20 +112,6 @@ def test_rows_join_and_leave() -> None:
     assert guesses(looks.propose(batch_of(rows), 10)) == [[], [4, 1]]
 
 
-@pytest.mark.parametrize("share", [False, True])
-def test_answers_of_other_rows_are_looked_up_if_asked(share: bool) -> None:
-    looks = drafter(share_answers=share)
-    rows = joined(looks, PROMPTS[:1], [[20, 21, 22]])
-    rows += joined(looks, PROMPTS[1:2], [[20]])
-    expected = [[], [21, 22] if share else []]
-    assert guesses(looks.propose(batch_of(rows), 10)) == expected
-    go_on(looks, rows, [[23], [30, 22]])
-    expected = [[], [23] if share else []]
-    assert guesses(looks.propose(batch_of(rows), 10)) == expected
-    looks.remove(0)  # its answer stays
-    assert guesses(looks.propose(batch_of(rows[1:]), 10)) == expected[1:]
-
-
 def test_references_are_followed_from_their_beginning() -> None:
     looks = drafter(branches=1, length=1)
     references = References((((9, 1, 9, 2, 9, 3),), ((9, 50, 4),)))
@@ -170,7 +156,6 @@ def test_what_the_method_plans() -> None:
             {"num_speculative_tokens": 2.5},
             "num_speculative_tokens must be a whole number of at least 1, not 2.5",
         ),
-        ({"share_answers": 1}, "share_answers must be true or false, not 1"),
         ({"sampling_rule": "hope"}, "unknown sampling_rule 'hope'"),
         ({"schedule": "parallel"}, "has the schedule 'serial' only, not 'parallel'"),
         ({"prefill": "half"}, "unknown prefill 'half'"),

@@ -317,7 +317,7 @@ def test_equal_prompts_cost_what_one_view_costs(name: str, tree: Any) -> None:
     shape = {"tree": tree} if tree else {"num_speculative_tokens": 5}
     views = ["multimodal", "text", "pooled", UNIFORM]
     found, ours = rounds_of(family, "text", {"method": "tabed", "views": views, **shape}, (0, 1, 2))
-    plain = {"method": "speculative", "first_guesses": False, **shape}
+    plain = {"method": "speculative", **shape}
     expected, theirs = rounds_of(family, "text", plain, (0, 1, 2))
     assert found == expected
     assert ours.draft_forwards == theirs.draft_forwards

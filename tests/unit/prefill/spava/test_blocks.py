@@ -39,7 +39,7 @@ def visible(query: Tensor, key: Tensor, blocks: Blocks, choice: Choice, layer: i
             kept = min(blocks.passing, blocks.size(earlier))
             if not kept:
                 continue
-            asked = query[:, blocks.context : blocks.asked]
+            asked = query[:, blocks.context :]
             keys = key[:, blocks.span(earlier)]
             places = choice.places(asked, keys, kept, layer, earlier) + blocks.edges[earlier]
             for head in range(heads):
@@ -58,21 +58,20 @@ def under_a_mask(query: Tensor, key: Tensor, value: Tensor, seen: Tensor) -> Ten
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
 @pytest.mark.parametrize(
-    ("length", "context", "asked", "anchor", "passing", "count"),
+    ("length", "context", "anchor", "passing", "count"),
     [
-        (67, 59, 67, 5, 3, 7),
-        (67, 59, 64, 5, 3, 7),  # three guesses
-        (40, 39, 40, 1, 2, 16),  # blocks of two or three tokens
-        (50, 41, 50, 0, 4, 4),  # no anchor
-        (50, 41, 50, 6, 0, 4),  # nothing passed
-        (30, 20, 30, 3, 9, 1),
-        (50, 41, 50, 6, 9, 4),  # blocks of eight or nine: everything passed
+        (67, 59, 5, 3, 7),
+        (40, 39, 1, 2, 16),  # blocks of two or three tokens
+        (50, 41, 0, 4, 4),  # no anchor
+        (50, 41, 6, 0, 4),  # nothing passed
+        (30, 20, 3, 9, 1),
+        (50, 41, 6, 9, 4),  # blocks of eight or nine: everything passed
     ],
 )
 def test_it_is_attention_under_a_mask(
-    choice: Choice, length: int, context: int, asked: int, anchor: int, passing: int, count: int
+    choice: Choice, length: int, context: int, anchor: int, passing: int, count: int
 ) -> None:
-    blocks = divide(length, context, asked, anchor, passing, count)
+    blocks = divide(length, context, anchor, passing, count)
     # In float64: rounding of float32 differs by processor, and this is about which keys are seen.
     query, key, value = (part.double() for part in states(length))
     attend = partial(Work().attend, scaling=SCALING)
@@ -84,8 +83,7 @@ def test_it_is_attention_under_a_mask(
 
 
 def test_the_question_chooses() -> None:
-    """The keys that its mean likes best, with their neighbours if scores are pooled, and guesses
-    behind it change nothing."""
+    """The keys that its mean likes best, with their neighbours if scores are pooled."""
     query, key, _ = states(30)
     liked = query[:2].mean((0, 1))
     assert ByQuery(1).places(query, key, 3, 0, 0)[0].tolist() == sorted(
@@ -98,7 +96,7 @@ def test_the_question_chooses() -> None:
 
 def test_flops_are_those_of_the_formulas() -> None:
     """Equation 7 for both blocks of all hosts, with the terms that it leaves out."""
-    blocks = divide(1000 + 24, 1000, 1024, 40, 16, 8)
+    blocks = divide(1000 + 24, 1000, 40, 16, 8)
     work = Work()
     query, key, value = states(1024)
     attend_in_blocks(
@@ -114,7 +112,7 @@ def test_flops_are_those_of_the_formulas() -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 16])
 @pytest.mark.parametrize("zigzag", [True, False])
 def test_shares_cover_a_row_once(size: int, zigzag: bool) -> None:
-    blocks = divide(211, 200, 211, 9, 4, 16)
+    blocks = divide(211, 200, 9, 4, 16)
     shares = [Share(blocks, rank, size, zigzag) for rank in range(size)]
     owned = torch.cat([share.indices()[share.owned()] for share in shares])
     assert sorted(owned.tolist()) == list(range(211))

@@ -18,33 +18,22 @@ from draftlens.prefill.spava.star import StarPrefill
 DIVISION = Division(blocks=4, anchor="n/64", passing="n/32")
 
 
-def row(
-    before: int, visual: int, behind: int, division: Division = DIVISION, guesses: int = 0
-) -> Row:
-    """The row of a prompt with text, visual tokens, and text and guesses behind them."""
-    length = before + visual + behind + guesses
+def row(before: int, visual: int, behind: int, division: Division = DIVISION) -> Row:
+    """The row of a prompt with text, visual tokens, and text behind them."""
+    length = before + visual + behind
     is_visual = torch.zeros(1, length, dtype=torch.bool)
     is_visual[0, before : before + visual] = True
     ids = torch.arange(length)[None]
     prompt = Prompt(torch.zeros(1, length, 1), ids, [length], ids[:, -1:] + 1, is_visual, {})
-    return rows_of(prompt, division, guesses + 1)[0]
+    return rows_of(prompt, division)[0]
 
 
 def test_the_context_ends_with_the_last_visual_token() -> None:
     blocks = row(3, 130, 5).blocks
     assert blocks is not None
-    assert (blocks.context, blocks.length, blocks.asked) == (133, 138, 138)
+    assert (blocks.context, blocks.length) == (133, 138)
     assert (blocks.anchor, blocks.passing, blocks.count) == (2, 4, 4)
     assert [blocks.size(block) for block in range(4)] == [33, 33, 33, 32]
-
-
-def test_guesses_change_nothing_in_front_of_them() -> None:
-    alone, followed = row(3, 130, 5).blocks, row(3, 130, 5, guesses=7).blocks
-    assert alone is not None
-    assert followed is not None
-    assert followed.edges == alone.edges
-    assert followed.asked == alone.asked
-    assert followed.length == alone.length + 7
 
 
 def test_a_prompt_may_end_with_a_picture() -> None:
