@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import re
@@ -109,9 +110,13 @@ DAMAGE: tuple[Damage, ...] = (
 )
 
 
+LITTLE: tuple[Damage, ...] = (flipped, of_an_extreme_size, of_other_numbers)
+"""Damage that leaves most of a file as it is, so that more than its first check is reached."""
+
+
 def damaged(content: bytes, rng: random.Random) -> bytes:
     """The content with one or two kinds of damage."""
-    for damage in rng.sample(DAMAGE, rng.choice((1, 1, 2))):
+    for damage in rng.sample(rng.choice((DAMAGE, LITTLE, LITTLE)), rng.choice((1, 1, 2))):
         content = damage(content, rng) or b"\0"
     return content
 
@@ -132,14 +137,15 @@ def damaged_json(text: bytes, rng: random.Random) -> bytes:
 
 def _with_another(values: Any, rng: random.Random) -> Any:
     """Values of which one, at any depth, is missing or another one."""
-    places = list(_places(values))
+    places = list(_places(values)) if isinstance(values, dict | list) else []
+    other = copy.deepcopy(rng.choice(JSON_VALUES))
     if not places or rng.random() < 0.05:
-        return rng.choice(JSON_VALUES)
+        return other
     holder, key = rng.choice(places)
     if rng.random() < 0.2:
         del holder[key]
     else:
-        holder[key] = rng.choice(JSON_VALUES)
+        holder[key] = other
     return values
 
 

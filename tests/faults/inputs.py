@@ -26,6 +26,7 @@ import av
 import numpy as np
 import pdfs
 import torch
+import typer.main
 from families import FAMILIES, inputs
 from faults.damage import DAMAGE, damaged, damaged_json
 from faults.watch import Input
@@ -36,11 +37,15 @@ from servers import Server, redirect
 import draftlens
 from draftlens.arguments import OPTIONS
 from draftlens.batch.map import MapOptions
+from draftlens.cli.app import app
 from draftlens.cli.entry import main
 from draftlens.cli.folders import FolderRun, run_folder
-from draftlens.core.files import cache_folder
+from draftlens.core.files import cache_folder, write_json
 from draftlens.documents.settings import ParseSettings
+from draftlens.drafting.adaptive.cost_curve import CostCurve
+from draftlens.drafting.adaptive.cost_store import path_of
 from draftlens.media import Limits, load_image, load_video
+from draftlens.models.adapter import Backbone
 
 COUNTS: Mapping[str, int] = {
     "images": 200,
@@ -153,6 +158,13 @@ def png_header(width: int, height: int, depth: int = 8, colour: int = 2) -> byte
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + pixels + chunk(b"IEND", b"")
 
 
+def black(side: int) -> bytes:
+    """A PNG of a few kilobytes that decodes to many pixels."""
+    buffer = io.BytesIO()
+    Image.new("1", (side, side)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
 def with_picture(canvas: Any) -> None:
     """A picture and a filled path."""
     canvas.drawImage(ImageReader(Image.fromarray(drawing())), 20, 20, 100, 80)
@@ -234,6 +246,7 @@ class Inputs:
             "netpbm.ppm": b"P6 99999999 99999999 255\n" + bytes(100),
             "netpbm2.ppm": b"P6 -5 5 255\n" + bytes(100),
             "clip.png": clip("mp4"),
+            "black.png": black(9_900),
         }
         for name, content in other.items():
             path = self._file(name, content)
@@ -295,7 +308,7 @@ class Inputs:
         pages = [pdfs.columns, pdfs.blank, with_picture]
         written = {
             "three.pdf": pdfs.write(place / "three.pdf", pages),
-            "turned.pdf": pdfs.write(place / "turned.pdf", [pdfs.turned(90)], pageCompression=0),
+            "turned.pdf": pdfs.write(place / "turned.pdf", [pdfs.rotated(90)], pageCompression=0),
             "printed.pdf": pdfs.printed(place / "printed.pdf"),
             "forms.pdf": pdfs.nested(place / "forms.pdf", 3, 2),
         }
@@ -399,20 +412,6 @@ class Inputs:
             "/dev/null",
             "-",
         )
-        options = (
-            *("--prompt", "--frames", "--limits", "--speculative-config", "--method", "--draft"),
-            *("--target", "--temperature", "--max-new-tokens", "--seed", "--out", "--pages"),
-            *(
-                "--drafter",
-                "--layout",
-                "--format",
-                "--tolerance",
-                "--dpi",
-                "--compile",
-                "--prefill",
-            ),
-            *("--device", "--dtype", "--nothing", "--resume", "--json"),
-        )
         values = (
             *("", "x", "-1", "0", "nan", "inf", "1e999", "9" * 400, "{}", "[]", "[" * 100_000),
             *(
@@ -424,33 +423,30 @@ class Inputs:
             *(config, table, picture, page, "1-", "3-1", "0", "1,,2", "\0", "\udcff", "a\x1b[2J"),
         )
         while True:
-            words = [rng.choice(commands), *rng.sample(files, rng.choice((0, 1, 1, 2)))]
-            for _ in range(rng.choice((1, 1, 2, 3))):
-                words += [rng.choice(options), rng.choice(values)]
-            if not {"--target", "-t"} & set(words):
-                words += (
-                    ["--target", "/no/such/model"]
-                    if words[0] not in ("parse", "methods", "pairs")
-                    else []
-                )
+            name = rng.choice(commands)
+            words = [name, *rng.sample(files, rng.choice((0, 1, 1, 2)))]
+            known = options_of(name)
+            for option in rng.sample(sorted(known), min(len(known), rng.choice((1, 1, 2, 3)))):
+                words += [option] if known[option] else [option, rng.choice(values)]
+            if "--target" in known and "--target" not in words and name != "parse":
+                words += ["--target", "/no/such/model"]
             yield named(words), lambda words=words: command(*words)
 
     def caches(self, rng: random.Random) -> Iterator[Made]:
         """Files of the cache that automatic trees are chosen by."""
         model, small = small_models()
-        whole: dict[Path, bytes] = {}
 
-        def answer() -> object:
+        def answer(max_new_tokens: int = 6) -> object:
+            """By models that nothing is known about in memory."""
             fresh = copy.deepcopy(model), copy.deepcopy(small)
             engine = draftlens.Engine(*fresh, processor=processor(), draft_processor=processor())
-            return engine, engine.generate("What?", method="speculative", max_new_tokens=6)
+            return engine.generate("What?", method="speculative", max_new_tokens=max_new_tokens)
 
-        engine, _ = answer()
-        engine.calibrate(0.2)
-        engine.generate("What?", method="speculative", max_new_tokens=12)
-        for path in cache_folder().glob("*/*.json"):
-            whole[path] = path.read_bytes()
-        assert {path.parent.name for path in whole} == {"costs", "acceptance"}, whole
+        _cached(CostCurve((1, 8, 64), (1e-3, 1.1e-3, 2e-3)), model)
+        _cached(CostCurve((1, 8, 64), (1e-5, 2e-5, 5e-5)), small)
+        answer(max_new_tokens=24)
+        whole = {path: path.read_bytes() for path in cache_folder().glob("*/*.json")}
+        assert sorted(path.parent.name for path in whole) == ["acceptance", "costs", "costs"]
 
         def give(damage: Mapping[Path, bytes]) -> object:
             for path, content in damage.items():
@@ -648,7 +644,7 @@ class Replies:
 @cache
 def small_models() -> tuple[Any, Any]:
     """A target and a draft with random weights."""
-    models = FAMILIES[0].build(), FAMILIES[0].build(seed=7)
+    models = FAMILIES[0].build(), FAMILIES[0].build(seed=7, num_hidden_layers=1)
     for name, model in zip(("target", "draft"), models, strict=True):
         model.name_or_path = model.config._name_or_path = f"small-{name}"
     return models
@@ -669,6 +665,13 @@ def processor() -> Any:
 def small_engine() -> draftlens.Engine:
     """An engine of the target alone."""
     return draftlens.Engine(small_models()[0], processor=processor(), method="plain")
+
+
+def _cached(curve: CostCurve, model: Any) -> None:
+    """Put the costs of a model into the cache."""
+    path = path_of(Backbone.of(model))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {"curve": curve.to_dict()})
 
 
 def generate(**options: Any) -> object:
@@ -748,6 +751,18 @@ def parsed(path: Path) -> object:
         if page.error is not None:
             raise draftlens.MediaError(page.error)
     return pages
+
+
+def options_of(command: str) -> Mapping[str, bool]:
+    """The options of a command, and whether each is a flag."""
+    group: Any = typer.main.get_command(app)
+    found = group.commands.get(command)
+    options = (
+        {}
+        if found is None
+        else {each.opts[0]: each for each in found.params if each.opts[0][0] == "-"}
+    )
+    return {name: bool(getattr(each, "is_flag", False)) for name, each in options.items()}
 
 
 def command(*words: str) -> object:

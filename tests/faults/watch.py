@@ -29,7 +29,7 @@ LOOK_SECONDS = 0.05
 LONGEST = 1000
 """Characters of a refusal."""
 
-_INTERNAL = re.compile(r"\b(?!Draftlens)[A-Za-z]*(Error|Exception): ")
+_INTERNAL = re.compile(r"\b[A-Za-z]+(Error|Exception): ")
 """How a sentence looks that was made of an exception nobody thought of."""
 
 
