@@ -29,7 +29,7 @@ import torch
 import typer.main
 from families import FAMILIES, inputs
 from faults.damage import DAMAGE, damaged, damaged_json
-from faults.watch import Input
+from faults.watch import Give, Input
 from PIL import Image
 from reportlab.lib.utils import ImageReader
 from servers import Server, redirect
@@ -63,7 +63,7 @@ COUNTS: Mapping[str, int] = {
 }
 """Inputs of each kind."""
 
-Made = tuple[str, Callable[[], object]]
+Made = tuple[str, Give]
 """What is wrong with an input, and what gives it."""
 
 LIMITS = Limits(max_page_s=5, max_download_s=0.5)

@@ -60,8 +60,6 @@ def run(folder: Path, share: float, seed: int, kinds: Sequence[str] = ()) -> lis
     with Replies() as replies, Watch(SECONDS, MEMORY << 20) as watch:
         for given in Inputs(folder, replies, seed).all(share, kinds):
             outcomes.append(watch.give(given))
-            if os.environ.get("SHOW"):
-                print("   ", given.what[:90], "|", (outcomes[-1].refusal or "answered")[:160])
             if outcomes[-1].fault is not None:
                 print(f"{given.kind}: {given.what}: {outcomes[-1].fault}", flush=True)
     return outcomes

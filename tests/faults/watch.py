@@ -33,6 +33,10 @@ _INTERNAL = re.compile(r"\b[A-Za-z]+(Error|Exception): ")
 """How a sentence looks that was made of an exception nobody thought of."""
 
 
+Give = Callable[[], object]
+"""Gives an input to what a user would call."""
+
+
 @dataclass(frozen=True)
 class Input:
     """One malformed input.
@@ -45,7 +49,7 @@ class Input:
 
     kind: str
     what: str
-    give: Callable[[], object]
+    give: Give
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
+from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
 from draftlens.core.registry import Registry
 from draftlens.core.tree import Topology
@@ -101,7 +102,7 @@ class TABED:
         if self.schedule not in SCHEDULES:
             raise ConfigError(
                 f"the views of 'tabed' are read in the target's lane: schedule must be 'serial', "
-                f"not {self.schedule!r}"
+                f"not {shown(self.schedule)}"
             )
         resolve_drafting(self)
         resolve_parts(self)
@@ -109,9 +110,9 @@ class TABED:
         for option in ("rest", "late"):
             value = getattr(self, option)
             if not isinstance(value, bool):
-                raise ConfigError(f"{option} must be true or false, not {value!r}")
+                raise ConfigError(f"{option} must be true or false, not {shown(value)}")
         if self.memory is not None and not isinstance(self.memory, ViewMemory):
-            raise ConfigError(f"memory is a ViewMemory or None, not {self.memory!r}")
+            raise ConfigError(f"memory is a ViewMemory or None, not {shown(self.memory)}")
         object.__setattr__(self, "views", make_views(self.views))
         object.__setattr__(self, "weights", make_weighting(self.weights))
         self.weights.tally([view.label for view in self.views])  # refuses numbers for other views

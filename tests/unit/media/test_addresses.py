@@ -19,6 +19,8 @@ from draftlens.media import Limits, download, load_image, load_video
 PICTURE = (Path(str(files("draftlens") / "embedded" / "clips")) / "shapes.png").read_bytes()
 WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(PICTURE), PICTURE)
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
 @pytest.fixture
 def serve() -> Iterator[Callable[..., Server]]:
     """serve(answer, host) -> a server; `answer` may be bytes, the same to every request."""
@@ -241,6 +243,7 @@ def test_characters_beyond_ascii_are_encoded(serve: Callable[..., Server]) -> No
         "http://a b/",
         "http://" + "a" * 300 + "/",
         "http://x:99999999/",
+        "http://127.0.0.1:99999/a.png",
     ],
 )
 def test_malformed_addresses(address: str) -> None:
