@@ -784,7 +784,7 @@ def command(*words: str) -> object:
     finally:
         sys.argv = before
     text = said.getvalue().strip()
-    if "unexpected" in text or "Traceback" in text or status not in (None, 0, 1, 2):
+    if "error: unexpected" in text or "Traceback" in text or status not in (None, 0, 1, 2):
         raise RuntimeError(f"exit status {status}: {text[-500:]}")
     if status:
         raise draftlens.ConfigError(text.splitlines()[-1] if text else "nothing is said")
