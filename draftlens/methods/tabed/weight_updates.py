@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from draftlens.core.batch import Batch
+from draftlens.core.errors import ConfigError
 from draftlens.core.history import History
 from draftlens.core.rows import replace_by_last
 from draftlens.core.sampling import gumbel
@@ -89,9 +90,19 @@ class ViewTallies:
 
         Args:
             kind: of its prompt.
+
+        Raises:
+            ConfigError: the memory, which may come from a file, holds something else.
         """
         state = None if self.memory is None else self.memory.recall(repr(self.weighting), kind)
-        return TalliedRow(self.weighting.tally(self.names, state), kind)
+        try:
+            tally = self.weighting.tally(self.names, state)
+        except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
+            raise ConfigError(
+                f"the memory of views holds no state of {self.weighting!r} for prompts of kind "
+                f"{kind!r}: begin a new ViewMemory"
+            ) from error
+        return TalliedRow(tally, kind)
 
     def remove(self, row: int) -> None:
         """Drop a row; the last row takes its place."""

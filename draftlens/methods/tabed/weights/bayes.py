@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, isnan, log
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from draftlens.core.errors import ConfigError
@@ -149,7 +150,7 @@ class BayesWeights:
         even = 1 / len(names)
         known = state["weights"] if state else {}
         shares = [max(known.get(name, even), SMALLEST) for name in names]
-        answers = state["answers"] if state else 0
+        answers = index(state["answers"]) if state else 0
         return BayesTally(names, self, [share / sum(shares) for share in shares], answers)
 
 
