@@ -25,6 +25,7 @@ from draftlens.core.checks import (
     wrong,
 )
 from draftlens.core.errors import ConfigError, InputError
+from draftlens.core.text import tokenizer_of
 from draftlens.media import Limits
 from draftlens.media.given import is_clip, is_picture
 from draftlens.models.cache_argument import CACHE_ARGUMENTS
@@ -142,8 +143,11 @@ def one(name: str, value: Any) -> int:
     return 1
 
 
-def anything(name: str, value: Any) -> Any:
-    """Accepts every value: something else checks it."""
+def tokenizer(name: str, value: Any) -> Any:
+    """Accepts a tokenizer, or a processor that holds it."""
+    decode = getattr(tokenizer_of(value), "decode", None)
+    if not callable(decode) or isinstance(value, bytes | bytearray):
+        raise wrong(name, value, "a tokenizer, or a processor that holds it")
     return value
 
 
@@ -191,7 +195,7 @@ OPTIONS: Mapping[str, Check] = MappingProxyType(
         "stopping_criteria": functions,
         "stop_strings": texts,
         "max_time": real(0, endless=True),
-        "tokenizer": anything,
+        "tokenizer": tokenizer,
         "streamer": streamer,
         "eos_token_id": token_ids,
         "pad_token_id": token_id,

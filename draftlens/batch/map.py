@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from draftlens.core.checks import as_whole, real, whole, wrong
+from draftlens.core.checks import as_whole, real, shown, whole, wrong
 from draftlens.core.errors import ConfigError, DraftlensError
 from draftlens.core.result import Result
 from draftlens.media import Limits
@@ -86,7 +86,7 @@ class MapOptions:
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or self.kind not in KINDS:
-            raise ConfigError(f"unknown kind {self.kind!r}; known: {', '.join(KINDS)}")
+            raise ConfigError(f"unknown kind {shown(self.kind)}; known: {', '.join(KINDS)}")
         for name in ("num_frames", "batch", "readers"):
             most = MOST_READERS if name == "readers" else None
             object.__setattr__(self, name, whole(1, most)(name, getattr(self, name)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 from draftlens.cli import catalogue
 from draftlens.cli.help import ANSWER, MANY, MODELS
 from draftlens.core.errors import ConfigError
+from draftlens.core.files import parse_json
 from draftlens.core.names import AUTO, EMBEDDED, IMAGE_PROMPT, VIDEO_PROMPT
 
 if TYPE_CHECKING:
@@ -343,7 +343,9 @@ def parse_text(text: str, source: str) -> Any:
     try:
         if source.endswith((".yaml", ".yml")):
             return yaml.safe_load(text)
-        return json.loads(text)
+        return parse_json(text)
+    except RecursionError:
+        raise ConfigError(f"{source} is not valid: it is nested too deeply") from None
     except (ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"{source} is not valid: {' '.join(str(error).split())}") from error
 
@@ -382,7 +384,7 @@ def parse_limits(text: str | None) -> Limits:
 
 def _parse_numbers(text: str) -> dict[str, Any]:
     try:
-        values = json.loads(text)
+        values = parse_json(text)
     except ValueError as error:
         raise ConfigError(f"--limits is not valid: {error}") from error
     is_numeric = isinstance(values, dict) and all(

@@ -14,6 +14,7 @@ from draftlens.compile.library import Library
 from draftlens.compile.passes import CompiledPasses
 from draftlens.compile.skeleton import Skeleton
 from draftlens.compile.store import folder_of
+from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EAGER
@@ -36,7 +37,7 @@ def check_compile(value: Any) -> None:
         ConfigError: names the values.
     """
     if not isinstance(value, bool) and value != "auto":
-        raise ConfigError(f"compile must be True, False or 'auto', not {value!r}")
+        raise ConfigError(f"compile must be True, False or 'auto', not {shown(value)}")
 
 
 def attach(backbones: Sequence[Backbone], compile: Compile) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from draftlens.core.checks import shown, wrong
 from draftlens.core.errors import ConfigError
 from draftlens.core.registry import Registry
 
@@ -34,7 +35,7 @@ def make(registry: Registry, choice: Any, method: str) -> Any:
         if isinstance(choice, type) or not callable(getattr(choice, method, None)):
             raise ConfigError(
                 f"a {registry.kind} is a name, a mapping of its name and options, or an object, "
-                f"not {choice!r}"
+                f"not {shown(choice)}"
             )
         return choice
     options = dict(choice)
@@ -59,6 +60,9 @@ def build(registry: Registry, name: Any, options: Mapping[str, Any]) -> Any:
             f"{registry.kind} {name!r} has no option {', '.join(map(repr, unknown))}; "
             f"known: {names}"
         )
+    for option, value in options.items():
+        if getattr(value, "ndim", 0) > 0:  # every comparison of it is an array, too
+            raise wrong(option, value, "a value that is no array")
     return kind(**options)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any
 
+from draftlens.core.checks import shown
 from draftlens.core.errors import InputError
 from draftlens.core.text import tokenizer_of
 
@@ -106,15 +107,15 @@ def _text(given: Any) -> Text:
     try:
         return tuple(index(token) for token in _listed(given))
     except TypeError:
-        raise InputError(f"{FORM}; not {given!r}") from None
+        raise InputError(f"{FORM}; not {shown(given)}") from None
 
 
 def _listed(given: Any) -> list[Any]:
     """The members of a sequence, array or tensor."""
     if isinstance(given, (str, bytes)):
-        raise InputError(f"{FORM}; not {given!r}")
+        raise InputError(f"{FORM}; not {shown(given)}")
     given = getattr(given, "tolist", lambda: given)()
     try:
         return list(given)
     except TypeError:
-        raise InputError(f"{FORM}; not {given!r}") from None
+        raise InputError(f"{FORM}; not {shown(given)}") from None

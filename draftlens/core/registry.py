@@ -10,6 +10,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
 
 PACKAGE = "draftlens"
@@ -83,7 +84,7 @@ class Registry:
         """
         if not isinstance(name, str) or name not in self:
             names = ", ".join(sorted({*self._builtin, *self._points}))
-            raise ConfigError(f"unknown {self.kind} {name!r}; known: {names}")
+            raise ConfigError(f"unknown {self.kind} {shown(name)}; known: {names}")
         if name not in self._loaded:
             self._loaded[name] = self._load(name)
         return self._loaded[name]

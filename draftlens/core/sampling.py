@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
+from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
 
 LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
@@ -197,7 +198,7 @@ def as_seed(seed: SupportsIndex) -> int:
     try:
         return operator.index(seed)
     except TypeError:
-        raise ConfigError(f"seed must be a whole number, not {seed!r}") from None
+        raise ConfigError(f"seed must be a whole number, not {shown(seed)}") from None
 
 
 def row_seeds(seed: int, num_rows: int) -> list[int]:

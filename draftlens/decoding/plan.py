@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
 from draftlens.core.references import GivenReferences
 from draftlens.core.registry import Registry
@@ -51,7 +52,7 @@ def make_schedule(name: str) -> Schedule:
         ConfigError: the name is unknown.
     """
     if not isinstance(name, str):
-        raise ConfigError(f"schedule must be one of {', '.join(SCHEDULES)}, not {name!r}")
+        raise ConfigError(f"schedule must be one of {', '.join(SCHEDULES)}, not {shown(name)}")
     schedule: Schedule = SCHEDULES[name]
     return schedule
 

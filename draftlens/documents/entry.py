@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from draftlens.core.checks import wrong
 from draftlens.core.errors import ConfigError
 from draftlens.documents.pipeline_parser import PipelineParser
 from draftlens.documents.reading.pipeline import LayoutPipeline
@@ -69,6 +70,10 @@ def parse(
         draftlens.core.errors.ConfigError: stages must be one of auto, page, regions+page, \
 regions, not 'backwards'
     """
+    if isinstance(inputs, bytes) or not isinstance(inputs, str | Path | Iterable):
+        raise wrong("inputs", inputs, "a file, a folder, or a list of them")
+    if not isinstance(limits, Limits | None):
+        raise wrong("limits", limits, "a draftlens.media.Limits, or None")
     try:
         chosen = ParseSettings(**settings)
     except TypeError as error:

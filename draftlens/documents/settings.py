@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from draftlens.core.checks import real, shown, switch, wrong
 from draftlens.core.errors import ConfigError
 from draftlens.documents.reading.formats import make_format
 from draftlens.documents.reading.open import PageNumbers
@@ -87,16 +88,20 @@ class ParseSettings:
         _check_choice("on_loop", self.on_loop, ON_LOOP)
         _check_choice("method", self.method, METHODS)
         for name in ("tolerance", "region_tolerance"):
-            value = getattr(self, name)
-            if not 0 < value <= 1:
-                raise ConfigError(f"{name} must be above 0 and at most 1, not {value!r}")
+            real(0, 1, above=True)(name, getattr(self, name))
         _check_whole("batch", self.batch)
         if self.max_new_tokens is not None:
             _check_whole("max_new_tokens", self.max_new_tokens)
         for name in ("dpi", "page_timeout"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"{name} must be positive, not {value!r}")
+            if value is not None:
+                real(0, above=True)(name, value)
+        for name in ("password", "prompt", "region_prompt"):
+            value = getattr(self, name)
+            if not isinstance(value, str | None):
+                raise wrong(name, value, "a text, or None")
+        for name in ("verify", "ahead"):
+            switch(name, getattr(self, name))
         if self.form is not None:
             make_format(self.form)
         if self.method == "plain" and self.stages not in ("auto", "page"):
@@ -140,10 +145,10 @@ def needs_target(option: str, value: Any) -> ConfigError:
 
 
 def _check_choice(option: str, value: Any, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ConfigError(f"{option} must be one of {', '.join(known)}, not {value!r}")
+    if not isinstance(value, str) or value not in known:
+        raise wrong(option, value, f"one of {', '.join(known)}")
 
 
 def _check_whole(option: str, value: Any) -> None:
     if type(value) is not int or value < 1:
-        raise ConfigError(f"{option} must be a whole number of at least 1, not {value!r}")
+        raise ConfigError(f"{option} must be a whole number of at least 1, not {shown(value)}")

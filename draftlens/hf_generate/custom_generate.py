@@ -11,6 +11,7 @@ from transformers import StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from draftlens.arguments import check_config
+from draftlens.arguments import tokenizer as check_tokenizer
 from draftlens.compile import Compile, check_compile
 from draftlens.core.checks import switch
 from draftlens.core.errors import ConfigError, InputError
@@ -80,6 +81,8 @@ class SpeculativeGenerate:
         check_compile(compile)
         if draft_inputs is not None:
             check_tokens("draft_inputs", draft_inputs)
+        if tokenizer is not None:
+            check_tokenizer("tokenizer", tokenizer)
         self.draft = Backbone.of(draft) if draft is not None else None
         self.draft_inputs = draft_inputs
         self.seed = seed

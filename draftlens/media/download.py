@@ -45,7 +45,7 @@ def download(address: str, path: Path, limits: Limits) -> None:
         raise refusal(address, cause) from None
     except httpx2.InvalidURL:  # its text may quote a part of a password
         raise refusal(address, "it is not a valid address") from None
-    except (httpx2.HTTPError, OSError, ValueError) as error:
+    except (httpx2.HTTPError, OSError, ValueError, ExceptionGroup) as error:
         raise refusal(address, f"it cannot be downloaded ({_reason(error)})") from None
 
 
@@ -65,8 +65,13 @@ def _silence(limits: Limits) -> float:
 
 def _reason(error: BaseException) -> str:
     """What lies at the bottom of a failure: the text of the system or of the protocol."""
-    while error.__cause__ is not None:
-        error = error.__cause__
+    while True:
+        if isinstance(error, ExceptionGroup):  # of a port that no system has
+            error = error.exceptions[0]
+        elif error.__cause__ is not None:
+            error = error.__cause__
+        else:
+            break
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 

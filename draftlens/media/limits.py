@@ -52,7 +52,9 @@ class Limits:
             value = getattr(self, field.name)
             if field.name == "private_addresses":
                 if not isinstance(value, bool):
-                    raise ConfigError(f"Limits.private_addresses is {value!r}, not True or False")
+                    raise ConfigError(
+                        f"Limits.private_addresses is {shown(value)}, not True or False"
+                    )
                 continue
             number = as_real(value)
             switches_off = field.name == "max_download_bytes" and number == 0

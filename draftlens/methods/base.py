@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
 from draftlens.core.options import build, describe
 from draftlens.core.registry import Registry
@@ -191,5 +192,7 @@ def resolve(method: MethodLike, has_draft: bool) -> Method:
     if isinstance(method, Mapping):
         return from_dict(method)
     if not callable(getattr(method, "plan", None)):
-        raise ConfigError(f"a method is a name, a mapping of options or a method, not {method!r}")
+        raise ConfigError(
+            f"a method is a name, a mapping of options or a method, not {shown(method)}"
+        )
     return method

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from draftlens.core.checks import wrong
+from draftlens.core.checks import shown, wrong
 from draftlens.core.errors import ConfigError
 from draftlens.core.registry import Registry
 from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
@@ -67,7 +67,7 @@ def check_choice(option: str, value: Any, choices: Sequence[str]) -> None:
     Raises:
         ConfigError: lists the choices.
     """
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise ConfigError(f"unknown {option} {value!r}; known: {', '.join(choices)}")
 
 
@@ -114,7 +114,7 @@ def check_switch(option: str, value: Any) -> None:
         ConfigError: names the option.
     """
     if not isinstance(value, bool):
-        raise ConfigError(f"{option} must be true or false, not {value!r}")
+        raise ConfigError(f"{option} must be true or false, not {shown(value)}")
 
 
 def resolve_drafting(method: Any) -> None:
@@ -174,7 +174,7 @@ def _check_lane(method: Any) -> None:
     if method.tree not in (None, AUTO):
         raise ConfigError(
             f"a draft that runs ahead writes a chain: {schedule} takes num_speculative_tokens "
-            f"and no tree, not {method.tree!r}"
+            f"and no tree, not {shown(method.tree)}"
         )
     if method.sampling_rule == "rejection" and method.schedule != "lockstep":
         raise ConfigError(
@@ -232,7 +232,7 @@ def topology_of(tree: Tree, num_speculative_tokens: int | None) -> Topology:
         return from_paths(tree)
     if tree not in TREES:
         names = ", ".join(TREES)
-        raise ConfigError(f"unknown tree {tree!r}; known: auto, {names}, or a list of paths")
+        raise ConfigError(f"unknown tree {shown(tree)}; known: auto, {names}, or a list of paths")
     return from_paths(TREES[tree])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
 from draftlens.decoding.drafter import NoDraft
 from draftlens.decoding.plan import Plan, make_schedule
@@ -40,7 +41,7 @@ class PlainDecoding:
         if self.schedule != "serial":
             raise ConfigError(
                 "there is no draft that could work beside the target: method 'plain' has the "
-                f"schedule 'serial' only, not {self.schedule!r}"
+                f"schedule 'serial' only, not {shown(self.schedule)}"
             )
 
     def plan(self, models: Models) -> Plan:

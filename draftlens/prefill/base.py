@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
 from draftlens.core.options import make
 from draftlens.core.prefill_readings import Readings
@@ -132,7 +133,7 @@ def check_is_number_of_hosts(hosts: Any) -> None:
         ConfigError: it is something else.
     """
     if hosts is not None and (type(hosts) is not int or hosts < 1):
-        raise ConfigError(f"hosts must be a whole number of at least 1, not {hosts!r}")
+        raise ConfigError(f"hosts must be a whole number of at least 1, not {shown(hosts)}")
 
 
 PREFILLS = Registry(

@@ -73,6 +73,7 @@ WRONG: Mapping[str, tuple[Any, ...]] = {
     "stopping_criteria": (5, "x", [5], print, object()),
     "stop_strings": NO_TEXTS,
     "max_time": (-1, *NO_REAL),
+    "tokenizer": (5, "x", b"x", [], (1, 2), object()),
     "streamer": (5, "x", [], object(), print),
     "eos_token_id": NO_IDS,
     "pad_token_id": NO_IDS,
@@ -131,7 +132,7 @@ def answer(**options: Any) -> draftlens.Result:
 
 
 def test_every_option_has_wrong_values() -> None:
-    assert WRONG.keys() == OPTIONS.keys() - {"tokenizer"}
+    assert WRONG.keys() == OPTIONS.keys()
     assert len(CASES) > 281
 
 
@@ -427,7 +428,9 @@ CALLS: list[tuple[str, Any]] = [
     *(("references", value) for value in (5, "x", True)),
     *(("prefill", value) for value in (5, "magic")),
     *(("hosts", value) for value in (0, -1, "2", 1.5, True)),
-    *(("compile", value) for value in (5, "x")),
+    *(("compile", value) for value in (5, "x", "a" * 10_000)),
+    ("hosts", "a" * 10_000),
+    ("references", "a" * 10_000),
 ]
 
 
@@ -542,6 +545,9 @@ TREES: list[tuple[dict[str, Any], str]] = [
     ({"num_speculative_tokens": HUGE}, "num_speculative_tokens"),
     ({"num_speculative_tokens": 1025}, "num_speculative_tokens"),
     ({"tree": []}, "tree"),
+    ({"schedule": np.zeros((2, 2))}, "schedule"),
+    ({"schedule": "a" * 10_000}, "schedule"),
+    ({"method": "tabed", "schedule": "a" * 10_000}, "schedule"),
     ({"tree": ()}, "tree"),
     ({"tree": [[rank] for rank in range(1025)]}, "tree"),
     ({"method": "tabed", "num_speculative_tokens": HUGE}, "num_speculative_tokens"),

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from draftlens.core.checks import shown, wrong
 from draftlens.core.errors import ConfigError
 from draftlens.documents.reading.page import Document
 from draftlens.documents.reading.pdf import PdfDocument
@@ -47,6 +48,8 @@ class PageNumbers:
         """
         if text is None:
             return cls()
+        if not isinstance(text, str):
+            raise wrong("pages", text, "numbers from 1 and ranges such as '1-3,7', or None")
         return cls(tuple(_range(part.strip(), text) for part in text.split(",")))
 
     def of(self, num_pages: int) -> list[int]:
@@ -75,7 +78,7 @@ def _range(part: str, text: str) -> tuple[int, int | None]:
         if begin >= 1 and end >= begin:
             is_open = bool(dash) and not last.strip()
             return begin, None if is_open else end
-    raise ConfigError(f"pages are numbers from 1 and ranges such as 1-3,7, not {text!r}")
+    raise ConfigError(f"pages are numbers from 1 and ranges such as 1-3,7, not {shown(text)}")
 
 
 def find_files(inputs: Iterable[str | Path]) -> list[Path]:
@@ -86,6 +89,8 @@ def find_files(inputs: Iterable[str | Path]) -> list[Path]:
     """
     files: list[Path] = []
     for given in inputs:
+        if not isinstance(given, str | Path):
+            raise wrong("inputs", given, "a file, a folder, or a list of them")
         path = Path(given)
         if not path.is_dir():
             files.append(path)

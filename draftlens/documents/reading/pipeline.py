@@ -78,11 +78,11 @@ class StandardPipeline:
 
     def __init__(self, readers: Any = AUTO, layout: Any = AUTO, alone: bool = False) -> None:
         self._alone = alone
-        self._automatic = readers == AUTO
+        self._automatic = isinstance(readers, str) and readers == AUTO
         self._readers: list[Reader] = []
         if self._automatic:
             self._readers = [make_reader(TEXT_LAYER)]
-        elif readers != NONE:
+        elif not (isinstance(readers, str) and readers == NONE):
             self._readers = [_installed_reader(choice) for choice in _several(readers)]
         self._ocr = installed_ocr() if self._automatic else None
         self.reads_pictures = True

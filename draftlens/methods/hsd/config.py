@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
+from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
 from draftlens.decoding.plan import Plan, make_schedule
 from draftlens.drafting.adaptive.history import costs_of
@@ -116,14 +117,14 @@ class HSD:
         if self.schedule != "serial":
             raise ConfigError(
                 "there is no draft model that could work beside the target: method 'hsd' has the "
-                f"schedule 'serial' only, not {self.schedule!r}"
+                f"schedule 'serial' only, not {shown(self.schedule)}"
             )
 
     def _check_tolerance(self) -> None:
         is_number = type(self.tolerance) in (int, float)
         if not is_number or not 0 < self.tolerance <= 1:
             raise ConfigError(
-                f"tolerance must be a number above 0 and up to 1, not {self.tolerance!r}"
+                f"tolerance must be a number above 0 and up to 1, not {shown(self.tolerance)}"
             )
         if self.tolerance < 1 and self.sampling_rule == "rejection":
             raise ConfigError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
 from draftlens.core.tree import chain
 from draftlens.decoding.plan import Plan, make_schedule
@@ -84,7 +85,7 @@ class Lookup:
         if self.schedule != "serial":
             raise ConfigError(
                 "there is no draft that could work beside the target: method 'lookup' has the "
-                f"schedule 'serial' only, not {self.schedule!r}"
+                f"schedule 'serial' only, not {shown(self.schedule)}"
             )
 
     def plan(self, models: Models) -> Plan:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
+from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
 from draftlens.core.registry import Registry
 from draftlens.core.tree import Topology
@@ -91,13 +92,13 @@ class TABED:
         if self.schedule not in SCHEDULES:
             raise ConfigError(
                 f"the views of 'tabed' are read in the target's lane: schedule must be 'serial', "
-                f"not {self.schedule!r}"
+                f"not {shown(self.schedule)}"
             )
         resolve_drafting(self)
         resolve_parts(self)
         check_choice("draft", self.draft, ("auto", "model", "self"))
         if not isinstance(self.rest, bool):
-            raise ConfigError(f"rest must be true or false, not {self.rest!r}")
+            raise ConfigError(f"rest must be true or false, not {shown(self.rest)}")
         object.__setattr__(self, "views", make_views(self.views))
         object.__setattr__(self, "weights", make_weighting(self.weights))
         self.weights.tally([view.label for view in self.views])  # refuses numbers for other views

@@ -8,6 +8,7 @@ import io
 import json
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from rich.text import Text
 from draftlens.cli import progress, show
 from draftlens.cli.loading import load_models
 from draftlens.cli.option_groups import AnswerOptions, takes_groups
+from draftlens.cli.options import parse_limits, parse_method, parse_prefill
 from draftlens.cli.progress import ProgressBar, ProgressLines, count_bar, progress_bars, spinner
 from draftlens.cli.show import WordWriter, show_files, show_stats, table
 from draftlens.cli.threads import MAX_SINGLE_THREADED, settle_threads
@@ -279,3 +281,9 @@ def test_a_group_of_options_is_a_dataclass_whose_fields_are_options() -> None:
         "do_sample": True,
         "top_k": 3,
     }
+
+
+def test_deeply_nested_options_are_refused() -> None:
+    for read in (parse_limits, parse_prefill, partial(parse_method, None)):
+        with pytest.raises(ConfigError, match="nested too deeply"):
+            read('{"a":' * 100_000)

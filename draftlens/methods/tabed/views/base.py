@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
+from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError, DraftlensError
 from draftlens.core.options import make
 from draftlens.core.prefill_readings import ReadingSpec
@@ -129,7 +130,7 @@ def make_views(choices: Any) -> tuple[View, ...]:
         ConfigError: there are none, or two are the same; and as `make_view`.
     """
     if isinstance(choices, (str, Mapping)) or not isinstance(choices, Sequence) or not choices:
-        raise ConfigError(f"views is a list of views, at least one, not {choices!r}")
+        raise ConfigError(f"views is a list of views, at least one, not {shown(choices)}")
     views = tuple(make_view(choice) for choice in choices)
     names = [view.label for view in views]
     for name in names:
