@@ -554,7 +554,6 @@ TREES: list[tuple[dict[str, Any], str]] = [
     ({"method": "hsd", "max_nodes": HUGE}, "max_nodes"),
     ({"method": "parallelvlm", "num_speculative_tokens": HUGE}, "num_speculative_tokens"),
     ({"method": "parallelvlm", "wait": HUGE}, "wait"),
-    ({"method": "parallelvlm", "hedges": HUGE}, "hedges"),
     ({"method": "specvlm", "draft": "model", "kv": "sparse"}, "kv 'sparse'"),
     ({"method": "specvlm", "draft": "model", "kv": "gather"}, "kv 'gather'"),
     ({"method": "plain", "schedule": "parallel"}, "schedule"),
