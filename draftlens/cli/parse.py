@@ -41,10 +41,10 @@ class PageOptions:
     stages: Annotated[
         str,
         typer.Option(
-            help="`page`, `regions+page` (the regions' crops first), `regions` (these alone, which "
-            "is not exact), or `auto`, which measures."
+            help="`page`, `regions+page` (the regions' crops first), or `regions` (these alone, "
+            "which is not exact)."
         ),
-    ] = "auto"
+    ] = "page"
     tolerance: Annotated[
         float,
         typer.Option(

@@ -66,8 +66,8 @@ def parse(
         >>> draftlens.parse("paper.pdf", stages="backwards")
         Traceback (most recent call last):
             ...
-        draftlens.core.errors.ConfigError: stages must be one of auto, page, regions+page, \
-regions, not 'backwards'
+        draftlens.core.errors.ConfigError: stages must be one of page, regions+page, regions, \
+not 'backwards'
     """
     try:
         chosen = ParseSettings(**settings)
