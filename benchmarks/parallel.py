@@ -15,8 +15,6 @@ from shared import run_part
 PARTS = {
     "pairs": "parallel_parts.pairs_part",
     "guidance": "parallel_parts.guidance",
-    "hedges": "parallel_parts.hedges",
-    "hedged": "parallel_parts.hedged",
     "lossy": "parallel_parts.lossy",
     "pair": "parallel_parts.pair",
     "rule": "parallel_parts.rule_check",

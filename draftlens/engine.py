@@ -21,7 +21,7 @@ from draftlens.arguments import (
     texts,
 )
 from draftlens.batch.map import ClipAnswer, MapOptions, map_clips
-from draftlens.compile import Compile, attach, check_compile, compile_usual
+from draftlens.compile import attach, check_compile, compile_usual
 from draftlens.core.checks import switch, whole, wrong
 from draftlens.core.errors import InputError
 from draftlens.core.names import IMAGE_PROMPT, VIDEO_PROMPT
@@ -139,7 +139,7 @@ def generate(
     references: GivenReferences | None = None,
     prefill: Any = None,
     hosts: int | None = None,
-    compile: Compile = False,
+    compile: bool = False,
     **options: Unpack[GenerateOptions],
 ) -> Result:
     """Answer a batch as ``target_model.generate(**inputs, **options)`` would, in fewer target
@@ -166,8 +166,8 @@ def generate(
             uses them; then this call returns on rank 0 only, and the other processes end with it.
         hosts: number of processes that read prompts together, for a model on the CPU; they are
             started by the first call and end with the model.
-        compile: whether decode forwards run as compiled code: True (a pass waits until its code is
-            there), `"auto"` (the code is made meanwhile) or False. The code is kept on disk.
+        compile: whether decode forwards run as compiled code, which is made before a kind of pass
+            first runs and kept on disk.
         options: options of `generate`, such as `max_new_tokens`, `do_sample`, `temperature`,
             `eos_token_id`, `logits_processor`, `stopping_criteria`, a `generation_config` or a
             `streamer`. As there, the model's own generation config holds the defaults. With a
@@ -212,7 +212,7 @@ def stream(
     references: GivenReferences | None = None,
     prefill: Any = None,
     hosts: int | None = None,
-    compile: Compile = False,
+    compile: bool = False,
     **options: Unpack[GenerateOptions],
 ) -> Stream:
     """The same as `generate`, with token ids as they come; a consumer may stop at any time.
@@ -298,7 +298,7 @@ class Engine:
         draft_processor: Any = None,
         prefill: Any = None,
         notice: str = "",
-        compile: Compile = False,
+        compile: bool = False,
     ) -> None:
         check_compile(compile)
         models = as_pair(target, draft, processor, draft_processor)
@@ -313,7 +313,7 @@ class Engine:
         if compile:
             self.compile(compile)
 
-    def compile(self, mode: Compile = True) -> None:
+    def compile(self, mode: bool = True) -> None:
         """Let decode forwards of the models run as compiled code.
 
         The code depends on the number of threads (`torch.set_num_threads`), which should be settled
@@ -322,16 +322,15 @@ class Engine:
         Args:
             mode: True compiles the passes of single requests now, unless their code is on disk, and
                 further kinds of passes when they first run; this takes about a minute for each.
-                `"auto"` compiles in a process of its own while the models answer as before. False
-                takes the models' modules again.
+                False takes the models' modules again.
 
         Raises:
-            ConfigError: the mode is none of these.
+            ConfigError: the mode is neither.
         """
         models = [self.target] if self.draft is None else [self.target, self.draft]
         backbones = [model.backbone for model in models]
         attach(backbones, mode)
-        for backbone in backbones if mode is True else []:
+        for backbone in backbones if mode else []:
             compile_usual(backbone)
 
     def generate(
@@ -691,7 +690,7 @@ def load(
     calibrate: bool = True,
     prefill: Any = None,
     hosts: int | None = None,
-    compile: Compile = False,
+    compile: bool = False,
     **options: Unpack[LoadWords],
 ) -> Engine:
     """Load a target and its draft, and check that they can work together.
@@ -720,8 +719,8 @@ def load(
             and the other processes end with it.
         hosts: number of processes that read prompts together, on the CPU of this machine; they are
             started here, and the threads of torch are divided among them.
-        compile: whether decode forwards run as compiled code, which has the same tokens in float32:
-            True, `"auto"` or False (`Engine.compile`). The code is kept in the user's cache folder.
+        compile: whether decode forwards run as compiled code, which has the same tokens in float32
+            (`Engine.compile`). The code is kept in the user's cache folder.
         options: further options of loading, such as `revision`, `trust_remote_code`,
             `quantization`, `attn_implementation`, `device_map` and `cache_dir`
             (`models.loading.LoadOptions`); with the prefix `draft_` they are those of the draft.

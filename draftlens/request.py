@@ -10,7 +10,7 @@ from typing import Any, SupportsIndex, TypedDict
 import torch
 
 from draftlens.arguments import check_for_model, checked_options
-from draftlens.compile import Compile, attach
+from draftlens.compile import attach
 from draftlens.core.errors import ConfigError, DraftlensError, InputError
 from draftlens.core.prefill_readings import NO_READINGS, ReadingSpec
 from draftlens.core.references import NO_REFERENCES, GivenReferences, References, references_of
@@ -138,7 +138,7 @@ class Request:
     tokenizer: Any = None
     prefill: Any = None
     hosts: int | None = None
-    compile: Compile | None = None
+    compile: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ def meet_hosts(target: Backbone, plan: Plan, hosts: int | None, inputs: Mapping[
     plan.prefill.meet(target, hosts, inputs)
 
 
-def models_of(target_model: Any, draft_model: Any, compile: Compile | None = None) -> Models:
+def models_of(target_model: Any, draft_model: Any, compile: bool | None = None) -> Models:
     """Transformers models, or backbones, behind the seam, with the passes that are asked for."""
     target = Backbone.of(target_model)
     draft = None if draft_model is None else Backbone.of(draft_model)

@@ -63,7 +63,7 @@ def attach_static(backbones: list[Backbone], compile: object = True) -> None:
         library = _LIBRARIES.get(backbone.model)
         if library is None:
             library = _LIBRARIES.setdefault(backbone.model, UncompiledLibrary(backbone))
-        backbone.passes = CompiledPasses(library, waits=True)  # type: ignore[arg-type]
+        backbone.passes = CompiledPasses(library)  # type: ignore[arg-type]
 
 
 def library_of(model: Any) -> UncompiledLibrary:

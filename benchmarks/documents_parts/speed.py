@@ -46,7 +46,6 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "plain": {"method": "plain"},
     "lookup": {"method": "lookup", "drafter": "none"},
     "hsd, text layer": {"drafter": "text-layer", "stages": "page"},
-    "hsd, text layer, chosen by auto": {"drafter": "text-layer"},
     "hsd, text layer, regions first": {"drafter": "text-layer", "stages": "regions+page"},
     "hsd, text layer, layout by blocks": BY_BLOCKS,
     "hsd, tesseract": {"drafter": "tesseract", "stages": "page"},

@@ -106,7 +106,7 @@ def load_engine(
     calibrate: bool = True,
     prefill: Any = None,
     hosts: int | None = None,
-    compile: Any = False,
+    compile: bool = False,
 ) -> Engine:
     """Load a target and its draft while a spinner is shown; the draft `none` is no draft.
 

@@ -75,7 +75,7 @@ class Decoding:
     method: Method | str | None
     prefill: Any
     hosts: int | None
-    compile: Any
+    compile: bool
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class DecodingOptions:
     speculative_config: opt.SpeculativeConfig = None
     prefill: opt.Prefill = None
     hosts: opt.Hosts = None
-    compile: opt.Compile = "no"
+    compile: opt.Compile = False
 
     def parsed(self) -> Decoding:
         """What the options say.
@@ -102,7 +102,7 @@ class DecodingOptions:
             method=opt.parse_method(self.method, self.speculative_config),
             prefill=opt.parse_prefill(self.prefill),
             hosts=self.hosts,
-            compile=opt.parse_compile(self.compile),
+            compile=self.compile,
         )
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from draftlens.media import Limits
     from draftlens.methods.base import Method
 
-COMPILE_VALUES = {"yes": True, "auto": "auto", "no": False}
-
 
 def completes(find: Callable[[], Iterable[str]]) -> Callable[[str], Sequence[str]]:
     """What a shell offers for the value of an option: those of `find` that begin as typed. Of
@@ -202,13 +200,10 @@ Calibrate = Annotated[
     ),
 ]
 Compile = Annotated[
-    str,
+    bool,
     typer.Option(
-        "--compile",
-        help="Run decode forwards as compiled code, which is kept on disk: `yes` (compile first), "
-        "`auto` (compile meanwhile) or `no`.",
+        help="Run decode forwards as compiled code, which is made first and kept on disk.",
         rich_help_panel=MODELS,
-        autocompletion=completes(lambda: COMPILE_VALUES),
     ),
 ]
 Answers = Annotated[
@@ -292,17 +287,6 @@ def parse_prefill(text: str | None) -> Any:
 
     is_object = text.lstrip().startswith("{")
     return make_prefill(parse_text(text, "--prefill") if is_object else text)
-
-
-def parse_compile(text: str) -> Any:
-    """Return the option `compile` of `draftlens.load` from the value of `--compile`.
-
-    Raises:
-        ConfigError: the value is unknown.
-    """
-    if text not in COMPILE_VALUES:
-        raise ConfigError(f"--compile must be 'yes', 'auto' or 'no', not {text!r}")
-    return COMPILE_VALUES[text]
 
 
 def check_media(names: Iterable[str | Path], limits: Limits) -> None:

@@ -41,10 +41,10 @@ class PageOptions:
     stages: Annotated[
         str,
         typer.Option(
-            help="`page`, `regions+page` (the regions' crops first), `regions` (these alone, which "
-            "is not exact), or `auto`, which measures."
+            help="`page`, `regions+page` (the regions' crops first), or `regions` (these alone, "
+            "which is not exact)."
         ),
-    ] = "auto"
+    ] = "page"
     tolerance: Annotated[
         float,
         typer.Option(
@@ -120,7 +120,7 @@ def parse(
     loading: Loading = PLAIN,
     limits: opt.MediaLimits = None,
     calibrate: opt.Calibrate = True,
-    compile: opt.Compile = "no",
+    compile: opt.Compile = False,
     as_json: opt.AsJson = False,
 ) -> None:
     """Turn documents into Markdown and JSON, each page written or printed as it ends.
@@ -138,7 +138,7 @@ def parse(
         loading=loading,
         limits=opt.parse_limits(limits),
         calibrate=calibrate,
-        compile=opt.parse_compile(compile),
+        compile=compile,
         as_json=as_json,
     )
     parse_files(inputs, out, resume, run)

@@ -64,7 +64,7 @@ class ParseRun:
     loading: Loading
     limits: Limits
     calibrate: bool
-    compile: Any
+    compile: bool
     as_json: bool
 
     def check(self) -> None:

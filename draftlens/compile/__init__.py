@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from draftlens.compile.switch import (
-    Compile,
     attach,
     check_compile,
     compile_usual,
@@ -11,4 +10,4 @@ from draftlens.compile.switch import (
     library_of,
 )
 
-__all__ = ["Compile", "attach", "check_compile", "compile_usual", "describe", "library_of"]
+__all__ = ["attach", "check_compile", "compile_usual", "describe", "library_of"]

@@ -12,7 +12,7 @@ import warnings
 import torch
 
 from draftlens.compile.build import build
-from draftlens.compile.orders import Built, Order
+from draftlens.compile.compiler import Built, Order
 from draftlens.compile.store import inductor_folder
 from draftlens.processes.channel import Channel, ClosedError
 

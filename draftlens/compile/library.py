@@ -1,30 +1,23 @@
-"""The compiled passes of one model: on disk, under way, and in use."""
+"""The compiled passes of one model: on disk and in use."""
 
 from __future__ import annotations
 
 import logging
-import time
+import threading
 import weakref
-from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch import Tensor
 
-from draftlens.compile.compiler import Compiler
+from draftlens.compile.compiler import Built, Compiler, Order
 from draftlens.compile.inputs import check_pass
-from draftlens.compile.orders import Built, Order
 from draftlens.compile.runner import Runner
 from draftlens.compile.shapes import ANY, PassShape
 from draftlens.compile.skeleton import Skeleton, named_tensors, pass_of
 from draftlens.core.errors import UnsupportedModelError
 from draftlens.core.files import check_private
 from draftlens.models.adapter import Backbone
-
-MIN_USES = 8
-"""Passes of a kind before it is compiled in the background."""
-
-LOOK_SECONDS = 0.1
-"""Time between two looks at the compiler."""
 
 _log = logging.getLogger("draftlens")
 
@@ -57,9 +50,7 @@ class Library:
         self._model = weakref.ref(backbone.model)
         self._module = pass_of(backbone.model, backbone.divisor)
         self._few_apart = skeleton.has_large_matrices
-        self._ordered: set[PassShape] = set()
-        self._uses: Counter[PassShape] = Counter()
-        self._looked_at = 0.0
+        self._compiling = threading.Lock()
 
     def shape_of(self, position_ids: Tensor) -> PassShape:
         """The kind of a pass, from its positions, int64 ``[..., B, T]``."""
@@ -76,52 +67,31 @@ class Library:
             shapes.append(PassShape(1, ANY, axes, is_few=True))
         return shapes
 
-    def wanted(self, shape: PassShape) -> None:
-        """A pass of this kind is run without compiled code. The code is loaded if it is on disk;
-        else it is compiled beside the answer, from the eighth time on."""
-        self._uses[shape] += 1
-        is_first = self._uses[shape] == 1
-        if self._uses[shape] >= MIN_USES or (is_first and self.path_of(shape).exists()):
-            self.order(shape)
-        now = time.monotonic()
-        if now - self._looked_at > LOOK_SECONDS:
-            self._looked_at = now
-            self.compiler.look()
+    def wait(self, *shapes: PassShape) -> None:
+        """Load the code of passes; what is not on disk is compiled first."""
+        for shape in self._unsettled(shapes):
+            if self.path_of(shape).exists():
+                self._load(shape)
+        left = self._unsettled(shapes)
+        if left:
+            self._compile(left)
 
-    def order(self, shape: PassShape) -> None:
-        """Load the code of a kind of pass, or have it made if there is none on disk."""
-        if self.is_settled(shape) or shape in self._ordered:
-            return
-        path = self.path_of(shape)
-        if path.exists():
-            self._load(shape)
-            return
+    def _compile(self, shapes: Sequence[PassShape]) -> None:
         missing = self.compiler.missing
         if missing:
-            self._fail(shape, missing)
+            for shape in shapes:
+                self._fail(shape, missing)
             return
-        self._ordered.add(shape)
-        self.compiler.order(
-            Order(self.skeleton, shape, path),
-            urgency=lambda: self._uses[shape],
-            report=lambda built: self._receive(shape, built),
-        )
+        with self._compiling:
+            # Another thread may have had some of them compiled meanwhile.
+            left = self._unsettled(shapes)
+            orders = [Order(self.skeleton, shape, self.path_of(shape)) for shape in left]
+            for shape, built in zip(left, self.compiler.build(orders), strict=True):
+                self._receive(shape, built)
 
-    def wait(self, *shapes: PassShape) -> None:
-        """Have passes compiled and wait for them."""
-        for shape in shapes:
-            self.order(shape)
-        for shape in shapes:
-            while not self.is_settled(shape):
-                missing = self.compiler.missing
-                if missing:  # this process is a fork of the one that ordered
-                    self._fail(shape, missing)
-                else:
-                    self.compiler.look(None)
-
-    def is_settled(self, shape: PassShape) -> bool:
-        """Whether there is code, or it is known why there is none."""
-        return shape in self.runners or shape in self.failures
+    def _unsettled(self, shapes: Sequence[PassShape]) -> list[PassShape]:
+        """Those of which there is no code, and no reason known why there is none."""
+        return [s for s in shapes if s not in self.runners and s not in self.failures]
 
     def refresh(self) -> None:
         """Load code anew that reads weights which the model does not have any more: they have moved
@@ -141,7 +111,6 @@ class Library:
         return self.folder / f"{shape.name}.pt2"
 
     def _receive(self, shape: PassShape, built: Built) -> None:
-        self._ordered.discard(shape)
         self.seconds[shape] = built.seconds
         if built.failure:
             self._fail(shape, built.failure)

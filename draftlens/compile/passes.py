@@ -1,4 +1,4 @@
-"""Decode forwards by compiled code, as soon as there is some."""
+"""Decode forwards by compiled code."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ from torch import Tensor
 from draftlens.compile.inputs import inputs_of
 from draftlens.compile.library import Library
 from draftlens.compile.runner import Runner
-from draftlens.compile.shapes import PassShape
 from draftlens.models.kv_cache import KVCache
 
 
 class CompiledPasses:
     """See `models.forward_backend.Passes`.
 
+    A pass waits until its code is there.
+
     Args:
         library: the code of the model.
-        waits: whether a pass waits for its code. Otherwise the model's modules compute it until the
-            code is there.
     """
 
-    def __init__(self, library: Library, waits: bool) -> None:
+    def __init__(self, library: Library) -> None:
         self.library = library
-        self.waits = waits
 
     @property
     def label(self) -> str:
@@ -70,16 +68,8 @@ class CompiledPasses:
     def _runner(self, position_ids: Tensor) -> Runner | None:
         """The code of a pass, as far as it is there and may be used."""
         shape = self.library.shape_of(position_ids)
-        if shape not in self.library.runners:
-            self._ask_for(shape)
+        if shape not in self.library.runners and shape not in self.library.failures:
+            self.library.wait(shape)
         if torch.is_autocast_enabled(position_ids.device.type):
             return None
         return self.library.runners.get(shape)
-
-    def _ask_for(self, shape: PassShape) -> None:
-        if shape in self.library.failures:
-            return
-        if self.waits:
-            self.library.wait(shape)
-        else:
-            self.library.wanted(shape)

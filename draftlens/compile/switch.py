@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from draftlens.compile.compiler import Compiler, CompilingProcess
+from draftlens.compile.compiler import Compiler
 from draftlens.compile.library import Library
 from draftlens.compile.passes import CompiledPasses
 from draftlens.compile.skeleton import Skeleton
@@ -19,10 +19,6 @@ from draftlens.core.errors import ConfigError
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EAGER
 from draftlens.models.rope import changing_frequencies
-
-Compile = bool | Literal["auto"]
-"""Whether passes are compiled: `True` before they run, `"auto"` while the model's modules compute
-them, `False` never."""
 
 # The code is that of a model, whatever calls use it.
 _LIBRARIES: weakref.WeakKeyDictionary[Any, Library] = weakref.WeakKeyDictionary()
@@ -36,32 +32,33 @@ def check_compile(value: Any) -> None:
     Raises:
         ConfigError: names the values.
     """
-    if not isinstance(value, bool) and value != "auto":
-        raise ConfigError(f"compile must be True, False or 'auto', not {shown(value)}")
+    if not isinstance(value, bool):
+        raise ConfigError(
+            f"compile must be True (passes are compiled before they first run) or False, "
+            f"not {shown(value)}"
+        )
 
 
-def attach(backbones: Sequence[Backbone], compile: Compile) -> None:
+def attach(backbones: Sequence[Backbone], compile: bool) -> None:
     """Let models compute their decode forwards by compiled code, or by their modules again.
 
     Args:
-        backbones: the models, which then share one compiling process.
-        compile: see `Compile`.
+        backbones: the models.
+        compile: whether their passes are compiled, each before it first runs.
 
     Raises:
         ConfigError: `compile` has another value.
     """
     check_compile(compile)
-    compiler = CompilingProcess(background=compile == "auto")
     for backbone in backbones:
         backbone.passes = EAGER
-        library = _library_of(backbone, compiler) if compile else None
+        library = _library_of(backbone) if compile else None
         if library is not None:
-            backbone.passes = CompiledPasses(library, waits=compile is True)
+            backbone.passes = CompiledPasses(library)
 
 
 def compile_usual(backbone: Backbone) -> None:
-    """Compile the passes of a request of one row, and wait for them, if the option of `attach` was
-    True."""
+    """Compile the passes of a request of one row, if `attach` has found that they can be."""
     library = _LIBRARIES.get(backbone.model)
     if library is None:
         return
@@ -73,7 +70,7 @@ def describe(backbone: Backbone) -> str:
     reason = refusal(backbone)
     if reason:
         return f"never: {reason}"
-    missing = CompilingProcess().missing
+    missing = Compiler().missing
     if missing:
         return f"never: {missing}"
     try:
@@ -89,7 +86,7 @@ def library_of(backbone: Backbone) -> Library | None:
     return _LIBRARIES.get(backbone.model)
 
 
-def _library_of(backbone: Backbone, compiler: Compiler) -> Library | None:
+def _library_of(backbone: Backbone) -> Library | None:
     library = _LIBRARIES.get(backbone.model)
     if library is not None:
         return library
@@ -103,7 +100,7 @@ def _library_of(backbone: Backbone, compiler: Compiler) -> Library | None:
     except OSError as error:
         _log.warning("passes of %s are not compiled: %s", backbone.name, error)
         return None
-    library = Library(backbone, skeleton, folder, compiler)
+    library = Library(backbone, skeleton, folder, Compiler())
     _LIBRARIES[backbone.model] = library
     return library
 

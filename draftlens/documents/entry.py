@@ -16,7 +16,6 @@ from draftlens.documents.settings import ParseSettings, needs_target
 from draftlens.media import Limits
 
 if TYPE_CHECKING:
-    from draftlens.compile import Compile
     from draftlens.engine import Engine
 
 
@@ -30,7 +29,7 @@ def parse(
     limits: Limits | None = None,
     device: str | None = None,
     dtype: str | None = None,
-    compile: Compile = False,
+    compile: bool = False,
     **settings: Any,
 ) -> Iterator[ParsedPage]:
     """Read PDF files, images and folders of them, page by page.
@@ -67,8 +66,8 @@ def parse(
         >>> draftlens.parse("paper.pdf", stages="backwards")
         Traceback (most recent call last):
             ...
-        draftlens.core.errors.ConfigError: stages must be one of auto, page, regions+page, \
-regions, not 'backwards'
+        draftlens.core.errors.ConfigError: stages must be one of page, regions+page, regions, \
+not 'backwards'
     """
     if isinstance(inputs, bytes) or not isinstance(inputs, str | Path | Iterable):
         raise wrong("inputs", inputs, "a file, a folder, or a list of them")

@@ -10,7 +10,6 @@ from draftlens.core.errors import DraftlensError
 from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.documents.asking import Asker, Ending
-from draftlens.documents.chooser import PAGE, StageChooser
 from draftlens.documents.drafting import DraftedPage
 from draftlens.documents.regions import RegionAnswers, crops_of, read_regions
 from draftlens.documents.results import MODEL, ParsedPage, ParsedRegion
@@ -18,6 +17,7 @@ from draftlens.documents.spans import shares_of, spans_of
 from draftlens.engine import Inputs
 from draftlens.verify import first_divergence, run_stock
 
+PAGE = "page"
 REGIONS = "regions"
 REGIONS_ALONE = "regions without a page"
 """The name of this approximation in `Result.approximate` and `ParsedPage.approximate`."""
@@ -54,7 +54,6 @@ class PageParser:
     def __init__(self, asker: Asker) -> None:
         self.asker = asker
         self.settings = asker.settings
-        self._chooser = StageChooser()
 
     def parse(self, pages: Sequence[DraftedPage]) -> list[ParsedPage]:
         """The answers for some pages, in their order. Errors become pages with an error."""
@@ -70,7 +69,7 @@ class PageParser:
         return [parsed.get(id(page)) or page.unanswered() for page in pages]
 
     def _answer(self, pages: list[DraftedPage]) -> list[ParsedPage]:
-        stages = self._stages()
+        stages = self.settings.stages
         clock = Clock(Stats())
         answers = None
         if stages != PAGE:
@@ -85,13 +84,6 @@ class PageParser:
         if stages == REGIONS:
             return self._joined(turn)
         return self._read_pages(turn)
-
-    def _stages(self) -> str:
-        if self.settings.method == "plain":
-            return PAGE
-        if self.settings.stages == "auto":
-            return self._chooser.choose()
-        return self.settings.stages
 
     def _read_regions(self, pages: Sequence[DraftedPage]) -> RegionAnswers | None:
         """The first stage; None if no region of these pages has a draft."""
@@ -112,7 +104,6 @@ class PageParser:
 
     def _read_pages(self, turn: _Turn) -> list[ParsedPage]:
         """The second stage, or the only one: the pages as rows of a batch."""
-        began = time.perf_counter()
         prompts = [self.asker.profile.page_prompt] * len(turn.pages)
         with turn.clock.phase("frames"):
             pictures = [page.picture for page in turn.pages if page.picture is not None]
@@ -123,7 +114,6 @@ class PageParser:
         method = self.asker.page_method
         drafts = [list(texts) for texts in sources]
         result = self.asker.answer(inputs, drafts, method, ending, turn.clock).run()
-        self._learn(turn, result, time.perf_counter() - began)
         verifications = self._verified(inputs, result, ending)
         parsed = [
             self._page(turn, index, result, ending, list(sources[index].values()))
@@ -133,18 +123,6 @@ class PageParser:
             replace(page, verification=verification)
             for page, verification in zip(parsed, verifications, strict=True)
         ]
-
-    def _learn(self, turn: _Turn, result: Result, seconds: float) -> None:
-        stats = result.stats
-        if turn.answers is not None:
-            seconds += turn.answers.stats.e2e
-        self._chooser.record(turn.stages, seconds, stats.emitted)
-        if turn.stages == PAGE:
-            phases = stats.phases
-            reading = phases["vision"] + phases["target_prefill"]
-            rounds = phases["draft"] + phases["verify"] + phases["rollback"]
-            longest = max(_share_of_longest_region(page) for page in turn.pages)
-            self._chooser.estimate(reading, rounds, longest, stats.emitted)
 
     def _page(
         self,
@@ -250,12 +228,6 @@ def _regions(
         ParsedRegion(region, span, texts.get(place))
         for place, (region, span) in enumerate(zip(page.regions, spans, strict=True))
     )
-
-
-def _share_of_longest_region(page: DraftedPage) -> float:
-    """Of the text that was read on a page, what stands in one region; 1 if nothing was read."""
-    lengths = [len(region.texts[0].text) for region in page.regions if region.texts]
-    return max(lengths) / sum(lengths) if any(lengths) else 1.0
 
 
 def _sentence(page: DraftedPage, error: BaseException) -> str:

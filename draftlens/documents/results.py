@@ -63,7 +63,7 @@ class ParsedPage:
         ended: one of `ENDINGS`.
         source: where the text is from: `model`, or without a target `text layer`, `ocr`, or the
             name of another reader. None where nothing was read: the page is blank, or it failed.
-        stages: one of `documents.settings.STAGES`, but for `auto`; None if no target answered.
+        stages: one of `documents.settings.STAGES`; None if no target answered.
         lossless: whether these are the tokens of stock `generate`, by construction; None if no
             target answered, since there are no tokens to compare.
         approximate: names of what is not exact.

@@ -76,7 +76,7 @@ class DocumentParser:
         self._payoff: ReadingPayoff | None = None
 
     def _standard_pipeline(self) -> StandardPipeline | None:
-        if self.settings.method != "hsd" and self.settings.stages in ("auto", "page"):
+        if self.settings.method != "hsd" and self.settings.stages == "page":
             return None
         drafter = self.settings.drafter
         if isinstance(drafter, str):

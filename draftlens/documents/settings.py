@@ -10,7 +10,7 @@ from draftlens.core.errors import ConfigError
 from draftlens.documents.reading.formats import make_format
 from draftlens.documents.reading.open import PageNumbers
 
-STAGES = ("auto", "page", "regions+page", "regions")
+STAGES = ("page", "regions+page", "regions")
 """Which pictures the target reads: the page, the crops of its regions first, or these alone."""
 
 ON_LOOP = ("stop", "ignore")
@@ -59,14 +59,14 @@ class ParseSettings:
 
     Example:
 
-        >>> ParseSettings(pages="1-3", stages="page").on_loop
+        >>> ParseSettings(pages="1-3").on_loop
         'stop'
     """
 
     pages: str | None = None
     drafter: Any = "auto"
     layout: Any = "auto"
-    stages: str = "auto"
+    stages: str = "page"
     tolerance: float = 1.0
     region_tolerance: float = REGION_TOLERANCE
     batch: int = 1
@@ -104,7 +104,7 @@ class ParseSettings:
             switch(name, getattr(self, name))
         if self.form is not None:
             make_format(self.form)
-        if self.method == "plain" and self.stages not in ("auto", "page"):
+        if self.method == "plain" and self.stages != "page":
             raise ConfigError("plain decoding has no use for crops: leave out stages")
 
     def check_without_target(self) -> None:

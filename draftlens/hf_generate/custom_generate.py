@@ -12,7 +12,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from draftlens.arguments import check_config
 from draftlens.arguments import tokenizer as check_tokenizer
-from draftlens.compile import Compile, check_compile
+from draftlens.compile import check_compile
 from draftlens.core.checks import switch
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.references import GivenReferences
@@ -75,7 +75,7 @@ class SpeculativeGenerate:
         tokenizer: Any = None,
         prefill: Any = None,
         hosts: int | None = None,
-        compile: Compile = False,
+        compile: bool = False,
         allow_long_prompt: bool = False,
     ) -> None:
         check_compile(compile)

@@ -191,7 +191,6 @@ def parallel_drafter(
     pruning: Pruning | None = None,
     reads_target_prompt: bool = False,
     wait: int | None = None,
-    hedges: int = 0,
 ) -> Any:
     """The drafter of a schedule in which the draft model works beside the target; None for the
     serial schedule.
@@ -206,12 +205,11 @@ def parallel_drafter(
         reads_target_prompt: whether the draft reads the target's own prompt, after pruning.
         wait: draft tokens that the target waits for after a correction; None for the number that
             the measured times suggest.
-        hedges: most tokens of second choices and their continuations in a step of the draft.
     """
     if schedule == "serial":
         return None
     make = PARALLEL_DRAFTERS[schedule]
-    return make(schedule, length, drafter, target, pruning, reads_target_prompt, wait, hedges)
+    return make(schedule, length, drafter, target, pruning, reads_target_prompt, wait)
 
 
 def topology_of(tree: Tree, num_speculative_tokens: int | None) -> Topology:
@@ -266,7 +264,6 @@ def drafting_plan(
     pruning: Pruning | None = None,
     reads_target_prompt: bool = False,
     wait: int | None = None,
-    hedges: int = 0,
 ) -> Plan:
     """The plan of a method that drafts with a model.
 
@@ -275,12 +272,12 @@ def drafting_plan(
             check.
         models: of the call.
         drafter: drafts in the target's lane.
-        pruning, reads_target_prompt, wait, hedges: as for `parallel_drafter`.
+        pruning, reads_target_prompt, wait: as for `parallel_drafter`.
     """
     length = method.num_speculative_tokens
     check_room(method.topology, models)
     lane = parallel_drafter(
-        method.schedule, length, drafter, models.target, pruning, reads_target_prompt, wait, hedges
+        method.schedule, length, drafter, models.target, pruning, reads_target_prompt, wait
     )
     drafting = drafter.reader.backbone
     return Plan(

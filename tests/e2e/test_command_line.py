@@ -67,7 +67,6 @@ def test_methods_lists_the_defaults(command: Callable[..., Any]) -> None:
     [
         ("caption a.mp4 --method ", list(METHODS)),
         ("caption a.mp4 --prefill s", ["spava", "star"]),
-        ("caption a.mp4 --compile ", ["auto", "no", "yes"]),
         ("caption a.mp4 --draft n", ["none"]),
         ("caption a.mp4 --target emb", ["embedded"]),
         ("caption a.mp4 --draft-dtype b", ["bfloat16"]),

@@ -102,9 +102,9 @@ def test_pages_are_read_by_compiled_passes(
     assert printed.count("identical to stock generate") == 2
     (model,) = models
     assert sum(library_of(model).calls.values()) > 0
-    code, _, error = parse(command, *words, "--compile", "maybe")
+    code, _, error = parse(command, *words, "--compile", "auto")
     assert code == 2
-    assert "--compile must be 'yes', 'auto' or 'no', not 'maybe'" in error
+    assert "--compile is a switch that compiles before a pass first runs: leave out 'auto'" in error
 
 
 def test_existing_pages_are_left_out_unless_something_changed(

@@ -52,7 +52,6 @@ LOSSY_RECALL = _only("tests/exact/test_lossy_peers.py", "come_back and onevision
 LOSSY_STEPS = _only("tests/exact/test_lossy_peers.py", "acceptance_in_one_pass and onevision")
 LANE = ("tests/unit/methods/parallelvlm/test_lane_drafter.py",)
 WORKER = ("tests/unit/methods/parallelvlm/test_worker.py",)
-BRANCHES = _only("tests/unit/methods/parallelvlm/test_worker.py", "branch")
 NEXT_GUESS = _only("tests/exact/test_rules.py", "next_guess")
 LOCKSTEP_WARPED = _only("tests/exact/test_parallel_rejection.py", "keeps and warped and far")
 PARCELS = ("tests/unit/processes/test_parcels.py",)
@@ -683,29 +682,8 @@ FAULTS = (
         "lane: a waiting row keeps its filler",
         "methods/parallelvlm/draft_rows.py",
         "self.cache.truncate([old + count for old, count in zip(start, counts, strict=True)])",
-        "self.cache.truncate([old + width for old in start])",
+        "self.cache.truncate([old + max(counts) for old in start])",
         WORKER,
-    ),
-    Fault(
-        "lane: a branch attends to the guess that it replaces",
-        "methods/parallelvlm/branches.py",
-        "before = min(max(rider.position - cached[rider.row], 0), counts[rider.row])",
-        "before = counts[rider.row]",
-        BRANCHES,
-    ),
-    Fault(
-        "lane: a branch attends to what the cache holds behind its beginning",
-        "methods/parallelvlm/draft_rows.py",
-        "mask_of_row[:, min(replaced, start[rider.row]) : start[rider.row]] = False",
-        "mask_of_row[:, start[rider.row] : start[rider.row]] = False",
-        BRANCHES,
-    ),
-    Fault(
-        "lane: a branch is taken whatever the target says behind its first token",
-        "methods/parallelvlm/branches.py",
-        "branch.tokens[: len(tokens)] != tuple(tokens)",
-        "branch.tokens[:1] != tuple(tokens[:1])",
-        BRANCHES,
     ),
     Fault(
         "lane: an error ends all sessions of the worker",

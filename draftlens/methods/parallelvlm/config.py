@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from draftlens.core.errors import ConfigError
 from draftlens.methods.parts import check_number
 from draftlens.methods.specvlm.config import SpecVLM
 
@@ -23,9 +22,6 @@ class ParallelVLM(SpecVLM):
             passes and guesses do not depend on time. `"serial"`: one after the other.
         wait: with `"parallel"`, how many guesses the target waits for where there are none, as
             behind a correction. None chooses by measured times.
-        hedges: with `"parallel"`, how many tokens a step of the draft may forward beside its next
-            guess to continue its second choices, so that a correction that is one of these finds
-            what comes behind it ready. The target then does not wait for full windows. 0: none.
         sampling_rule, prune_ratio, pruner, positions, draft, prefill: as for `SpecVLM`. The paper's
             pruner is `"uv"`.
         tree, kv: of `SpecVLM`, for the serial schedule.
@@ -45,23 +41,12 @@ class ParallelVLM(SpecVLM):
     pruner: Any = "uv"
     schedule: str = "parallel"
     wait: int | None = None
-    hedges: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.wait is not None:
             check_number("wait", self.wait, least=0)
-        check_number("hedges", self.hedges, least=0)
-        if self.hedges and self.schedule != "parallel":
-            raise ConfigError(
-                f"only the schedule 'parallel' continues second choices: leave out hedges with "
-                f"schedule {self.schedule!r}"
-            )
 
     @property
     def _wait(self) -> int | None:
         return self.wait
-
-    @property
-    def _hedges(self) -> int:
-        return self.hedges

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,7 +16,6 @@ from draftlens.core.tree import EMPTY, ROOT
 from draftlens.decoding.drafter import draw_children
 from draftlens.drafting.draft_prompt import DraftPrompt
 from draftlens.drafting.joining_rows import score_tokens, with_ids_of_the_target
-from draftlens.methods.parallelvlm.branches import Branches, Rider, let_ride
 from draftlens.methods.parallelvlm.messages import Decision, Guess
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
@@ -35,7 +34,6 @@ class Hypothesis:
         known: how many of them the target has emitted.
         epoch: how often guesses were replaced.
         finished: whether the answer has ended.
-        branches: what the draft would say behind its second choices.
     """
 
     number: int
@@ -46,14 +44,9 @@ class Hypothesis:
     known: int = 0
     epoch: int = 0
     finished: bool = False
-    branches: Branches = field(default_factory=Branches)
 
     def decide(self, decision: Decision) -> int:
-        """Follow the target; returns how many leading tokens are as they were.
-
-        Where the target contradicts a guess and says what a branch says, the hypothesis goes on
-        with that branch.
-        """
+        """Follow the target; returns how many leading tokens are as they were."""
         start = decision.start
         end = start + len(decision.tokens)
         self.known = end
@@ -65,13 +58,8 @@ class Hypothesis:
                 break
             same += 1
         if same == end:
-            self.branches.forget_before(end)
             return len(self.tokens)
         self.tokens[same:] = decision.tokens[same - start :]
-        ready = self.branches.switch(same, self.tokens[same:])
-        if not self.finished:
-            self.tokens += ready[: max(self.limit - end, 0)]
-        self.branches.forget_before(end)
         self.epoch += 1
         self.tip = None
         return same
@@ -86,19 +74,15 @@ class Hypotheses:
     Args:
         backbone: the draft model.
         vocab_size: ids that the target has; the draft may have more or fewer.
-        hedges: most tokens of branches that are forwarded beside the next token of a row. The cache
-            does not keep them; a branch is forwarded as a whole for each token that it gains, and
-            again when the row goes on with it.
 
     Attributes:
         rows: in the order of the cache.
         forwards: decode forwards so far.
     """
 
-    def __init__(self, backbone: Backbone, vocab_size: int, hedges: int = 0) -> None:
+    def __init__(self, backbone: Backbone, vocab_size: int) -> None:
         self.backbone = backbone
         self.vocab_size = vocab_size
-        self.hedges = hedges
         self.rows: list[Hypothesis] = []
         self.forwards = 0
         self.cache: KVCache | None = None
@@ -132,7 +116,7 @@ class Hypotheses:
         if self.cache is not None and joins:
             cache = self.cache.new_rows(len(prompt.lengths))
         else:
-            cache = self.backbone.new_cache(prompt, room + self.hedges)
+            cache = self.backbone.new_cache(prompt, room)
         logits = draft.fill(cache)
         if self.cache is not None and self._next_position is not None and joins:
             self.cache.join(cache)
@@ -147,26 +131,15 @@ class Hypotheses:
                 tip = with_ids_of_the_target(logits[row, -1], self.vocab_size)
             self.rows.append(Hypothesis(number, history, limit, tip, []))
 
-    def decide(self, decisions: Sequence[Decision]) -> tuple[Guess, ...]:
-        """Follow the target's verdicts; guesses that they contradict are forgotten.
-
-        Returns:
-            Guesses that a contradiction has found ready in a branch.
-        """
+    def decide(self, decisions: Sequence[Decision]) -> None:
+        """Follow the target's verdicts; guesses that they contradict are forgotten."""
         assert self.cache is not None
         index_of = {row.number: index for index, row in enumerate(self.rows)}
-        ready: list[Guess] = []
         for decision in decisions:
             index = index_of[decision.row]
-            row = self.rows[index]
-            epoch = row.epoch
-            same = row.decide(decision)
+            same = self.rows[index].decide(decision)
             longest = self._prompt_lengths[index] + same
             self.cache.lengths[index] = min(self.cache.lengths[index], longest)
-            if row.epoch != epoch:
-                for position in range(row.known, len(row.tokens)):
-                    ready.append(Guess(row.number, row.epoch, position, row.tokens[position]))
-        return tuple(ready)
 
     def remove(self, number: int) -> None:
         """Drop a row; the last row takes its place."""
@@ -183,25 +156,17 @@ class Hypotheses:
         rows = [index for index, row in enumerate(self.rows) if self._is_open(row)]
         if not rows:
             return ()
-        riders = self._forward(rows)
+        self._forward(rows)
         chosen = [self.rows[index] for index in rows]
-        histories = [_history(row, row.tokens) for row in chosen]
         tips = [row.tip for row in chosen if row.tip is not None]
-        for rider, tip in riders:
-            row = self.rows[rider.row]
-            histories.append(_history(row, [*row.tokens[: rider.position], *rider.tokens]))
-            tips.append(tip)
-        batch = Batch(tuple(histories))
+        batch = Batch(tuple(map(_history, chosen)))
         logits = torch.stack(tips)[:, None]  # [B, 1, V]
         count = len(tips)
         no_guesses = torch.empty(count, 0, dtype=torch.long, device=logits.device)
         scores = batch.process(logits, [EMPTY] * count, no_guesses, [[ROOT]] * count)
-        choices = 2 if self.hedges else 1
-        drawn = draw_children(batch, scores, choices, batch.steps(logits.device))[:, 0]
-        if self.hedges:
-            self._branch(chosen, [rider for rider, _ in riders], scores[:, 0], drawn)
+        drawn = draw_children(batch, scores, 1, batch.steps(logits.device))
         probs = _probabilities(batch, scores[:, 0])
-        tokens = drawn[:, 0].tolist()
+        tokens = drawn[:, 0, 0].tolist()
         guesses = []
         for index, row in enumerate(chosen):
             token = tokens[index]
@@ -210,78 +175,29 @@ class Hypotheses:
             row.tip = None
         return tuple(guesses)
 
-    def _branch(
-        self, rows: Sequence[Hypothesis], riders: Sequence[Rider], scores: Tensor, drawn: Tensor
-    ) -> None:
-        """Begin a branch at the new guess of each row, and continue those that were forwarded.
-
-        Args:
-            rows: those that gain a guess.
-            riders: the branches that were forwarded.
-            scores: processed scores ``[R, V]`` of rows and riders.
-            drawn: their first and second choices, int64 ``[R, 2]``.
-        """
-        chances = torch.softmax(scores.double(), -1).gather(-1, drawn).tolist()
-        choices = drawn.tolist()
-        for index, row in enumerate(rows):
-            chance, its_chance = chances[index]
-            row.branches.guessed(len(row.tokens), chance, choices[index][1], its_chance)
-        for index, rider in enumerate(riders, len(rows)):
-            branches = self.rows[rider.row].branches
-            branches.grow(rider.position, choices[index][0], chances[index][0])
-
     def _is_open(self, row: Hypothesis) -> bool:
         is_readable = row.tip is not None or bool(row.tokens)
         return is_readable and not row.finished and len(row.tokens) < row.limit
 
-    def _forward(self, rows: Sequence[int]) -> list[tuple[Rider, Tensor]]:
+    def _forward(self, rows: Sequence[int]) -> None:
         """Forward what the cache lacks of these rows, so that each has a tip. Other rows are
-        forwarded beside them, with a filler behind their own last token.
-
-        Returns:
-            The branches that were forwarded too, with the logits ``[V]`` behind each.
-        """
+        forwarded beside them, with a filler behind their own last token."""
         assert self.cache is not None
         pending: list[list[int]] = [[] for _ in self.rows]
         for index in rows:
             pending[index] = self._pending(index)
         counts = [len(tokens) for tokens in pending]
         if not any(counts):
-            return []
+            return
         start = list(self.cache.lengths)
-        riders = self._riders(counts)
-        for rider in riders:
-            pending[rider.row] = [*pending[rider.row], *rider.tokens]
-        logits = self._append(pending, counts, riders)
+        logits = self._append(pending)
         self.cache.truncate([old + count for old, count in zip(start, counts, strict=True)])
         for index in rows:
             if counts[index]:
                 self.rows[index].tip = logits[index, counts[index] - 1]
-        return [
-            (rider, logits[rider.row, rider.offset + len(rider.tokens) - 1]) for rider in riders
-        ]
 
-    def _riders(self, counts: Sequence[int]) -> list[Rider]:
-        """The branches that are forwarded behind the new tokens of each row that has any."""
-        riders = []
-        for index, count in enumerate(counts):
-            offset = count
-            if self.hedges and count:
-                for position, branch in self.rows[index].branches.likeliest(self.hedges):
-                    riders.append(Rider(index, position, branch.tokens, offset))
-                    offset += len(branch.tokens)
-        return riders
-
-    def _append(
-        self, pending: Sequence[list[int]], counts: Sequence[int], riders: Sequence[Rider]
-    ) -> Tensor:
-        """Forward tokens of every row behind its own length; logits ``[B, W, V]``.
-
-        Args:
-            pending: of each row, branches included.
-            counts: how many of them are no branches.
-            riders: the branches.
-        """
+    def _append(self, pending: Sequence[list[int]]) -> Tensor:
+        """Forward tokens of every row behind its own length; logits ``[B, W, V]``."""
         assert self.cache is not None
         assert self._next_position is not None
         device = self.backbone.device
@@ -290,18 +206,12 @@ class Hypotheses:
         # No token attends to a filler, and the next pass overwrites it.
         padded = [tokens + (tokens[-1:] or [0]) * (width - len(tokens)) for tokens in pending]
         tokens = torch.tensor(padded, device=device)
-        cached = [
-            length - prompt for length, prompt in zip(start, self._prompt_lengths, strict=True)
-        ]
-        steps, window = let_ride(riders, cached, counts, width)
-        steps = steps.to(device)
-        mask = trees.attention_mask(start, window.to(device))
-        for rider in riders:
-            assert mask is not None
-            own = slice(rider.offset, rider.offset + len(rider.tokens))
-            replaced = self._prompt_lengths[rider.row] + rider.position
-            mask_of_row = mask[rider.row, 0, own]
-            mask_of_row[:, min(replaced, start[rider.row]) : start[rider.row]] = False
+        causal = torch.ones(width, width, dtype=torch.bool, device=device).tril()
+        mask = trees.attention_mask(start, causal)
+        cached = torch.tensor(start, device=device) - torch.tensor(
+            self._prompt_lengths, device=device
+        )
+        steps = cached[:, None] + torch.arange(width, device=device)
         positions = self._next_position + steps
         self.forwards += 1
         return score_tokens(self.backbone, self.vocab_size, tokens, positions, self.cache, mask)
@@ -329,5 +239,5 @@ def _probabilities(batch: Batch, scores: Tensor) -> list[Tensor | None]:
     return probs
 
 
-def _history(row: Hypothesis, tokens: list[int]) -> History:
-    return replace(row.history, answer=tokens, length=len(tokens))
+def _history(row: Hypothesis) -> History:
+    return replace(row.history, answer=row.tokens, length=len(row.tokens))

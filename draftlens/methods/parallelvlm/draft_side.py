@@ -107,7 +107,7 @@ class _Session:
         self._opened = opened
         self._send = send
         self._reader = DraftModelReader(backbone, opened.pruning)
-        self._hypotheses = Hypotheses(backbone, opened.vocab_size, opened.hedges)
+        self._hypotheses = Hypotheses(backbone, opened.vocab_size)
         self._waiting: deque[tuple[Arrive, Prompt | None]] = deque()
         self._spans: list[Span] = []
         self._choices: list[Choice] = []
@@ -126,18 +126,9 @@ class _Session:
         elif isinstance(message, Read):
             self._read(message)
         elif isinstance(message, Decide):
-            self._decide(message)
+            self._hypotheses.decide(message.decisions)
         else:
             self._hypotheses.remove(message.row)
-
-    def _decide(self, message: Decide) -> None:
-        """Follow the verdicts. What a correction finds ready in a branch is sent at once."""
-        ready = self._hypotheses.decide(message.decisions)
-        if ready:
-            now = time.perf_counter()
-            span = Span(LANE, "draft", now, now, tokens=len(ready))
-            number = self._opened.answer
-            self._send(Guesses(number, ready, self._hypotheses.nbytes, span, forwards=0))
 
     def step(self) -> None:
         """One forward, whose guesses are sent."""

@@ -22,10 +22,9 @@ def make_drafter(
     pruning: Pruning | None,
     reads_target_prompt: bool,
     wait: int | None,
-    hedges: int,
 ) -> LaneDrafter:
     """The drafter of a schedule; arguments as for `methods.parts.parallel_drafter`."""
-    pace: Pace = Eager(length, wait, hedges)
+    pace: Pace = Eager(length, wait)
     if schedule == "lockstep":
         pace = LockStep(length or DEFAULT_LENGTH)
     reading: Reading = OwnPrompt(pruning)

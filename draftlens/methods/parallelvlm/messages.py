@@ -29,14 +29,12 @@ class Open:
         vocab_size: ids that the target has.
         pruning: which visual tokens the draft reads; None for all.
         shows_choices: whether the choices of the pruner are sent back.
-        hedges: most tokens of branches in a step of the draft; 0 for none.
     """
 
     answer: int
     vocab_size: int
     pruning: Pruning | None
     shows_choices: bool
-    hedges: int = 0
 
 
 @dataclass(frozen=True)
@@ -178,21 +176,19 @@ class Guess:
 
 @dataclass(frozen=True)
 class Guesses:
-    """The guesses of one forward of the draft, or those that a correction has found ready.
+    """The guesses of one forward of the draft.
 
     Args:
         answer: the session.
-        guesses: at most one for each row, or any number of those that were ready.
+        guesses: at most one for each row.
         cache_bytes: bytes of the draft's keys and values.
         span: the time that the forward took.
-        forwards: of the draft; 0 for guesses that were ready.
     """
 
     answer: int
     guesses: tuple[Guess, ...]
     cache_bytes: int
     span: Span
-    forwards: int = 1
 
 
 @dataclass(frozen=True)

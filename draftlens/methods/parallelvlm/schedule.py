@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from math import log
 from statistics import median
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 RECENT = 32
 """Timings and guesses that an estimate is made from."""
@@ -29,9 +29,6 @@ TRIAL = 3
 REST = 60
 """Passes for which it rests where plain decoding is faster."""
 
-WAIT_FOR_BRANCH = 1
-"""Guesses that the target waits for behind a correction that may find a branch ready."""
-
 SELDOM_RIGHT = 1.8
 """Tokens a pass below which plain decoding might be faster: passes beside a draft take longer."""
 
@@ -53,11 +50,6 @@ class Pace(Protocol):
     @property
     def meets(self) -> bool:
         """Whether the lanes wait for each other at the end of every round."""
-        ...
-
-    @property
-    def hedges(self) -> int:
-        """Most tokens of branches that a step of the draft continues; 0 for none."""
         ...
 
     @property
@@ -147,7 +139,6 @@ class LockStep:
 
     length: int
     meets: bool = True
-    hedges: ClassVar[int] = 0
 
     @property
     def ahead(self) -> int:
@@ -195,15 +186,11 @@ class Eager:
             by the measured times.
         wait: s, how many guesses the target waits for behind a correction; None for the number that
             the measured times suggest.
-        hedges: most tokens of branches that a step of the draft continues; 0 for none. With
-            branches the target does not wait for full windows, and behind a correction for
-            `WAIT_FOR_BRANCH` guesses if `wait` names no number: a branch has them at once.
     """
 
     meets = False
 
-    def __init__(self, window: int | None = None, wait: int | None = None, hedges: int = 0) -> None:
-        self.hedges = hedges
+    def __init__(self, window: int | None = None, wait: int | None = None) -> None:
         self.longest = LONGEST_WINDOW if window is None else window
         self._fixed_window = window
         self._fixed_wait = wait
@@ -249,14 +236,10 @@ class Eager:
         if self.rests:
             return 0
         if not is_new:
-            if self.hedges:
-                return 0
             is_soon_full = self.ratio is not None and self.ratio >= WORTH_FILLING
             return self.window if is_soon_full else 0
         if self._fixed_wait is not None:
             return min(self._fixed_wait, self.window)
-        if self.hedges:
-            return WAIT_FOR_BRANCH
         return 0 if self.ratio is None else best_wait(self.rate, self.ratio, self.window)
 
     @property

@@ -154,7 +154,6 @@ class LaneDrafter:
     Attributes:
         corrections: how many guesses were contradicted, each of which ended a run of right ones.
         lost: why the lane was lost; None if it was not.
-        ready: guesses that corrections found ready in branches.
     """
 
     needs_target_scores = False
@@ -171,7 +170,6 @@ class LaneDrafter:
         self.max_nodes = max(serial.max_nodes, pace.longest)
         self.corrections = 0
         self.lost: str | None = None
-        self.ready = 0
         self._forwards = 0
         self._cache_bytes = 0
         self._visual = 0
@@ -262,9 +260,7 @@ class LaneDrafter:
             logger.warning(_SERIAL, error)
             return False
         pruning = self.reading.pruning
-        return self._begins_with(
-            Open(self._answer, self.vocab_size, pruning, observed, self.pace.hedges)
-        )
+        return self._begins_with(Open(self._answer, self.vocab_size, pruning, observed))
 
     def _reopen(self, observed: bool) -> None:
         """Open another session in the lane for rows that join behind `close`. Where that fails, the
@@ -280,7 +276,7 @@ class LaneDrafter:
             self._lose(str(error))
             return
         pruning = self.reading.pruning
-        self._send(Open(self._answer, self.vocab_size, pruning, observed, self.pace.hedges))
+        self._send(Open(self._answer, self.vocab_size, pruning, observed))
 
     def _begins_with(self, message: Open | Arrive) -> bool:
         """Send a first message. Where it cannot be sent, the serial drafter drafts."""
@@ -531,14 +527,11 @@ class LaneDrafter:
         if isinstance(message, Guesses):
             self._cache_bytes = message.cache_bytes
             work = _Work(message.span, len(message.guesses))
-            if message.forwards:
-                self._forwards += message.forwards
-                seconds = message.span.end - message.span.start
-                self._longest_step = max(self._longest_step, seconds)
-                self.pace.guessed(seconds)
-                self._works.append(work)
-            else:
-                self.ready += len(message.guesses)
+            self._forwards += 1
+            seconds = message.span.end - message.span.start
+            self._longest_step = max(self._longest_step, seconds)
+            self.pace.guessed(seconds)
+            self._works.append(work)
             for guess in message.guesses:
                 self._take_guess(guess, work)
         elif isinstance(message, Joined):

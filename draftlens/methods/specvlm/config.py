@@ -117,9 +117,7 @@ class SpecVLM:
             tuners_of(self.tree, models.target, reader.backbone, settings),
             disagreement,
         )
-        return drafting_plan(
-            self, models, drafter, pruning, drafts_for_itself, self._wait, self._hedges
-        )
+        return drafting_plan(self, models, drafter, pruning, drafts_for_itself, self._wait)
 
     def _check_reuse(self) -> None:
         """Refuse to reuse the target's keys and values in a draft model, which has others."""
@@ -133,8 +131,3 @@ class SpecVLM:
     def _wait(self) -> int | None:
         """Guesses that the target waits for behind a correction; None for a choice by times."""
         return None
-
-    @property
-    def _hedges(self) -> int:
-        """Tokens of second choices and what follows them in a step of the draft."""
-        return 0

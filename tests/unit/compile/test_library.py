@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -13,52 +15,58 @@ from families import FAMILIES
 from torch import Tensor, nn
 
 import draftlens
-from draftlens.cli.options import parse_compile
+from draftlens.cli.switches import without_values
 from draftlens.compile import library as libraries
 from draftlens.compile import store, switch
-from draftlens.compile.library import MIN_USES, Library
-from draftlens.compile.orders import Built, Order
+from draftlens.compile.compiler import Built, Compiler, Order
+from draftlens.compile.library import Library
 from draftlens.compile.passes import CompiledPasses
 from draftlens.compile.shapes import ANY, PassShape
 from draftlens.compile.skeleton import Skeleton, pass_of
 from draftlens.core.errors import ConfigError
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EAGER
+from draftlens.processes.child import start_child
 
 ONE = PassShape(1, 1)
 SOME = PassShape(1, ANY)
 
 
-class ScriptedCompiler:
-    """A `Compiler` that carries out one order at every look.
+class ScriptedCompiler(Compiler):
+    """A `Compiler` that writes its files itself.
+
+    Args:
+        why: why nothing can be compiled; empty if it can be.
+        failure: of all orders.
 
     Attributes:
-        missing: see `Compiler`.
-        failure: of all orders.
         done: the kinds of passes that were compiled, in order.
     """
 
-    def __init__(self, missing: str = "", failure: str = "") -> None:
-        self.missing = missing
+    def __init__(self, why: str = "", failure: str = "") -> None:
+        super().__init__()
+        self.why = why
         self.failure = failure
         self.done: list[PassShape] = []
-        self._waiting: list[tuple[Order, Callable[[], int], Callable[[Built], None]]] = []
 
-    def order(
-        self, order: Order, urgency: Callable[[], int], report: Callable[[Built], None]
-    ) -> None:
-        self._waiting.append((order, urgency, report))
+    @property
+    def missing(self) -> str:
+        return self.why
 
-    def look(self, timeout: float | None = 0.0) -> None:
-        if not self._waiting:
-            return
-        next_one = max(self._waiting, key=lambda waiting: waiting[1]())
-        self._waiting.remove(next_one)
-        order, _, report = next_one
-        self.done.append(order.shape)
-        if not self.failure:
-            order.path.write_text("code")
-        report(Built(1.0, self.failure))
+    def build(self, orders: Sequence[Order]) -> list[Built]:
+        for order in orders:
+            self.done.append(order.shape)
+            if not self.failure:
+                order.path.write_text("code")
+        return [Built(1.0, self.failure)] * len(orders)
+
+
+class ReadyCompiler(Compiler):
+    """A `Compiler` on any machine."""
+
+    @property
+    def missing(self) -> str:
+        return ""
 
 
 class StaticRunner:
@@ -82,11 +90,10 @@ class StaticRunner:
 
 @pytest.fixture
 def backbone(monkeypatch: pytest.MonkeyPatch) -> Backbone:
-    """A tiny model whose code is its own modules; every look at the compiler counts."""
+    """A tiny model whose code is its own modules."""
     made = Backbone(FAMILIES[0].build(num_hidden_layers=1))
     monkeypatch.setattr(StaticRunner, "module", pass_of(made.model, made.divisor), raising=False)
     monkeypatch.setattr(libraries, "Runner", StaticRunner)
-    monkeypatch.setattr(libraries, "LOOK_SECONDS", 0.0)
     return made
 
 
@@ -118,26 +125,54 @@ def test_passes_of_two_and_three_tokens_have_code_of_their_own_if_matrices_are_l
     ]
 
 
-def test_what_is_used_often_is_compiled_first_and_once(backbone: Backbone, tmp_path: Path) -> None:
-    compiler = ScriptedCompiler()
+def test_threads_that_wait_for_one_pass_have_it_compiled_once(
+    backbone: Backbone, tmp_path: Path
+) -> None:
+    both = Barrier(2)
+
+    class Slow(ScriptedCompiler):
+        @property
+        def missing(self) -> str:
+            both.wait(60)  # neither goes on before both have found no code
+            return ""
+
+    compiler = Slow()
     library = make(backbone, tmp_path, compiler)
-    for _ in range(MIN_USES - 1):
-        library.wanted(ONE)
-        library.wanted(SOME)
-    assert compiler.done == []
-    compiler.look = lambda timeout=0.0: None  # type: ignore[method-assign]
-    for shape in (SOME, ONE, ONE):
-        library.wanted(shape)
-    del compiler.look
-    for _ in range(2 * MIN_USES):
-        library.wanted(ONE)
-    assert compiler.done == [ONE, SOME]
-    assert set(library.runners) == {ONE, SOME}
+    with ThreadPoolExecutor(2) as pool:
+        for waiting in [pool.submit(library.wait, ONE) for _ in range(2)]:
+            waiting.result()
+    assert compiler.done == [ONE]
+    assert set(library.runners) == {ONE}
+
+
+def test_without_a_process_nothing_is_compiled(
+    backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> Any:
+        raise OSError("too many processes")
+
+    monkeypatch.setattr("draftlens.compile.compiler.start_child", refuse)
+    library = Library(backbone, Skeleton.of(backbone), tmp_path, ReadyCompiler())
+    library.wait(ONE, SOME)
+    reason = "no process can compile it: too many processes"
+    assert library.failures == {ONE: reason, SOME: reason}
+
+
+def test_a_process_that_ends_fails_what_is_left(
+    backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(descriptor: int, module: str, threads: int) -> Any:
+        return start_child(descriptor, "draftlens.compile.shapes", threads)  # it has no `main`
+
+    monkeypatch.setattr("draftlens.compile.compiler.start_child", broken)
+    library = Library(backbone, Skeleton.of(backbone), tmp_path, ReadyCompiler())
+    library.wait(ONE, SOME)
+    assert set(library.failures.values()) == {"the compiling process has ended"}
 
 
 def test_code_on_disk_needs_no_compiler(backbone: Backbone, tmp_path: Path) -> None:
     make(backbone, tmp_path, ScriptedCompiler()).wait(ONE)
-    library = make(backbone, tmp_path, ScriptedCompiler(missing="there is none"))
+    library = make(backbone, tmp_path, ScriptedCompiler(why="there is none"))
     library.wait(ONE, SOME)
     assert set(library.runners) == {ONE}
     assert library.failures == {SOME: "there is none"}
@@ -161,7 +196,7 @@ def test_a_folder_of_code_is_the_users_own(
     what: str, backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is made so, and refused where others may write it."""
-    monkeypatch.setattr(store, "folder", lambda: tmp_path / "draftlens")
+    monkeypatch.setattr(store, "cache_folder", lambda: tmp_path / "draftlens")
     monkeypatch.setattr(switch, "_LIBRARIES", {})
     passes = store.folder_of(backbone, Skeleton.of(backbone))
     made = {"compiled": passes.parent, "passes": passes, "inductor": store.inductor_folder()}
@@ -179,7 +214,7 @@ def test_what_cannot_be_compiled_is_said_once(
 ) -> None:
     compiler = ScriptedCompiler(failure="UserError: data-dependent")
     library = make(backbone, tmp_path, compiler)
-    backbone.passes = CompiledPasses(library, waits=True)
+    backbone.passes = CompiledPasses(library)
     with caplog.at_level(logging.WARNING, "draftlens"):
         library.wait(ONE, SOME)
         library.wait(ONE)
@@ -218,7 +253,7 @@ def test_weights_that_move_are_read_where_they_are(backbone: Backbone, tmp_path:
 
 def test_hooks_are_called_though_passes_are_compiled(backbone: Backbone, tmp_path: Path) -> None:
     library = make(backbone, tmp_path, ScriptedCompiler())
-    backbone.passes = CompiledPasses(library, waits=True)
+    backbone.passes = CompiledPasses(library)
     ids = torch.ones(1, 3, dtype=torch.long)
     prompt = backbone.text_prompt(ids[:, :2])
     cache = backbone.new_cache(prompt, room=4)
@@ -241,7 +276,7 @@ def test_modules_that_code_cannot_stand_for_are_refused(
     assert "hooks" in caplog.text
     handle.remove()
     assert switch.refusal(backbone) == ""
-    with pytest.raises(ConfigError, match="True, False or 'auto'"):
+    with pytest.raises(ConfigError, match="or False, not 'always'"):
         switch.attach([backbone], "always")  # type: ignore[arg-type]
 
 
@@ -265,9 +300,24 @@ def test_a_bad_value_is_refused_before_anything_is_loaded() -> None:
         draftlens.load(compile="yes")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="compile must be"):
         draftlens.SpeculativeGenerate(None, compile=None)  # type: ignore[arg-type]
-    assert [parse_compile(text) for text in ("yes", "auto", "no")] == [True, "auto", False]
-    with pytest.raises(ConfigError, match="must be 'yes', 'auto' or 'no', not 'maybe'"):
-        parse_compile("maybe")
+    with pytest.raises(ConfigError, match="or False, not 'auto'"):
+        draftlens.load(compile="auto")  # type: ignore[arg-type]
+
+
+def test_compile_is_a_switch_that_may_still_have_a_value() -> None:
+    understood = [
+        ("a.mp4 --compile", "a.mp4 --compile"),
+        ("--compile a.mp4", "--compile a.mp4"),
+        ("--compile yes a.mp4", "--compile a.mp4"),
+        ("--compile no a.mp4", "--no-compile a.mp4"),
+        ("--compile=yes --compile=no", "--compile --no-compile"),
+        ("--no-compile yes", "--no-compile yes"),
+    ]
+    for words, expected in understood:
+        assert without_values(words.split()) == expected.split()
+    for words in ("a.mp4 --compile auto", "--compile=auto"):
+        with pytest.raises(ConfigError, match="leave out 'auto'"):
+            without_values(words.split())
 
 
 def test_without_a_folder_the_modules_compute(
@@ -277,6 +327,6 @@ def test_without_a_folder_the_modules_compute(
         raise OSError("read-only file system")
 
     monkeypatch.setattr(switch, "folder_of", refuse)
-    switch.attach([backbone], "auto")
+    switch.attach([backbone], True)
     assert backbone.passes is EAGER
     assert "read-only" in caplog.text

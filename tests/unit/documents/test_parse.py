@@ -96,7 +96,7 @@ def parse(engine: draftlens.Engine, path: Path, **options: Any) -> list[draftlen
     return list(draftlens.parse(path, engine=engine, pipeline=pipeline, **given))
 
 
-@pytest.mark.parametrize("stages", ["page", "regions+page", "auto"])
+@pytest.mark.parametrize("stages", ["page", "regions+page"])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_tokens_are_those_of_stock_generate(
     engine: draftlens.Engine, three: Path, stages: str, batch: int
@@ -109,7 +109,7 @@ def test_tokens_are_those_of_stock_generate(
         assert page.verification is not None
         assert page.verification["identical"], page.verification
         assert page.lossless
-        assert page.stages == ("page" if stages == "auto" else stages)
+        assert page.stages == stages
         assert sum(page.shares.values()) == pytest.approx(1)
         assert len(page.regions) == len(WORDS)
         assert (page.region_stats is not None) == (stages == "regions+page")

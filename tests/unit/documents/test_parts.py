@@ -15,10 +15,8 @@ from draftlens import ConfigError, ParseSettings
 from draftlens.core.repetition import LONGEST_PERIOD, LoopCriterion
 from draftlens.core.stats import Stats
 from draftlens.documents.ahead import one_ahead
-from draftlens.documents.chooser import BOTH, PAGE, StageChooser
 from draftlens.documents.crops import MOST_PIXELS, MOST_ROOM, Crop, cropped, groups_of
 from draftlens.documents.drafting import DraftedPage
-from draftlens.documents.parser import _share_of_longest_region
 from draftlens.documents.payoff import ReadingPayoff
 from draftlens.documents.reading.geometry import Box
 from draftlens.documents.reading.values import Region, RegionText
@@ -28,7 +26,8 @@ from draftlens.documents.spans import shares_of, spans_of
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"stages": "both"}, "stages must be one of auto, page"),
+        ({"stages": "both"}, "stages must be one of page, regions"),
+        ({"stages": "auto"}, "stages must be one of page, regions"),
         ({"on_loop": "go"}, "on_loop must be one of stop, ignore"),
         ({"tolerance": 0}, "tolerance must be a number above 0"),
         ({"batch": 0}, "batch must be a whole number"),
@@ -54,19 +53,6 @@ def test_settings_of_answers_leave_out_what_changes_no_answer() -> None:
     same = ParseSettings(pages="1", verify=True, page_timeout=3, password="x").of_answers()
     assert same == ParseSettings().of_answers()
     assert same != ParseSettings(tolerance=0.5).of_answers()
-
-
-def test_the_share_of_the_longest_region_counts_what_was_read_first() -> None:
-    def region(*texts: str) -> Region:
-        said = tuple(RegionText("fake", (text,)) for text in texts)
-        return Region(Box(0, 0, 1, 1), "text", texts=said)
-
-    def share(*regions: Region) -> float:
-        return _share_of_longest_region(DraftedPage("a.pdf", 1, regions=regions))
-
-    assert share(region("abc", "a longer one"), region("a"), region()) == 0.75
-    assert share(region(), region("")) == 1.0
-    assert share() == 1.0
 
 
 def read_page(read: float, rounds: float, tokens: int = 100) -> Stats:
@@ -193,27 +179,6 @@ def test_shares_of_sources() -> None:
         "target": 0.5,
     }
     assert shares_of(0, {}, sources) == {}
-
-
-def test_auto_takes_the_way_that_was_measured_to_be_faster() -> None:
-    chooser = StageChooser()
-    assert chooser.choose() == PAGE
-    chooser.record(PAGE, seconds=4.0, tokens=400)
-    chooser.estimate(reading=3.0, decoding=1.0, longest=0.1, tokens=400)
-    assert chooser.choose() == PAGE  # crops cost more than rounds could be saved
-    chooser.estimate(reading=0.1, decoding=3.9, longest=0.1, tokens=3)
-    assert chooser.choose() == PAGE  # so short an answer shows nothing
-    chooser.estimate(reading=0.1, decoding=3.9, longest=0.5, tokens=400)
-    assert chooser.choose() == PAGE  # the longest crop takes as long as rounds could be saved
-    chooser.estimate(reading=0.1, decoding=3.9, longest=0.4, tokens=400)
-    assert chooser.choose() == BOTH
-    chooser.record(BOTH, seconds=8.0, tokens=400)
-    assert chooser.choose() == PAGE
-    for _ in range(6):
-        chooser.record(PAGE, seconds=40.0, tokens=400)
-    assert chooser.choose() == BOTH
-    chooser.record(BOTH, seconds=900.0, tokens=3)  # shows nothing
-    assert chooser.choose() == BOTH
 
 
 def test_the_next_item_is_made_while_this_one_is_worked_on() -> None:

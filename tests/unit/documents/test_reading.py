@@ -184,7 +184,7 @@ def test_what_a_terminal_obeys_is_not_in_the_answer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"stages": "page"},
+        {"stages": "regions+page"},
         {"verify": True},
         {"max_new_tokens": 5},
         {"method": "plain"},

@@ -88,7 +88,6 @@ KEYS = {
         "schedule": "parallel",
         "prefill": {"name": "full"},
         "wait": None,
-        "hedges": 0,
     },
     "tabed": {
         "views": [{"name": "multimodal"}, {"name": "text", "instead": "\n"}],
@@ -201,6 +200,7 @@ def test_topologies() -> None:
             {"method": "plain", "tree": None},
             "method 'plain' has no option 'tree'; known: schedule, prefill",
         ),
+        ({"method": "parallelvlm", "hedges": 3}, "method 'parallelvlm' has no option 'hedges'"),
         (
             {"num_speculative_tokens": 0},
             "num_speculative_tokens must be a whole number of at least 1, not 0",
@@ -456,11 +456,6 @@ def test_rejection_needs_a_schedule_that_repeats_itself(name: str) -> None:
         ({"wait": -1}, "wait must be a whole number of at least 0"),
         ({"wait": True}, "wait must be a whole number of at least 0"),
         ({"wait": 1.5}, "wait must be a whole number of at least 0"),
-        ({"hedges": -1}, "hedges must be a whole number of at least 0"),
-        ({"hedges": True}, "hedges must be a whole number of at least 0"),
-        ({"hedges": 3, "schedule": "lockstep"}, "leave out hedges with schedule 'lockstep'"),
-        ({"hedges": 3, "schedule": "serial"}, "leave out hedges with schedule 'serial'"),
-        ({"hedges": 3, "sampling_rule": "rejection"}, "so would the tokens"),
     ],
 )
 def test_what_parallelvlm_refuses(options: dict[str, Any], message: str) -> None:

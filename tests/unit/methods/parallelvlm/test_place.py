@@ -168,7 +168,7 @@ def test_a_model_that_cannot_be_sent_has_no_lane(
 @pytest.fixture
 def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafts on the CPU have a thread, as those on a GPU do."""
-    monkeypatch.setattr("draftlens.methods.parts.link_of", thread_of)
+    monkeypatch.setattr("draftlens.methods.parallelvlm.drafters.link_of", thread_of)
 
 
 @pytest.mark.usefixtures("in_threads")

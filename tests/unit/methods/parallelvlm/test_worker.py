@@ -53,8 +53,7 @@ class Lane:
     def open(self, answer: int, rows: tuple[int, ...] = (0,), **changed: Any) -> None:
         """A session with rows of the family's richest batch."""
         given: Any = inputs(FAMILY, FAMILY.richest, rows)
-        hedges = changed.get("hedges", 0)
-        self.worker.handle(Open(answer, self.vocab_size, None, shows_choices=False, hedges=hedges))
+        self.worker.handle(Open(answer, self.vocab_size, None, shows_choices=False))
         batch = batch_of(sequences(given["input_ids"], [[]] * len(rows)))
         given = changed.get("inputs", given)
         self.worker.handle(
@@ -244,92 +243,3 @@ def test_a_row_leaves(backbone: Backbone) -> None:
         assert tokens_of(own, row) == greedy(backbone, row, [], LIMIT)
         assert tokens_of(guesses, row) == greedy(backbone, row, [45], LIMIT - 1)
     assert 0 not in {guess.row for guess in guesses}
-
-
-@torch.inference_mode()
-def second_choice(backbone: Backbone, row: int, answer: Seq[int]) -> int:
-    """The token that comes second in a fresh pass behind an answer."""
-    prompt = backbone.encode(backbone.prepare_prompt(inputs(FAMILY, FAMILY.richest, (row,))))
-    cache = backbone.new_cache(prompt, len(answer) + 1)
-    logits = backbone.prefill(prompt, cache)
-    length = prompt.lengths[0]
-    for index, token in enumerate(answer):
-        mask = torch.ones(1, 1, 1, length + index + 1, dtype=torch.bool)
-        positions = prompt.positions(torch.tensor([[index]]))
-        logits = backbone.forward(torch.tensor([[token]]), positions, cache, mask)
-    return int(logits[0, -1].topk(2).indices[1])
-
-
-@pytest.mark.parametrize("hedges", [1, 3, 30])
-@pytest.mark.parametrize("wrong", range(LIMIT))
-def test_a_branch_is_what_the_draft_says_behind_its_second_choice(
-    backbone: Backbone, wrong: int, hedges: int
-) -> None:
-    lane = Lane(backbone)
-    lane.open(1, rows=(0, 1, 2), hedges=hedges)
-    own = lane.run()
-    chosen = [tokens_of(own, row) for row in range(3)]
-    assert chosen[1] == greedy(backbone, 1, [], LIMIT)
-    answer = chosen[1][:wrong]
-    answer.append(second_choice(backbone, 1, answer))
-    lane.decide(1, Decision(1, 0, tuple(answer), 2 * LIMIT))
-    ready = [message for message in lane.made if isinstance(message, Guesses)]
-    lane.made.clear()
-    rest = lane.run()
-    at_once = [guess for message in ready for guess in message.guesses]
-    guesses = [*at_once, *rest]
-    assert {(guess.row, guess.epoch) for guess in guesses} == {(1, 1)}
-    assert [guess.position for guess in guesses] == list(range(wrong + 1, 2 * LIMIT))
-    assert tokens_of(guesses, 1) == greedy(backbone, 1, answer, 2 * LIMIT - wrong - 1)
-    if hedges == 30:  # all branches ride in every step that forwards a guess
-        assert len(at_once) == max(LIMIT - wrong - 1, 0)
-    # Rows beside it are as they were.
-    lane.decide(1, Decision(0, 0, tuple(chosen[0][:2]), LIMIT + 2))
-    assert tokens_of(lane.run(), 0) == greedy(backbone, 0, chosen[0], 2)
-
-
-def test_a_branch_that_the_target_leaves_is_forgotten(backbone: Backbone) -> None:
-    lane = Lane(backbone)
-    lane.open(1, hedges=30)
-    own = tokens_of(lane.run())
-    second = second_choice(backbone, 0, [])
-    branch = greedy(backbone, 0, [second], 2)
-    other = (branch[0] + 1) % lane.vocab_size
-    lane.decide(1, Decision(0, 0, (second, other), LIMIT))
-    assert not lane.made
-    assert tokens_of(lane.run()) == greedy(backbone, 0, [second, other], LIMIT - 2)
-    assert own[0] != second
-
-
-def test_a_branch_ends_at_the_limit_and_with_the_answer(backbone: Backbone) -> None:
-    second = second_choice(backbone, 0, [])
-    for finished, limit, count in [(False, 2, 1), (False, 1, 0), (True, 9, 0)]:
-        lane = Lane(backbone)
-        lane.open(1, hedges=30)
-        lane.run()
-        lane.decide(1, Decision(0, 0, (second,), limit, finished))
-        ready = [guess for message in lane.made for guess in message.guesses]  # type: ignore[union-attr]
-        assert len(ready) == count
-        lane.made.clear()
-        assert not lane.run()
-
-
-@pytest.mark.parametrize("wrong", [0, 2, 5])
-def test_a_long_branch_sees_nothing_of_the_guesses_that_it_replaces(
-    backbone: Backbone, wrong: int
-) -> None:
-    lane = Lane(backbone)
-    lane.open(1, rows=(0, 1, 2), hedges=100)
-    lane.decide(1, *(Decision(row, 0, (), 12) for row in range(3)))
-    own = lane.run()
-    decisions = []
-    answers = []
-    for row in range(3):
-        answer = tokens_of(own, row)[:wrong]
-        answer.append(second_choice(backbone, row, answer))
-        answers.append(answer)
-        decisions.append(Decision(row, 0, tuple(answer), 12))
-    lane.decide(1, *decisions)
-    guesses = [guess for message in lane.made for guess in message.guesses]  # type: ignore[union-attr]
-    for row, answer in enumerate(answers):
-        assert tokens_of(guesses, row) == greedy(backbone, row, answer, 11 - wrong)

@@ -1,0 +1,48 @@
+"""Switches that were options with a value: `--compile yes` is still understood."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from draftlens.core.errors import ConfigError
+
+_SWITCH = "--compile"
+_VALUES = {"yes": _SWITCH, "no": "--no-compile"}
+_GONE = "auto"
+
+
+def without_values(words: Sequence[str]) -> list[str]:
+    """The words of a command line with `--compile` for `--compile yes`.
+
+    Raises:
+        ConfigError: the value is `auto`, which compiled while the modules answered.
+    """
+    return list(_rewritten(words))
+
+
+def _rewritten(words: Sequence[str]) -> Iterator[str]:
+    left = iter(_parted(words))
+    for word in left:
+        if word != _SWITCH:
+            yield word
+            continue
+        value = next(left, None)
+        if value == _GONE:
+            raise ConfigError(
+                "--compile is a switch that compiles before a pass first runs: leave out 'auto', "
+                "which brought nothing, or leave out --compile"
+            )
+        yield _VALUES.get(value or "", _SWITCH)
+        if value is not None and value not in _VALUES:
+            yield value
+
+
+def _parted(words: Sequence[str]) -> Iterator[str]:
+    """With `--compile=yes` as two words."""
+    for word in words:
+        switch, equals, value = word.partition("=")
+        if switch == _SWITCH and equals:
+            yield switch
+            yield value
+        else:
+            yield word
