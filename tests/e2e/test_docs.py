@@ -50,6 +50,7 @@ PAGES = sorted(
         *ROOT.glob("*.md"),
         *ROOT.glob("docs/*.md"),
         *ROOT.glob("benchmarks/*.md"),
+        *ROOT.glob("benchmarks/results/records_*.md"),
         *ROOT.glob("draftlens/embedded/**/*.md"),
     ]
 )
