@@ -489,7 +489,7 @@ def test_the_packages_of_structure() -> None:
     table = read("docs/structure.md").split("| to read about |")[0]
     rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
     listed = [[Path(name).stem for name in re.findall(r"`(.*?)`", row)] for row in rows]
-    assert sorted(sum(listed, [])) == sorted(set(depth) - {"recipes"})
+    assert sorted(name for row in listed for name in row) == sorted(set(depth) - {"recipes"})
     depths = [[depth[name] for name in row] for row in listed]
     for above, below in pairwise(depths):
         assert max(above) < min(below)
