@@ -435,12 +435,14 @@ def check_question(prompt: Any, video: Any, images: Any, messages: Any, limits: 
     """
     if prompt == [] or not (prompt is None or _all(prompt, lambda each: isinstance(each, str))):
         raise InputError(f"prompt must be {PROMPT}, not {shown(prompt)}")
-    if images is not None and not _all(images, lambda each: _all(each, is_picture)):
-        raise InputError(f"images must be {PICTURES}, not {shown(images)}")
-    is_batch = isinstance(prompt, (list, tuple)) and isinstance(video, (list, tuple))
-    clips = video if is_batch else [video]
-    if video is not None and not all(map(is_clip, clips)):
-        raise InputError(f"video must be {CLIP}, not {shown(video)}")
+    # With several prompts, media are a list with an entry for each; None for no media.
+    is_batch = isinstance(prompt, (list, tuple))
+    for pictures in images if is_batch and isinstance(images, (list, tuple)) else [images]:
+        if pictures is not None and not _all(pictures, is_picture):
+            raise InputError(f"images must be {PICTURES}, not {shown(images)}")
+    for clip in video if is_batch and isinstance(video, (list, tuple)) else [video]:
+        if clip is not None and not is_clip(clip):
+            raise InputError(f"video must be {CLIP}, not {shown(video)}")
     if messages is not None:
         _check_messages(messages)
     if limits is not None and not isinstance(limits, Limits):

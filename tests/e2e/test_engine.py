@@ -114,8 +114,8 @@ def test_a_batch_of_prompts(engine: draftlens.Engine) -> None:
         (["a", "b"], {"images": [RED]}, "images is a list with an entry for each of 2 prompts"),
         (["a", "b"], {"images": RED}, "images is a list with an entry for each of 2 prompts"),
         (["a", "b"], {"video": "clip.mp4"}, "video is a list with an entry for each of 2 prompts"),
-        ([], {}, "a prompt is a string or a list of strings"),
-        (["a", 5], {}, "a prompt is a string or a list of strings"),
+        ([], {}, "prompt must be a text, or a list of texts"),
+        (["a", 5], {}, "prompt must be a text, or a list of texts"),
     ],
 )
 def test_batches_that_do_not_fit(

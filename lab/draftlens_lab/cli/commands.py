@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from draftlens.cli.help import example
 from draftlens.cli.model_options import takes_models
 from draftlens.cli.option_groups import takes_groups
 from draftlens_lab.cli.bench import bench
@@ -17,8 +18,8 @@ from draftlens_lab.cli.world import world
 def register(app: typer.Typer) -> None:
     """Add them to `draftlens`."""
     register_train_draft(app)
-    app.command("evaluate")(takes_models(evaluate))
-    app.command("calibrate")(takes_models(calibrate))
-    app.command("explain")(takes_models(explain))
-    app.command("bench")(takes_models(takes_groups(bench)))
-    app.command("world")(takes_groups(world))
+    app.command(**example("evaluate --clips 10"))(takes_models(evaluate))
+    app.command(**example("calibrate shapes.mp4 drift.mp4"))(takes_models(calibrate))
+    app.command(**example("explain shapes.mp4"))(takes_models(explain))
+    app.command(**example("bench --workload FOLDER"))(takes_models(takes_groups(bench)))
+    app.command(**example("world OUT"))(takes_groups(world))

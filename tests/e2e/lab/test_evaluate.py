@@ -126,7 +126,6 @@ def test_tables_say_what_the_report_holds(report: dict[str, Any]) -> None:
     assert lengths["5"] == f"{report['agreement']['acceptance_length']['5']:.2f}"
     assert found["Visual dependence of the draft"].rows[0][0] == "100%"
     assert found["Visual dependence of the draft"].rows[-1][0] == "0%"
-    assert {row[3] for row in found["Goals for the embedded pair"].rows} <= {"yes", "no"}
 
 
 def test_plots_are_drawn(report: dict[str, Any], tmp_path: Path) -> None:
@@ -173,7 +172,6 @@ def test_the_command_prints_saves_and_plots(call: Call, tmp_path: Path) -> None:
     for words in (
         "Captions of the target",
         "Visual dependence of the draft",
-        "Goals for the embedded pair",
         "chance",
     ):
         assert words in printed
