@@ -35,7 +35,7 @@ def read_lines(path: Path, first_key: str) -> list[dict[str, Any]]:
             names the line.
         OSError: the file cannot be read.
     """
-    if not path.exists():
+    if not path.is_file():  # a device, such as /dev/full, may have no end
         return []
     if not begins_with(path, first_key):  # before a whole film is read
         raise _foreign(path, 1, first_key)
@@ -73,7 +73,7 @@ def cut_incomplete_line(path: Path) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    content = path.read_bytes() if path.exists() else b""
+    content = path.read_bytes() if path.is_file() else b""
     whole = content.rfind(b"\n") + 1
     if whole < len(content):
         os.truncate(path, whole)

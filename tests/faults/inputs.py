@@ -57,7 +57,6 @@ COUNTS: Mapping[str, int] = {
     "methods": 120,
     "command lines": 80,
     "caches": 60,
-    "memories of views": 40,
     "files of answers": 40,
     "folders of pages": 40,
 }
@@ -195,17 +194,14 @@ class Inputs:
         """Inputs of all kinds.
 
         Args:
-            share: of the number of each kind, spread over all of them.
+            share: of the number of each kind, the first ones.
             kinds: only these; empty for all.
         """
         for kind in kinds or COUNTS:
             count = COUNTS[kind]
             rng = random.Random(f"{kind} {self.seed}")
             make = getattr(self, kind.replace(" ", "_"))
-            made = list(islice(make(rng), count))
-            few = max(1, round(count * share))
-            for number in range(few):
-                what, give = made[number * count // few]
+            for what, give in islice(make(rng), max(1, round(count * share))):
                 yield Input(kind, what, give)
 
     def _file(self, name: str, content: bytes) -> Path:
@@ -458,25 +454,6 @@ class Inputs:
             damage = {path: damaged_json(whole[path], rng) for path in chosen}
             what = ", ".join(f"{path.parent.name}: {named(damage[path])}" for path in chosen)
             yield what, lambda damage={**whole, **damage}: give(damage)
-
-    def memories_of_views(self, rng: random.Random) -> Iterator[Made]:
-        """Files of `ViewMemory`, with an answer by what they hold."""
-        memory = draftlens.ViewMemory()
-        method: dict[str, Any] = {"method": "tabed", "views": ["multimodal", "text"]}
-        generate(draft=small_models()[1], method={**method, "memory": memory}, max_new_tokens=6)
-        assert memory != draftlens.ViewMemory()
-        path = self.folder / "memory.json"
-        memory.save(path)
-        whole = path.read_bytes()
-
-        def give(content: bytes) -> object:
-            path.write_bytes(content)
-            with_memory = {**method, "memory": draftlens.ViewMemory.load(path)}
-            return generate(draft=small_models()[1], method=with_memory, max_new_tokens=4)
-
-        while True:
-            content = damaged_json(whole, rng)
-            yield named(content), lambda content=content: give(content)
 
     def files_of_answers(self, rng: random.Random) -> Iterator[Made]:
         """`--resume` of a folder's answers."""

@@ -855,13 +855,6 @@ FAULTS = (
         MIXED_TABLES,
     ),
     Fault(
-        "tabed: a resting view forgets what it reads",
-        "methods/tabed/packed_views.py",
-        "resting.cache.truncate([n + count for n, count in zip(lengths, counts, strict=True)])",
-        "resting.cache.truncate(lengths)",
-        PACKED,
-    ),
-    Fault(
         "tabed: what a row that ended gives back keeps its owners",
         "methods/tabed/packed_views.py",
         "                self._owners[row, self._start[row] :] = NOBODY\n",

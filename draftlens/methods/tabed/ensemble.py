@@ -36,16 +36,9 @@ from draftlens.methods.tabed.weights.logs import normalized
 from draftlens.models.adapter import Backbone
 
 NEGLIGIBLE = 0.05
-"""A view whose weight is below it in all rows may rest."""
+"""A view whose weight is below it in all rows is dropped."""
 PATIENCE = 4
 """Tokens for which the weight must have been negligible."""
-WELCOME = 0.2
-"""Weight in some row at which a resting view is asked again."""
-FIRST_LOOK = 32
-"""Tokens that a resting view must lack before it is looked at; twice as many after each look that
-changes nothing."""
-LAST_LOOK = 256
-"""The most of them."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +62,7 @@ class Ensemble:
     At every node the views' distributions are mixed, q = sum of w_v q_v (TABED, Algorithm 1), and
     the guess goes to all views. The weights follow what the target says (`methods.tabed.weights`).
     Views whose prompts are the same in a row count once there. A view whose weight stays
-    negligible rests: it is not forwarded, and now and then it reads what it missed and is believed
-    again if it would have been right.
+    negligible is dropped for the rest of the answers; rows that join later have it again.
 
     Args:
         backbone: the model that drafts.
@@ -78,7 +70,7 @@ class Ensemble:
         views: the views, all different.
         weighting: weighs them.
         is_target: whether the target drafts for itself.
-        may_rest: whether views may rest, if the weighting allows it.
+        may_rest: whether views may be dropped, if the weighting allows it.
         config: of the model whose processor makes the draft's inputs; None for the draft itself.
     """
 
@@ -112,7 +104,6 @@ class Ensemble:
         self._weights = torch.empty(0)
         self._scored: list[_Scored] = []
         self._negligible: dict[int, int] = {}
-        self._look_at: dict[int, int] = {}
 
     @property
     def forwards(self) -> int:
@@ -203,8 +194,6 @@ class Ensemble:
     def catch_up(self, steps: Tensor) -> Tensor:
         """Logits of all views that are awake behind each row's last token, ``[B, a, 1, V]``."""
         model = self._model
-        for view in tuple(model.resting):
-            self._look(view)
         logits = model.catch_up(steps)
         self._observe_pending(logits)
         self._weights = self._root_weights()
@@ -270,7 +259,7 @@ class Ensemble:
                 self._observe_path(row, verdict, places)
         self._model.keep(verdict, batch)
         self._histories = list(batch.histories)
-        self._let_rest(max(map(len, verdict.tokens)))
+        self._drop(max(map(len, verdict.tokens)))
 
     def remove(self, row: int) -> None:
         """See `Follower.remove`."""
@@ -320,30 +309,6 @@ class Ensemble:
                 hits += right
                 misses += len(tokens) - 1 - right
         self.agreement = (hits, misses)
-
-    def _look(self, view: int) -> None:
-        """Let a resting view read what it missed, if that is enough; it wakes up if it would have
-        been right."""
-        model = self._model
-        lengths = zip(model.resting[view].pending, model.pending, strict=True)
-        missed = max(len(tokens) - len(pending) for tokens, pending in lengths)
-        if missed < self._look_at[view]:
-            return
-        look = model.look(view)
-        if look is None:
-            return
-        for row, tokens in enumerate(look.tokens):
-            if tokens and model.present[row][view]:
-                first = self._histories[row].length - len(model.pending[row]) - len(tokens) + 1
-                logits = look.logits[row, None, : len(tokens)]
-                log_probs = log_probs_behind(self._histories[row], first, logits)
-                chosen = self._chosen[view]
-                self._tallies.observe_late(row, chosen, first, log_probs[0], tokens)
-        if self._largest_weight(view) >= WELCOME:
-            model.wake(view)
-            self._negligible[view] = 0
-        else:
-            self._look_at[view] = max(FIRST_LOOK, min(2 * self._look_at[view], LAST_LOOK))
 
     def _observe_behind(self, row: int, first: int, logits: Tensor, asked: Sequence[int]) -> int:
         """Weigh the views by tokens that were not guessed, from the views' logits in front of them.
@@ -419,8 +384,8 @@ class Ensemble:
         ]
         return max(weights, default=0.0)
 
-    def _let_rest(self, num_tokens: int) -> None:
-        """Let views rest whose weights have been negligible in all rows for a while."""
+    def _drop(self, num_tokens: int) -> None:
+        """Drop views whose weights have been negligible in all rows for a while."""
         model = self._model
         if not self.may_rest or all(history.finished for history in self._histories):
             return
@@ -429,8 +394,8 @@ class Ensemble:
             self._negligible[view] = count if self._largest_weight(view) < NEGLIGIBLE else 0
         for view in model.awake:
             if self._negligible[view] >= PATIENCE and self._is_dispensable(view):
-                model.rest(view)
-                self._look_at[view] = FIRST_LOOK
+                model.drop(view)
+                del self._negligible[view]
 
     def _is_dispensable(self, view: int) -> bool:
         """Whether every row has another view that is awake."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -29,32 +28,6 @@ Present = tuple[bool, ...]
 """For each view whether a row has it."""
 
 
-@dataclass
-class RestingView:
-    """A view that is not asked for the time being.
-
-    Args:
-        cache: its keys and values.
-        pending: per row, emitted tokens that its cache lacks.
-    """
-
-    cache: KVCache
-    pending: list[list[int]]
-
-
-@dataclass(frozen=True)
-class Look:
-    """What a resting view would have said.
-
-    Args:
-        logits: behind each token that it has now read, ``[B, W, V]``.
-        tokens: per row, the tokens that followed these, at most W.
-    """
-
-    logits: Tensor
-    tokens: list[list[int]]
-
-
 class PackedModel:
     """A draft model with m views of each prompt in one cache.
 
@@ -72,10 +45,9 @@ class PackedModel:
 
     Attributes:
         cache: the keys and values of the views that are awake.
-        awake: the views that are asked, in rising order.
+        awake: the views that some row has, in rising order; these are asked.
         present: per row, which views it has.
         pending: per row, emitted tokens that the cache lacks; never empty.
-        resting: the views that are not asked.
         forwards: decode forwards so far.
         widths: new tokens of each forward of this round, all rows and views together.
     """
@@ -89,7 +61,6 @@ class PackedModel:
         self.awake: tuple[int, ...] = ()
         self.present: list[Present] = []
         self.pending: list[list[int]] = []
-        self.resting: dict[int, RestingView] = {}
         self.forwards = 0
         self.widths: list[int] = []
         self._next_positions: dict[int, Tensor] = {}
@@ -108,9 +79,8 @@ class PackedModel:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all caches."""
-        resting = sum(view.cache.nbytes for view in self.resting.values())
-        return resting if self.cache is None else resting + self.cache.nbytes
+        """Bytes of the cache."""
+        return 0 if self.cache is None else self.cache.nbytes
 
     def join(
         self,
@@ -119,7 +89,7 @@ class PackedModel:
         batch: Batch,
         room: int,
     ) -> list[Tensor | None]:
-        """Read the prompts of rows that join. Views that rest wake up.
+        """Read the prompts of rows that join.
 
         Args:
             drafts: the prompt of each view.
@@ -132,11 +102,6 @@ class PackedModel:
             Per view the logits behind each row's prompt, ``[B, 1, V]``; None where the model did
             not compute them, or no row has the view.
         """
-        if not self.lengths:
-            self.resting.clear()
-        for view in tuple(self.resting):
-            self.look(view)
-            self.wake(view)
         self._room = min(room, BLOCK)
         rows = self._rows_for(drafts, present)
         logits: list[Tensor | None] = []
@@ -204,6 +169,9 @@ class PackedModel:
         self.awake = tuple(
             view for view in range(self.num_views) if any(row[view] for row in self.present)
         )
+        if not is_first:  # they may go on in more views than before
+            held = self._capacity(self.cache.lengths[:num_before])
+            self.cache.capacity = max(self.cache.capacity, held)
         self._grow_owners(max(self.cache.lengths))
         for row, views in enumerate(present, num_before):
             slot = 0
@@ -214,11 +182,11 @@ class PackedModel:
                     slot = end
         self._start = list(self.cache.lengths)
 
-    def _capacity(self, held: Sequence[int], num_views: int) -> int:
-        """Slots of a cache whose rows hold so many and go on in so many views."""
+    def _capacity(self, held: Sequence[int]) -> int:
+        """Slots of a cache whose rows hold so many and go on in the views that are awake."""
         further = [max(SPARE, self._room - answered) for answered in self._answered]
         pairs = zip(held, further, strict=True)
-        return max(length + num_views * tokens for length, tokens in pairs)
+        return max(length + len(self.awake) * tokens for length, tokens in pairs)
 
     def _grow_owners(self, width: int) -> None:
         """Make the table of owners cover all rows and at least `width` slots."""
@@ -240,9 +208,6 @@ class PackedModel:
         self.cache.remove(row)
         for view, positions in self._next_positions.items():
             self._next_positions[view] = without_row(positions, row)
-        for resting in self.resting.values():
-            resting.cache.remove(row)
-            replace_by_last(resting.pending, row)
         replace_by_last(self.pending, row)
         replace_by_last(self.present, row)
         replace_by_last(self._answered, row)
@@ -312,8 +277,6 @@ class PackedModel:
             batch: all rows, with the verdict's tokens.
         """
         assert self.cache is not None
-        for resting in self.resting.values():
-            _extend(resting.pending, verdict)
         if self._caught_up:
             self._keep_path(verdict)
         else:
@@ -324,8 +287,6 @@ class PackedModel:
                 self._owners[row, self._start[row] :] = NOBODY
                 self.cache.lengths[row] = self._start[row]
                 self.pending[row] = [history.last_token]
-                for resting in self.resting.values():
-                    resting.pending[row] = [history.last_token]
 
     def _keep_path(self, verdict: Verdict) -> None:
         assert self.cache is not None
@@ -341,84 +302,29 @@ class PackedModel:
         self.pending = pending
         self._own(self._base, self.cache.lengths)
 
-    def rest(self, view: int) -> None:
-        """Let a view that is awake rest, between two rounds: its slots move to a cache of their
-        own. At least one view stays awake."""
+    def drop(self, view: int) -> None:
+        """Take a view from all rows, between two rounds. Each row has another one. Rows that join
+        later may have the view."""
         assert self.cache is not None
         table = self._owners[:, : max(self.lengths)]
-        own = [(row == view).nonzero()[:, 0] for row in table]
         others = [((row != view) & (row != NOBODY)).nonzero()[:, 0] for row in table]
         owners = [row[slots] for row, slots in zip(table, others, strict=True)]
-        pending = [list(tokens) for tokens in self.pending]
-        self.resting[view] = RestingView(self._moved(own, 1), pending)
+        self.present = [(*row[:view], False, *row[view + 1 :]) for row in self.present]
         self.awake = tuple(other for other in self.awake if other != view)
-        self.cache = self._moved(others, len(self.awake))
+        self.cache = self._moved(others)
         self._owners.fill_(NOBODY)
         for row, names in enumerate(owners):
             self._owners[row, : len(names)] = names
         self._start = list(self.cache.lengths)
 
-    def _moved(self, slots: list[Tensor], num_views: int) -> KVCache:
-        """A cache of some slots of each row, int64 ``[K]``, with room for so many views."""
+    def _moved(self, slots: list[Tensor]) -> KVCache:
+        """A cache of some slots of each row, int64 ``[K]``."""
         assert self.cache is not None
         num_layers = len(self.cache.layers)
-        capacity = self._capacity(list(map(len, slots)), num_views)
+        capacity = self._capacity(list(map(len, slots)))
         cache = KVCache(num_layers, len(slots), capacity, grows=True)
         append_slots(self.cache, cache, [slots] * num_layers)
         return cache
-
-    def look(self, view: int) -> Look | None:
-        """Let a resting view read what it lacks, up to the tokens that are pending in all others.
-
-        Returns:
-            What it would have said; None if it lacks nothing else.
-        """
-        resting = self.resting[view]
-        lacking = [
-            tokens[: len(tokens) - len(pending)]
-            for tokens, pending in zip(resting.pending, self.pending, strict=True)
-        ]
-        counts = list(map(len, lacking))
-        if not any(counts):
-            return None
-        filled = [new or tokens[:1] for new, tokens in zip(lacking, resting.pending, strict=True)]
-        tokens, _ = _padded(filled, self.device)
-        width = tokens.shape[1]
-        lengths = list(resting.cache.lengths)
-        first = [n - len(t) for n, t in zip(self._answered, resting.pending, strict=True)]
-        indices = torch.tensor(first, device=self.device)[:, None]
-        indices = indices + torch.arange(width, device=self.device)
-        causal = torch.ones(width, width, dtype=torch.bool, device=self.device).tril()
-        positions = self._next_positions[view] + indices
-        mask = trees.attention_mask(lengths, causal)
-        self.forwards += 1
-        logits = score_tokens(
-            self.backbone, self.vocab_size, tokens, positions, resting.cache, mask
-        )
-        resting.cache.truncate([n + count for n, count in zip(lengths, counts, strict=True)])
-        followers = [
-            tokens[1 : count + 1] for tokens, count in zip(resting.pending, counts, strict=True)
-        ]
-        resting.pending = [list(tokens) for tokens in self.pending]
-        return Look(logits, followers)
-
-    def wake(self, view: int) -> None:
-        """Let a resting view that lacks nothing be asked again (`look` comes first)."""
-        assert self.cache is not None
-        resting = self.resting.pop(view)
-        assert resting.pending == self.pending
-        before = list(self.lengths)
-        after = [sum(pair) for pair in zip(before, resting.cache.lengths, strict=True)]
-        padded = max(before) + max(resting.cache.lengths)  # as wide as the copy is
-        needed = max(padded, self._capacity(after, len(self.awake) + 1))
-        self.cache.capacity = max(self.cache.capacity, needed)
-        kept = [torch.arange(length) for length in resting.cache.lengths]
-        append_slots(resting.cache, self.cache, [kept] * len(self.cache.layers))
-        self._grow_owners(max(self.lengths))
-        for row, (start, end) in enumerate(zip(before, self.lengths, strict=True)):
-            self._owners[row, start:end] = view
-        self.awake = tuple(sorted((*self.awake, view)))
-        self._start = list(self.lengths)
 
     def _forward(
         self, tokens: Tensor, indices: Tensor, prefix: list[int], window: Tensor | None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from math import exp, inf, isnan, nan
+from dataclasses import dataclass, replace
+from math import exp, inf, nan
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from draftlens.methods.tabed.weights.logs import log_sum
 
 LEAST = -9.21
 """The log likelihood of a token counts as no smaller than this (one in 10,000) where weights go on
-along a path of guesses or a resting view is judged: a view can be believed again after top-k or
+along a path of guesses: a view can be believed again after top-k or
 top-p left a token no chance."""
 
 Asked = Sequence[int | None]
@@ -36,11 +36,9 @@ class TalliedRow:
 
     Args:
         tally: of its answer.
-        mixed: log q_w of its tokens, as far as it is known, by index in the answer.
     """
 
     tally: Tally
-    mixed: dict[int, float] = field(default_factory=dict)
 
 
 class ViewTallies:
@@ -108,7 +106,6 @@ class ViewTallies:
                 values[view] = likelihoods[slot][place]
                 hits[view] = is_right[slot][place]
             right += self.count(row, first + place, token, hits)
-            state.mixed[first + place] = _mixed(state.tally.log_weights, values)
             if log_targets is None and self.weighting.needs_target_scores:
                 continue
             seen = Seen(token, values, rejects=history.sampling.rejects)
@@ -121,28 +118,6 @@ class ViewTallies:
                 )
             state.tally.observe(seen)
         return right
-
-    def observe_late(
-        self, row: int, view: int, first: int, log_probs: Tensor, tokens: Sequence[int]
-    ) -> None:
-        """Tell a row's tally what a view would have said that was not asked.
-
-        Args:
-            row: of the batch.
-            view: the view.
-            first: index in the answer of the first of the tokens.
-            log_probs: log q_v in front of them, ``[P, V]``.
-            tokens: P tokens.
-        """
-        state = self.rows[row]
-        index = torch.tensor(tokens, device=log_probs.device)[:, None]
-        likelihoods = log_probs.gather(-1, index)[:, 0].clamp_min(LEAST).tolist()
-        known = [
-            (likelihood, state.mixed[place])
-            for place, likelihood in enumerate(likelihoods, first)
-            if place in state.mixed
-        ]
-        state.tally.observe_late(view, sum(likelihood - mixed for likelihood, mixed in known))
 
     def count(self, row: int, index: int, token: int, hits: Sequence[bool | None]) -> bool:
         """Count a token, and report it.
@@ -209,11 +184,3 @@ def _noise(history: History, first: int, log_probs: Tensor) -> Tensor | None:
     steps = torch.arange(first, first + num_tokens)
     noise = gumbel(torch.tensor([history.seed]), steps, vocab_size)
     return noise.to(log_probs.device)
-
-
-def _mixed(log_weights: Sequence[float], log_likelihoods: Sequence[float]) -> float:
-    """log q_w of a token, from log q_v of the views that were asked."""
-    pairs = zip(log_weights, log_likelihoods, strict=True)
-    asked = [(weight, value) for weight, value in pairs if not isnan(value)]
-    total = log_sum([weight for weight, _ in asked])
-    return log_sum([weight + value for weight, value in asked]) - total if total > -inf else LEAST

@@ -152,9 +152,6 @@ class LatestTally:
             if not isnan(value):
                 self.shares[view] = max(2.0**value, self.smallest)
 
-    def observe_late(self, view: int, advantage: float) -> None:
-        """There is nothing to learn."""
-
 
 @dataclass(frozen=True)
 class LatestWeights:

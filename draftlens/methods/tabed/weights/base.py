@@ -62,15 +62,6 @@ class Tally(Protocol):
         """Learn from one position. Positions come in order."""
         ...
 
-    def observe_late(self, view: int, advantage: float) -> None:
-        """Learn what a view that was not asked for some positions would have said there.
-
-        Args:
-            view: index of the view.
-            advantage: sum over these positions of log q_v(token) - log q_w(token).
-        """
-        ...
-
 
 class Weighting(Protocol):
     """A rule that weighs views: a frozen dataclass whose fields are its options."""

@@ -41,12 +41,6 @@ class BayesTally:
         moved = [weight + rate * (mixture if isnan(value) else value) for weight, value in pairs]
         self._move(normalized(moved))
 
-    def observe_late(self, view: int, advantage: float) -> None:
-        """See `Tally.observe_late`."""
-        log_weights = list(self.log_weights)
-        log_weights[view] += self.rule.rate * advantage
-        self._move(normalized(log_weights))
-
     def _move(self, log_weights: list[float]) -> None:
         forget = self.rule.forget
         shared = forget / len(self.names)

@@ -56,9 +56,6 @@ class DivergenceTally:
             if not bool(value.isnan()):
                 sums.add(value[None])
 
-    def observe_late(self, view: int, advantage: float) -> None:
-        """The rule needs whole distributions, so nothing is learned."""
-
 
 @dataclass(frozen=True)
 class _DivergenceWeights:

@@ -24,9 +24,6 @@ class FixedTally:
     def observe(self, seen: object) -> None:
         """There is nothing to learn."""
 
-    def observe_late(self, view: int, advantage: float) -> None:
-        """There is nothing to learn."""
-
 
 @dataclass(frozen=True)
 class UniformWeights:

@@ -60,9 +60,6 @@ class GridTally:
         divergence = kl_divergence(seen.log_target, log_mixed)
         self.sums.add(torch.cat([matches.double(), divergence.double()]).cpu())
 
-    def observe_late(self, view: int, advantage: float) -> None:
-        """The grid needs whole distributions of all views at once, so nothing is learned."""
-
 
 def _matches(log_mixed: Tensor, seen: Seen) -> Tensor:
     """How far each mixture ``[G, V]`` would have made the target's choice: 1 or 0, or under

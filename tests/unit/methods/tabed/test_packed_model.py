@@ -20,7 +20,6 @@ from draftlens.core.tree import EMPTY, Topology, chain, from_paths
 from draftlens.drafting.cached_model import CachedModel
 from draftlens.drafting.draft_prompt import DraftPrompt, prefilled
 from draftlens.drafting.growth import levels
-from draftlens.drafting.joining_rows import score_tokens
 from draftlens.methods.tabed.packed_views import PackedModel
 from draftlens.methods.tabed.pooling import pool
 from draftlens.models.adapter import Backbone
@@ -67,8 +66,6 @@ class Party:
         self.twins = [CachedModel(self.backbone, vocab) for _ in range(NUM_VIEWS)]
         self.rows: list[Sequence] = []
         self.plan: list[int] = []
-        self.rests = 0
-        self.looks = 0
 
     def prompts(self, plan: list[int]) -> list[Prompt]:
         """Everything, means of it, and other words."""
@@ -99,8 +96,8 @@ class Party:
                 assert torch.allclose(logits, alone, atol=1e-4)
         self.rows += rows
         self.plan += plan
-        assert self.packed.awake == tuple(range(NUM_VIEWS))
-        assert not self.packed.resting
+        had = {view for row in self.packed.present for view in range(NUM_VIEWS) if row[view]}
+        assert self.packed.awake == tuple(sorted(had))
 
     def token(self) -> int:
         return self.rng.randrange(3, 90)
@@ -143,7 +140,7 @@ class Party:
             found = logits[torch.arange(len(last)), slot, last][:, None]
             self.compare(view, found, expected)
         assert self.packed.widths == [logits.shape[2] * len(self.rows) * len(self.packed.awake)]
-        for view in self.packed.resting:
+        for view in set(range(NUM_VIEWS)) - set(self.packed.awake):
             self.twins[view].catch_up(steps)
 
     def grow(self, topology: Topology, tokens: torch.Tensor) -> None:
@@ -178,42 +175,11 @@ class Party:
             emitted.append((*tokens[row, path].tolist(), self.token()))
         return Verdict(tuple(paths), tuple(emitted))
 
-    def rest(self) -> None:
+    def drop(self) -> None:
         view = self.rng.choice(self.packed.awake)
         others = [other for other in self.packed.awake if other != view]
         if all(any(has[other] for other in others) for has in self.packed.present):
-            self.packed.rest(view)
-            self.rests += 1
-
-    def look(self, wakes: bool) -> None:
-        """A resting view reads what it lacks, as it would have in the first place."""
-        view = self.rng.choice(sorted(self.packed.resting))
-        look = self.packed.look(view)
-        if look is not None:
-            self.looks += 1
-            for row, tokens in enumerate(look.tokens):
-                if tokens and self.packed.present[row][view]:
-                    answer = self.rows[row].tokens
-                    first = len(answer) - len(self.packed.pending[row]) - len(tokens) + 1
-                    assert tokens == answer[first : first + len(tokens)]
-                    expected = self.fresh(view, row)[first - 1 : first - 1 + len(tokens)]
-                    assert torch.allclose(look.logits[row, : len(tokens)], expected, atol=1e-4)
-        if wakes:
-            self.packed.wake(view)
-
-    def fresh(self, view: int, row: int) -> torch.Tensor:
-        """Logits of a view behind each token of a row's answer."""
-        prompt = self.prompts([self.plan[row]])[view]
-        cache = self.backbone.new_cache(prompt, ROOM)
-        self.backbone.prefill(prompt, cache)
-        tokens = torch.tensor([self.rows[row].tokens])
-        count = tokens.shape[1]
-        mask = torch.ones(1, 1, count, prompt.lengths[0] + count, dtype=torch.bool)
-        positions = prompt.positions(torch.arange(count)[None])
-        mask = mask.tril(prompt.lengths[0])
-        return score_tokens(self.backbone, self.packed.vocab_size, tokens, positions, cache, mask)[
-            0
-        ]
+            self.packed.drop(view)
 
     def check(self) -> None:
         """Every view holds the keys and values that its twin holds, and nothing else."""
@@ -228,22 +194,12 @@ class Party:
                 if self.packed.present[row][view]:
                     slots = (named == view).nonzero()[:, 0]
                     self.check_slots(view, row, self.packed.cache, slots)
-        for view, resting in self.packed.resting.items():
-            for row, length in enumerate(resting.cache.lengths):
-                if self.packed.present[row][view]:
-                    self.check_slots(view, row, resting.cache, torch.arange(length))
         assert self.packed.nbytes <= 1.1 * sum(twin.nbytes for twin in self.twins)
 
     def check_slots(self, view: int, row: int, cache: KVCache, slots: torch.Tensor) -> None:
         twin = self.twins[view].cache
         assert twin is not None
-        if view in self.packed.resting:
-            answered = len(self.rows[row].tokens) - len(self.packed.resting[view].pending[row])
-            if not self.rows[row].finished:
-                prompt_length = self.twins[view].prompt_lengths[row]
-                assert len(slots) == prompt_length + answered
-        else:
-            assert len(slots) == twin.lengths[row]
+        assert len(slots) == twin.lengths[row]
         for ours, theirs in zip(cache.layers, twin.layers, strict=True):
             for name in ("keys", "values"):
                 held = getattr(ours, name)[row][:, slots]
@@ -262,13 +218,13 @@ def test_every_view_is_a_model_of_its_own(name: str) -> None:
         party.check()
     party.join(2, lacks=1)
     party.round(TREE)
-    party.packed.rest(2)
+    party.packed.drop(2)
     party.check()
     party.round(TREE)
     party.check()
     party.leave(0)
     party.round(chain(2))
-    party.look(wakes=True)
+    party.join(0)
     party.check()
     party.round(TREE)
     party.check()
@@ -286,25 +242,20 @@ def test_any_order(seed: int) -> None:
         elif event < 0.25 and len(party.rows) > 1:
             party.leave(party.rng.randrange(len(party.rows)))
         elif event < 0.4 and len(party.packed.awake) > 1:
-            party.rest()
-        elif event < 0.5 and party.packed.resting:
-            party.look(wakes=party.rng.random() < 0.5)
+            party.drop()
         else:
             party.round(party.rng.choice(TREES), ends=party.rng.random() < 0.1)
-        party.check()
-    for _ in tuple(party.packed.resting):
-        party.look(wakes=True)
         party.check()
     party.round(TREE)
     party.check()
 
 
 def test_rows_join_after_all_have_left() -> None:
-    """While a view rests."""
+    """After a view was dropped."""
     party = Party("llava", "image", 0)
     party.join(0, 1)
     party.round(TREE)
-    party.packed.rest(1)
+    party.packed.drop(1)
     party.round(TREE)
     party.leave(0)
     party.leave(0)
@@ -348,21 +299,17 @@ def test_a_view_that_the_model_does_not_compute_has_no_logits() -> None:
     assert [values is None for values in logits] == [True, False, False]
 
 
-@pytest.mark.parametrize("rests", [False, True])
-def test_memory_is_that_of_the_views_one_by_one(rests: bool) -> None:
+@pytest.mark.parametrize("drops", [False, True])
+def test_memory_is_that_of_the_views_one_by_one(drops: bool) -> None:
     party = Party("llava", "images", 5)
     party.join(0, 1, 2)
     party.round(TREE)
-    if rests:
-        party.packed.rest(0)
+    if drops:
+        party.packed.drop(0)
         party.check()
         party.round(TREE)
-        party.packed.rest(1)
+        party.packed.drop(1)
     party.check()
     for _ in range(12):
         party.round(chain(3))
-        party.check()
-    for view in tuple(party.packed.resting):
-        party.packed.look(view)
-        party.packed.wake(view)
         party.check()

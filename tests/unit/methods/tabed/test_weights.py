@@ -231,20 +231,6 @@ def test_a_view_that_was_not_asked_is_taken_to_say_what_the_mixture_says() -> No
     assert weights_of(tally) == before
 
 
-def test_late_observations_are_worth_what_they_would_have_been() -> None:
-    """A view that was not asked and says afterwards what it would have said."""
-    rule = make_weighting({"name": "bayes", "forget": 0.0})
-    asked = rule.tally("MT")
-    rested = rule.tally("MT")
-    advantage = 0.0
-    for first, second in ((0.5, 0.9), (0.7, 0.8), (0.2, 0.6)):
-        asked.observe(Seen(0, [log(first), log(second)]))
-        rested.observe(Seen(0, [log(first), nan]))
-        advantage += log(second) - log(first)
-    rested.observe_late(1, advantage)
-    assert weights_of(rested) == pytest.approx(weights_of(asked))
-
-
 def test_no_token_makes_a_view_impossible() -> None:
     """Top-k may have left it no chance."""
     tally = make_weighting({"name": "bayes", "forget": 0.0, "floor": 0.01}).tally("MT")
@@ -261,7 +247,6 @@ def test_fixed_weights_do_not_change() -> None:
     for choice, expected in (([3, 1], [0.75, 0.25]), ("uniform", [0.5, 0.5]), ([1, 0], [1, 0])):
         tally = make_weighting(choice).tally("MT")
         tally.observe(HALVES)
-        tally.observe_late(0, 3.0)
         assert weights_of(tally) == expected
 
 

@@ -9,6 +9,7 @@ import torch
 
 import draftlens
 from draftlens.core.errors import ConfigError
+from draftlens.methods.base import to_dict
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import PREFILLS, make_prefill
 from draftlens.prefill.spava.config import SpavaPrefill
@@ -113,5 +114,5 @@ def test_every_method_takes_it_and_writes_it_down(name: str) -> None:
     """The same keys in Python, JSON and YAML."""
     for method in ("plain", "speculative", "specvlm", "parallelvlm", "tabed", "lookup"):
         made = draftlens.from_dict({"method": method, "prefill": name})
-        assert made == draftlens.from_dict(draftlens.methods.to_dict(made))
+        assert made == draftlens.from_dict(to_dict(made))
         assert made.prefill == make_prefill(name)  # type: ignore[attr-defined]
