@@ -45,7 +45,7 @@ def main() -> None:
     configure(args.threads)
     # The benchmark neither uses nor changes what is known of this machine.
     folder = tempfile.TemporaryDirectory()
-    known_costs.cache_folder = lambda: Path(folder.name)
+    known_costs.cache_folder = lambda: Path(folder.name)  # type: ignore[attr-defined]
     path = args.out.with_suffix(".json")
     report: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     report["prediction"] = PREDICTION

@@ -135,7 +135,7 @@ class Family:
     """
 
     name: str
-    model: type
+    model: Any
     text: Mapping[str, Any]
     vision: Mapping[str, Any]
     config: Mapping[str, Any]

@@ -154,7 +154,7 @@ class Bench:
             references,
             self.tokenizer,
             Vocabulary(backbone.vocab_size, backbone.pixel_ids),
-            way or Way(first=True),
+            way or Way(),
             prompt,
             sorted(self.plain.asker.eos),
         )

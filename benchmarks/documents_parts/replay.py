@@ -27,13 +27,11 @@ class Way:
         options: of the matcher.
         branches: most candidates.
         nodes: most guesses of a pass.
-        first: whether the prefill checks a chain of guesses.
     """
 
     options: DocumentOptions = field(default_factory=DocumentOptions)
     branches: int = 4
     nodes: int = 256
-    first: bool = False
 
     def but(self, **options: Any) -> Way:
         """The same with other options of the matcher."""
@@ -48,13 +46,11 @@ class Count:
         tokens: that passes emitted.
         passes: of the target, behind the prefill.
         guesses: that they checked.
-        first: tokens that the prefill emitted.
     """
 
     tokens: int
     passes: int
     guesses: int
-    first: int = 1
 
     @property
     def per_pass(self) -> float:
@@ -84,12 +80,8 @@ def replay(
     """
     guessable = vocabulary.guessable(prompt)
     matcher = document_matcher(references, tokenizer, vocabulary, way.options, guessable, eos)
-    first = 1
-    if way.first:
-        chain, _ = matcher.chain(min(LENGTH, way.nodes))
-        first += accepted(chain, answer)
-    matcher.extend(answer[:first])
-    said = first
+    matcher.extend(answer[:1])  # the token of the prefill
+    said = 1
     passes = 0
     guesses = 0
     while said < len(answer):
@@ -99,7 +91,7 @@ def replay(
         said += emitted
         passes += 1
         guesses += len(tree)
-    return Count(len(answer) - first, passes, guesses, first)
+    return Count(len(answer) - 1, passes, guesses)
 
 
 def accepted(tree: PrefixTree, answer: Sequence[int]) -> int:

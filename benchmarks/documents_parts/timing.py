@@ -66,11 +66,10 @@ def reader(folder: str | None, draft: str | None = None) -> Engine:
     """The document model of a benchmark.
 
     Args:
-        folder: of a reader; None for that of the package.
+        folder: of a reader; None for that of the laboratory.
         draft: folder of its draft model.
     """
-    embedded = Path(folder())
-    return draftlens.load(folder or str(embedded), draft=draft, method="plain", device="cpu")
+    return draftlens.load(folder or "reader", draft=draft, method="plain", device="cpu")
 
 
 def parser_for(engine: Engine, way: Mapping[str, Any], max_new_tokens: int) -> DocumentParser:
@@ -101,7 +100,7 @@ def _spent(page: ParsedPage, seconds: float) -> Spent:
         outside=1 - stats.phases["verify"] / max(sum(stats.phases[name] for name in ROUNDS), 1e-9),
         ended=page.ended,
         markdown=page.markdown,
-        stages=page.stages,
+        stages=page.stages or "page",
     )
 
 

@@ -68,15 +68,14 @@ def length(bench: Bench) -> Section:
         said, right = _both(bench, pages, _drafts(bench, pages, StandardPipeline("text-layer")))
         tokens = sum(len(bench.stock(page).tokens) for page in pages) / len(pages)
         accuracy = bench.accuracy(pages, [bench.stock(page).markdown for page in pages])
-        first = sum(count.first for count in said) / len(said)
-        rows.append([kind, tokens, accuracy, per_pass(said), per_pass(right), first])
+        rows.append([kind, tokens, accuracy, per_pass(said), per_pass(right)])
         figures[kind] = {"tokens": tokens, "said": per_pass(said), "right": per_pass(right)}
     return Section(
         "Tokens a pass by length (claim 13)",
-        ("pages", "tokens", "right", "tokens a pass", "perfect reader", "by the prefill"),
+        ("pages", "tokens", "right", "tokens a pass", "perfect reader"),
         rows,
         "Text layers as drafts, all guesses checked. A perfect reader says the page's Markdown; "
-        "its column is simulated. The last column counts tokens that the prefill emits.",
+        "its column is simulated.",
         figures,
     )
 
@@ -114,7 +113,7 @@ def quality(bench: Bench) -> Section:
 
 def settings(bench: Bench) -> Section:
     """Tokens a pass by window, matching, variants, and size of the trees."""
-    bare = Way(first=True)
+    bare = Way()
     ways = {"as it is": bare}
     for window in WINDOWS:
         ways[f"n = {window}"] = bare.but(window=window)
@@ -125,7 +124,6 @@ def settings(bench: Bench) -> Section:
     for most in NODES:
         ways[f"{most} nodes"] = replace(bare, nodes=most)
     ways["a chain"] = replace(bare, branches=1)
-    ways["no guesses in the prefill"] = replace(bare, first=False)
     pages = [page for kind in ("paragraph", "page") for page in bench.pages(kind)]
     drafts = _drafts(bench, pages, StandardPipeline("text-layer"))
     rows: list[list[Cell]] = []
@@ -156,7 +154,6 @@ def check_replays(bench: Bench) -> Section:
         result = asker.answer(inputs, [drafts], method, ending).run()
         assert tuple(result.tokens[0]) == bench.stock(page).tokens
         assert result.stats.passes == count.passes
-        assert result.stats.first == count.first
         rows.append([page.file.stem, count.passes, result.stats.passes])
     return Section("Replays are right", ("page", "replayed passes", "passes"), rows)
 

@@ -13,7 +13,9 @@ from draftlens.cli import catalogue
 from draftlens.cli.help import ANSWER, MANY, MODELS
 from draftlens.core.errors import ConfigError
 from draftlens.core.files import parse_json
-from draftlens.core.names import AUTO, EMBEDDED, IMAGE_PROMPT, VIDEO_PROMPT
+from draftlens.core.names import AUTO, EMBEDDED
+from draftlens.core.names import IMAGE_PROMPT as IMAGE_PROMPT
+from draftlens.core.names import VIDEO_PROMPT as VIDEO_PROMPT
 
 if TYPE_CHECKING:
     from draftlens.media import Limits
