@@ -18,8 +18,8 @@ from draftlens_lab.cli.world import world
 def register(app: typer.Typer) -> None:
     """Add them to `draftlens`."""
     register_train_draft(app)
-    app.command(**example("evaluate --clips 10"))(takes_models(evaluate))
-    app.command(**example("calibrate shapes.mp4 drift.mp4"))(takes_models(calibrate))
-    app.command(**example("explain shapes.mp4"))(takes_models(explain))
-    app.command(**example("bench --workload FOLDER"))(takes_models(takes_groups(bench)))
-    app.command(**example("world OUT"))(takes_groups(world))
+    app.command("evaluate", **example("evaluate --clips 10"))(takes_models(evaluate))
+    app.command("calibrate", **example("calibrate shapes.mp4 drift.mp4"))(takes_models(calibrate))
+    app.command("explain", **example("explain shapes.mp4"))(takes_models(explain))
+    app.command("bench", **example("bench --workload FOLDER"))(takes_models(takes_groups(bench)))
+    app.command("world", **example("world OUT"))(takes_groups(world))
