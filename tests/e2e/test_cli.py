@@ -135,13 +135,12 @@ def test_the_methods_options_come_from_json_yaml_and_flags(run, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("words", "reads_all"),
-    [(["--method", "tabed"], False), (["--speculative-config", json.dumps(VIEWS)], True)],
+    "words",
+    [["--method", "tabed"], ["--speculative-config", json.dumps(VIEWS)]],
     ids=["name", "options"],
 )
-def test_views_of_the_prompt_say_the_same(run, words: list[str], reads_all: bool) -> None:
-    """Asked about two pictures, and captioning a clip; the line of figures names a view if there
-    are several. The default reads the second one only if the first is often wrong."""
+def test_views_of_the_prompt_say_the_same(run, words: list[str]) -> None:
+    """Asked about two pictures, and captioning a clip; the line of figures names a view."""
     asked = ["--prompt", "Describe the last image.", "--max-new-tokens", "24", "--device", "cpu"]
     texts = []
     for chosen in (["--method", "plain"], words):
@@ -150,14 +149,13 @@ def test_views_of_the_prompt_say_the_same(run, words: list[str], reads_all: bool
         texts.append(out)
     assert texts[0] == texts[1]
     assert "tokens/s" in err
-    named = re.search(r"best view (text|multimodal) \(\d+% right\)", err)
-    assert bool(named) == reads_all
+    assert re.search(r"best view (text|multimodal) \(\d+% right\)", err)
     status, out, err = run("caption", CLIP, *asked[2:], "--json", *words)
     assert status == 0, err
     views = json.loads(out)["stats"]["views"]
     assert set(views) == {"multimodal", "text"}
     assert views["multimodal"]["asked"] > 0
-    assert bool(views["text"]["asked"]) == reads_all
+    assert views["text"]["asked"] > 0
 
 
 def test_parallel_decoding_says_the_same(run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,11 +340,8 @@ def test_loading_prints_no_bars_without_a_terminal(run, tmp_path: Path) -> None:
     assert "Loading weights" not in err
 
 
-def test_a_strange_clip_and_a_missing_draft_are_said_in_a_line_each(run, tmp_path: Path) -> None:
+def test_a_missing_draft_is_said_in_a_line(run, tmp_path: Path) -> None:
     words = ["--max-new-tokens", "2", "--device", "cpu", "--frames", "1"]
-    status, _, err = run("caption", str(CLIPS / "bunny.mp4"), *words)
-    assert status == 0
-    assert "bunny.mp4 is not of that world: the answer will be wrong" in err
     stranger = shutil.copytree(CLIPS.parent / "draft", tmp_path / "stranger")
     status, _, err = run("caption", CLIP, *words, "--target", str(stranger))
     assert status == 0
