@@ -81,22 +81,22 @@ def test_every_public_name_has_an_example_that_runs() -> None:
 
 
 MODULES = (
-    "core.options",
-    "core.readings",
-    "core.registry",
-    "core.stats",
-    "core.text",
-    "core.timeline",
-    "explain.gantt",
-    "methods.base",
-    "models.loading",
-    "prune.base",
+    "draftlens.core.options",
+    "draftlens.core.prefill_readings",
+    "draftlens.core.registry",
+    "draftlens.core.stats",
+    "draftlens.core.text",
+    "draftlens.core.timeline",
+    "draftlens.methods.base",
+    "draftlens.models.loading",
+    "draftlens.pruning.base",
+    "draftlens_lab.explain.gantt",
 )
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_of_seams_run(name: str) -> None:
-    module = importlib.import_module(f"draftlens.{name}")
+    module = importlib.import_module(name)
     outcome = doctest.testmod(module)
     assert outcome.attempted > 0
     assert outcome.failed == 0
