@@ -23,10 +23,16 @@ from draftlens.cli.show import (
     show_stream,
     table,
 )
+from draftlens.core.names import EMBEDDED
 from draftlens.core.result import Result
 from draftlens.core.text import TextDecoder
 from draftlens.engine import Engine, Inputs
 from draftlens.verify import StockRun, run_stock
+
+TOY = (
+    "  The pair in the package is a toy that knows the moving shapes of its own clips only: name a "
+    "real model with --target (`draftlens pairs` lists some)."
+)
 
 _STOCK_WARM_UP_TOKENS = 4
 _WARM_UP_TOKENS = 12
@@ -79,6 +85,8 @@ def run_demo(
         return
     comparison = _stream_both(engine, inputs, Path(clip).name, options)
     _show_table(_rows(comparison))
+    if engine.target.name == EMBEDDED:
+        console.print(TOY, style="dim", markup=False, soft_wrap=True)
 
 
 def _stream_both(
