@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import platform
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from families import FAMILIES
 
 from draftlens.drafting.adaptive import cost_store as known_costs
@@ -149,19 +151,19 @@ def test_what_changes_the_cost_changes_the_file(
     with monkeypatch.context() as patch:
         patch.setattr(torch, "get_num_threads", lambda: threads + 1)
         paths.append(path_of(backbone))
-    for module in (known_costs.torch, known_costs.transformers):
+    for module in (torch, transformers):
         with monkeypatch.context() as patch:
             patch.setattr(module, "__version__", "99")
             paths.append(path_of(backbone))
     with monkeypatch.context() as patch:
-        patch.setattr(known_costs.platform, "processor", lambda: "a faster one")
+        patch.setattr(platform, "processor", lambda: "a faster one")
         paths.append(path_of(backbone))
     with monkeypatch.context() as patch:
         quantized = SimpleNamespace(load_in_4bit=True)
         patch.setattr(backbone.model.config, "quantization_config", quantized, raising=False)
         paths.append(path_of(backbone))
     with monkeypatch.context() as patch:
-        patch.setattr(known_costs, "FORMAT", 99)
+        patch.setattr("draftlens.models.facts.FORMAT", 99)
         paths.append(path_of(backbone))
     assert len(set(paths)) == len(paths) == 12
     assert path_of(backbone) == paths[0]
@@ -318,7 +320,7 @@ def test_a_curve_in_memory_ends_with_its_model(
 
 
 def test_the_folder_is_in_the_cache_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    if known_costs.platform.system() != "Linux":
+    if platform.system() != "Linux":
         pytest.skip("the variable is one of Linux")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert known_costs.cache_folder() == Path("/somewhere/draftlens")
