@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from families import FAMILIES
 
 from draftlens.drafting.adaptive import cost_store as known_costs
@@ -26,6 +25,7 @@ from draftlens.drafting.adaptive.cost_store import (
     known_curve,
     path_of,
 )
+from draftlens.models import facts
 from draftlens.models.adapter import Backbone
 from draftlens.models.facts import facts_of
 
@@ -151,7 +151,7 @@ def test_what_changes_the_cost_changes_the_file(
     with monkeypatch.context() as patch:
         patch.setattr(torch, "get_num_threads", lambda: threads + 1)
         paths.append(path_of(backbone))
-    for module in (torch, transformers):
+    for module in (facts.torch, facts.transformers):
         with monkeypatch.context() as patch:
             patch.setattr(module, "__version__", "99")
             paths.append(path_of(backbone))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +13,9 @@ from families import FAMILIES, Family, inputs
 from stock import target
 from torch import Tensor
 
-from draftlens.core.process_group import ALONE, Alone
+from draftlens.core.process_group import ALONE, Alone, Encoded
 from draftlens.models.adapter import Backbone
+from draftlens.prefill.spava.vision import encode_by_hosts
 
 KINDS = [
     (family, kind, size)
@@ -52,6 +53,9 @@ class InTurn(Alone):
         self._followers = [Follower(rank) for rank in range(1, self.size)]
         for job, follower in zip(jobs, self._followers, strict=True):
             job.run(self._backbone, follower)
+
+    def encode(self, model: Any, inputs: Mapping[str, Any]) -> Encoded:
+        return encode_by_hosts(model, self, inputs)
 
     def gather(self, local: Tensor, sizes: Sequence[int] = ()) -> Any:
         arrived = [local, *(follower.sent.pop(0) for follower in self._followers)]
