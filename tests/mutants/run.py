@@ -32,7 +32,7 @@ from faults import FAULTS, Fault
 
 FORK = multiprocessing.get_context("fork")
 ROOT = Path(__file__).parents[2]
-COPIED = ("draftlens", "recipes", "tests", "pyproject.toml")
+COPIED = ("draftlens", "lab", "recipes", "tests", "pyproject.toml")
 IGNORED = shutil.ignore_patterns("__pycache__", ".*_cache")
 LIMIT = 600
 """Seconds after which tests count as failed: a fault may make a loop endless."""
@@ -85,7 +85,7 @@ class Trial:
         for name in COPIED:
             _copy(ROOT / name, self.folder / name)
         if self.fault.old:
-            path = self.folder / "draftlens" / self.fault.file
+            path = self.folder / self.fault.file
             path.write_text(path.read_text().replace(self.fault.old, self.fault.new))
         self.process = FORK.Process(target=_test, args=(self.fault, self.folder))
         self.process.start()
@@ -166,7 +166,7 @@ def problem_of(fault: Fault) -> str | None:
     """Why a fault does not fit the code; None if it does."""
     if not fault.old:
         return None
-    count = (ROOT / "draftlens" / fault.file).read_text().count(fault.old)
+    count = (ROOT / fault.file).read_text().count(fault.old)
     return None if count == 1 else f"the text occurs {count} times in {fault.file}"
 
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_fits_the_code(fault: Fault) -> None:
-    path = ROOT / "draftlens" / fault.file
+    path = ROOT / fault.file
     text = path.read_text()
     assert text.count(fault.old) == 1
     compile(text.replace(fault.old, fault.new), str(path), "exec")
