@@ -45,9 +45,8 @@ class Blindly:
     def plan(self, models: Models) -> Plan:
         draft = draft_of(models, "this method", needs_eyes=False)
         drafter = ModelDrafter(DraftModelReader(draft), chain(3), models.target.vocab_size)
-        return replace(
-            SpeculativeDecoding(3).plan(Models(models.target, models.target)), drafter=drafter
-        )
+        plan = SpeculativeDecoding(3).plan(Models(models.target, models.target))
+        return replace(plan, drafter=drafter, uses_draft=True)
 
 
 def test_a_target_of_text_only_is_refused(tmp_path: Path) -> None:
