@@ -378,7 +378,7 @@ def scripted_lanes(script: int) -> AbstractContextManager[Any]:
     def link_of(drafting: Backbone) -> ScriptedLink:
         return ScriptedLink(drafting, script)
 
-    return patch("draftlens.methods.parts.link_of", link_of)
+    return patch("draftlens.methods.parallelvlm.drafters.link_of", link_of)
 
 
 def thawed(value: Any) -> Any:

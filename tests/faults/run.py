@@ -21,8 +21,9 @@ from rich.table import Table
 SECONDS = 20.0
 """Limit of an input. A page may take 5 seconds, and a damaged document has three."""
 
-MEMORY = 1200
-"""MiB by which the process and its children may grow: an image of `Limits.max_pixels` twice."""
+MEMORY = 2048
+"""MiB by which the process and its children may grow: `Limits.max_page_bytes`, what a reading takes
+between two looks at it, and the libraries of the process that reads."""
 
 
 def table_of(outcomes: Sequence[Outcome]) -> Table:
