@@ -10,9 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import platformdirs
-from filelock import SoftFileLock, Timeout
-
 from draftlens.core.errors import ConfigError
 
 Kept = TypeVar("Kept")
@@ -21,6 +18,8 @@ Kept = TypeVar("Kept")
 def cache_folder() -> Path:
     """The folder of everything that draftlens measures once and keeps: ``draftlens`` in the user's
     cache folder."""
+    import platformdirs  # on first use: the help of the command line needs none of it
+
     return Path(platformdirs.user_cache_dir("draftlens", appauthor=False))
 
 
@@ -112,6 +111,8 @@ def only_writer(path: Path) -> Iterator[None]:
     Raises:
         ConfigError: another run writes to it, or the lock file cannot be written.
     """
+    from filelock import SoftFileLock, Timeout  # on first use, as above
+
     if path.exists() and not path.is_dir() and not path.is_file():
         yield  # such as /dev/stdout: nothing stays there
         return
