@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -47,6 +48,13 @@ def refuse(sentence: str) -> None:
     raise draftlens.InputError(sentence)
 
 
+def hold() -> None:
+    """Memory that is written, for several looks of the watch."""
+    held = b"x" * 2**26
+    time.sleep(0.5)
+    assert held
+
+
 def wait() -> None:
     while True:
         pass
@@ -62,7 +70,7 @@ def wait() -> None:
         (lambda: refuse("x" * 2000), "2000 characters"),
         (lambda: refuse("cannot read a.png: KeyError: 5"), "exception in disguise"),
         (lambda: {}["x"], "KeyError: 'x' at test_faults.py"),
-        (lambda: len(b"x" * 2**26), "memory grows"),  # zeros would take no memory
+        (hold, "memory grows"),
         (wait, "longer than 1 seconds"),
     ],
 )
