@@ -775,11 +775,8 @@ def _batch(prompts: Sequence[str], video: Any, images: Any) -> list[Any]:
     """The chats of several prompts, each with its own clip and images.
 
     Raises:
-        InputError: a prompt is no string, there are none, or not as many entries of media.
+        InputError: there are not as many entries of media as prompts.
     """
-    is_list = isinstance(prompts, (list, tuple))
-    if not is_list or not prompts or not all(isinstance(prompt, str) for prompt in prompts):
-        raise InputError(f"a prompt is a string or a list of strings, not {prompts!r:.80}")
     clips = _per_prompt("video", video, len(prompts))
     pictures = _per_prompt("images", images, len(prompts))
     return [ask(*row) for row in zip(prompts, clips, pictures, strict=True)]
