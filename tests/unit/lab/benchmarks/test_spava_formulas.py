@@ -21,7 +21,7 @@ WIDTH = 4
 @pytest.mark.parametrize(("anchor", "passing", "count"), [(9, 4, 16), (0, 0, 5), (3, 99, 4)])
 def test_pairs_are_those_that_the_code_counts(anchor: int, passing: int, count: int) -> None:
     """All hosts together compute what one computes, but for copies of the anchor."""
-    blocks = divide(211, 200, 208, anchor, passing, count)
+    blocks = divide(211, 208, anchor, passing, count)
     work = Work()
     states = torch.zeros(HEADS, 211, WIDTH)
     attend_in_blocks(states, states, states, blocks, partial(work.attend, scaling=1.0), Evenly(), 0)
