@@ -6,18 +6,20 @@ import logging
 import threading
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
 
 from draftlens.compile.compiler import Built, Compiler, Order
-from draftlens.compile.inputs import check_pass
+from draftlens.compile.inputs import check_pass, inputs_of
 from draftlens.compile.runner import Runner
 from draftlens.compile.shapes import ANY, PassShape
 from draftlens.compile.skeleton import Skeleton, named_tensors, pass_of
 from draftlens.core.errors import UnsupportedModelError
 from draftlens.core.files import check_private
 from draftlens.models.adapter import Backbone
+from draftlens.models.kv_cache import KVCache
 
 _log = logging.getLogger("draftlens")
 
@@ -128,7 +130,9 @@ class Library:
             self.skeleton.check(model)
             backbone = Backbone.of(model)
             runner = Runner(self.path_of(shape), tensors, backbone.device)
-            check_pass(backbone, runner, shape)
+            rows = 1 if shape.rows == 1 else 2
+            width = 1 if shape.width == 1 else 3
+            check_pass(backbone, partial(_run, runner), rows, width, shape.axes)
         except (OSError, KeyError, RuntimeError, UnsupportedModelError) as error:
             self._fail(shape, f"its compiled code cannot be used: {error}")
             return
@@ -138,3 +142,10 @@ class Library:
         if not self.failures:
             _log.warning("passes of %s are not compiled: %s", self.name, reason)
         self.failures[shape] = reason
+
+
+def _run(
+    runner: Runner, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
+) -> Tensor | None:
+    inputs = inputs_of(tokens, position_ids, cache, mask)
+    return None if inputs is None else runner(inputs)

@@ -5,46 +5,60 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, Literal
 
 import torch
 
 from draftlens.compile.compiler import Compiler
 from draftlens.compile.library import Library
+from draftlens.compile.openvino_passes import OpenVinoPasses, openvino_refusal
 from draftlens.compile.passes import CompiledPasses
 from draftlens.compile.skeleton import Skeleton
 from draftlens.compile.store import folder_of
 from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
 from draftlens.models.adapter import Backbone
-from draftlens.models.forward_backend import EAGER
+from draftlens.models.forward_backend import EAGER, Passes
 from draftlens.models.rope import changing_frequencies
 
 # The code is that of a model, whatever calls use it.
 _LIBRARIES: weakref.WeakKeyDictionary[Any, Library] = weakref.WeakKeyDictionary()
 
+_OPENVINO: weakref.WeakKeyDictionary[Any, Passes] = weakref.WeakKeyDictionary()
+
+ENGINES = ("inductor", "openvino")
+
 _log = logging.getLogger("draftlens")
+
+
+Compile = bool | Literal["inductor", "openvino"]
+"""The option `compile`: what computes decode forwards. False: the model's modules; `"inductor"`,
+which True stands for: code that torch compiles; `"openvino"`: OpenVINO, on the CPU in float32."""
 
 
 def check_compile(value: Any) -> None:
     """Refuse what is no value of the option `compile`.
 
     Raises:
-        ConfigError: names the values.
+        ConfigError: names the values, or what is to be installed for one.
     """
-    if not isinstance(value, bool):
+    if not isinstance(value, bool) and value not in ENGINES:
         raise ConfigError(
-            f"compile must be True (passes are compiled before they first run) or False, "
+            'compile must be True (the same as "inductor"), "openvino" or False, '
             f"not {shown(value)}"
         )
+    if value == "openvino" and find_spec("openvino") is None:
+        raise ConfigError('compile="openvino" needs OpenVINO: pip install "draftlens[openvino]"')
 
 
-def attach(backbones: Sequence[Backbone], compile: bool) -> None:
+def attach(backbones: Sequence[Backbone], compile: Compile) -> None:
     """Let models compute their decode forwards by compiled code, or by their modules again.
 
     Args:
         backbones: the models.
-        compile: whether their passes are compiled, each before it first runs.
+        compile: what computes their passes, which are compiled before they first run. The modules
+            of a model that an engine cannot run stay in use, with a warning that says why.
 
     Raises:
         ConfigError: `compile` has another value.
@@ -52,9 +66,12 @@ def attach(backbones: Sequence[Backbone], compile: bool) -> None:
     check_compile(compile)
     for backbone in backbones:
         backbone.passes = EAGER
-        library = _library_of(backbone) if compile else None
-        if library is not None:
-            backbone.passes = CompiledPasses(library)
+        if compile == "openvino":
+            backbone.passes = _by_openvino(backbone)
+        elif compile:
+            library = _library_of(backbone)
+            if library is not None:
+                backbone.passes = CompiledPasses(library)
 
 
 def compile_usual(backbone: Backbone) -> None:
@@ -84,6 +101,28 @@ def describe(backbone: Backbone) -> str:
 def library_of(backbone: Backbone) -> Library | None:
     """The compiled passes of a model; None if they were never requested or are refused."""
     return _LIBRARIES.get(backbone.model)
+
+
+def _by_openvino(backbone: Backbone) -> Passes:
+    passes = _OPENVINO.get(backbone.model)
+    if passes is None:
+        passes = _new_openvino_passes(backbone)
+        _OPENVINO[backbone.model] = passes
+    return passes
+
+
+def _new_openvino_passes(backbone: Backbone) -> Passes:
+    reason = refusal(backbone) or openvino_refusal(backbone)
+    if not reason:
+        try:
+            passes = OpenVinoPasses(backbone)
+        except Exception as error:  # conversion raises whatever its parts raise
+            reason = f"{type(error).__name__}: {str(error).strip().splitlines()[-1:]}"
+        else:
+            _log.info("passes of %s run by OpenVINO (%.1f s)", backbone.name, passes.seconds)
+            return passes
+    _log.warning("passes of %s do not run by OpenVINO: %s", backbone.name, reason)
+    return EAGER
 
 
 def _library_of(backbone: Backbone) -> Library | None:
