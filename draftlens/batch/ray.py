@@ -32,16 +32,6 @@ class CaptionBatch:
 
     A worker makes one object, which loads the models once. Media are read by the worker, so their
     paths must be valid there.
-
-    Args:
-        prompt: the question or instruction.
-        column: name of the column with paths or addresses.
-        load: arguments of `draftlens.load`.
-        options: how clips are read and put together.
-        generation: options of `generate`.
-
-    Raises:
-        ConfigError, UnsupportedModelError, IncompatiblePairError: as `draftlens.load`.
     """
 
     def __init__(
@@ -60,14 +50,7 @@ class CaptionBatch:
 
     def __call__(self, batch: Columns) -> Columns:
         """The columns of a batch and three more: `text`, `tokens` (their number) and `error`, which
-        is empty for a clip that was answered.
-
-        Args:
-            batch: arrays or lists of one length by name.
-
-        Raises:
-            InputError: there is no column of paths.
-        """
+        is empty for a clip that was answered."""
         if self.column not in batch:
             raise InputError(
                 f"there is no column {self.column!r}; there are {', '.join(sorted(batch))}"
@@ -88,5 +71,4 @@ class CaptionBatch:
 
 
 def load_engine(arguments: Mapping[str, Any]) -> Any:
-    """The engine of a worker."""
     return load(**arguments)

@@ -40,12 +40,7 @@ _MIB = 2**20
 
 
 def collect_facts(target: str | None, draft: str, loading: Loading = PLAIN) -> dict[str, Any]:
-    """Return facts about the environment and, if a target is named, about the models.
-
-    Raises:
-        ConfigError: a draft is named without a target.
-        DraftlensError: the models cannot be loaded, or cannot be used together.
-    """
+    """Return facts about the environment and, if a target is named, about the models."""
     facts = _environment()
     if target is not None:
         return facts | _models(target, draft, loading)

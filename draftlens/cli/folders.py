@@ -40,15 +40,7 @@ LOG_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class FolderRun:
-    """What is asked about which files.
-
-    Args:
-        names: files and addresses, each once.
-        prompt: the question.
-        options: how files are read and put together.
-        generation: further options of `Engine.map`.
-        quiet: whether nothing is printed about the progress.
-    """
+    """What is asked about which files."""
 
     names: Sequence[str]
     prompt: str
@@ -61,13 +53,7 @@ def find_media(names: Sequence[str], kind: str, out: Path) -> list[str]:
     """The files to answer about, each once: those that are named, and those in folders, sorted.
 
     Args:
-        names: files, folders (searched with all their subfolders for files of the usual endings)
-            and addresses.
-        kind: `video` or `image`.
         out: the file of the answers, which is none of them.
-
-    Raises:
-        InputError: there are none.
     """
     found: list[str] = []
     for name in names:
@@ -90,15 +76,9 @@ def run_folder(run: FolderRun, out: Path, resume: bool | None, load: Callable[[]
     """Answer about every file that has no line yet.
 
     Args:
-        run: what is asked.
-        out: the file of the answers.
         resume: whether to go on with the run in the file (True) or to replace it (False); None if
             the user chose neither.
         load: loads the engine; called only if there is something left to answer.
-
-    Raises:
-        ConfigError: the file holds answers and `resume` is None, or those of another run, or
-            something else; or another process or nothing can write to it.
     """
     _check_place(out)
     with only_writer(out):
@@ -120,11 +100,6 @@ def run_folder(run: FolderRun, out: Path, resume: bool | None, load: Callable[[]
 
 
 def _check_place(out: Path) -> None:
-    """Make the folder of the answers' file.
-
-    Raises:
-        ConfigError: it cannot be made, or the file is a folder.
-    """
     if out.is_dir():
         raise ConfigError(f"--out wants a file, and {out} is a folder: name one in it")
     try:
@@ -134,7 +109,6 @@ def _check_place(out: Path) -> None:
 
 
 def _begin(out: Path, resume: bool | None) -> list[dict[str, Any]]:
-    """The lines of the run to go on with. A file that holds something else is left as it is."""
     try:
         if resume:
             return read_lines(out, FIRST_KEY)
@@ -158,7 +132,6 @@ def _unwritable(out: Path, error: OSError) -> ConfigError:
 
 
 def _resuming(words: Sequence[str]) -> str:
-    """The command that goes on with an interrupted one."""
     kept = [word for word in words if word not in ("--resume", "--restart")]
     return shlex.join(["draftlens", *kept, "--resume"])
 
@@ -195,7 +168,6 @@ def _answer_all(
 
 
 def line_of(answer: ClipAnswer, identity: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON values of one line."""
     line: dict[str, Any] = {**_name_fields(str(answer.source)), **identity}
     if answer.error is not None:
         return {**line, "error": printable(answer.error)}
@@ -222,7 +194,6 @@ def _name_fields(name: str) -> dict[str, str]:
 
 
 def _name_in(line: Mapping[str, Any]) -> Any:
-    """The file's name that a line states."""
     try:
         return os.fsdecode(bytes.fromhex(line[BYTES_KEY]))
     except (KeyError, TypeError, ValueError):
@@ -230,8 +201,6 @@ def _name_in(line: Mapping[str, Any]) -> Any:
 
 
 def _identity(engine: Engine, run: FolderRun) -> dict[str, Any]:
-    """What every line of a run says about the run; `run` is a digest of all that answers depend
-    on."""
     options = asdict(run.options)
     depends = {
         "method": to_dict(engine.method),
@@ -250,7 +219,6 @@ def _identity(engine: Engine, run: FolderRun) -> dict[str, Any]:
 
 
 def _check_same(out: Path, written: Sequence[Mapping[str, Any]], now: Mapping[str, Any]) -> None:
-    """Refuse to add lines of one run to those of another."""
     for line in written:
         for name, value in now.items():
             if line.get(name) == value:
@@ -262,8 +230,6 @@ def _check_same(out: Path, written: Sequence[Mapping[str, Any]], now: Mapping[st
 
 
 class _Progress:
-    """Counts answers, and estimates what is left from the speed of this run."""
-
     def __init__(self, total: int, done: int, failed: int) -> None:
         self.total = total
         self.done = done
@@ -272,7 +238,6 @@ class _Progress:
         self._began = time.monotonic()
 
     def count(self, answer: ClipAnswer) -> None:
-        """Count one answer."""
         self.done += 1
         self.failed += answer.error is not None
 
@@ -290,13 +255,11 @@ class _Progress:
         return f"{self.done} of {self.total} done, {self.failed} of them failed"
 
     def summary(self) -> str:
-        """The outcome."""
         return f"{self.done - self.failed} answered, {self.failed} failed"
 
 
 @contextmanager
 def _shown(progress: _Progress, quiet: bool) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal, a line now and then elsewhere; yields what brings it up to date."""
     if quiet:
         yield lambda: None
         return

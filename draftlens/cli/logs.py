@@ -6,8 +6,6 @@ import logging
 
 
 class _Lines(logging.Handler):
-    """Prints each record as one line."""
-
     def emit(self, record: logging.LogRecord) -> None:
         from draftlens.cli.show import error_console  # a wrong option is refused without it
 

@@ -99,9 +99,6 @@ def check_names(target: str | None, draft: str | None, loading: Loading) -> None
     """Refuse models that are neither on the Hub nor in its local cache, before torch is imported.
 
     Folders are looked at when the models are loaded.
-
-    Raises:
-        ConfigError: as for `draftlens.core.hub.check_hub`.
     """
     for role, prefix, name in (("target", "", target), ("draft", "draft_", draft)):
         if name is None or name in _NO_HUB_NAMES or Path(name).exists():
@@ -147,11 +144,6 @@ def _parameter(name: str, kind: Any, help_text: str) -> inspect.Parameter:
 
 
 def _parsed(value: Any) -> Any:
-    """A value, read as JSON if it is the text of an object.
-
-    Raises:
-        typer.BadParameter: the JSON is not valid.
-    """
     if not isinstance(value, str) or not value.lstrip().startswith("{"):
         return value
     try:

@@ -67,7 +67,6 @@ class Decoding:
         method: a method or its name; None for the default.
         prefill: how the target reads prompts; None for the method's way.
         hosts: processes that read prompts together; None for this one alone.
-        compile: whether decode forwards run as compiled code; as for `draftlens.load`.
     """
 
     target: str
@@ -91,11 +90,6 @@ class DecodingOptions:
     compile: opt.Compile = False
 
     def parsed(self) -> Decoding:
-        """What the options say.
-
-        Raises:
-            ConfigError: they contradict each other, or are not valid.
-        """
         return Decoding(
             target=self.target,
             draft=self.draft,

@@ -255,12 +255,7 @@ def parse_method(
     """Return the method from the values of `--method` and `--speculative-config`.
 
     Args:
-        name: the value of `--method`.
-        config: the value of `--speculative-config`.
         default: the method's name if neither names one; None for that of the library.
-
-    Raises:
-        ConfigError: the two contradict each other, or the configuration is not valid.
     """
     if config is None:
         return name or default
@@ -278,11 +273,7 @@ def parse_method(
 
 
 def parse_prefill(text: str | None) -> Any:
-    """Return the prefill from the value of `--prefill`: a name, or a JSON object with `name`.
-
-    Raises:
-        ConfigError: the name or an option is unknown, or the value is not valid.
-    """
+    """Return the prefill from the value of `--prefill`: a name, or a JSON object with `name`."""
     if text is None:
         return None
     from draftlens.prefill.base import make_prefill
@@ -292,12 +283,7 @@ def parse_prefill(text: str | None) -> Any:
 
 
 def check_media(names: Iterable[str | Path], limits: Limits) -> None:
-    """Refuse files that cannot be read, before torch is imported.
-
-    Raises:
-        MediaError: as for `draftlens.media.files.check_file`. Folders and addresses are left to
-            the readers.
-    """
+    """Refuse files that cannot be read, before torch is imported."""
     from draftlens.media.files import check_file
     from draftlens.media.remote import is_url
 
@@ -307,11 +293,6 @@ def check_media(names: Iterable[str | Path], limits: Limits) -> None:
 
 
 def read_text(path: Path, noun: str) -> str:
-    """Return the text of a file.
-
-    Raises:
-        ConfigError: it cannot be read; `noun` says what it is in the message.
-    """
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -319,11 +300,7 @@ def read_text(path: Path, noun: str) -> str:
 
 
 def parse_text(text: str, source: str) -> Any:
-    """Return the values of a text: YAML if `source` ends with .yaml or .yml, otherwise JSON.
-
-    Raises:
-        ConfigError: the text is not valid; `source` is its name in the message.
-    """
+    """Return the values of a text: YAML if `source` ends with .yaml or .yml, otherwise JSON."""
     import yaml
 
     try:
@@ -337,7 +314,6 @@ def parse_text(text: str, source: str) -> Any:
 
 
 def _read_config(config: str) -> dict[str, Any]:
-    """The options in a JSON object or in a file."""
     if config.lstrip().startswith("{"):
         source = "--speculative-config"
         text = config
@@ -351,11 +327,7 @@ def _read_config(config: str) -> dict[str, Any]:
 
 
 def parse_limits(text: str | None) -> Limits:
-    """Return the limits on media from the value of `--limits`; others keep their defaults.
-
-    Raises:
-        ConfigError: the value is not a JSON object of positive numbers with the names of limits.
-    """
+    """Return the limits on media from the value of `--limits`; others keep their defaults."""
     from draftlens.media import Limits
 
     values = _parse_numbers(text or "{}")
@@ -390,11 +362,7 @@ def sampling_options(
     min_p: float | None,
     repetition_penalty: float | None,
 ) -> dict[str, Any]:
-    """Return the options of `generate` for sampling; temperature 0 means greedy decoding.
-
-    Raises:
-        ConfigError: a value is not allowed.
-    """
+    """Return the options of `generate` for sampling; temperature 0 means greedy decoding."""
     options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     sampling = {name: value for name, value in options.items() if value is not None}
     generation: dict[str, Any] = {"do_sample": False}

@@ -12,11 +12,7 @@ _GONE = "auto"
 
 
 def without_values(words: Sequence[str]) -> list[str]:
-    """The words of a command line with `--compile` for `--compile yes`.
-
-    Raises:
-        ConfigError: the value is `auto`, which compiled while the modules answered.
-    """
+    """The words of a command line with `--compile` for `--compile yes`."""
     return list(_rewritten(words))
 
 

@@ -65,12 +65,7 @@ class Limits:
 
 
 def refusal(name: str, cause: str) -> MediaError:
-    """The error for one file or image: a single sentence with its name and the cause.
-
-    Args:
-        name: the file, address or image. A password in an address is left out.
-        cause: a clause, which may quote what servers and decoders say.
-    """
+    """The error for one file or image: a single sentence with its name and the cause."""
     return MediaError(f"cannot read {printable(name_of(name))}: {printable(shortened(cause))}")
 
 
@@ -78,10 +73,8 @@ def over_limit(name: str, figure: str, limit: str, option: str) -> MediaError:
     """The error for a `figure` that exceeds a `limit`.
 
     Args:
-        name: the file or image.
         figure: the size that is too large, as a clause with its unit.
         limit: the bound, with its unit.
-        option: the field of `Limits` that raises the bound.
     """
     cause = f"{figure}, over the limit of {limit}; pass Limits({option}=...) to allow more"
     return refusal(name, cause)

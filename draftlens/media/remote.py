@@ -21,12 +21,7 @@ __all__ = ["is_url", "local_copy"]
 
 @contextmanager
 def local_copy(source: str | PathLike[str], limits: Limits) -> Iterator[str | PathLike[str]]:
-    """The path of a file: itself, or the copy of what is at an address while the block runs.
-
-    Raises:
-        MediaError: the address cannot be read within the limits; or, from the block, with the
-            address in place of the copy.
-    """
+    """The path of a file: itself, or the copy of what is at an address while the block runs."""
     if not is_url(source):
         yield source
         return
@@ -47,11 +42,6 @@ def local_copy(source: str | PathLike[str], limits: Limits) -> Iterator[str | Pa
 
 
 def _decode(address: str, limits: Limits) -> bytes:
-    """The content of a `data:` address.
-
-    Raises:
-        MediaError: it is not in base64, or larger than `limits.max_bytes`.
-    """
     head, comma, text = address.partition(",")
     if not comma or not head.lower().endswith(";base64"):
         raise refusal(address, "of data: addresses, only data:TYPE;base64,... is read")

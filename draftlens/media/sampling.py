@@ -71,10 +71,6 @@ def frames_by_decoding(source: Source, ticks: Sequence[int]) -> Iterator[TimedFr
 
     Args:
         source: a source that has not been read from.
-        ticks: ascending times.
-
-    Raises:
-        MediaError: no frame can be decoded, or the clip is truncated or damaged.
     """
     cursor = Cursor(source.frames())
     for tick in ticks:
@@ -91,14 +87,8 @@ def frames_by_seeking(source: Source, scout: Source, ticks: Sequence[int]) -> It
     does.
 
     Args:
-        source: the clip to decode.
         scout: the same clip, opened a second time. It locates the next keyframe while `source`
             keeps its position.
-        ticks: ascending times.
-
-    Raises:
-        MediaError: a packet on the way is damaged.
-        Unseekable: seeking does not lead to the expected frames.
     """
     cursor: Cursor | None = None
     for tick in ticks:
@@ -113,12 +103,7 @@ def frames_by_seeking(source: Source, scout: Source, ticks: Sequence[int]) -> It
 
 
 def measure_extent(path: str, limits: Limits) -> Extent:
-    """Decode the whole of a clip to measure its extent.
-
-    Raises:
-        MediaError: no frame can be decoded, the clip is truncated or damaged, or it is longer than
-            `limits` allow.
-    """
+    """Decode the whole of a clip to measure its extent."""
     first: TimedFrame | None = None
     last: TimedFrame | None = None
     with open_source(path, limits) as source:
@@ -138,7 +123,6 @@ def measure_extent(path: str, limits: Limits) -> Extent:
 
 
 def _check_complete(header: Header, end: int) -> None:
-    """Raise `MediaError` if the clip should go on after tick `end`."""
     if header.is_complete(end):
         return
     latest = _latest_second(header)

@@ -239,11 +239,6 @@ def _estimate_total(header: Header, duration: Fraction) -> int:
 
 
 def _check_ascending(frames: Iterable[TimedFrame]) -> Iterable[TimedFrame]:
-    """Pass the frames on unchanged.
-
-    Raises:
-        Unseekable: a frame comes twice, so there may be fewer frames than the header implies.
-    """
     last_tick = None
     for frame in frames:
         if frame.tick == last_tick:

@@ -25,13 +25,7 @@ LAYERS = (5, 10, 15, 20)
 
 @dataclass(frozen=True)
 class Subject:
-    """What a calibration chooses.
-
-    Args:
-        option: of the method, as for `methods.with_option`.
-        name, plural: of its values.
-        values: those that are tried.
-    """
+    """What a calibration chooses."""
 
     option: str
     name: str
@@ -41,12 +35,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Acceptance by value.
-
-    Args:
-        values: those that were tried.
-        lengths: for each of them, the mean acceptance length of every clip.
-    """
+    """Acceptance by value."""
 
     values: tuple[Any, ...]
     lengths: tuple[tuple[float, ...], ...]
@@ -91,12 +80,7 @@ def check(method: Method, pruners: Sequence[str] = ()) -> None:
     """Refuse what cannot be calibrated.
 
     Args:
-        method: to be calibrated.
         pruners: names of pruners to choose from; none to choose an option of the method's own.
-
-    Raises:
-        ConfigError: the method has no such option, it prunes no token or every token, or there is
-            no such pruner.
     """
     if not has_option(method, "pruner"):
         raise _nothing_to_choose()
@@ -113,15 +97,7 @@ def check(method: Method, pruners: Sequence[str] = ()) -> None:
 
 
 def subject_of(method: Method, num_layers: int, pruners: Sequence[str] = ()) -> Subject:
-    """What is calibrated, and the values to try.
-
-    Args:
-        method, pruners: as for `check`.
-        num_layers: of the target. Of layers that are the same to it one is tried.
-
-    Raises:
-        ConfigError: the method's pruner has no option to choose.
-    """
+    """What is calibrated, and the values to try."""
     if pruners:
         return Subject("pruner", "pruner", "pruners", tuple(pruners))
     option = _option_of_pruner(method)
@@ -142,13 +118,9 @@ def calibrate(
     """Answer every clip greedily with every value.
 
     Args:
-        engine: a pair, or a target alone.
         clips: two to four prompts that are not used for measurements afterwards.
         method: all its fields but the subject are used as they are. Instead of the automatic tree,
             which depends on measured times, EAGLE's is used.
-        subject: what is tried.
-        max_new_tokens: longest answer in tokens.
-        on_answer: called after each answer.
     """
     if to_dict(method)["tree"] == "auto":
         method = with_option(method, "tree", "eagle")
@@ -167,11 +139,7 @@ def calibrate(
 
 
 def _option_of_pruner(method: Method) -> str:
-    """The option that is calibrated: λ or L, whichever the method's pruner has.
-
-    Raises:
-        ConfigError: it has neither.
-    """
+    """The option that is calibrated: λ or L, whichever the method's pruner has."""
     for option in ("pruner.attention_mass", "pruner.layer"):
         if has_option(method, option):
             return option

@@ -32,10 +32,6 @@ class Media(Protocol):
     def prepare(self, prompt: str, frames: int) -> Reader:
         """Do all work that is not to be timed.
 
-        Args:
-            prompt: the question about the media.
-            frames: number of frames that a video is sampled to.
-
         Returns:
             A function that reads the media. It raises MediaError if they cannot be read.
         """
@@ -54,11 +50,7 @@ class Clip:
     """One prompt of a benchmark.
 
     Args:
-        name: unique in the run.
-        prompt: the question about the media.
         media: source of the pixels.
-        frames: number of frames that a video is sampled to.
-        group: clips of one group are summarized together.
     """
 
     name: str
@@ -68,11 +60,9 @@ class Clip:
     group: str
 
     def prepare(self) -> Reader:
-        """See `Media.prepare`."""
         return self.media.prepare(self.prompt, self.frames)
 
     def files(self) -> Sequence[Path]:
-        """See `Media.files`."""
         return self.media.files()
 
 
@@ -83,11 +73,9 @@ class VideoFile:
     path: Path
 
     def prepare(self, prompt: str, frames: int) -> Reader:
-        """See `Media.prepare`."""
         return lambda: read(ask(prompt, video=self.path), frames)
 
     def files(self) -> Sequence[Path]:
-        """The video."""
         return [self.path]
 
 
@@ -98,11 +86,9 @@ class ImageFiles:
     paths: tuple[Path, ...]
 
     def prepare(self, prompt: str, frames: int) -> Reader:
-        """See `Media.prepare`."""
         return lambda: read(ask(prompt, images=list(self.paths)), frames)
 
     def files(self) -> Sequence[Path]:
-        """The images."""
         return self.paths
 
 
@@ -111,7 +97,6 @@ class FrameFolder:
     """A video that is published as a folder of pictures, in the order of their names.
 
     Args:
-        path: the folder.
         rate: pictures per second of video.
     """
 
@@ -159,7 +144,6 @@ class WorldScene:
     """A scene of the procedural world, which is rendered before the measurement.
 
     Args:
-        sample: the scene with one question.
         side: pixels a side of the frames.
     """
 
@@ -174,7 +158,6 @@ class WorldScene:
         return lambda: chat
 
     def files(self) -> Sequence[Path]:
-        """Empty: the seed determines the frames."""
         return []
 
 
@@ -182,7 +165,6 @@ def spread(items: list[Clip], count: int | None) -> list[Clip]:
     """Select items at equal distances from first to last, since datasets are often sorted by task.
 
     Args:
-        items: all items.
         count: number of items to select; None selects all.
     """
     if count is None or count >= len(items):

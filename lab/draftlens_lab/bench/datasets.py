@@ -67,10 +67,6 @@ class Entry:
     """A row of annotations in a common form.
 
     Args:
-        name: name of the clip.
-        video: name of its file, which may lack the suffix, or of its folder of frames.
-        prompt: the question.
-        folder: name of a folder above the video, which distinguishes files of equal names.
         frame_rate: frames per second of a folder of frames.
     """
 
@@ -170,18 +166,12 @@ def rows_of(
     """Load the rows of a dataset. Pictures stay encoded: a dictionary with `bytes` and `path`.
 
     Args:
-        source: a file of annotations (JSON, JSON lines or Parquet), a folder with such files, or a
-            dataset on the Hub.
-        split: split of a dataset on the Hub.
         all_configurations: whether to load all configurations of a dataset on the Hub instead of
             the first.
         configuration: the configuration of a dataset on the Hub; None for the first.
 
     Yields:
         Each row with the name of its file or configuration.
-
-    Raises:
-        ConfigError: the rows cannot be loaded, or the package `datasets` is missing.
     """
     if find_spec("datasets") is None:
         raise ConfigError(
@@ -243,9 +233,6 @@ def _annotations(path: Path, split: str) -> list[Path]:
 
     If some files are named after the split, only these are used. If there are JSON and Parquet
     files, which hold the same rows, the JSON files are used.
-
-    Raises:
-        ConfigError: the file has another suffix, or the folder holds no annotations.
     """
     if path.is_file():
         if path.suffix not in FORMATS:
@@ -262,11 +249,6 @@ def _annotations(path: Path, split: str) -> list[Path]:
 
 
 def _clips(request: WorkloadRequest, rows: Iterable[Entry]) -> list[Clip]:
-    """Find the videos of the rows and select `Options.clips` of them.
-
-    Raises:
-        ConfigError: the rows lack a column, there are none, or the folder of videos is unknown.
-    """
     options = request.options
     dataset = options.workload.partition(":")[0]
     finder = Finder(media_root(request))
@@ -286,15 +268,7 @@ def _clips(request: WorkloadRequest, rows: Iterable[Entry]) -> list[Clip]:
 
 
 def media_root(request: WorkloadRequest, kind: str = "videos") -> Path:
-    """The folder of a dataset's videos or pictures.
-
-    Args:
-        request: the request.
-        kind: what the folder holds, for messages.
-
-    Raises:
-        ConfigError: it does not exist, or it is not named and the annotations are on the Hub.
-    """
+    """The folder of a dataset's videos or pictures."""
     root = request.options.media
     if root is not None:
         if not root.is_dir():
@@ -310,11 +284,7 @@ def media_root(request: WorkloadRequest, kind: str = "videos") -> Path:
 
 @dataclass(frozen=True)
 class Finder:
-    """Finds videos at any depth of a folder, since unpacked archives nest them differently.
-
-    Args:
-        root: the folder.
-    """
+    """Finds videos at any depth of a folder, since unpacked archives nest them differently."""
 
     root: Path
 
@@ -333,8 +303,6 @@ class Finder:
         return folder in path.relative_to(self.root).parts
 
     def _candidates(self, name: str) -> list[Path]:
-        """Videos of this name, which may lack the suffix; those in the folders of the name if there
-        are any."""
         file_name = name.rsplit("/", 1)[-1]
         paths = self._index.get(file_name) or self._index.get(f"{file_name}.*") or []
         matches = []

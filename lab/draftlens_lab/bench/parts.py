@@ -40,7 +40,6 @@ class PartScene:
     """A scene with a dialogue whose last question is answered; earlier ones have right answers.
 
     Args:
-        sample: the scene and the dialogue.
         side: pixels a side of frames and pictures.
     """
 
@@ -55,7 +54,6 @@ class PartScene:
         return lambda: chat
 
     def files(self) -> Sequence[Path]:
-        """Empty: the seed determines the frames."""
         return []
 
 
@@ -75,17 +73,11 @@ def chat(request: Request) -> list[Clip]:
 
 
 def pairs(request: Request) -> list[Clip]:
-    """Held-out pairs of pictures; see `part_clips`."""
     return part_clips("pairs", request)
 
 
 def part_clips(family: str, request: Request) -> list[Clip]:
-    """Held-out scenes with a question of one family, at each length.
-
-    Raises:
-        ConfigError: the lengths are not valid or too small for a reel; or matplotlib, whose fonts
-            the world uses, is missing.
-    """
+    """Held-out scenes with a question of one family, at each length."""
     if find_spec("matplotlib") is None:
         raise ConfigError(
             'the world draws its letters with matplotlib: pip install "draftlens-lab"'
@@ -109,11 +101,7 @@ def part_clips(family: str, request: Request) -> list[Clip]:
 
 
 def lengths_of(family: str, source: str) -> tuple[int, ...]:
-    """The numbers of frames of a workload.
-
-    Raises:
-        ConfigError: they are not valid, or given for pairs of pictures, which have none.
-    """
+    """The numbers of frames of a workload."""
     if family == "pairs" and source:
         raise ConfigError(f"pairs of pictures have no number of frames: pairs, not pairs:{source}")
     return frame_counts(source or LENGTHS[family])

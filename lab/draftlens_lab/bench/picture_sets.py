@@ -51,14 +51,7 @@ MOST_PICTURES = 16
 
 @dataclass(frozen=True)
 class Entry:
-    """A row in a common form.
-
-    Args:
-        name: name of the clip.
-        prompt: the question, with `PLACE` where a picture is.
-        pictures: for each picture an encoded file or the name of a file.
-        before: questions and answers of earlier turns, of which the first shows the pictures.
-    """
+    """A row in a common form."""
 
     name: str
     prompt: str
@@ -68,12 +61,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Dialogue:
-    """A prompt with pictures between its words.
-
-    Args:
-        pictures: the pictures in order: encoded files, or paths of files.
-        before: questions and answers of earlier turns.
-    """
+    """A prompt with pictures between its words."""
 
     pictures: tuple[bytes | Path, ...]
     before: tuple[tuple[str, str], ...] = ()
@@ -91,17 +79,12 @@ class Dialogue:
         return read_pictures
 
     def files(self) -> Sequence[Path]:
-        """The pictures that are files."""
         return [picture for picture in self.pictures if isinstance(picture, Path)]
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """Finds pictures at any depth of a folder.
-
-    Args:
-        root: the folder.
-    """
+    """Finds pictures at any depth of a folder."""
 
     root: Path
 
@@ -130,8 +113,6 @@ class _Source:
     """Where the rows of a set are on the Hub.
 
     Args:
-        name: name of the dataset.
-        split: its split.
         configuration: its configuration; None for the first.
     """
 
@@ -256,11 +237,7 @@ def placed(texts: Sequence[str], num_pictures: int) -> list[str]:
     """Questions of which each picture has its place.
 
     Args:
-        texts: the questions of all turns.
         num_pictures: number of pictures. Those without a `PLACE` are put before the first question.
-
-    Raises:
-        ConfigError: the questions have places for more pictures than there are.
     """
     missing = num_pictures - sum(text.count(PLACE) for text in texts)
     if missing < 0:
@@ -277,9 +254,7 @@ def _interleaved(request: WorkloadRequest, task: str, prompt: Callable[[str], st
     does not need are empty.
 
     Args:
-        request: the request.
         task: value of `sub_task`; a file without this column holds the task alone.
-        prompt: makes the prompt of the row's question.
     """
 
     def entry(row: Row, number: int) -> Entry | None:
@@ -294,7 +269,6 @@ def _interleaved(request: WorkloadRequest, task: str, prompt: Callable[[str], st
 
 
 def _instructed(instruction: str, question: str) -> str:
-    """A question from its first picture on, after another instruction."""
     start = question.find(PLACE)
     if start < 0:
         return f"{instruction} {question}"
@@ -327,12 +301,6 @@ def _encoded(*values: Any) -> tuple[bytes | str, ...]:
 
 
 def _clips(request: WorkloadRequest, chosen: _Set) -> list[Clip]:
-    """Select `Options.clips` rows of a set.
-
-    Raises:
-        ConfigError: the rows lack a column, there are none, or a folder of pictures is needed and
-            unknown.
-    """
     options = request.options
     dataset = options.workload.partition(":")[0]
     entries = _entries(request, chosen)
@@ -378,9 +346,7 @@ def _messages(
     """The chat up to the last question.
 
     Args:
-        texts: the questions, with a `PLACE` for each picture.
         answers: the answers to all but the last.
-        pictures: paths or open pictures in order.
     """
     remaining = list(pictures)
     messages: list[dict[str, Any]] = []
@@ -400,11 +366,6 @@ def _messages(
 
 
 def _opened(picture: bytes | Path) -> Any:
-    """A path, or the open picture of an encoded file.
-
-    Raises:
-        MediaError: the file is not a picture.
-    """
     if isinstance(picture, Path):
         return picture
     try:

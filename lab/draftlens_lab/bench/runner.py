@@ -40,14 +40,7 @@ CLIP_INDEPENDENT_ERRORS = (ConfigError, IncompatiblePairError, UnsupportedModelE
 
 @dataclass(frozen=True)
 class Plan:
-    """A run that is ready to begin.
-
-    Args:
-        engine: the models.
-        clips: the prompts.
-        contestants: the methods and peers, the reference first.
-        options: options of the run.
-    """
+    """A run that is ready to begin."""
 
     engine: Engine
     clips: list[Clip]
@@ -84,13 +77,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Cell:
-    """A measurement to make.
-
-    Args:
-        repeat: its number.
-        clip: the prompt.
-        contestant: the method or peer.
-    """
+    """A measurement to make."""
 
     repeat: int
     clip: Clip
@@ -107,7 +94,6 @@ class Block:
     """Measurements of all methods on one clip in one repeat, in their order.
 
     Args:
-        clip: the prompt.
         cells: the measurements, at least contestant.
     """
 
@@ -116,7 +102,6 @@ class Block:
 
     @property
     def repeat(self) -> int:
-        """Number of the repeat."""
         return self.cells[0].repeat
 
 
@@ -126,11 +111,7 @@ def prepare(
     """Find the clips and plan the run.
 
     Args:
-        engine, contestants, options: see `Plan`.
         out: folder of the run, whose files are not used as clips.
-
-    Raises:
-        ConfigError: there are no clips.
     """
     return Plan(engine, clips_of(options, engine.target.processor, out), contestants, options)
 
@@ -155,11 +136,6 @@ def run(plan: Plan, store: Store, listener: ProgressListener | None = None) -> N
     """Make all measurements that the store does not hold.
 
     Each measurement is stored before the next one begins.
-
-    Args:
-        plan: the run.
-        store: already begun.
-        listener: receives the progress in numbers of measurements.
     """
     listener = listener or SilentProgress()
     blocks = _missing_blocks(plan, store)
@@ -315,11 +291,6 @@ class _WarmUpClips:
     """The clips that methods are tried on, one block for each.
 
     A clip on which the reference fails is recorded as failed and not used again.
-
-    Args:
-        plan: the run.
-        blocks: the measurements to make.
-        store: receives failures of clips.
     """
 
     def __init__(self, plan: Plan, blocks: Sequence[Block], store: Store) -> None:
@@ -348,7 +319,6 @@ class _WarmUpClips:
         return errors[0] if errors else None
 
     def _drop_if_reference_fails(self, contestant: Contestant, block: Block, trial: _Trial) -> bool:
-        """Record a clip as failed if the reference fails on it as well; whether it does."""
         if contestant is not self.reference:
             trial = self._try(self.reference, block)
         if trial.failure is None:
@@ -358,7 +328,6 @@ class _WarmUpClips:
         return True
 
     def _try(self, contestant: Contestant, block: Block) -> _Trial:
-        """Let a method answer a clip briefly."""
         max_new_tokens = min(WARM_UP_TOKENS, self.plan.options.max_new_tokens)
         try:
             contestant.way.answer(self.plan.engine, block.clip.prepare(), max_new_tokens)

@@ -46,7 +46,6 @@ class StoryScene:
     """A story: each picture but the last before its caption, then the last and the question.
 
     Args:
-        story: pictures, captions and question.
         side: pixels a side of the pictures.
     """
 
@@ -69,7 +68,6 @@ class StoryScene:
         return lambda: chat
 
     def files(self) -> Sequence[Path]:
-        """Empty: the seed determines the pictures."""
         return []
 
 
@@ -83,11 +81,7 @@ def picture(request: Request) -> list[Clip]:
 
 
 def story(request: Request) -> list[Clip]:
-    """Held-out stories: five pictures, four captions, and a request for the fifth.
-
-    Raises:
-        ConfigError: a number of frames is given, or matplotlib is missing.
-    """
+    """Held-out stories: five pictures, four captions, and a request for the fifth."""
     _check_fonts()
     lengths_of("story", request.source)
     from draftlens_lab.evaluate.answers import render_side
@@ -149,17 +143,7 @@ MakeSamples = Callable[[int, bool, int], "Iterable[Sample]"]
 
 def turn_clips(kind: str, request: Request, make: MakeSamples) -> list[Clip]:
     """The samples of a kind at each length. The last question is asked; the questions before it
-    have their right answers.
-
-    Args:
-        kind: one of TURN_WORKLOADS.
-        request: number of samples, seed and lengths.
-        make: makes the samples.
-
-    Raises:
-        ConfigError: the lengths are not valid; or matplotlib, whose fonts the world uses, is
-            missing.
-    """
+    have their right answers."""
     _check_fonts()
     from draftlens_lab.evaluate.answers import render_side
 
@@ -183,11 +167,7 @@ def lengths_of(kind: str, source: str) -> tuple[int, ...]:
     """The numbers of frames of a workload; the number of pictures if it is about pictures.
 
     Args:
-        kind: one of TURN_WORKLOADS.
         source: numbers of frames, or empty for the default.
-
-    Raises:
-        ConfigError: the numbers are not valid, or given for a workload without clips.
     """
     if kind in WITHOUT_FRAMES:
         if source:

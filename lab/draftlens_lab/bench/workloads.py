@@ -74,9 +74,6 @@ class WorkloadRequest:
     """Arguments of a workload.
 
     Args:
-        source: the part after the workload's name: numbers of frames, a path, or a dataset's name.
-        options: options of the run.
-        processor: the target's processor, whose size the world is rendered at.
         out: folder of the run, whose files are not used as clips.
     """
 
@@ -90,15 +87,7 @@ Workload = Callable[[WorkloadRequest], list[Clip]]
 
 
 def clips_of(options: Options, processor: Any, out: Path | None = None) -> list[Clip]:
-    """The clips of a run: those of its workload, then those of the world for `Options.context`.
-
-    Args:
-        options: options of the run.
-        processor, out: see `WorkloadRequest`.
-
-    Raises:
-        ConfigError: the workload is unknown or holds no clips.
-    """
+    """The clips of a run: those of its workload, then those of the world for `Options.context`."""
     name, source = parse_workload(options.workload)
     load: Workload = WORKLOADS[name]
     clips = list(load(WorkloadRequest(source, options, processor, out)))
@@ -111,11 +100,7 @@ def clips_of(options: Options, processor: Any, out: Path | None = None) -> list[
 
 
 def parse_workload(text: str) -> tuple[str, str]:
-    """Name of a workload and the part after it; the workload of an existing path is `folder`.
-
-    Raises:
-        ConfigError: the text names neither a workload nor an existing path.
-    """
+    """Name of a workload and the part after it; the workload of an existing path is `folder`."""
     if Path(text).exists():
         return "folder", text
     name, _, source = text.partition(":")
@@ -126,17 +111,7 @@ def parse_workload(text: str) -> tuple[str, str]:
 
 
 def check(options: Options, out: Path, frames: int | None) -> None:
-    """Refuse options that do not go together before the models are loaded.
-
-    Args:
-        options: options of the run.
-        out: folder of the run.
-        frames: number of frames that the user named, if any.
-
-    Raises:
-        ConfigError: the workload is unknown, it does not support an option, or `out` is the folder
-            of the clips.
-    """
+    """Refuse options that do not go together before the models are loaded."""
     name, source = parse_workload(options.workload)
     lengths = _world_lengths(name, source)
     if name == "pairs" and frames is not None:
@@ -157,7 +132,6 @@ def check(options: Options, out: Path, frames: int | None) -> None:
 
 
 def _world_lengths(name: str, source: str) -> tuple[int, ...]:
-    """The numbers of frames of a workload of the world; empty for other workloads."""
     if name == "world":
         return frame_counts(source or WORLD_LENGTHS)
     if name in PART_WORKLOADS:
@@ -168,12 +142,7 @@ def _world_lengths(name: str, source: str) -> tuple[int, ...]:
 
 
 def world(request: WorkloadRequest) -> list[Clip]:
-    """Held-out scenes of the procedural world, the same ones at each length.
-
-    Raises:
-        ConfigError: the lengths are not valid (`frame_counts`), or matplotlib, whose fonts the
-            world uses, is missing.
-    """
+    """Held-out scenes of the procedural world, the same ones at each length."""
     if find_spec("matplotlib") is None:
         raise ConfigError(
             'the world draws its letters with matplotlib: pip install "draftlens-lab"'
@@ -197,11 +166,7 @@ def world(request: WorkloadRequest) -> list[Clip]:
 
 def folder(request: WorkloadRequest) -> list[Clip]:
     """A user's own videos and images, recognized by their suffixes: each file in a folder is one
-    clip.
-
-    Raises:
-        ConfigError: there are none, or the folder is the run's own.
-    """
+    clip."""
     root = Path(request.source)
     options = request.options
     is_folder = root.is_dir()
@@ -242,11 +207,7 @@ def _files(root: Path, out: Path | None) -> list[Path]:
 
 
 def _run_folder_inside(root: Path, out: Path) -> Path | None:
-    """The run's folder as a path below the clips' folder; None if it lies elsewhere.
-
-    Raises:
-        ConfigError: both are the same folder.
-    """
+    """The run's folder as a path below the clips' folder; None if it lies elsewhere."""
     resolved_root = root.resolve()
     resolved_out = out.resolve()
     if resolved_out == resolved_root:

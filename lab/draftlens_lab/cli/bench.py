@@ -91,11 +91,6 @@ def _measure_and_save(
 def options_of(
     clips: ClipOptions, contestants: ContestantOptions, measuring: MeasuringOptions
 ) -> Options:
-    """The options of a run.
-
-    Raises:
-        ConfigError: a value is not valid.
-    """
     from draftlens_lab.bench import Options
     from draftlens_lab.measure.options import frame_counts
 
@@ -117,11 +112,7 @@ def options_of(
 
 
 def check_options(options: Options, measuring: MeasuringOptions, report: ReportOptions) -> None:
-    """Refuse a run that cannot begin or end, before the models are loaded.
-
-    Raises:
-        ConfigError: a name is unknown, or the plots need a package that is not installed.
-    """
+    """Refuse a run that cannot begin or end, before the models are loaded."""
     from draftlens_lab.bench import line_up
     from draftlens_lab.bench.workloads import check
 
@@ -139,11 +130,7 @@ def _check_matplotlib() -> None:
 def measure(
     engine: Engine, options: Options, store: Store, resume: bool | None, quiet: bool
 ) -> dict[str, Any]:
-    """Measure what is missing in a store and return the summary of the run.
-
-    Raises:
-        ConfigError: there is nothing to measure, or the store holds a different run.
-    """
+    """Measure what is missing in a store and return the summary of the run."""
     from draftlens.cli.show import error_console
     from draftlens_lab.bench import line_up, prepare, run, summarize
 
@@ -186,11 +173,7 @@ def split_names(text: str) -> tuple[str, ...]:
 
 
 def further_methods(texts: list[str] | None, file: Path | None) -> dict[str, Mapping[str, Any]]:
-    """Return methods by name from the values of `--method-json` and `--methods-file`.
-
-    Raises:
-        ConfigError: a value is not an object of methods, or two methods have the same name.
-    """
+    """Return methods by name from the values of `--method-json` and `--methods-file`."""
     sources = [("--method-json", text) for text in texts or []]
     if file is not None:
         sources.append((str(file), opt.read_text(file, "methods")))
@@ -216,9 +199,6 @@ def sweep_of(texts: list[str] | None) -> dict[str, tuple[Any, ...]]:
     """Return options and their values from texts such as ``prune_ratio=0,0.5``.
 
     Values are YAML. Several texts for the same option add up.
-
-    Raises:
-        ConfigError: a text does not have this form.
     """
     sweep: dict[str, tuple[Any, ...]] = {}
     for text in texts or []:

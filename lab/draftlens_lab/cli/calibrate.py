@@ -143,11 +143,6 @@ def _show(subject: Subject, calibration: Calibration, method: Method) -> None:
 
 
 def _check_method(method: Any, pruners: Sequence[str]) -> Method:
-    """Return the method to calibrate.
-
-    Raises:
-        ConfigError: `draftlens_lab.bench.calibrate.check` refuses it.
-    """
     from draftlens.methods.base import resolve
     from draftlens_lab.bench.calibrate import check
 

@@ -82,11 +82,7 @@ def _show(report: Mapping[str, Any]) -> None:
 
 
 def parse_frames(text: str) -> tuple[int, ...]:
-    """Return the numbers of frames from the value of `--frames`, in its order.
-
-    Raises:
-        ConfigError: they are not different whole numbers of at least 1, separated by commas.
-    """
+    """Return the numbers of frames from the value of `--frames`, in its order."""
     words = [word.strip() for word in text.split(",")]
     numbers = [int(word) for word in words if word.isascii() and word.isdigit()]
     is_valid = len(numbers) == len(words) == len(set(numbers)) and min(numbers) >= 1

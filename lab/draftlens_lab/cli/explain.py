@@ -130,13 +130,6 @@ class Subject:
     """What is shown of an answer.
 
     Args:
-        picture: name of the main picture.
-        suffix: of its file, behind the name of the media.
-        prepare: checks a method and returns the one that answers.
-        trace: answers (`explain.trace`, `explain.trace_views`).
-        draw: writes the main picture to a file, if it can be drawn.
-        page: the HTML page.
-        summary: lines for a terminal.
         columns, rows: a table for a terminal; no columns for none.
     """
 
@@ -162,7 +155,6 @@ def pruning_subject() -> Subject:
 
 
 def views_subject() -> Subject:
-    """The views of the prompt."""
     from draftlens_lab.explain import trace_views, viewing_method, views_chart, views_page
     from draftlens_lab.explain.gantt import has_matplotlib
     from draftlens_lab.explain.view_page import COLUMNS, rows_of
@@ -186,14 +178,7 @@ def views_subject() -> Subject:
 
 @dataclass(frozen=True)
 class Outputs:
-    """Where the pictures of some media are written.
-
-    Args:
-        title: name of the media.
-        picture: path of the main picture, such as the contact sheet.
-        chart: path of the chart of who did what when.
-        page: path of the page.
-    """
+    """Where the pictures of some media are written."""
 
     title: str
     picture: Path
@@ -206,11 +191,7 @@ class Outputs:
 
 
 def outputs_of(media: list[Path], images: bool, out: Path, suffix: str = "") -> Outputs:
-    """Return the title of some media and the files to write in a folder.
-
-    Raises:
-        InputError: there are several clips, or a file would be written over one of the media.
-    """
+    """Return the title of some media and the files to write in a folder."""
     if len(media) > 1 and not images:
         raise InputError("explain takes one clip, or several images with --images")
     title = media[0].name
@@ -232,11 +213,7 @@ def outputs_of(media: list[Path], images: bool, out: Path, suffix: str = "") -> 
 
 
 def write(subject: Subject, trace: Any, outputs: Outputs) -> None:
-    """Draw and write the main picture, the page and, if matplotlib is installed, the chart.
-
-    Raises:
-        ConfigError: a file cannot be written.
-    """
+    """Draw and write the main picture, the page and, if matplotlib is installed, the chart."""
     from draftlens_lab.explain import chart_of
     from draftlens_lab.explain.gantt import has_matplotlib
 
@@ -275,7 +252,6 @@ def views_summary(trace: ViewTrace) -> list[str]:
 
 
 def _speed_lines(trace: Answered) -> list[str]:
-    """Rounds and speed in words."""
     length = trace.stats.mean_acceptance_length
     rounds = f"{len(trace.rounds)} rounds"
     undrafted = sum(not entry.drafted for entry in trace.rounds)

@@ -93,7 +93,6 @@ def register(app: typer.Typer) -> None:
 
 
 def show_plan(plan: Plan) -> None:
-    """Print what will be trained."""
     from draftlens.cli.show import console, table
 
     parts = [f"{part} {count / 1e6:.2f}M" for part, count in plan.parameters.items()]

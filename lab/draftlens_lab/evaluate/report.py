@@ -29,11 +29,7 @@ EVIDENCE_NAMES = {
 
 
 def tables(report: Figures) -> Iterator[Table]:
-    """Tables of all sections that the report holds.
-
-    Args:
-        report: of `Evaluation.run`; may be unfinished.
-    """
+    """Tables of all sections that the report holds."""
     for role, figures in report.get("accuracy", {}).items():
         yield from _accuracy(role, figures)
     if "agreement" in report:
@@ -45,7 +41,6 @@ def tables(report: Figures) -> Iterator[Table]:
 
 
 def markdown(report: Figures) -> str:
-    """The report as a Markdown page."""
     return markdown_page("draftlens evaluate", about(report), tables(report))
 
 

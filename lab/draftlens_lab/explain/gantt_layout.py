@@ -18,13 +18,7 @@ ZOOM_ROUNDS = 10
 
 @dataclass(frozen=True)
 class Row:
-    """One lane of one answer.
-
-    Args:
-        run: name of the answer.
-        lane: name of the lane.
-        middle: of its bars, in inches below the top of the panel.
-    """
+    """One lane of one answer."""
 
     run: str
     lane: str
@@ -38,7 +32,6 @@ class Window:
     Args:
         starts: for each answer the moment at the left edge, in seconds since its call.
         length: seconds from the left to the right edge.
-        unit: of the axis.
     """
 
     starts: Mapping[str, float]

@@ -56,16 +56,7 @@ LIGHT_LABEL = "#ffffff"
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes with the lanes of all answers; one unit of its y axis is an inch, downwards.
-
-    Args:
-        figure: the chart.
-        axes: the panel's place in it.
-        timelines: of the answers, by name. Speeds are relative to the first.
-        rows: the lanes, from top to bottom.
-        window: what the panel shows.
-        theme: colours.
-    """
+    """Axes with the lanes of all answers; one unit of the y axis is an inch, downwards."""
 
     figure: Figure
     axes: Axes
@@ -102,7 +93,6 @@ class Panel:
         return min(sizes) if min(sizes) >= SMALLEST_LABEL else 0.0
 
     def _size_for(self, text: str, span: Span) -> float:
-        """Points of the largest text that a bar has room for."""
         inches = span.seconds * self.window.unit.per_second * self.inches_per_unit
         return inches * 72 / ((len(text) + 0.4) * TEXT_ASPECT)
 
@@ -148,7 +138,6 @@ class Panel:
                 self.axes.add_patch(box)
 
     def draw_title(self, title: str) -> None:
-        """A title above the panel."""
         height = self.axes.get_ylim()[0]
         self.axes.text(
             (0.4 - LEFT) / (WIDTH - LEFT - RIGHT),
@@ -217,7 +206,6 @@ class Panel:
         bars.set_snap(not is_dense)
 
     def _label(self, row: Row, span: Span, count_size: float) -> None:
-        """The label of a bar, if it fits."""
         text = label_of(span)
         unit = self.window.unit
         size = count_size if span.kind in COUNTED else LABEL_SIZE
@@ -242,12 +230,10 @@ class Panel:
         )
 
     def _extent(self, run: str) -> tuple[float, float]:
-        """Top and bottom of the bars of an answer."""
         middles = [row.middle for row in self.rows if row.run == run]
         return middles[0] - BAR / 2, middles[-1] + BAR / 2
 
     def _draw_name(self, run: str) -> None:
-        """The name of an answer, to the left of the names of its lanes."""
         top, bottom = self._extent(run)
         self.axes.text(
             (0.4 - LEFT) / (WIDTH - LEFT - RIGHT),
@@ -268,7 +254,6 @@ class Panel:
         )
 
     def _write_duration(self, run: str, timeline: Timeline, middle: float) -> None:
-        """How long an answer took, and how fast it was relative to the first one."""
         text = self.window.unit.text(timeline.end)
         reference = next(iter(self.timelines))
         if run != reference and timeline.end > 0:
@@ -288,7 +273,6 @@ class Panel:
         )
 
     def _write_right(self, middle: float, text: str, colour: str) -> None:
-        """A text in the column to the right of the axis."""
         self.axes.text(
             1 + (RIGHT - 0.4) / (WIDTH - LEFT - RIGHT),
             middle,

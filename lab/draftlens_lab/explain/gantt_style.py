@@ -55,13 +55,7 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of everything but the bars.
-
-    Args:
-        paper: the background.
-        ink, muted: text.
-        track: the line along which the bars of a lane stand.
-    """
+    """Colours of everything but the bars."""
 
     paper: str
     ink: str
@@ -79,7 +73,6 @@ class Unit:
     """A unit of time.
 
     Args:
-        name: as on the axis.
         per_second: how many of it make a second.
     """
 

@@ -22,8 +22,6 @@ class Word:
     Args:
         space: before the text.
         text: without the space; empty for a token of spaces.
-        drafted: whether the draft supplied it.
-        title: the token in words.
         strips: colour of each view that would have guessed it, transparent for the others.
     """
 
@@ -76,7 +74,6 @@ def _row(figures: ViewFigures) -> list[str]:
 
 
 def _figures(trace: ViewTrace) -> list[tuple[str, str]]:
-    """Values and names of the figures at the top of the page."""
     best = _best(trace.figures)
     if best is None:
         return figures_of(trace)
@@ -90,7 +87,6 @@ def _best(views: Sequence[ViewFigures]) -> ViewFigures | None:
 
 
 def described(token: ViewToken, names: Sequence[str]) -> str:
-    """One token in words."""
     parts = [f"round {token.round}" if token.round else "from prefill"]
     words = {True: "right", False: "wrong", None: "not asked"}
     for view, name in enumerate(names):

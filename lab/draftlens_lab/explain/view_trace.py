@@ -46,7 +46,6 @@ class ViewToken:
     Args:
         text: what it adds to the text before it; empty if it completes no character, or ends the
             answer.
-        drafted: whether the draft supplied it.
         round: number of the verification pass, from 1; 0 for the token from prefill.
         weights: of each view when the token was guessed; None where it was not guessed.
         hits: whether each view would have guessed it; None for a view that was not asked.
@@ -64,9 +63,7 @@ class ViewFigures:
     """What one view has shown in an answer.
 
     Args:
-        name: of the view.
         weight: its mean weight; None if nothing was weighed.
-        asked: tokens that it was asked about.
         right: tokens of these that it would have guessed.
         alone: mean acceptance length that it would have had alone, with a chain of
             `ViewTrace.length` guesses; None if it was not asked about a token that decides.
@@ -81,22 +78,7 @@ class ViewFigures:
 
 @dataclass(frozen=True)
 class ViewTrace:
-    """One answer of a draft that reads the prompt in several views, explained.
-
-    Args:
-        title: name of the clip or pictures.
-        prompt: the text of the prompt.
-        method: the decoding method.
-        length: guesses of the chain with which views are compared one by one.
-        names: of the views.
-        tokens: of the answer.
-        rounds: the verification passes in order.
-        stats: counters and times.
-        plain: the times of plain decoding, if it was measured.
-        settings: models, media and versions, by name.
-        notes: sentences that a reader of the picture needs.
-        timelines: as `Trace.timelines`.
-    """
+    """One answer of a draft that reads the prompt in several views, explained."""
 
     title: str
     prompt: str
@@ -118,7 +100,6 @@ class ViewTrace:
 
     @property
     def figures(self) -> tuple[ViewFigures, ...]:
-        """What each view has shown."""
         return tuple(self._figures_of(view) for view in range(len(self.names)))
 
     def _figures_of(self, view: int) -> ViewFigures:
@@ -130,7 +111,6 @@ class ViewTrace:
         return ViewFigures(name, weight, counted.asked, counted.right, alone)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
         return {
             "title": self.title,
             "prompt": self.prompt,
@@ -156,7 +136,6 @@ def length_alone(hits: Sequence[bool | None], length: int) -> float | None:
     Args:
         hits: whether it would have guessed each token, the first of which comes from prefill; None
             if that is not known.
-        length: guesses of a chain.
 
     Returns:
         None if a token that decides is not known, or the answer has one token.
@@ -193,18 +172,6 @@ def trace_views(
 
     All views are asked about every token: none rests, so that the answer may take longer than it
     would without being explained.
-
-    Args:
-        engine: the target and its draft.
-        chat: a conversation with one prompt, its media already read.
-        title: name of the media.
-        method: `tabed`, or a dict or dataclass of its options.
-        compare: whether plain decoding is measured too.
-        options: as for `Engine.answer`.
-
-    Raises:
-        ConfigError: the draft of this method reads its prompt in one way only.
-        InputError: the answer ended before anything was drafted.
     """
     asking = viewing_method(method)
     inputs = engine.process([chat])
@@ -246,20 +213,12 @@ def trace_views(
 
 
 def has_views(method: MethodLike) -> bool:
-    """Whether the draft of a method reads its prompt in several views.
-
-    Raises:
-        ConfigError: there is no such method, or a value makes no sense.
-    """
+    """Whether the draft of a method reads its prompt in several views."""
     return has_option(resolve(method, has_draft=True), "views")
 
 
 def viewing_method(method: MethodLike) -> Method:
-    """Return the method whose views are all asked about every token.
-
-    Raises:
-        ConfigError: there is no such method, or its draft reads its prompt in one way only.
-    """
+    """Return the method whose views are all asked about every token."""
     resolved = resolve(method, has_draft=True)
     if not has_views(resolved):
         raise ConfigError(
@@ -272,7 +231,6 @@ def viewing_method(method: MethodLike) -> Method:
 def _tokens(
     steps: Steps, seen: Sequence[Weighed], names: Sequence[str], tokenizer: Any
 ) -> tuple[ViewToken, ...]:
-    """The tokens of an answer with what they show about the views."""
     by_index: Mapping[int, Weighed] = {weighed.index: weighed for weighed in seen}
     decoder = TextDecoder(lambda ids: tokenizer.decode(ids, skip_special_tokens=True))
     tokens = []

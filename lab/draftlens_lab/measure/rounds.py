@@ -57,7 +57,6 @@ def rounds(hits: Sequence[bool], gamma: int) -> list[int]:
     """Number of accepted guesses of each verification pass, for a chain of guesses.
 
     Args:
-        hits: for each token after the first, whether the draft ranks it first.
         gamma: guesses per pass.
     """
     return accepted_per_pass([1 if hit else 2 for hit in hits], chain(gamma))
@@ -68,7 +67,6 @@ def acceptance_length(answers: Sequence[Sequence[bool]], gamma: int) -> float | 
     as `draftlens.core.stats` defines it.
 
     Args:
-        answers: `hits` of each answer, see `rounds`.
         gamma: guesses per pass.
 
     Returns:
@@ -86,7 +84,6 @@ def by_depth(answers: Sequence[Sequence[bool]], gamma: int) -> dict[str, Any]:
     of an answer.
 
     Args:
-        answers: `hits` of each answer, see `rounds`.
         gamma: guesses per pass.
 
     Returns:

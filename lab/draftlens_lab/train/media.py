@@ -28,10 +28,6 @@ def check_media(data: TrainingData) -> int:
 
     Returns:
         The number of distinct files.
-
-    Raises:
-        TrainingDataError: a file cannot be used; the message names the entry, its line and the
-            file.
     """
     limits = Limits()
     uses: dict[Path, tuple[str, str]] = {}  # kind and entry of the first use of each file
@@ -53,11 +49,7 @@ def check_media(data: TrainingData) -> int:
 
 
 def media_digest(data: TrainingData) -> str:
-    """SHA-256 of the name, the size and the first and last bytes of every file, in hexadecimal.
-
-    Raises:
-        TrainingDataError: a file cannot be read.
-    """
+    """SHA-256 of the name, the size and the first and last bytes of every file, in hexadecimal."""
     names: set[str] = set()
     for entry in data.entries:
         names.update(entry.images, entry.videos)
@@ -78,7 +70,6 @@ def spread(items: Sequence[T], limit: int) -> list[T]:
 
 
 def _open(kind: str, path: Path, limits: Limits) -> None:
-    """Open an image, or read the header of a video."""
     if kind == "image":
         load_image(path, limits=limits)
     else:

@@ -27,12 +27,7 @@ from draftlens_lab.train.trainer import DraftTrainer, EpochOrder, StopAtNan, arg
 
 @dataclass(frozen=True)
 class _Folder:
-    """The state of the output folder before the run.
-
-    Args:
-        run: the run's fingerprint.
-        is_begun: whether the folder already contains this run.
-    """
+    """The state of the output folder before the run."""
 
     run: dict[str, Any]
     is_begun: bool
@@ -40,14 +35,7 @@ class _Folder:
 
 @dataclass(frozen=True)
 class _Preparation:
-    """The result of the preparation, before the output folder is written.
-
-    Args:
-        run: the run's fingerprint.
-        draft: the draft to train.
-        stages: the stages to run, in order.
-        plan: the run's plan.
-    """
+    """The result of the preparation, before the output folder is written."""
 
     run: dict[str, Any]
     draft: Draft
@@ -80,22 +68,10 @@ def train_draft(
     and data are refused before the first step.
 
     Args:
-        options: all options of the run.
         on_plan: called with the plan before the first step, in the main process.
-        callbacks: further `TrainerCallback`s.
-        progress: whether to show progress bars and losses.
 
     Returns:
         The result, in every process.
-
-    Raises:
-        ConfigError: options contradict each other or the run in the folder, the folder contains an
-            input of the run, or a model cannot be loaded or cannot take its processor's tensors.
-        TrainingDataError: an entry is wrong; the message names it.
-        UnsupportedModelError: the draft cannot be trained.
-        IncompatiblePairError: the draft does not match the target.
-        KeyboardInterrupt: the message gives the step from which the same call, without `restart`,
-            resumes.
     """
     start = time.perf_counter()
     state = PartialState(cpu=options.cpu)
@@ -130,7 +106,6 @@ def train_draft(
 
 
 def _prepare(options: DraftTraining, state: Any) -> _Preparation:
-    """Read the data, load the draft, and refuse what cannot be trained."""
     files = _read_files(options)
     num_media = sum(check_media(data) for data in files.values())
     folder = resume.agreed(state, lambda: _check_folder(options, files))
@@ -145,7 +120,6 @@ def _prepare(options: DraftTraining, state: Any) -> _Preparation:
 
 
 def _read_files(options: DraftTraining) -> dict[str, TrainingData]:
-    """The data by the name of their option."""
     files = {"data": read_data(options.data, options.media_root)}
     if options.projector_data is not None:
         files["projector_data"] = read_data(options.projector_data, options.media_root)
@@ -153,12 +127,6 @@ def _read_files(options: DraftTraining) -> dict[str, TrainingData]:
 
 
 def _check_folder(options: DraftTraining, files: dict[str, TrainingData]) -> _Folder:
-    """Compute the run's fingerprint and check the output folder against it.
-
-    Raises:
-        ConfigError: the folder contains another run, other files or an input of this run.
-        TrainingDataError: a media file no longer exists.
-    """
     resume.check_apart(options)
     digests = {name: data.digest for name, data in files.items()}
     for name, data in files.items():
@@ -199,8 +167,6 @@ def _run_stage(stage: Stage, session: _Session, losses: Losses) -> int:
     """Run a stage or the rest of it.
 
     Args:
-        stage: the stage.
-        session: the run.
         losses: of the stages before; those of this stage are added.
 
     Returns:
@@ -227,7 +193,6 @@ def _run_stage(stage: Stage, session: _Session, losses: Losses) -> int:
 
 
 def _without_traceback(message: str) -> str:
-    """An error's message; that of a worker process is the last line of a traceback."""
     lines = message.strip().splitlines()
     if not lines[0].startswith("Caught "):
         return message
@@ -235,7 +200,6 @@ def _without_traceback(message: str) -> str:
 
 
 def _interruption_message(options: DraftTraining, is_main: bool) -> str:
-    """Delete incomplete files, and describe where the run resumes."""
     if is_main:
         resume.discard_incomplete(options.out)
     command = "the same command without --restart" if options.restart else "the same command"
@@ -296,7 +260,6 @@ def _filler(entries: Sequence[Entry]) -> Entry:
 
 
 def _arguments(stage: Stage, session: _Session) -> Any:
-    """The Trainer's arguments."""
     options = session.options
     plan = session.plan
     size = stage.plan.device_batch
@@ -328,7 +291,6 @@ def _arguments(stage: Stage, session: _Session) -> Any:
 
 
 def _save(out: Path, draft: Draft, losses: Losses) -> bool:
-    """Write the model, its processor and its losses; return whether a plot was drawn."""
     folder = out / resume.SAVING
     draft.model.save_pretrained(folder)
     draft.processor.processor.save_pretrained(folder)

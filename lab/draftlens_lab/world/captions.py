@@ -102,7 +102,6 @@ def _shot_sentences(shot: Shot, ordinal: str) -> list[str]:
 
 
 def _closing_sentence(shot: Shot) -> str:
-    """The sentence on how many things are left at the end of a shot."""
     remaining = sum(thing.motion != "leave" for thing in shot.things)
     if remaining == len(shot.things):
         return wording.ALL_LEFT

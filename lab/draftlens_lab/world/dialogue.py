@@ -117,7 +117,6 @@ def differences(first: Scene, second: Scene) -> list[Turn]:
 
 
 def small_talk(rng: np.random.Generator) -> Turn:
-    """A question that needs no picture."""
     kind = int(rng.integers(4))
     first, second = (int(n) for n in rng.integers(0, 4, size=2))
     if kind == 0:

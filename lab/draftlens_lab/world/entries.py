@@ -36,9 +36,6 @@ class MediaFormat:
         frames: number of frames of a clip.
         rate: frames per second.
         side: width and height of frames and pictures, in pixels.
-
-    Raises:
-        ConfigError: a number is too small, or the side is odd.
     """
 
     frames: int
@@ -124,10 +121,6 @@ def seeds_of(
         split: ``train`` or ``test`` for samples of this split; ``both`` for this number of training
             samples, and test samples in proportion.
         held_out: with ``both``, the number of test samples for each training sample.
-        start: how many seeds of each split to skip.
-
-    Raises:
-        ConfigError: the split is unknown.
     """
     if split not in (*SPLITS, "both"):
         raise ConfigError(f"the split must be train, test or both, not {split!r}")
@@ -148,12 +141,7 @@ def seeds_of(
 def entries(
     folder: Path, seeds: Seeds, media_format: MediaFormat, on_sample: Progress | None
 ) -> Iterator[Entry]:
-    """Every sample, kind by kind; each clip is written under ``folder``.
-
-    Raises:
-        ConfigError: a kind is unknown; seeds are negative, repeated or missing; or matplotlib is
-            not installed.
-    """
+    """Every sample, kind by kind; each clip is written under ``folder``."""
     _check_fonts()
     keys = _sample_keys(seeds)
     for done, (kind, seed) in enumerate(keys, 1):
@@ -182,11 +170,6 @@ def _check_fonts() -> None:
 
 
 def _sample_keys(seeds: Seeds) -> list[tuple[str, int]]:
-    """(kind, seed) of each sample, in the order of `KINDS`.
-
-    Raises:
-        ConfigError: a kind is unknown, or seeds are negative, repeated or missing.
-    """
     unknown = sorted(set(seeds) - set(KINDS))
     if unknown:
         raise ConfigError(

@@ -57,20 +57,12 @@ def export_llava(
     """Write ``train.json`` and ``test.json`` in LLaVA's format, and the media beside them.
 
     Args:
-        folder: a new or an empty folder.
         seeds: seeds by kind, of ``samples.KINDS``; :func:`seeds_of` creates them.
-        frames: number of frames of a clip. With fewer than eight, some of the answers cannot be
-            seen.
         rate: frames per second.
         side: width and height of frames and pictures, in pixels; even.
-        on_sample: called with (samples written, samples to write) after each sample.
 
     Returns:
         The number of entries of each split. A split without entries has no file.
-
-    Raises:
-        ConfigError: the folder is not empty, a kind or a size is not supported, or seeds are
-            negative or repeated.
     """
     media_format = MediaFormat(frames, rate, side)
     rows: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
@@ -97,9 +89,6 @@ def export_datasets(
 
     Pictures are inside Parquet files, and clips are paths. The arguments and the result are those
     of :func:`export_llava`.
-
-    Raises:
-        ConfigError: as for :func:`export_llava`; or ``datasets`` is not installed.
     """
     media_format = MediaFormat(frames, rate, side)
     library = _import_datasets()
@@ -114,7 +103,6 @@ def export_datasets(
 
 
 def _card(counts: dict[str, int]) -> str:
-    """The data set card for this number of entries of each split."""
     files = [
         f"  - split: {split}\n    path: data/{split}-*.parquet"
         for split, count in counts.items()
@@ -125,7 +113,6 @@ def _card(counts: dict[str, int]) -> str:
 
 
 def _write_llava(folder: Path, entry: Entry) -> dict[str, Any]:
-    """Write the pictures of an entry and return its element of LLaVA's list."""
     row: dict[str, Any] = {"id": entry.name}
     if entry.video:
         row["video"] = entry.video
@@ -140,7 +127,6 @@ def _write_llava(folder: Path, entry: Entry) -> dict[str, Any]:
 
 
 def _write_pictures(folder: Path, entry: Entry) -> list[str]:
-    """Write the pictures of an entry and return their paths relative to the folder."""
     suffixes = ("-first", "-second") if len(entry.pictures) == 2 else ("",)
     paths = []
     for suffix, picture in zip(suffixes, entry.pictures, strict=False):

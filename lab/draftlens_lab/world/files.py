@@ -31,11 +31,9 @@ def write_clip(
     """Write frames as H.264 in MP4.
 
     Args:
-        path: the file.
         frames: uint8 ``[T, H, W, 3]``, RGB; height and width must be even.
         rate: frames per second.
         crf: constant rate factor of x264; less is better.
-        comment: goes into the metadata.
     """
     # With its macroblock tree, x264 writes different bytes in each run for small frames.
     options = {"crf": str(crf), "preset": "slow", "x264-params": "mbtree=0"}
@@ -56,7 +54,6 @@ def png(picture: Frames, comment: str = "") -> bytes:
 
     Args:
         picture: uint8 ``[H, W, 3]``, RGB.
-        comment: goes into the metadata.
     """
     file = BytesIO()
     info = PngInfo()
@@ -71,9 +68,6 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     """A hidden folder to write into.
 
     It takes the name ``folder`` when the block ends, and is removed if the block raises.
-
-    Raises:
-        ConfigError: ``folder`` exists and is not empty.
     """
     folder = folder.resolve()  # "." has no name of its own
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

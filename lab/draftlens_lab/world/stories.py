@@ -21,7 +21,6 @@ class Story:
 
     Args:
         scenes: the pictures; each differs from the one before in one thing.
-        turn: the question, whose answer is the caption of the last picture.
     """
 
     scenes: tuple[Scene, ...]
@@ -37,11 +36,7 @@ def story(seed: int, pictures: int = PICTURES) -> Story:
     """The story of a seed.
 
     Args:
-        seed: seeds from HELD_OUT on give held-out pictures.
         pictures: number of pictures, 1 or more.
-
-    Raises:
-        ConfigError: there are no pictures.
 
     Example:
         >>> len(story(7).captions)

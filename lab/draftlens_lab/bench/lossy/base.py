@@ -34,9 +34,6 @@ class Recall:
         prune_ratio: share of the visual tokens that these layers do not read.
         similarity: the choice stands as long as the attention of consecutive steps has at least
             this cosine.
-
-    Raises:
-        ConfigError: `layer` is less than 1, or a share is not between 0 and 1.
     """
 
     layer: int
@@ -66,11 +63,7 @@ class Dropping(Protocol):
         return prompt
 
     def layers(self, depth: int) -> tuple[int, ...]:
-        """The layers behind which tokens are dropped, counted from 1, increasing.
-
-        Args:
-            depth: number of layers of the model.
-        """
+        """The layers behind which tokens are dropped, counted from 1, increasing."""
         return ()
 
     def readers(self, prompt: Prompt) -> Tensor:
@@ -89,31 +82,19 @@ class Dropping(Protocol):
 
 
 def check_share(name: str, value: float) -> None:
-    """Refuse a share that is not between 0 and 1.
-
-    Raises:
-        ConfigError: it is not.
-    """
+    """Refuse a share that is not between 0 and 1."""
     if not 0 <= value <= 1:
         raise ConfigError(f"{name} is a share between 0 and 1, not {value!r}")
 
 
 def check_layer(name: str, value: int) -> None:
-    """Refuse what is no number of a layer.
-
-    Raises:
-        ConfigError: it is not a whole number from 1.
-    """
+    """Refuse what is no number of a layer."""
     if not isinstance(value, int) or value < 1:
         raise ConfigError(f"{name} is the number of a layer, from 1, not {value!r}")
 
 
 def check_layers(value: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """The numbers of some layers as a tuple; None stays None.
-
-    Raises:
-        ConfigError: one is no whole number from 1, or they do not increase.
-    """
+    """The numbers of some layers as a tuple; None stays None."""
     if value is None:
         return None
     if not isinstance(value, (list, tuple)):

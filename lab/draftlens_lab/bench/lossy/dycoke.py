@@ -35,13 +35,8 @@ class DyCokeTarget(Dropping):
             read.
         similarity: the choice stands while the attention of consecutive steps has at least this
             cosine.
-        group: frames in a group.
         positions: `compact` numbers the merged prompt's positions without gaps, as the original
             does; `original` keeps those of the whole prompt.
-
-    Raises:
-        ConfigError: a share is not between 0 and 1, `layer` or `group` is less than 1, or
-            `positions` is another word.
     """
 
     merge_ratio: float = 0.7

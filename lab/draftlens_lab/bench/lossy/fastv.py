@@ -24,9 +24,6 @@ class FastV(Dropping):
     Args:
         layer: K, counted from 1.
         prune_ratio: R, share of the visual tokens that are dropped.
-
-    Raises:
-        ConfigError: `layer` is less than 1, or `prune_ratio` not between 0 and 1.
     """
 
     layer: int = 2
@@ -37,7 +34,6 @@ class FastV(Dropping):
         check_share("prune_ratio", self.prune_ratio)
 
     def layers(self, depth: int) -> tuple[int, ...]:
-        """K alone."""
         return (self.layer,)
 
     def keep(self, attention: Tensor) -> Tensor:

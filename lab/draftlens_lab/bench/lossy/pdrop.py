@@ -30,9 +30,6 @@ class PDrop(Dropping):
         keep_ratio: λ, share of the visual tokens that each drop leaves.
         drop_layers: layers behind which tokens are dropped, counted from 1; None ends four equal
             stages.
-
-    Raises:
-        ConfigError: `keep_ratio` is not between 0 and 1, or the layers do not increase from 1 on.
     """
 
     keep_ratio: float = 0.5

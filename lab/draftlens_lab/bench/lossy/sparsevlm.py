@@ -34,9 +34,6 @@ class SparseVLM(Dropping):
         prune_ratio: λ, share of the redundant tokens that each drop removes.
         drop_layers: layers behind which tokens are dropped, counted from 1; None takes those of the
             original, at the same shares of the depth.
-
-    Raises:
-        ConfigError: `prune_ratio` is not between 0 and 1, or the layers do not increase from 1 on.
     """
 
     prune_ratio: float = 0.5
