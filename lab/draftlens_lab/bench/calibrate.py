@@ -24,7 +24,7 @@ LAYERS = (5, 10, 15, 20)
 
 
 @dataclass(frozen=True)
-class Subject:
+class CalibratedOption:
     """What a calibration chooses."""
 
     option: str
@@ -76,7 +76,7 @@ class Calibration:
         return True
 
 
-def check(method: Method, pruners: Sequence[str] = ()) -> None:
+def check_calibration(method: Method, pruners: Sequence[str] = ()) -> None:
     """Refuse what cannot be calibrated.
 
     Args:
@@ -96,22 +96,22 @@ def check(method: Method, pruners: Sequence[str] = ()) -> None:
         )
 
 
-def subject_of(method: Method, num_layers: int, pruners: Sequence[str] = ()) -> Subject:
+def subject_of(method: Method, num_layers: int, pruners: Sequence[str] = ()) -> CalibratedOption:
     """What is calibrated, and the values to try."""
     if pruners:
-        return Subject("pruner", "pruner", "pruners", tuple(pruners))
+        return CalibratedOption("pruner", "pruner", "pruners", tuple(pruners))
     option = _option_of_pruner(method)
     if option == "pruner.attention_mass":
-        return Subject(option, "attention_mass", "masses", MASSES)
+        return CalibratedOption(option, "attention_mass", "masses", MASSES)
     layers = sorted({early_layer(layer, num_layers) for layer in LAYERS})
-    return Subject(option, "layer", "layers", tuple(layers))
+    return CalibratedOption(option, "layer", "layers", tuple(layers))
 
 
 def calibrate(
     engine: Engine,
     clips: Sequence[Inputs],
     method: Method,
-    subject: Subject,
+    subject: CalibratedOption,
     max_new_tokens: int = 256,
     on_answer: Callable[[], None] = lambda: None,
 ) -> Calibration:

@@ -161,7 +161,7 @@ class WorldScene:
         return []
 
 
-def spread(items: list[Clip], count: int | None) -> list[Clip]:
+def select_clips(items: list[Clip], count: int | None) -> list[Clip]:
     """Select items at equal distances from first to last, since datasets are often sorted by task.
 
     Args:

@@ -19,7 +19,7 @@ from draftlens.methods.plain import PlainDecoding
 from draftlens.verify import assistant_settings, run_stock
 from draftlens_lab.bench.clips import Reader
 from draftlens_lab.bench.lossy import DROPPINGS, Dropping, accepted_tokens, answer_lossily
-from draftlens_lab.bench.options import Options
+from draftlens_lab.bench.options import BenchOptions
 
 REFERENCE = "hf-generate"
 """The peer that is always measured: speedups are relative to its time, and answers are compared
@@ -51,7 +51,7 @@ COUNTERS = (
 
 
 @dataclass(frozen=True)
-class Answer:
+class TimedAnswer:
     """One whole call.
 
     Args:
@@ -89,7 +89,7 @@ class Way(Protocol):
         """All settings as JSON values; different ways have different settings."""
         ...
 
-    def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> Answer:
+    def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> TimedAnswer:
         """Read the clip, process it and answer greedily."""
         ...
 
@@ -123,7 +123,7 @@ class Ours:
     def settings(self) -> dict[str, Any]:
         return to_dict(self.method)
 
-    def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> Answer:
+    def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> TimedAnswer:
         """See `Way.answer`. A method that does not use the draft model is measured without
         processing its input."""
         plan = engine.plan(self.method)
@@ -138,7 +138,7 @@ class Ours:
         )
         result = stream.run()
         stats = result.stats
-        return Answer(
+        return TimedAnswer(
             tokens=result.tokens[0],
             e2e=stats.e2e,
             ttft=stats.ttft,
@@ -167,7 +167,7 @@ class HfGenerate:
     def settings(self) -> dict[str, Any]:
         return {"peer": "hf-generate"}
 
-    def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> Answer:
+    def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> TimedAnswer:
         return _stock_answer(engine, read_clip, max_new_tokens)
 
     def accepted(self, engine: Engine, read_clip: Reader, tokens: Sequence[int]) -> int | None:
@@ -196,7 +196,7 @@ class HfAssisted:
         """The name and the options that differ from None."""
         return {"peer": "hf-assisted", **self._options()}
 
-    def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> Answer:
+    def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> TimedAnswer:
         if engine.draft is None:
             raise ConfigError("hf-assisted needs a draft model")
         draft = engine.draft.backbone.model
@@ -224,7 +224,7 @@ class Lossy:
         options = describe(DROPPINGS, self.dropping)
         return {"peer": options.pop("name"), **options}
 
-    def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> Answer:
+    def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> TimedAnswer:
         """See `Way.answer`. Of the counters there are `visual`, the visual tokens counted once for
         each layer, and `kept`, those that the last step reads."""
         engine = _target_alone(engine)
@@ -236,7 +236,7 @@ class Lossy:
             prepared = backbone.prepare(inputs, max_new_tokens=max_new_tokens, do_sample=False)
             prompt = backbone.encode(prepared)
         answer = answer_lossily(backbone, prepared, prompt, self.dropping, clock)
-        return Answer(
+        return TimedAnswer(
             tokens=answer.tokens,
             e2e=clock.stats.e2e,
             ttft=clock.stats.ttft,
@@ -272,7 +272,7 @@ def _read(engine: Engine, read_clip: Reader) -> Inputs:
 
 def _stock_answer(
     engine: Engine, read_clip: Reader, max_new_tokens: int, assistant: Any = None
-) -> Answer:
+) -> TimedAnswer:
     start = time.perf_counter()
     inputs = _read(_target_alone(engine), read_clip).target
     reading = time.perf_counter() - start
@@ -286,10 +286,10 @@ def _stock_answer(
     e2e = time.perf_counter() - start
     ttft = e2e - run.decode
     phases = {"frames": reading, "target_prefill": ttft - reading, "verify": run.decode}
-    return Answer(run.tokens[0], e2e, ttft, phases, int(inputs["input_ids"].shape[1]))
+    return TimedAnswer(run.tokens[0], e2e, ttft, phases, int(inputs["input_ids"].shape[1]))
 
 
-def line_up(options: Options) -> list[Contestant]:
+def line_up(options: BenchOptions) -> list[Contestant]:
     """All contestants that the options name, the reference first, and their variants for sweeps and
     contexts."""
     peers = [REFERENCE, *(name for name in options.peers if name != REFERENCE)]

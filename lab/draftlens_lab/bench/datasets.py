@@ -21,7 +21,7 @@ from draftlens_lab.bench.clips import (
     FrameFolder,
     Media,
     VideoFile,
-    spread,
+    select_clips,
     unique_names,
 )
 from draftlens_lab.bench.workloads import WorkloadRequest
@@ -63,7 +63,7 @@ TVQA_RATE = 3.0
 
 
 @dataclass(frozen=True)
-class Entry:
+class VideoRow:
     """A row of annotations in a common form.
 
     Args:
@@ -82,8 +82,8 @@ def video_detail_caption(request: WorkloadRequest) -> list[Clip]:
 
     Columns: `video_name` without suffix, `question`.
     """
-    rows = rows_of(request.source or "lmms-lab/VideoDetailCaption", "test")
-    entries = (Entry(row["video_name"], row["video_name"], row["question"]) for _, row in rows)
+    rows = dataset_rows(request.source or "lmms-lab/VideoDetailCaption", "test")
+    entries = (VideoRow(row["video_name"], row["video_name"], row["question"]) for _, row in rows)
     return _clips(request, entries)
 
 
@@ -94,12 +94,12 @@ def mvbench(request: WorkloadRequest) -> list[Clip]:
     also where the row has a `start` and an `end`.
     """
 
-    def entry(task: str, row: Row) -> Entry:
+    def entry(task: str, row: Row) -> VideoRow:
         name = f"{task}/{row['video']}"
         prompt = multiple_choice(row["question"], row["candidates"])
-        return Entry(name, row["video"], prompt, MVBENCH.get(task, ""), TVQA_RATE)
+        return VideoRow(name, row["video"], prompt, MVBENCH.get(task, ""), TVQA_RATE)
 
-    rows = rows_of(request.source or "OpenGVLab/MVBench", "train", all_configurations=True)
+    rows = dataset_rows(request.source or "OpenGVLab/MVBench", "train", all_configurations=True)
     return _clips(request, (entry(task, row) for task, row in rows))
 
 
@@ -111,12 +111,12 @@ def mlvu(request: WorkloadRequest) -> list[Clip]:
     the question includes the candidates. Open questions (summary, sub_scene) have no candidates.
     """
 
-    def entry(task: str, row: Row) -> Entry:
+    def entry(task: str, row: Row) -> VideoRow:
         video = row.get("video") or row["video_name"]
         prompt = multiple_choice(row["question"], row.get("candidates") or ())
-        return Entry(f"{task}/{video}", video, prompt, task)
+        return VideoRow(f"{task}/{video}", video, prompt, task)
 
-    rows = rows_of(request.source or "sy1998/MLVU_dev", "test")
+    rows = dataset_rows(request.source or "sy1998/MLVU_dev", "test")
     return _clips(request, (entry(task, row) for task, row in rows))
 
 
@@ -127,13 +127,13 @@ def long_video_bench(request: WorkloadRequest) -> list[Clip]:
     `option4` (Parquet), where "N/A" fills missing options.
     """
 
-    def entry(row: Row) -> Entry:
+    def entry(row: Row) -> VideoRow:
         options = [row.get(f"option{number}") for number in range(5)]
         valid_options = [option for option in options if option not in (None, "N/A")]
         prompt = multiple_choice(row["question"], row.get("candidates") or valid_options)
-        return Entry(row["id"], row["video_path"], prompt)
+        return VideoRow(row["id"], row["video_path"], prompt)
 
-    rows = rows_of(request.source or "longvideobench/LongVideoBench", "validation")
+    rows = dataset_rows(request.source or "longvideobench/LongVideoBench", "validation")
     return _clips(request, (entry(row) for _, row in rows))
 
 
@@ -143,11 +143,11 @@ def video_mme(request: WorkloadRequest) -> list[Clip]:
     Columns: `videoID`, `question_id`, `question`, and `options` that begin with their letters.
     """
 
-    def entry(row: Row) -> Entry:
+    def entry(row: Row) -> VideoRow:
         prompt = "\n".join([row["question"], *row["options"], INSTRUCTION])
-        return Entry(row["question_id"], row["videoID"], prompt)
+        return VideoRow(row["question_id"], row["videoID"], prompt)
 
-    rows = rows_of(request.source or "lmms-lab/Video-MME", "test")
+    rows = dataset_rows(request.source or "lmms-lab/Video-MME", "test")
     return _clips(request, (entry(row) for _, row in rows))
 
 
@@ -160,7 +160,7 @@ def multiple_choice(question: str, choices: Sequence[str]) -> str:
     return "\n".join([question, *lettered, INSTRUCTION])
 
 
-def rows_of(
+def dataset_rows(
     source: str, split: str, all_configurations: bool = False, configuration: str | None = None
 ) -> Iterator[tuple[str, Row]]:
     """Load the rows of a dataset. Pictures stay encoded: a dictionary with `bytes` and `path`.
@@ -248,7 +248,7 @@ def _annotations(path: Path, split: str) -> list[Path]:
     raise ConfigError(f"{path} holds no annotations (.json, .jsonl or .parquet)")
 
 
-def _clips(request: WorkloadRequest, rows: Iterable[Entry]) -> list[Clip]:
+def _clips(request: WorkloadRequest, rows: Iterable[VideoRow]) -> list[Clip]:
     options = request.options
     dataset = options.workload.partition(":")[0]
     finder = Finder(media_root(request))
@@ -264,7 +264,7 @@ def _clips(request: WorkloadRequest, rows: Iterable[Entry]) -> list[Clip]:
     for name, entry in zip(unique_names(e.name for e in entries), entries, strict=True):
         prompt = options.prompt or entry.prompt
         clips.append(Clip(name, prompt, finder.find(entry), options.frames, dataset))
-    return spread(clips, options.clips)
+    return select_clips(clips, options.clips)
 
 
 def media_root(request: WorkloadRequest, kind: str = "videos") -> Path:
@@ -288,7 +288,7 @@ class Finder:
 
     root: Path
 
-    def find(self, entry: Entry) -> Media:
+    def find(self, entry: VideoRow) -> Media:
         """The video of an entry. A missing video raises an error only when it is read."""
         name = entry.video.rstrip("/")
         path = self.root / name

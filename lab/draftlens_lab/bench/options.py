@@ -15,7 +15,7 @@ DEFAULT_PEERS = ("hf-generate", "hf-assisted")
 
 
 @dataclass(frozen=True)
-class Options:
+class BenchOptions:
     """Options of a benchmark.
 
     Args:

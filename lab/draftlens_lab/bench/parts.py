@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from draftlens.core.errors import ConfigError
 from draftlens_lab.bench.clips import Clip, Reader
-from draftlens_lab.bench.options import Options
+from draftlens_lab.bench.options import BenchOptions
 from draftlens_lab.measure.options import frame_counts
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Request(Protocol):
     """The arguments of a workload, see `draftlens_lab.bench.workloads.WorkloadRequest`."""
 
     source: str
-    options: Options
+    options: BenchOptions
     processor: Any
 
 
@@ -88,7 +88,7 @@ def part_clips(family: str, request: Request) -> list[Clip]:
     options = request.options
     side = render_side(request.processor)
     clips = []
-    for frames in lengths_of(family, request.source):
+    for frames in part_lengths(family, request.source):
         group = f"{family}, {frames} frames" if family != "pairs" else family
         for sample in part_samples(family, options.clips or CLIPS, options.seed, frames):
             last = sample.turns[-1]
@@ -100,7 +100,7 @@ def part_clips(family: str, request: Request) -> list[Clip]:
     return clips
 
 
-def lengths_of(family: str, source: str) -> tuple[int, ...]:
+def part_lengths(family: str, source: str) -> tuple[int, ...]:
     """The numbers of frames of a workload."""
     if family == "pairs" and source:
         raise ConfigError(f"pairs of pictures have no number of frames: pairs, not pairs:{source}")

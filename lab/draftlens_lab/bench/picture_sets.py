@@ -19,8 +19,8 @@ from PIL import Image
 
 from draftlens.core.errors import ConfigError, MediaError
 from draftlens.media.conversation import read
-from draftlens_lab.bench.clips import IMAGE_SUFFIXES, Clip, Reader, spread, unique_names
-from draftlens_lab.bench.datasets import Row, media_root, rows_of
+from draftlens_lab.bench.clips import IMAGE_SUFFIXES, Clip, Reader, select_clips, unique_names
+from draftlens_lab.bench.datasets import Row, dataset_rows, media_root
 from draftlens_lab.bench.workloads import WorkloadRequest
 
 PLACE = "<image>"
@@ -50,7 +50,7 @@ MOST_PICTURES = 16
 
 
 @dataclass(frozen=True)
-class Entry:
+class PictureRow:
     """A row in a common form."""
 
     name: str
@@ -131,7 +131,7 @@ class _Set:
     """
 
     source: _Source
-    entry: Callable[[Row, int], Entry | None] = field(repr=False)
+    entry: Callable[[Row, int], PictureRow | None] = field(repr=False)
 
 
 def llava_w(request: WorkloadRequest) -> list[Clip]:
@@ -203,10 +203,12 @@ def conv_bench(request: WorkloadRequest) -> list[Clip]:
     `The_second_turn_instruction`.
     """
 
-    def entry(row: Row, number: int) -> Entry:
+    def entry(row: Row, number: int) -> PictureRow:
         first = (row["The_first_turn_instruction"], row["first_turn_answer"])
         name = str(row.get("ID", number))
-        return Entry(name, row["The_second_turn_instruction"], _encoded(row["image_id"]), (first,))
+        return PictureRow(
+            name, row["The_second_turn_instruction"], _encoded(row["image_id"]), (first,)
+        )
 
     if not request.source:
         raise ConfigError(
@@ -257,13 +259,13 @@ def _interleaved(request: WorkloadRequest, task: str, prompt: Callable[[str], st
         task: value of `sub_task`; a file without this column holds the task alone.
     """
 
-    def entry(row: Row, number: int) -> Entry | None:
+    def entry(row: Row, number: int) -> PictureRow | None:
         if row.get("sub_task", task) != task:
             return None
         columns = [f"image_{index}" for index in range(MOST_PICTURES)]
         shown = [row[name] for name in columns if row.get(name) is not None]
         name = str(row.get("sample_id", number))
-        return Entry(name, prompt(row["question"]), tuple(_encoded(*shown)))
+        return PictureRow(name, prompt(row["question"]), tuple(_encoded(*shown)))
 
     return _clips(request, _Set(_Source(INTERLEAVE, "test", "in_domain"), entry))
 
@@ -275,14 +277,14 @@ def _instructed(instruction: str, question: str) -> str:
     return f"{instruction} {question[start:]}"
 
 
-def _reasoning_entry(row: Row, number: int) -> Entry:
+def _reasoning_entry(row: Row, number: int) -> PictureRow:
     identity = row.get("question_id", row.get("questionId", number))
     prompt = f"{PLACE} {REASONING} {row['question']}"
-    return Entry(str(identity), prompt, _encoded(row["image"]))
+    return PictureRow(str(identity), prompt, _encoded(row["image"]))
 
 
-def _text_entry(row: Row, number: int) -> Entry:
-    return Entry(str(number), row["question"])
+def _text_entry(row: Row, number: int) -> PictureRow:
+    return PictureRow(str(number), row["question"])
 
 
 def _encoded(*values: Any) -> tuple[bytes | str, ...]:
@@ -317,15 +319,15 @@ def _clips(request: WorkloadRequest, chosen: _Set) -> list[Clip]:
         prompt = options.prompt or entry.prompt
         media = Dialogue(tuple(pictures), entry.before)
         clips.append(Clip(name, prompt, media, options.frames, dataset))
-    return spread(clips, options.clips)
+    return select_clips(clips, options.clips)
 
 
-def _entries(request: WorkloadRequest, chosen: _Set) -> list[Entry]:
+def _entries(request: WorkloadRequest, chosen: _Set) -> list[PictureRow]:
     source = chosen.source
     place = request.source or source.name
     entries = []
     try:
-        rows = rows_of(place, source.split, configuration=source.configuration)
+        rows = dataset_rows(place, source.split, configuration=source.configuration)
         for number, (_, row) in enumerate(rows):
             entry = chosen.entry(row, number)
             if entry is not None:

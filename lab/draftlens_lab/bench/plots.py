@@ -27,7 +27,7 @@ CONTEXT_RATIO = 1.5
 """The draft's step is drawn by context if prompt lengths differ by at least this factor."""
 
 
-def plot(summary: Figures, folder: Path) -> list[Path]:
+def bench_plots(summary: Figures, folder: Path) -> list[Path]:
     """Draw the figures of a run.
 
     Returns:

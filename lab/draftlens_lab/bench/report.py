@@ -18,7 +18,7 @@ Point = tuple[Any, Figures]
 MIB = 2**20
 
 
-def tables(summary: Figures) -> Iterator[Table]:
+def bench_tables(summary: Figures) -> Iterator[Table]:
     """All tables of the report, in its order."""
     for group, figures in summary["groups"].items():
         if figures["methods"]:
@@ -46,11 +46,11 @@ def tables(summary: Figures) -> Iterator[Table]:
         yield _failure_table(summary["failed"])
 
 
-def markdown(summary: Figures, pictures: Sequence[str] = ()) -> str:
-    return markdown_page("Benchmark", about(summary), tables(summary), pictures)
+def bench_page(summary: Figures, pictures: Sequence[str] = ()) -> str:
+    return markdown_page("Benchmark", about_run(summary), bench_tables(summary), pictures)
 
 
-def about(summary: Figures) -> str:
+def about_run(summary: Figures) -> str:
     """One paragraph on models, options and environment of the run."""
     run = summary["run"]
     environment = run["environment"]
@@ -70,7 +70,7 @@ def about(summary: Figures) -> str:
 
 
 def swept_fields(summary: Figures) -> list[str]:
-    """Fields of methods that vary in the run, because of `Options.sweep` or `Options.context`."""
+    """Fields of methods that vary in the run, because of `BenchOptions.sweep` or `Options.context`."""
     fields = list(summary["run"]["options"].get("sweep", {}))
     fields += [variant["field"] for variant in summary["variants"].values()]
     return list(dict.fromkeys(fields))

@@ -23,7 +23,7 @@ from draftlens_lab.bench.clips import Clip, Reader
 from draftlens_lab.bench.contestants import Contestant
 from draftlens_lab.bench.fingerprints import fingerprint, model_files
 from draftlens_lab.bench.memory import Peak
-from draftlens_lab.bench.options import Options
+from draftlens_lab.bench.options import BenchOptions
 from draftlens_lab.bench.store import Failure, Measurement, Refusal, Store
 from draftlens_lab.bench.workloads import clips_of
 from draftlens_lab.measure.environment import environment, model_facts, models_by_role
@@ -39,13 +39,13 @@ CLIP_INDEPENDENT_ERRORS = (ConfigError, IncompatiblePairError, UnsupportedModelE
 
 
 @dataclass(frozen=True)
-class Plan:
+class BenchRun:
     """A run that is ready to begin."""
 
     engine: Engine
     clips: list[Clip]
     contestants: list[Contestant]
-    options: Options
+    options: BenchOptions
 
     def description(self) -> dict[str, Any]:
         """Everything that measurements depend on, as JSON values.
@@ -106,14 +106,14 @@ class Block:
 
 
 def prepare(
-    engine: Engine, contestants: list[Contestant], options: Options, out: Path | None = None
-) -> Plan:
+    engine: Engine, contestants: list[Contestant], options: BenchOptions, out: Path | None = None
+) -> BenchRun:
     """Find the clips and plan the run.
 
     Args:
         out: folder of the run, whose files are not used as clips.
     """
-    return Plan(engine, clips_of(options, engine.target.processor, out), contestants, options)
+    return BenchRun(engine, clips_of(options, engine.target.processor, out), contestants, options)
 
 
 def schedule(
@@ -132,7 +132,7 @@ def schedule(
             yield Block(clip, [Cell(repeat, clip, contestant) for contestant in order])
 
 
-def run(plan: Plan, store: Store, listener: ProgressListener | None = None) -> None:
+def run(plan: BenchRun, store: Store, listener: ProgressListener | None = None) -> None:
     """Make all measurements that the store does not hold.
 
     Each measurement is stored before the next one begins.
@@ -172,7 +172,7 @@ def free() -> None:
         torch.cuda.empty_cache()
 
 
-def _missing_blocks(plan: Plan, store: Store) -> list[Block]:
+def _missing_blocks(plan: BenchRun, store: Store) -> list[Block]:
     """The schedule without stored measurements and failed clips."""
     measured = {(m.clip, m.method, m.repeat) for m in store.of(Measurement)}
     failed_clips = _failed_clips(store)
@@ -201,7 +201,7 @@ def _frozen_garbage() -> Iterator[None]:
 
 
 def _measure_block(
-    plan: Plan, block: Block, store: Store, peak: Peak, listener: ProgressListener
+    plan: BenchRun, block: Block, store: Store, peak: Peak, listener: ProgressListener
 ) -> bool:
     """Measure all methods on one clip.
 
@@ -227,7 +227,7 @@ def _measure_block(
     return False
 
 
-def _measure(plan: Plan, cell: Cell, read_clip: Reader, peak: Peak) -> Measurement:
+def _measure(plan: BenchRun, cell: Cell, read_clip: Reader, peak: Peak) -> Measurement:
     gc.collect()  # so that garbage of earlier answers is not collected during this one
     peak.start()
     way = cell.contestant.way
@@ -248,7 +248,7 @@ def _measure(plan: Plan, cell: Cell, read_clip: Reader, peak: Peak) -> Measureme
 
 
 def _warm_up(
-    plan: Plan, blocks: Sequence[Block], store: Store, listener: ProgressListener
+    plan: BenchRun, blocks: Sequence[Block], store: Store, listener: ProgressListener
 ) -> set[str]:
     """Let every method that is still to be measured answer once, without counting it.
 
@@ -293,7 +293,7 @@ class _WarmUpClips:
     A clip on which the reference fails is recorded as failed and not used again.
     """
 
-    def __init__(self, plan: Plan, blocks: Sequence[Block], store: Store) -> None:
+    def __init__(self, plan: BenchRun, blocks: Sequence[Block], store: Store) -> None:
         self.plan = plan
         self.store = store
         self.reference = plan.contestants[0]

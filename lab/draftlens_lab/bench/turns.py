@@ -80,10 +80,10 @@ def picture(request: Request) -> list[Clip]:
     )
 
 
-def story(request: Request) -> list[Clip]:
+def story_clips(request: Request) -> list[Clip]:
     """Held-out stories: five pictures, four captions, and a request for the fifth."""
     _check_fonts()
-    lengths_of("story", request.source)
+    turn_lengths("story", request.source)
     from draftlens_lab.evaluate.answers import render_side
     from draftlens_lab.evaluate.turns import stories
 
@@ -150,7 +150,7 @@ def turn_clips(kind: str, request: Request, make: MakeSamples) -> list[Clip]:
     options = request.options
     side = render_side(request.processor)
     clips = []
-    for frames in lengths_of(kind, request.source):
+    for frames in turn_lengths(kind, request.source):
         about_clip = is_about_clip(kind, request.source)
         group = f"{kind}, {frames} frames" if about_clip else kind
         samples = make(options.clips or SAMPLES, about_clip, options.seed)
@@ -163,7 +163,7 @@ def turn_clips(kind: str, request: Request, make: MakeSamples) -> list[Clip]:
     return clips
 
 
-def lengths_of(kind: str, source: str) -> tuple[int, ...]:
+def turn_lengths(kind: str, source: str) -> tuple[int, ...]:
     """The numbers of frames of a workload; the number of pictures if it is about pictures.
 
     Args:

@@ -17,12 +17,12 @@ from draftlens_lab.bench.clips import (
     ImageFiles,
     VideoFile,
     WorldScene,
-    spread,
+    select_clips,
 )
-from draftlens_lab.bench.options import Options
-from draftlens_lab.bench.parts import PART_WORKLOADS, lengths_of
+from draftlens_lab.bench.options import BenchOptions
+from draftlens_lab.bench.parts import PART_WORKLOADS, part_lengths
 from draftlens_lab.bench.turns import TURN_WORKLOADS, WITHOUT_FRAMES
-from draftlens_lab.bench.turns import lengths_of as turn_lengths_of
+from draftlens_lab.bench.turns import turn_lengths as turn_lengths_of
 from draftlens_lab.measure.options import frame_counts
 
 WORLD_CLIPS = 4
@@ -34,20 +34,20 @@ WORLD_LENGTHS = "8,64"
 WORKLOADS = Registry(
     "workload",
     {
-        "world": "draftlens_lab.bench.workloads:world",
+        "world": "draftlens_lab.bench.workloads:world_clips",
         "focus": "draftlens_lab.bench.parts:focus",
         "needle": "draftlens_lab.bench.parts:needle",
         "chat": "draftlens_lab.bench.parts:chat",
         "pairs": "draftlens_lab.bench.parts:pairs",
         "picture": "draftlens_lab.bench.turns:picture",
-        "story": "draftlens_lab.bench.turns:story",
+        "story": "draftlens_lab.bench.turns:story_clips",
         "ordering": "draftlens_lab.bench.turns:ordering",
         "counting": "draftlens_lab.bench.turns:counting",
         "second": "draftlens_lab.bench.turns:second",
         "recall": "draftlens_lab.bench.turns:recall",
         "aside": "draftlens_lab.bench.turns:aside",
         "talk": "draftlens_lab.bench.turns:talk",
-        "folder": "draftlens_lab.bench.workloads:folder",
+        "folder": "draftlens_lab.bench.workloads:folder_clips",
         "videodetailcaption": "draftlens_lab.bench.datasets:video_detail_caption",
         "mvbench": "draftlens_lab.bench.datasets:mvbench",
         "mlvu": "draftlens_lab.bench.datasets:mlvu",
@@ -78,7 +78,7 @@ class WorkloadRequest:
     """
 
     source: str
-    options: Options
+    options: BenchOptions
     processor: Any
     out: Path | None = None
 
@@ -86,15 +86,15 @@ class WorkloadRequest:
 Workload = Callable[[WorkloadRequest], list[Clip]]
 
 
-def clips_of(options: Options, processor: Any, out: Path | None = None) -> list[Clip]:
-    """The clips of a run: those of its workload, then those of the world for `Options.context`."""
+def clips_of(options: BenchOptions, processor: Any, out: Path | None = None) -> list[Clip]:
+    """The clips of a run: those of its workload, then those of the world for `BenchOptions.context`."""
     name, source = parse_workload(options.workload)
     load: Workload = WORKLOADS[name]
     clips = list(load(WorkloadRequest(source, options, processor, out)))
     if options.context:
         names = {clip.name for clip in clips}
         lengths = ",".join(str(length) for length in options.context)
-        context_clips = world(WorkloadRequest(lengths, options, processor))
+        context_clips = world_clips(WorkloadRequest(lengths, options, processor))
         clips += [clip for clip in context_clips if clip.name not in names]
     return clips
 
@@ -110,12 +110,12 @@ def parse_workload(text: str) -> tuple[str, str]:
     return name, source
 
 
-def check(options: Options, out: Path, frames: int | None) -> None:
+def check_workload(options: BenchOptions, out: Path, frames: int | None) -> None:
     """Refuse options that do not go together before the models are loaded."""
     name, source = parse_workload(options.workload)
     lengths = _world_lengths(name, source)
     if name == "pairs" and frames is not None:
-        lengths_of(name, str(frames))
+        part_lengths(name, str(frames))
     if name in WITHOUT_FRAMES and frames is not None:
         turn_lengths_of(name, str(frames))
     if lengths and frames is not None and lengths != (frames,):
@@ -135,13 +135,13 @@ def _world_lengths(name: str, source: str) -> tuple[int, ...]:
     if name == "world":
         return frame_counts(source or WORLD_LENGTHS)
     if name in PART_WORKLOADS:
-        return lengths_of(name, source)
+        return part_lengths(name, source)
     if name in TURN_WORKLOADS:
         return turn_lengths_of(name, source)
     return ()
 
 
-def world(request: WorkloadRequest) -> list[Clip]:
+def world_clips(request: WorkloadRequest) -> list[Clip]:
     """Held-out scenes of the procedural world, the same ones at each length."""
     if find_spec("matplotlib") is None:
         raise ConfigError(
@@ -164,7 +164,7 @@ def world(request: WorkloadRequest) -> list[Clip]:
     return sorted(clips, key=lambda clip: clip.frames)
 
 
-def folder(request: WorkloadRequest) -> list[Clip]:
+def folder_clips(request: WorkloadRequest) -> list[Clip]:
     """A user's own videos and images, recognized by their suffixes: each file in a folder is one
     clip."""
     root = Path(request.source)
@@ -180,10 +180,10 @@ def folder(request: WorkloadRequest) -> list[Clip]:
         raise ConfigError(
             f"{root} holds no videos or images (known by suffixes such as .mp4 and .png)"
         )
-    return spread(clips, options.clips)
+    return select_clips(clips, options.clips)
 
 
-def _file_clip(name: str, file: Path, options: Options) -> Clip | None:
+def _file_clip(name: str, file: Path, options: BenchOptions) -> Clip | None:
     """The clip of a file; None if the file is neither a video nor an image."""
     suffix = file.suffix.lower()
     if not file.is_file():

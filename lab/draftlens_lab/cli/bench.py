@@ -24,7 +24,7 @@ from draftlens_lab.cli.bench_options import (
 
 if TYPE_CHECKING:
     from draftlens.engine import Engine
-    from draftlens_lab.bench import Options, Store
+    from draftlens_lab.bench import BenchOptions, Store
     from draftlens_lab.measure.progress import ProgressListener
 
 
@@ -67,7 +67,7 @@ def bench(
 
 def _measure_and_save(
     store: Store,
-    options: Options,
+    options: BenchOptions,
     report: ReportOptions,
     models: tuple[str, str, Loading],
     as_json: bool,
@@ -79,7 +79,7 @@ def _measure_and_save(
     engine = Engine(*load_models(*models, as_json))
     engine.calibrate()
     summary = measure(engine, options, store, report.resume, as_json)
-    plot_files = save(summary, report.out, report.plots)
+    plot_files = save_report(summary, report.out, report.plots)
     if as_json:
         print_json(summary)
     else:
@@ -90,14 +90,14 @@ def _measure_and_save(
 
 def options_of(
     clips: ClipOptions, contestants: ContestantOptions, measuring: MeasuringOptions
-) -> Options:
-    from draftlens_lab.bench import Options
+) -> BenchOptions:
+    from draftlens_lab.bench import BenchOptions
     from draftlens_lab.measure.options import frame_counts
 
-    return Options(
+    return BenchOptions(
         workload=clips.workload,
         clips=clips.clips,
-        frames=measuring.frames or Options.frames,
+        frames=measuring.frames or BenchOptions.frames,
         prompt=measuring.prompt,
         media=clips.media,
         methods=split_names(contestants.methods),
@@ -111,13 +111,15 @@ def options_of(
     )
 
 
-def check_options(options: Options, measuring: MeasuringOptions, report: ReportOptions) -> None:
+def check_options(
+    options: BenchOptions, measuring: MeasuringOptions, report: ReportOptions
+) -> None:
     """Refuse a run that cannot begin or end, before the models are loaded."""
     from draftlens_lab.bench import line_up
-    from draftlens_lab.bench.workloads import check
+    from draftlens_lab.bench.workloads import check_workload
 
     line_up(options)
-    check(options, report.out, measuring.frames)
+    check_workload(options, report.out, measuring.frames)
     if report.plots:
         _check_matplotlib()
 
@@ -128,7 +130,7 @@ def _check_matplotlib() -> None:
 
 
 def measure(
-    engine: Engine, options: Options, store: Store, resume: bool | None, quiet: bool
+    engine: Engine, options: BenchOptions, store: Store, resume: bool | None, quiet: bool
 ) -> dict[str, Any]:
     """Measure what is missing in a store and return the summary of the run."""
     from draftlens.cli.show import error_console
@@ -150,19 +152,19 @@ def measure(
     return {"run": description, **summarize(store, plan.contestants, groups)}
 
 
-def save(summary: Mapping[str, Any], out: Path, plots: bool) -> list[Path]:
+def save_report(summary: Mapping[str, Any], out: Path, plots: bool) -> list[Path]:
     """Write the summary, the report and, if `plots` is True, the plots; return their files."""
-    from draftlens_lab.bench import markdown
+    from draftlens_lab.bench import bench_page
     from draftlens_lab.bench.store import PAGE, SUMMARY
 
     plot_files: list[Path] = []
     if plots:
-        from draftlens_lab.bench.plots import plot
+        from draftlens_lab.bench.plots import bench_plots
 
-        plot_files = plot(summary, out)
+        plot_files = bench_plots(summary, out)
     text = json.dumps(summary, indent=1, ensure_ascii=False) + "\n"
     (out / SUMMARY).write_text(text, encoding="utf-8")
-    report = markdown(summary, [file.name for file in plot_files])
+    report = bench_page(summary, [file.name for file in plot_files])
     (out / PAGE).write_text(report, encoding="utf-8")
     return plot_files
 
@@ -255,9 +257,9 @@ def _bar(quiet: bool) -> Iterator[ProgressListener]:
 
 def _show(summary: Mapping[str, Any], plot_files: list[Path], out: Path) -> None:
     from draftlens.cli.show import show_files, show_tables
-    from draftlens_lab.bench import tables
-    from draftlens_lab.bench.report import about
+    from draftlens_lab.bench import bench_tables
+    from draftlens_lab.bench.report import about_run
     from draftlens_lab.bench.store import PAGE, SUMMARY
 
-    show_tables(tables(summary), about(summary))
+    show_tables(bench_tables(summary), about_run(summary))
     show_files(out, SUMMARY, PAGE, *(file.name for file in plot_files))

@@ -15,13 +15,13 @@ from draftlens.core.names import AUTO, EMBEDDED
 
 if TYPE_CHECKING:
     from draftlens.methods.base import Method
-    from draftlens_lab.bench.calibrate import Calibration, Subject
+    from draftlens_lab.bench.calibrate import CalibratedOption, Calibration
 
 BAR_WIDTH = 20
 """Characters of the longest bar; with its mark, the table fits into a terminal of 80 columns."""
 
 
-def calibrate(
+def calibrate_command(
     media: Annotated[
         list[str], typer.Argument(help="Two to four video files, or images with --images.")
     ],
@@ -86,7 +86,7 @@ def best_value(calibration: Calibration) -> Any:
     return calibration.best if min(curve) < max(curve) else None
 
 
-def command_of(method: Method, subject: Subject, value: Any) -> str:
+def command_of(method: Method, subject: CalibratedOption, value: Any) -> str:
     """The options of the command line that use a value."""
     from draftlens.methods.base import to_dict, with_option
 
@@ -95,7 +95,7 @@ def command_of(method: Method, subject: Subject, value: Any) -> str:
     return f"--speculative-config '{json.dumps(used)}'"
 
 
-def _print_json(subject: Subject, calibration: Calibration, method: Method) -> None:
+def _print_json(subject: CalibratedOption, calibration: Calibration, method: Method) -> None:
     from draftlens.cli.show import print_json
 
     best = best_value(calibration)
@@ -111,7 +111,7 @@ def _print_json(subject: Subject, calibration: Calibration, method: Method) -> N
     )
 
 
-def _show(subject: Subject, calibration: Calibration, method: Method) -> None:
+def _show(subject: CalibratedOption, calibration: Calibration, method: Method) -> None:
     from draftlens.cli.show import console, table
 
     best = best_value(calibration)
@@ -144,8 +144,8 @@ def _show(subject: Subject, calibration: Calibration, method: Method) -> None:
 
 def _check_method(method: Any, pruners: Sequence[str]) -> Method:
     from draftlens.methods.base import resolve
-    from draftlens_lab.bench.calibrate import check
+    from draftlens_lab.bench.calibrate import check_calibration
 
     resolved = resolve(method, True)
-    check(resolved, pruners)
+    check_calibration(resolved, pruners)
     return resolved

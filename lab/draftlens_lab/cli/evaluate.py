@@ -58,9 +58,9 @@ def evaluate(
     from draftlens.cli.loading import load_models, make_folder
     from draftlens.cli.show import print_json, show_files
     from draftlens.core.files import only_writer
-    from draftlens_lab.evaluate import Evaluation, Options
+    from draftlens_lab.evaluate import Evaluation, EvaluationOptions
 
-    options = Options(clips, parse_frames(frames), seed)
+    options = EvaluationOptions(clips, parse_frames(frames), seed)
     _check_matplotlib()
     make_folder(out)
     target_model, draft_model = load_models(target, draft, loading, as_json)
@@ -76,9 +76,9 @@ def evaluate(
 
 def _show(report: Mapping[str, Any]) -> None:
     from draftlens.cli.show import show_tables
-    from draftlens_lab.evaluate import about, tables
+    from draftlens_lab.evaluate import about_evaluation, evaluation_tables
 
-    show_tables(tables(report), about(report))
+    show_tables(evaluation_tables(report), about_evaluation(report))
 
 
 def parse_frames(text: str) -> tuple[int, ...]:
@@ -102,11 +102,11 @@ def _bar(out: Path, quiet: bool) -> Iterator[SavingBar]:
     )
 
     from draftlens.cli.progress import SavingBar, progress_bars
-    from draftlens_lab.evaluate import markdown, save
+    from draftlens_lab.evaluate import evaluation_page, save_evaluation
 
     def save_report(report: Mapping[str, Any]) -> None:
-        save(report, out / REPORT)
-        (out / PAGE).write_text(markdown(report), encoding="utf-8")
+        save_evaluation(report, out / REPORT)
+        (out / PAGE).write_text(evaluation_page(report), encoding="utf-8")
 
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -137,9 +137,9 @@ def _run(evaluation: Evaluation, out: Path, quiet: bool) -> dict[str, Any]:
 
 
 def _plot(report: Mapping[str, Any], out: Path) -> list[Path]:
-    from draftlens_lab.evaluate.plots import plot
+    from draftlens_lab.evaluate.plots import evaluation_plots
 
-    return plot(report, out)
+    return evaluation_plots(report, out)
 
 
 def _check_matplotlib() -> None:

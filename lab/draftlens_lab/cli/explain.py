@@ -100,7 +100,7 @@ def explain(
         _show(subject, answer, outputs)
 
 
-def _print_json(subject: Subject, answer: Any, outputs: Outputs) -> None:
+def _print_json(subject: Explanation, answer: Any, outputs: Outputs) -> None:
     from draftlens.cli.show import print_json
 
     picture = outputs.written(outputs.picture)
@@ -108,7 +108,7 @@ def _print_json(subject: Subject, answer: Any, outputs: Outputs) -> None:
     print_json({**files, "page": str(outputs.page), **answer.to_dict()})
 
 
-def _show(subject: Subject, answer: Any, outputs: Outputs) -> None:
+def _show(subject: Explanation, answer: Any, outputs: Outputs) -> None:
     from draftlens.cli.show import console, table
     from draftlens_lab.explain.gantt import NEEDS_MATPLOTLIB
 
@@ -126,7 +126,7 @@ def _show(subject: Subject, answer: Any, outputs: Outputs) -> None:
 
 
 @dataclass(frozen=True)
-class Subject:
+class Explanation:
     """What is shown of an answer.
 
     Args:
@@ -144,26 +144,26 @@ class Subject:
     rows: Callable[[Any], list[list[str]]] = lambda trace: []
 
 
-def pruning_subject() -> Subject:
+def pruning_subject() -> Explanation:
     """The visual tokens that are kept for the draft."""
     from draftlens_lab.explain import page, pruning_method, sheet, trace
 
     def draw(answer: Trace, path: Path) -> None:
         sheet(answer).save(path, optimize=True)
 
-    return Subject("sheet", "", pruning_method, trace, draw, page, summary)
+    return Explanation("sheet", "", pruning_method, trace, draw, page, summary)
 
 
-def views_subject() -> Subject:
+def views_subject() -> Explanation:
     from draftlens_lab.explain import trace_views, viewing_method, views_chart, views_page
     from draftlens_lab.explain.gantt import has_matplotlib
-    from draftlens_lab.explain.view_page import COLUMNS, rows_of
+    from draftlens_lab.explain.view_page import COLUMNS, view_rows
 
     def draw(answer: ViewTrace, path: Path) -> None:
         if has_matplotlib():
             views_chart(answer).savefig(path, pil_kwargs={"optimize": True})
 
-    return Subject(
+    return Explanation(
         "views",
         "-views",
         viewing_method,
@@ -172,7 +172,7 @@ def views_subject() -> Subject:
         views_page,
         views_summary,
         COLUMNS,
-        rows_of,
+        view_rows,
     )
 
 
@@ -212,7 +212,7 @@ def outputs_of(media: list[Path], images: bool, out: Path, suffix: str = "") -> 
     return outputs
 
 
-def write(subject: Subject, trace: Any, outputs: Outputs) -> None:
+def write(subject: Explanation, trace: Any, outputs: Outputs) -> None:
     """Draw and write the main picture, the page and, if matplotlib is installed, the chart."""
     from draftlens_lab.explain import chart_of
     from draftlens_lab.explain.gantt import has_matplotlib

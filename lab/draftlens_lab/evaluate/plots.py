@@ -21,7 +21,7 @@ SIZE = (6, 3.8)
 CHANCE = "chance: best constant answer"
 
 
-def plot(report: Figures, folder: Path) -> list[Path]:
+def evaluation_plots(report: Figures, folder: Path) -> list[Path]:
     """Draw the sections that the report holds.
 
     Returns:
@@ -34,10 +34,10 @@ def plot(report: Figures, folder: Path) -> list[Path]:
         figures["accuracy"] = accuracy(models, report["arguments"]["frames"][0])
     agreement = report.get("agreement")
     if agreement and agreement["agreed"]["total"]:
-        figures["acceptance_by_depth"] = by_depth(agreement)
+        figures["acceptance_by_depth"] = acceptance_by_depth(agreement)
         figures["acceptance_by_gamma"] = by_gamma(agreement)
     if "visual" in report:
-        figures["visual_dependence"] = visual_dependence(report["visual"])
+        figures["visual_dependence"] = acceptance_by_pruning(report["visual"])
     return save_figures(figures, folder)
 
 
@@ -63,7 +63,7 @@ def accuracy(models: Figures, frames: int) -> Figure:
     return figure
 
 
-def by_depth(agreement: Figures) -> Figure:
+def acceptance_by_depth(agreement: Figures) -> Figure:
     """Probability that a guess is accepted, by its depth in the chain."""
     depths = []
     shares = []
@@ -107,7 +107,7 @@ def by_gamma(agreement: Figures) -> Figure:
     return figure
 
 
-def visual_dependence(dependence: Figures) -> Figure:
+def acceptance_by_pruning(dependence: Figures) -> Figure:
     """Mean acceptance length by the share of visual tokens removed from the draft, as in Figure
     2(b) of SpecVLM."""
     rows = dependence["kept"]

@@ -28,7 +28,7 @@ EVIDENCE_NAMES = {
 """Names of rows for `draftlens_lab.evaluate.parts.SHOWN`."""
 
 
-def tables(report: Figures) -> Iterator[Table]:
+def evaluation_tables(report: Figures) -> Iterator[Table]:
     """Tables of all sections that the report holds."""
     for role, figures in report.get("accuracy", {}).items():
         yield from _accuracy(role, figures)
@@ -40,11 +40,11 @@ def tables(report: Figures) -> Iterator[Table]:
         yield _evidence(family, figures)
 
 
-def markdown(report: Figures) -> str:
-    return markdown_page("draftlens evaluate", about(report), tables(report))
+def evaluation_page(report: Figures) -> str:
+    return markdown_page("draftlens evaluate", about_evaluation(report), evaluation_tables(report))
 
 
-def about(report: Figures) -> str:
+def about_evaluation(report: Figures) -> str:
     """One paragraph on models, options and environment of the report."""
     models = ", ".join(_model(role, facts) for role, facts in report["models"].items())
     options = report["arguments"]

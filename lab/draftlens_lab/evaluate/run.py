@@ -37,7 +37,7 @@ COST = {"target": 1.0, "draft": 0.4}
 
 
 @dataclass(frozen=True)
-class Options:
+class EvaluationOptions:
     """Options of an evaluation."""
 
     clips: int = 100
@@ -90,11 +90,11 @@ class Evaluation:
     """
 
     def __init__(
-        self, target: Loaded, draft: Loaded | None, options: Options | None = None
+        self, target: Loaded, draft: Loaded | None, options: EvaluationOptions | None = None
     ) -> None:
         self.target = target
         self.draft = draft
-        self.options = options or Options()
+        self.options = options or EvaluationOptions()
         self.answerers = {
             "target": ModelAnswerer(Engine(target, draft), render_side(target.processor))
         }
@@ -253,7 +253,7 @@ class Evaluation:
         }
 
 
-def save(report: Mapping[str, Any], file: Path) -> None:
+def save_evaluation(report: Mapping[str, Any], file: Path) -> None:
     write_json(file, report)
 
 

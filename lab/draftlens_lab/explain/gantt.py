@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.timeline import DISCARDED, Timeline
-from draftlens_lab.explain.gantt_layout import LANE, first_rounds, rows_of, whole
+from draftlens_lab.explain.gantt_layout import LANE, first_rounds, lane_rows, whole
 from draftlens_lab.explain.gantt_panel import Panel
 from draftlens_lab.explain.gantt_style import (
     COLOURS,
@@ -88,7 +88,7 @@ def chart(
     closer = first_rounds(timelines)
     if closer is not None and closer.length <= ZOOM_BELOW * windows[0].length:
         windows.append(closer)
-    rows = rows_of(timelines)
+    rows = lane_rows(timelines)
     panel_height = rows[-1].middle + LANE / 2
     height = HEAD + len(windows) * panel_height + (len(windows) - 1) * PANEL_HEAD + FOOT
     figure = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor=theme.paper)

@@ -89,7 +89,7 @@ def first_round_start(timeline: Timeline) -> float:
     return drafted[-1] if drafted else max(min(timeline.first_token, checked), 0.0)
 
 
-def rows_of(timelines: Mapping[str, Timeline]) -> list[Row]:
+def lane_rows(timelines: Mapping[str, Timeline]) -> list[Row]:
     """The rows of a panel from top to bottom."""
     rows = []
     top = 0.0

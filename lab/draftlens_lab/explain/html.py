@@ -13,7 +13,7 @@ from draftlens_lab.explain import paint
 from draftlens_lab.explain.charts import shares_chart
 from draftlens_lab.explain.contact_sheet import subtitle
 from draftlens_lab.explain.layout import fit_inside
-from draftlens_lab.explain.markup import render
+from draftlens_lab.explain.markup import render_page
 from draftlens_lab.explain.sections import DRAFTED_KEY, Account, figures_of
 from draftlens_lab.explain.tracing import Trace
 from draftlens_lab.explain.views import View, clamp_aspect
@@ -66,7 +66,7 @@ def page(trace: Trace) -> str:
     views = trace.visual.views
     scale = paint.Scale.of(views)
     side, column_width = _view_size(len(views))
-    return render(
+    return render_page(
         "kept.html",
         trace=trace,
         lead=subtitle(trace),

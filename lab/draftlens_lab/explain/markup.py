@@ -18,7 +18,7 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-s
 _JSON = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False}
 
 
-def render(template: str, **values: Any) -> str:
+def render_page(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(values)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from draftlens_lab.explain.markup import render
+from draftlens_lab.explain.markup import render_page
 from draftlens_lab.explain.sections import DRAFTED_KEY, Account, drawn, figures_of
 from draftlens_lab.explain.view_chart import CAPTION, TITLE, colour_of, views_chart
 from draftlens_lab.explain.view_trace import ViewFigures, ViewToken, ViewTrace
@@ -43,21 +43,21 @@ class Word:
 def views_page(trace: ViewTrace) -> str:
     """The HTML page of a trace; one file that loads nothing."""
     views = [(colour_of(view), f"{name} was right") for view, name in enumerate(trace.names)]
-    return render(
+    return render_page(
         "views.html",
         trace=trace,
         lead=f"method {trace.method['method']} · views {', '.join(trace.names)}",
         figures=_figures(trace),
         drawn=drawn(TITLE, CAPTION, partial(views_chart, trace)),
         columns=COLUMNS,
-        rows=rows_of(trace),
+        rows=view_rows(trace),
         answer_keys=[*views, DRAFTED_KEY],
         words=[Word.of(token, trace.names) for token in trace.tokens],
         account=Account.of(trace),
     )
 
 
-def rows_of(trace: ViewTrace) -> list[list[str]]:
+def view_rows(trace: ViewTrace) -> list[list[str]]:
     """The figures of each view under `COLUMNS`, and of all views together."""
     rows = [_row(figures) for figures in trace.figures]
     rows.append(["all, mixed", "", "", "", f"{trace.stats.mean_acceptance_length:.2f}"])

@@ -183,7 +183,7 @@ class _MarkReader:
     def __call__(self, text: Any = None, *args: Any, **options: Any) -> Any:
         if isinstance(text, str) or not any(BEGIN in row for row in text):
             return self._tokenizer(text, *args, **options)  # not the text of the chats
-        self.texts = [unmark(row) for row in text]
+        self.texts = [spans_of(row) for row in text]
         # With padding on the right, positions begin at 0 in every row for all models.
         options |= {"return_offsets_mapping": True, "padding_side": "right"}
         encoded = self._tokenizer([row.text for row in self.texts], *args, **options)
@@ -200,7 +200,7 @@ def _tokens_of(offsets: Tensor, span: Span) -> list[int]:
     return indices
 
 
-def unmark(text: str) -> UnmarkedText:
+def spans_of(text: str) -> UnmarkedText:
     """Remove the marks from a text and return the spans that they enclosed."""
     unmarked = ""
     spans = []

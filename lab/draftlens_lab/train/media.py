@@ -40,7 +40,7 @@ def check_media(data: TrainingData) -> int:
                 check_file(path, limits)
             except MediaError as error:
                 raise TrainingDataError(f"{entry.place}: {error}") from error
-    for path, (kind, place) in spread(list(uses.items()), NUM_OPENED):
+    for path, (kind, place) in evenly_spaced(list(uses.items()), NUM_OPENED):
         try:
             _open(kind, path, limits)
         except MediaError as error:
@@ -63,7 +63,7 @@ def media_digest(data: TrainingData) -> str:
     return digest.hexdigest()
 
 
-def spread(items: Sequence[T], limit: int) -> list[T]:
+def evenly_spaced(items: Sequence[T], limit: int) -> list[T]:
     """At most `limit` of the items, evenly spaced."""
     count = min(limit, len(items))
     return [items[index * len(items) // count] for index in range(count)]

@@ -44,7 +44,7 @@ class StagePlan:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """The plan of a run.
 
     Args:
@@ -73,7 +73,7 @@ class Trained:
     """
 
     folder: Path
-    plan: Plan
+    plan: TrainingPlan
     losses: Losses
     resumed: dict[str, int]
     seconds: float
@@ -129,7 +129,7 @@ def losses_of(history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
     return losses
 
 
-def plot(out: Path, losses: Losses) -> bool:
+def loss_plot(out: Path, losses: Losses) -> bool:
     """Draw ``loss.png`` with one panel per stage.
 
     Returns:

@@ -88,7 +88,7 @@ def agreed(state: Any, decide: Callable[[], T]) -> T:
     return cast(T, decision.value)
 
 
-def fingerprint(options: DraftTraining, digests: dict[str, str]) -> dict[str, Any]:
+def run_properties(options: DraftTraining, digests: dict[str, str]) -> dict[str, Any]:
     """The properties that identify a run, by name.
 
     Args:

@@ -20,7 +20,15 @@ from draftlens_lab.train.data import Entry, TrainingData, read_data
 from draftlens_lab.train.media import check_media, media_digest
 from draftlens_lab.train.models import Draft, load_draft
 from draftlens_lab.train.options import DraftTraining
-from draftlens_lab.train.report import LOSS_FILE, Losses, LossLog, Plan, Trained, losses_of, plot
+from draftlens_lab.train.report import (
+    LOSS_FILE,
+    Losses,
+    LossLog,
+    Trained,
+    TrainingPlan,
+    loss_plot,
+    losses_of,
+)
 from draftlens_lab.train.stage import Stage, load_distillation, make_stage, try_models
 from draftlens_lab.train.trainer import DraftTrainer, EpochOrder, StopAtNan, arguments, restore
 
@@ -40,7 +48,7 @@ class _Preparation:
     run: dict[str, Any]
     draft: Draft
     stages: list[Stage]
-    plan: Plan
+    plan: TrainingPlan
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,7 @@ class _Session:
 
     options: DraftTraining
     draft: Draft
-    plan: Plan
+    plan: TrainingPlan
     callbacks: Sequence[Any]
     progress: bool
 
@@ -57,7 +65,7 @@ class _Session:
 def train_draft(
     options: DraftTraining,
     *,
-    on_plan: Callable[[Plan], None] | None = None,
+    on_plan: Callable[[TrainingPlan], None] | None = None,
     callbacks: Sequence[Any] = (),
     progress: bool = False,
 ) -> Trained:
@@ -131,21 +139,21 @@ def _check_folder(options: DraftTraining, files: dict[str, TrainingData]) -> _Fo
     digests = {name: data.digest for name, data in files.items()}
     for name, data in files.items():
         digests[f"media of {name}"] = media_digest(data)
-    run = resume.fingerprint(options, digests)
+    run = resume.run_properties(options, digests)
     resume.check_folder(options.out, run, options.restart)
     return _Folder(run, resume.is_begun(options.out, options.restart))
 
 
 def _plan(
     options: DraftTraining, draft: Draft, num_media: int, stages: list[Stage], state: Any
-) -> Plan:
+) -> TrainingPlan:
     sizes = {name: parameter.numel() for name, parameter in draft.model.named_parameters()}
     parameters = {
         "vision": sum(sizes[name] for name in draft.parts.vision),
         "projector": sum(sizes[name] for name in draft.parts.projector),
         "language": sum(sizes[name] for name in draft.parts.language),
     }
-    return Plan(
+    return TrainingPlan(
         model=type(draft.model).__name__,
         parameters=parameters,
         media=num_media,
@@ -296,4 +304,4 @@ def _save(out: Path, draft: Draft, losses: Losses) -> bool:
     draft.processor.processor.save_pretrained(folder)
     resume.move_in(out)
     write_json(out / LOSS_FILE, losses, indent=2)
-    return plot(out, losses)
+    return loss_plot(out, losses)

@@ -17,10 +17,10 @@ from draftlens_lab.train.data import Entry, TrainingData
 from draftlens_lab.train.distil import answer_labels, answer_logits
 from draftlens_lab.train.errors import config_errors
 from draftlens_lab.train.labels import AnswerProcessor
-from draftlens_lab.train.media import spread
+from draftlens_lab.train.media import evenly_spaced
 from draftlens_lab.train.models import Draft, load_processor
 from draftlens_lab.train.options import DraftTraining
-from draftlens_lab.train.report import Plan, StagePlan
+from draftlens_lab.train.report import StagePlan, TrainingPlan
 from draftlens_lab.train.trainer import Distillation, device_batch, target_logits
 
 NUM_SAMPLES = 16
@@ -90,7 +90,9 @@ def make_stage(
     return Stage(entries, collate, settings.learning_rate, settings.epochs, settings.distil, plan)
 
 
-def load_distillation(stage: Stage, options: DraftTraining, plan: Plan) -> Distillation | None:
+def load_distillation(
+    stage: Stage, options: DraftTraining, plan: TrainingPlan
+) -> Distillation | None:
     """Load the model whose logits a stage learns; None if it learns from the data only."""
     if stage.distil is None:
         return None
@@ -104,7 +106,9 @@ def load_distillation(stage: Stage, options: DraftTraining, plan: Plan) -> Disti
     )
 
 
-def try_models(stages: Sequence[Stage], options: DraftTraining, draft: Draft, plan: Plan) -> None:
+def try_models(
+    stages: Sequence[Stage], options: DraftTraining, draft: Draft, plan: TrainingPlan
+) -> None:
     """Run the draft, and the model to distil, on an entry with images and one with videos.
 
     Some mismatches of a config and a processor, such as another patch size, only become apparent
@@ -185,7 +189,7 @@ def _num_trained(draft: Draft, names: frozenset[str]) -> int:
 
 
 def _estimate_tokens(collate: Collator, entries: list[Entry]) -> _TokenCounts:
-    batches = [collate([entry]) for entry in spread(entries, NUM_SAMPLES)]
+    batches = [collate([entry]) for entry in evenly_spaced(entries, NUM_SAMPLES)]
     tokens = sum(batch["input_ids"].numel() for batch in batches)
     answer_tokens = sum(answer_labels(batch["labels"]).numel() for batch in batches)
     return _TokenCounts(

@@ -54,7 +54,7 @@ class MediaFormat:
 
 
 @dataclass(frozen=True)
-class Entry:
+class WorldEntry:
     """One sample in an export.
 
     Attributes:
@@ -140,7 +140,7 @@ def seeds_of(
 
 def entries(
     folder: Path, seeds: Seeds, media_format: MediaFormat, on_sample: Progress | None
-) -> Iterator[Entry]:
+) -> Iterator[WorldEntry]:
     """Every sample, kind by kind; each clip is written under ``folder``."""
     _check_fonts()
     keys = _sample_keys(seeds)
@@ -150,16 +150,16 @@ def entries(
             on_sample(done, len(keys))
 
 
-def _entry(folder: Path, kind: str, seed: int, media_format: MediaFormat) -> Entry:
+def _entry(folder: Path, kind: str, seed: int, media_format: MediaFormat) -> WorldEntry:
     sample = draw(kind, seed, media_format.frames)
     if sample.media != "video":
         pictures = tuple(render_still(scene, media_format.side) for scene in sample.scenes)
-        return Entry(seed, sample, None, pictures)
+        return WorldEntry(seed, sample, None, pictures)
     video = f"videos/{kind}-{seed}.mp4"
     (folder / "videos").mkdir(exist_ok=True)
     frames = render(sample.scenes[0], media_format.frames, media_format.side)
     write_clip(folder / video, frames, media_format.rate, comment=MARK)
-    return Entry(seed, sample, video, ())
+    return WorldEntry(seed, sample, video, ())
 
 
 def _check_fonts() -> None:

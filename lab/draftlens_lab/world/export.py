@@ -15,10 +15,10 @@ from typing import Any
 from draftlens.core.errors import ConfigError
 from draftlens_lab.world.entries import (
     SPLITS,
-    Entry,
     MediaFormat,
     Progress,
     Seeds,
+    WorldEntry,
     entries,
     seeds_of,
 )
@@ -112,7 +112,7 @@ def _card(counts: dict[str, int]) -> str:
     return _CARD.format(files="\n".join(files), counts=", ".join(sizes))
 
 
-def _write_llava(folder: Path, entry: Entry) -> dict[str, Any]:
+def _write_llava(folder: Path, entry: WorldEntry) -> dict[str, Any]:
     row: dict[str, Any] = {"id": entry.name}
     if entry.video:
         row["video"] = entry.video
@@ -126,7 +126,7 @@ def _write_llava(folder: Path, entry: Entry) -> dict[str, Any]:
     return row
 
 
-def _write_pictures(folder: Path, entry: Entry) -> list[str]:
+def _write_pictures(folder: Path, entry: WorldEntry) -> list[str]:
     suffixes = ("-first", "-second") if len(entry.pictures) == 2 else ("",)
     paths = []
     for suffix, picture in zip(suffixes, entry.pictures, strict=False):
@@ -137,7 +137,7 @@ def _write_pictures(folder: Path, entry: Entry) -> list[str]:
     return paths
 
 
-def _row(entry: Entry) -> dict[str, Any]:
+def _row(entry: WorldEntry) -> dict[str, Any]:
     """One row of a data set.
 
     Facts are a list of names and values, because a column for each name is not possible.
