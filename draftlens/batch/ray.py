@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
+import draftlens.engine
 from draftlens.batch.map import ClipAnswer, MapOptions
 from draftlens.core.errors import InputError
-from draftlens.engine import load
 
 Columns = dict[str, Any]
 
@@ -46,7 +46,7 @@ class CaptionBatch:
         self.column = column
         self.options = options or MapOptions()
         self.generation = dict(generation or {})
-        self.engine = load_engine(load or {})
+        self.engine: Any = draftlens.engine.load(**(load or {}))
 
     def __call__(self, batch: Columns) -> Columns:
         """The columns of a batch and three more: `text`, `tokens` (their number) and `error`, which
@@ -68,7 +68,3 @@ class CaptionBatch:
             "tokens": np.array([len(answer.tokens) for answer in ordered], dtype=np.int64),
             "error": np.array([answer.error or "" for answer in ordered], dtype=object),
         }
-
-
-def load_engine(arguments: Mapping[str, Any]) -> Any:
-    return load(**arguments)

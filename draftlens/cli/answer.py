@@ -1,4 +1,4 @@
-"""`draftlens caption` and `draftlens ask`: one answer on the terminal, or one a clip in a file."""
+"""`draftlens caption` and `draftlens ask`: one answer on the terminal, or a file with many."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from draftlens.media.names import is_url
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked about which files."""
+    """A prompt about files."""
 
     names: list[str]
     kind: str
@@ -34,7 +34,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answering:
-    """What `caption` and `ask` are asked to do.
+    """A call of `caption` or `ask`.
 
     Args:
         quiet: whether nothing but the result is printed, as JSON.
@@ -99,7 +99,7 @@ def _is_folder(name: str) -> bool:
 def answer_each(answering: Answering, out: Path, folder: FolderOptions) -> None:
     """Answer the prompt about every clip or image, and write a line for each to a file."""
     question = answering.question
-    found = find_media(question.names, question.kind, out)
+    names = find_media(question.names, question.kind, out)
     generation = dict(answering.generation)
     options = MapOptions(
         kind=question.kind,
@@ -109,5 +109,5 @@ def answer_each(answering: Answering, out: Path, folder: FolderOptions) -> None:
         clip_seconds=folder.clip_seconds,
         seed=generation.pop("seed"),
     )
-    run = FolderRun(found, question.prompt, options, generation, answering.quiet or is_quiet())
+    run = FolderRun(names, question.prompt, options, generation, answering.quiet or is_quiet())
     run_folder(run, out, folder.resume, answering.load)

@@ -25,11 +25,11 @@ GROUPS = ("methods", "pruners", "views", "weights")
 """Kinds that other packages can add to, by the entry points `draftlens.methods` and so on."""
 
 REQUIRED = "required"
-"""Stands for the default of an option that has none."""
+"""Shown as the default of an option that has none."""
 
 
 def listed() -> Listed:
-    """All methods, pruners, views, weights and prefills."""
+    """All methods, pruners, views, weights, prefills and schedules."""
     if any(entry_points(group=f"draftlens.{group}") for group in GROUPS):
         return from_classes()
     return _stored()
@@ -37,12 +37,13 @@ def listed() -> Listed:
 
 def names(kind: str) -> list[str]:
     """The names of one kind; nothing is imported for those of other packages."""
-    others = entry_points(group=f"draftlens.{kind}")
-    return sorted({row["name"] for row in _stored()[kind]} | {point.name for point in others})
+    foreign = entry_points(group=f"draftlens.{kind}")
+    return sorted({row["name"] for row in _stored()[kind]} | {point.name for point in foreign})
 
 
 def from_classes() -> Listed:
     """The same as `listed`, read from the classes."""
+    from draftlens.decoding.plan import SCHEDULES
     from draftlens.methods.base import METHODS
     from draftlens.prefill.base import PREFILLS
     from draftlens.pruning import PRUNERS
@@ -50,7 +51,7 @@ def from_classes() -> Listed:
     registries = {"methods": METHODS, "pruners": PRUNERS}
     for entry in METHODS.entries():
         registries |= {} if entry.error else getattr(METHODS[entry.name], "parts", {})
-    registries["prefills"] = PREFILLS
+    registries |= {"prefills": PREFILLS, "schedules": SCHEDULES}
     return {kind: _rows(registry) for kind, registry in registries.items()}
 
 
@@ -67,12 +68,14 @@ def _options(registry: Registry, entry: Entry) -> dict[str, Any]:
     from draftlens.methods.base import described, parts_of
 
     kind = registry[entry.name]
+    if not isinstance(kind, type):
+        return {}  # a schedule is a function
     parts = parts_of(kind)
-    wanted = [f for f in fields(kind) if f.init]
-    if any(f.default is MISSING and f.default_factory is MISSING for f in wanted):
-        return dict.fromkeys((f.name for f in wanted), REQUIRED)
-    made = kind()
-    return {f.name: _plain(described(f.name, getattr(made, f.name), parts)) for f in wanted}
+    inits = [f for f in fields(kind) if f.init]
+    if any(f.default is MISSING and f.default_factory is MISSING for f in inits):
+        return dict.fromkeys((f.name for f in inits), REQUIRED)
+    default = kind()
+    return {f.name: _plain(described(f.name, getattr(default, f.name), parts)) for f in inits}
 
 
 def _plain(value: Any) -> Any:

@@ -30,7 +30,7 @@ from draftlens.engine import Engine, Inputs
 from draftlens.verify import StockRun, run_stock
 
 TOY = (
-    "  The pair in the package is a toy that knows the moving shapes of its own clips only: name a "
+    "  The pair in the package is a toy for the moving shapes of its own clips: name a "
     "real model with --target (`draftlens pairs` lists some)."
 )
 

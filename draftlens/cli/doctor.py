@@ -33,7 +33,7 @@ DOCTOR_SECONDS = 10.0
 STEP = 1.2
 """Factor between the times of neighbouring widths that counts as a step."""
 CHANCES = (0.9, 0.7, 0.5, 0.3)
-"""Chances of a guess for which the best way to draft is shown."""
+"""Acceptance rates for which the best tree is shown."""
 
 _GIB = 2**30
 _MIB = 2**20
@@ -100,16 +100,16 @@ def describe_curve(curve: CostCurve) -> str:
     pairs = zip(curve.widths, curve.seconds, strict=True)
     times = ", ".join(f"{width}: {1e3 * seconds:.3g} ms" for width, seconds in pairs)
     steps = ", ".join(map(str, curve.steps(STEP)))
-    return f"{times}; " + (f"steps behind {steps} tokens" if steps else "no steps")
+    return f"{times}; " + (f"steps after {steps} tokens" if steps else "no steps")
 
 
 def describe_choices(target: CostCurve, draft: CostCurve) -> str:
-    """What the automatic tree would choose, by how often guesses are right."""
+    """The choice of the automatic tree by acceptance rate."""
     choices = []
     for chance in CHANCES:
         plan = best_for(Costs(LiveCosts(target), LiveCosts(draft)), chance)
         gain = plan.tokens_per_second * target.cost(1)
-        choices.append(f"{chance:.0%} right: {_shape(plan.topology)} ({gain:.2f}x plain)")
+        choices.append(f"{chance:.0%} accepted: {_shape(plan.topology)} ({gain:.2f}x plain)")
     return "; ".join(choices)
 
 

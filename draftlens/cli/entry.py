@@ -30,7 +30,7 @@ def main() -> None:
     terminations: list[int] = []
 
     def terminate(number: int, frame: FrameType | None) -> NoReturn:
-        # Whatever is saved on Ctrl-C is saved on SIGTERM, too.
+        # SIGTERM saves the same as Ctrl-C.
         terminations.append(number)
         raise KeyboardInterrupt
 

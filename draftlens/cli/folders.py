@@ -40,7 +40,7 @@ LOG_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class FolderRun:
-    """What is asked about which files."""
+    """A prompt about files."""
 
     names: Sequence[str]
     prompt: str
@@ -55,21 +55,21 @@ def find_media(names: Sequence[str], kind: str, out: Path) -> list[str]:
     Args:
         out: the file of the answers, which is none of them.
     """
-    found: list[str] = []
+    files: list[str] = []
     for name in names:
         folder = Path(name)
         if is_url(name) or not folder.is_dir():
-            found.append(name)
+            files.append(name)
             continue
         for path in sorted(folder.rglob("*")):
             if path.suffix.lower() in SUFFIXES[kind] and path.is_file():
-                found.append(str(path))
-    found = [name for name in dict.fromkeys(found) if Path(name) != out]
-    if not found:
+                files.append(str(path))
+    files = [name for name in dict.fromkeys(files) if Path(name) != out]
+    if not files:
         raise InputError(
             f"there are no files of kind {kind} in {', '.join(names)} ({', '.join(SUFFIXES[kind])})"
         )
-    return found
+    return files
 
 
 def run_folder(run: FolderRun, out: Path, resume: bool | None, load: Callable[[], Engine]) -> None:
@@ -85,8 +85,8 @@ def run_folder(run: FolderRun, out: Path, resume: bool | None, load: Callable[[]
         written = _begin(out, resume)
         done = {_name_in(line) for line in written}
         names = [name for name in run.names if name not in done]
-        asked = set(run.names)
-        failed = sum("error" in line for line in written if _name_in(line) in asked)
+        requested = set(run.names)
+        failed = sum("error" in line for line in written if _name_in(line) in requested)
         progress = _Progress(len(run.names), len(run.names) - len(names), failed)
         try:
             if names:
@@ -101,7 +101,7 @@ def run_folder(run: FolderRun, out: Path, resume: bool | None, load: Callable[[]
 
 def _check_place(out: Path) -> None:
     if out.is_dir():
-        raise ConfigError(f"--out wants a file, and {out} is a folder: name one in it")
+        raise ConfigError(f"--out needs a file, and {out} is a folder: name one in it")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -119,7 +119,7 @@ def _begin(out: Path, resume: bool | None) -> list[dict[str, Any]]:
                 )
             if resume is None:
                 raise ConfigError(
-                    f"{out} holds answers: --resume goes on with them, --restart throws them away"
+                    f"{out} holds answers: --resume continues them, --restart discards them"
                 )
         out.write_bytes(b"")
         return []
@@ -132,8 +132,8 @@ def _unwritable(out: Path, error: OSError) -> ConfigError:
 
 
 def _resuming(words: Sequence[str]) -> str:
-    kept = [word for word in words if word not in ("--resume", "--restart")]
-    return shlex.join(["draftlens", *kept, "--resume"])
+    rest = [word for word in words if word not in ("--resume", "--restart")]
+    return shlex.join(["draftlens", *rest, "--resume"])
 
 
 def _go_on(
@@ -187,10 +187,10 @@ def line_of(answer: ClipAnswer, identity: Mapping[str, Any]) -> dict[str, Any]:
 
 def _name_fields(name: str) -> dict[str, str]:
     """A file's name in its line. One that is not UTF-8 has its bytes beside it, in hexadecimal."""
-    shown = printable(name)
-    if shown == name:
+    text = printable(name)
+    if text == name:
         return {FIRST_KEY: name}
-    return {FIRST_KEY: shown, BYTES_KEY: os.fsencode(name).hex()}
+    return {FIRST_KEY: text, BYTES_KEY: os.fsencode(name).hex()}
 
 
 def _name_in(line: Mapping[str, Any]) -> Any:
@@ -223,10 +223,10 @@ def _check_same(out: Path, written: Sequence[Mapping[str, Any]], now: Mapping[st
         for name, value in now.items():
             if line.get(name) == value:
                 continue
-            what = f"{name} {line.get(name)!r}, not {value!r}"
+            difference = f"{name} {line.get(name)!r}, not {value!r}"
             if name == "run":
-                what = "other options of the method, of sampling or of reading"
-            raise ConfigError(f"{out} holds answers with {what}: --restart throws them away")
+                difference = "other options of the method, of sampling or of reading"
+            raise ConfigError(f"{out} holds answers with {difference}: --restart discards them")
 
 
 class _Progress:

@@ -126,8 +126,7 @@ def load_models(
 ) -> tuple[Loaded, Loaded | None]:
     """Return a target and its draft, loaded while a spinner is shown.
 
-    The draft is None if its name is `none`, or if it is `auto` and none is known, which a line
-    says.
+    The draft is None for the name `none`, and with a warning for `auto` if none is known.
     """
     options = pair_options(loading)
     name = _draft_name(draft)

@@ -19,7 +19,7 @@ def is_quiet() -> bool:
 
 
 def show_logs(quiet: bool, verbose: bool) -> None:
-    """Print what the library logs: warnings, all of it with `verbose`, errors with `quiet`."""
+    """Print warnings of the library; with `verbose` all messages, with `quiet` only errors."""
     level = logging.WARNING
     if verbose:
         level = logging.DEBUG

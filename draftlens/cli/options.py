@@ -92,6 +92,16 @@ SpeculativeConfig = Annotated[
         rich_help_panel=MODELS,
     ),
 ]
+ScheduleName = Annotated[
+    str | None,
+    typer.Option(
+        "--schedule",
+        help="Order of drafting and verifying: `serial`, or `parallel` and `lockstep`, in which "
+        "draft and target work at the same time. The default is that of the method.",
+        rich_help_panel=MODELS,
+        autocompletion=completes(lambda: catalogue.names("schedules")),
+    ),
+]
 Prefill = Annotated[
     str | None,
     typer.Option(
@@ -175,7 +185,7 @@ AllowLongPrompt = Annotated[
     bool,
     typer.Option(
         "--allow-long-prompt",
-        help="Answer also where the prompt has more positions than the target was made for.",
+        help="Also answer prompts with more positions than the target was trained for.",
         rich_help_panel=ANSWER,
     ),
 ]
@@ -186,6 +196,7 @@ MediaLimits = Annotated[
         help="Limits on the size of media files: JSON such as '{\"max_bytes\": 1000000}'.",
     ),
 ]
+ClipPrompt = Annotated[str, typer.Option(help="Prompt for the clip.")]
 MediaPrompt = Annotated[
     str,
     typer.Option(
@@ -196,15 +207,14 @@ Images = Annotated[bool, typer.Option("--images", help="Read the files as images
 Calibrate = Annotated[
     bool,
     typer.Option(
-        help="Measure what forwards of the models cost the first time that a pair is loaded, for "
-        "about two seconds.",
+        help="Measure the time of forwards when a pair is first loaded, for about two seconds.",
         rich_help_panel=MODELS,
     ),
 ]
 Compile = Annotated[
     bool,
     typer.Option(
-        help="Run decode forwards as compiled code, which is made first and kept on disk.",
+        help="Compile decode forwards first, and keep the compiled code on disk.",
         rich_help_panel=MODELS,
     ),
 ]
@@ -221,21 +231,24 @@ Resume = Annotated[
     bool | None,
     typer.Option(
         "--resume/--restart",
-        help="With --out: go on with the answers in the file, or throw them away.",
+        help="With --out: continue the answers in the file, or discard them.",
         rich_help_panel=MANY,
     ),
 ]
 BatchSize = Annotated[
     int,
     typer.Option(
-        "--batch", min=1, help="With --out: files that are answered together.", rich_help_panel=MANY
+        "--batch",
+        min=1,
+        help="With --out: number of files that are answered together.",
+        rich_help_panel=MANY,
     ),
 ]
 ClipSeconds = Annotated[
     float,
     typer.Option(
         min=0.1,
-        help="With --out: seconds for reading one file, after which it is given up.",
+        help="With --out: time limit for reading one file, in seconds.",
         rich_help_panel=MANY,
     ),
 ]
@@ -250,21 +263,25 @@ def prompt_or_default(prompt: str, images: bool) -> str:
 
 
 def parse_method(
-    name: str | None, config: str | None, default: str | None = None
+    name: str | None,
+    config: str | None,
+    default: str | None = None,
+    schedule: str | None = None,
 ) -> Method | str | None:
-    """Return the method from the values of `--method` and `--speculative-config`.
+    """Return the method from the values of `--method`, `--speculative-config` and `--schedule`.
 
     Args:
         default: the method's name if neither names one; None for that of the library.
     """
-    if config is None:
+    if config is None and schedule is None:
         return name or default
-    options = _read_config(config)
-    if name is not None and options.setdefault("method", name) != name:
-        raise ConfigError(
-            f"--method {name} and the configuration's method {options['method']!r} contradict "
-            f"each other"
-        )
+    options = {} if config is None else _read_config(config)
+    for option, value in (("method", name), ("schedule", schedule)):
+        if value is not None and options.setdefault(option, value) != value:
+            raise ConfigError(
+                f"--{option} {value} and the configuration's {option} {options[option]!r} "
+                f"contradict each other"
+            )
     if default is not None:
         options.setdefault("method", default)
     from draftlens.methods.base import from_dict

@@ -102,7 +102,7 @@ class ParseRun:
 
 
 @dataclass
-class Tally:
+class PageCounts:
     """What has become of the pages.
 
     Args:
@@ -141,10 +141,10 @@ def parse_files(inputs: list[Path], out: Path | None, resume: bool, run: ParseRu
     if run.as_json:
         print_json(tally.to_dict())
     elif out is not None:
-        where = out / f"{name_of(files[0])}.md" if len(files) == 1 and tally.parsed else out
+        place = out / f"{name_of(files[0])}.md" if len(files) == 1 and tally.parsed else out
         console.print(
             f"{tally.parsed} pages parsed, {tally.skipped} left out, {tally.failed} failed: "
-            f"{where}",
+            f"{place}",
             markup=False,
             soft_wrap=True,
         )
@@ -163,14 +163,14 @@ def _readable(inputs: list[Path]) -> list[str]:
     return list(dict.fromkeys(map(str, find_files(inputs))))
 
 
-def _print_pages(files: list[str], resume: bool, run: ParseRun) -> Tally:
+def _print_pages(files: list[str], resume: bool, run: ParseRun) -> PageCounts:
     if resume:
         raise ConfigError("--resume needs --out, the folder of the pages that are there")
     if len(files) > 1:
         raise ConfigError(f"{len(files)} documents need --out, the folder that their pages go to")
     _check_opening(files, run)
     parser, _ = run.load()
-    tally = Tally()
+    tally = PageCounts()
     for page in _with_spinner(parser.parse(files, every_page), run.as_json):
         if not run.as_json:
             _print_page(page, is_first=not tally.parsed)
@@ -187,13 +187,13 @@ def _print_page(page: ParsedPage, is_first: bool) -> None:
         print(page.markdown.strip() if is_first else f"\n{page.markdown.strip()}", flush=True)
 
 
-def _write_pages(files: list[str], out: Path, resume: bool, run: ParseRun) -> Tally:
+def _write_pages(files: list[str], out: Path, resume: bool, run: ParseRun) -> PageCounts:
     """Write and report pages one after the other.
 
     What has been written stays when the command is interrupted, and the documents so far are put
     together.
     """
-    tally = Tally()
+    tally = PageCounts()
     with OutputFolder(out) as folder:
         claimed = _claimed(files, folder, tally, run.as_json)
         if not claimed:
@@ -222,7 +222,7 @@ def _write_all(
     files: list[str],
     is_wanted: Callable[[str, int], bool],
     folder: OutputFolder,
-    tally: Tally,
+    tally: PageCounts,
     quiet: bool,
 ) -> None:
     for page in _with_spinner(parser.parse(files, is_wanted), quiet):
@@ -236,7 +236,7 @@ def _write_all(
         _print_notes(parser)
 
 
-def _claimed(files: list[str], folder: OutputFolder, tally: Tally, quiet: bool) -> list[str]:
+def _claimed(files: list[str], folder: OutputFolder, tally: PageCounts, quiet: bool) -> list[str]:
     claimed = []
     for file in files:
         try:

@@ -83,7 +83,7 @@ class ProgressBar:
 
 
 class ProgressLines:
-    """The same listener where there is no terminal: a line now and then."""
+    """The same listener without a terminal: a line from time to time."""
 
     def __init__(self, seconds: float = LINE_SECONDS) -> None:
         self._seconds = seconds

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _Terminal(Console):
-    """A console that shows the escape codes of strangers' texts, such as file names, instead of
+    """A console that shows the escape codes of foreign texts, such as file names, instead of
     passing them on."""
 
     def render_str(self, text: str, **options: Any) -> Text:  # type: ignore[override]
@@ -196,13 +196,12 @@ def show_stats(result: Result, notice: str = "") -> None:
 
 
 def best_view(stats: Stats) -> str | None:
-    """The view of the prompt with the largest share of right guesses, in words; None where a draft
-    reads its prompt in one view only, or none."""
+    """The view with the largest share of accepted draft tokens, in words; None without several."""
     shares = {name: view.right / view.asked for name, view in stats.views.items() if view.asked}
     if len(shares) < 2:
         return None
     name = max(shares, key=shares.__getitem__)
-    return f"best view {name} ({shares[name] * 100:.0f}% right)"
+    return f"best view {name} ({shares[name] * 100:.0f}% accepted)"
 
 
 def num_supplied(result: Result) -> int:
@@ -228,7 +227,7 @@ def print_json(value: Any) -> None:
 
 
 def readable_json(value: Any, indent: int = 0) -> str:
-    """JSON for people: lists of plain values, and whatever is short, take one line each."""
+    """JSON for people: lists of plain values and short objects take one line each."""
     line = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, (dict, list)) or not value:
         return line

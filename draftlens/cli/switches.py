@@ -17,12 +17,12 @@ def without_values(words: Sequence[str]) -> list[str]:
 
 
 def _rewritten(words: Sequence[str]) -> Iterator[str]:
-    left = iter(_parted(words))
-    for word in left:
+    rest = iter(_parted(words))
+    for word in rest:
         if word != _SWITCH:
             yield word
             continue
-        value = next(left, None)
+        value = next(rest, None)
         if value == _GONE:
             raise ConfigError(
                 "--compile is a switch that compiles before a pass first runs: leave out 'auto', "

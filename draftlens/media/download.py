@@ -21,7 +21,7 @@ _SCHEMES = ("http", "https")
 # Some servers refuse a client's own name. A compressed file would be stored as it is.
 _HEADERS = {"User-Agent": "draftlens", "Accept-Encoding": "identity"}
 _SILENCE = 10.0
-"""Seconds after which a server that says nothing is given up, in the longest limit."""
+"""Seconds without data after which a download is given up, in the longest limit."""
 _MAX_REDIRECTS = 5
 
 
@@ -69,7 +69,7 @@ def _reason(error: BaseException) -> str:
 
 
 async def _fetch(address: str, path: Path, limits: Limits) -> None:
-    """Write what is at an address to a file, all of it before the deadline."""
+    """Write what is at an address to a file before the deadline."""
     # Proxies of the environment are the client's, and a transport of one's own has none.
     transport = None if limits.private_addresses else _PublicTransport(address)
     async with (
@@ -171,7 +171,7 @@ async def _resolve(url: httpx2.URL) -> list[str]:
 
 
 def _is_public(text: str) -> bool:
-    """Whether an address is of the public internet, as is the IPv4 address inside of it, if any."""
+    """Whether an address, and an IPv4 address embedded in it, is of the public internet."""
     address = ipaddress.ip_address(text)
     if isinstance(address, ipaddress.IPv6Address):
         address = address.ipv4_mapped or address.sixtofour or address

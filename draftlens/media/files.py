@@ -52,7 +52,7 @@ class ClipFile(io.FileIO):
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
-        # FFmpeg looks at the ending. PyAV takes no name with bytes that are not UTF-8.
+        # FFmpeg uses the ending. PyAV takes no name with bytes that are not UTF-8.
         self.name = os.fsencode(path).decode("utf-8", "replace")
         self.is_exhausted = False
         self._left = 8
@@ -183,7 +183,7 @@ def _read_head(path: str) -> bytes:
 
 
 def lacks_mp4_index(path: str) -> bool:
-    """Whether the file is an MP4 or MOV whose `moov` box is absent or cut off.
+    """Whether the file is an MP4 or MOV with a `moov` box that is absent or cut off.
 
     Interrupted downloads leave such files.
     """

@@ -21,7 +21,7 @@ from draftlens.media.remote import is_url
 from draftlens.media.video import Video
 
 NAME = "the frames"
-"""Stands for a path in messages."""
+"""Used as the path in messages."""
 
 DEFAULT_FPS = 1.0
 """Frames a second of frames that come without a rate."""

@@ -15,7 +15,7 @@ from draftlens.core.errors import MediaError
 from draftlens.media.files import IS_VIDEO, ClipFile, guess_content, is_text, lacks_mp4_index
 from draftlens.media.limits import Limits, check_pixels, over_limit, refusal
 
-# Formats whose index and timestamps can be trusted for seeking. Every other format is decoded from
+# Formats with an index and timestamps that allow seeking. Every other format is decoded from
 # the start.
 _SEEKABLE_FORMATS = frozenset({"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"})
 # Formats whose header states the duration, so that a shorter file is a truncated one. MPEG streams

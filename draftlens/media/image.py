@@ -92,10 +92,10 @@ def _load_file(path: str, limits: Limits, frame: int) -> Image.Image:
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """What the header of an image file says.
+    """The header of an image file.
 
     Args:
-        num_pages: frames of a format whose frames are pages; 1 for others, whose frames are moments
+        num_pages: frames of a format with pages; 1 for animations
             of an animation.
         dpi: horizontal pixels an inch; None if they are not stated.
     """

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from draftlens.core.checks import as_real, shown
 from draftlens.core.errors import ConfigError, MediaError
 from draftlens.core.text import printable, shortened
-from draftlens.media.names import name_of
+from draftlens.media.names import display_name
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Limits:
 
 def refusal(name: str, cause: str) -> MediaError:
     """The error for one file or image: a single sentence with its name and the cause."""
-    return MediaError(f"cannot read {printable(name_of(name))}: {printable(shortened(cause))}")
+    return MediaError(f"cannot read {printable(display_name(name))}: {printable(shortened(cause))}")
 
 
 def over_limit(name: str, figure: str, limit: str, option: str) -> MediaError:

@@ -14,7 +14,7 @@ from urllib.parse import unquote_to_bytes
 from draftlens.core.errors import MediaError
 from draftlens.core.text import printable
 from draftlens.media.limits import Limits, format_bytes, over_limit, refusal
-from draftlens.media.names import is_data, is_url, name_of
+from draftlens.media.names import display_name, is_data, is_url
 
 __all__ = ["is_url", "local_copy"]
 
@@ -38,7 +38,9 @@ def local_copy(source: str | PathLike[str], limits: Limits) -> Iterator[str | Pa
         try:
             yield copy
         except MediaError as error:
-            raise MediaError(str(error).replace(str(copy), printable(name_of(address)))) from error
+            raise MediaError(
+                str(error).replace(str(copy), printable(display_name(address)))
+            ) from error
 
 
 def _decode(address: str, limits: Limits) -> bytes:

@@ -15,7 +15,7 @@ from draftlens.core.errors import InputError
 from draftlens.media.conversation import Conversation
 
 LINE_BREAK = "\n"
-"""Stands in place of a picture in the paper on TABED (App. I.2), which found the words
+"""Replaces a picture in the paper on TABED (App. I.2), which found the words
 ``<image>``, written as text, to do as well."""
 
 MEDIA = ("image", "video")

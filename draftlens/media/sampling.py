@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from draftlens.media.header import Header
 from draftlens.media.limits import Limits, refusal
-from draftlens.media.source import Source, TimedFrame, Unseekable, open_source
+from draftlens.media.source import OpenClip, TimedFrame, Unseekable, open_source
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Cursor:
         return self._current
 
 
-def frames_by_decoding(source: Source, ticks: Sequence[int]) -> Iterator[TimedFrame]:
+def frames_by_decoding(source: OpenClip, ticks: Sequence[int]) -> Iterator[TimedFrame]:
     """The frame shown at each of the ascending `ticks`, found by decoding the whole clip.
 
     This is the slow reference for `frames_by_seeking`. It works for every format.
@@ -80,7 +80,9 @@ def frames_by_decoding(source: Source, ticks: Sequence[int]) -> Iterator[TimedFr
         yield frame
 
 
-def frames_by_seeking(source: Source, scout: Source, ticks: Sequence[int]) -> Iterator[TimedFrame]:
+def frames_by_seeking(
+    source: OpenClip, scout: OpenClip, ticks: Sequence[int]
+) -> Iterator[TimedFrame]:
     """The frame shown at each of the ascending `ticks`, decoded from the keyframe before it.
 
     Frames between two ticks are decoded when no keyframe lies between them, and skipped when one

@@ -60,19 +60,19 @@ class PacketEnds:
 
 
 @contextmanager
-def open_source(path: str, limits: Limits) -> Iterator[Source]:
+def open_source(path: str, limits: Limits) -> Iterator[OpenClip]:
     """Open a clip and check its header; the clip is closed when the block ends."""
     try:
         with ClipFile(path) as file, open_container(path, file) as container:
             stream = pick_stream(path, container)
             header = read_header(path, container, stream, limits)
             file.expect_frames(header.width * header.height)
-            yield Source(container, stream, header, file)
+            yield OpenClip(container, stream, header, file)
     except av.FFmpegError as error:
         raise refusal(path, f"FFmpeg fails on it ({error.strerror})") from error
 
 
-class Source:
+class OpenClip:
     """A clip that is open for reading. `open_source` creates it.
 
     Attributes:

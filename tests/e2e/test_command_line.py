@@ -13,6 +13,7 @@ import typer
 
 from draftlens.cli import catalogue
 from draftlens.cli.app import app
+from draftlens.decoding.plan import SCHEDULES
 from draftlens.methods.base import METHODS
 from draftlens.prefill.base import PREFILLS
 from tests.e2e.conftest import CLIPS
@@ -51,6 +52,7 @@ def test_the_stored_catalogue_is_that_of_the_classes() -> None:
     assert catalogue._stored() == catalogue.from_classes()
     assert catalogue.names("methods") == list(METHODS)
     assert catalogue.names("prefills") == list(PREFILLS)
+    assert catalogue.names("schedules") == list(SCHEDULES)
 
 
 def test_methods_lists_the_defaults(command: Callable[..., Any]) -> None:

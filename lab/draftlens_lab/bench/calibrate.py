@@ -55,7 +55,7 @@ class Calibration:
     @property
     def intervals(self) -> list[tuple[float, float]]:
         """The 95% bootstrap interval over the clips of each value's mean acceptance length; empty
-        with a single clip, which says nothing about others."""
+        with a single clip."""
         if len(self.lengths[0]) < 2:
             return []
         draws = resamples(len(self.lengths[0]), seed=0)

@@ -13,6 +13,7 @@ from draftlens.core.errors import MediaError
 from draftlens.media import Video, load_image
 from draftlens.media.conversation import Conversation, ask, read
 from draftlens.media.sampling import midpoints
+from draftlens_lab.evaluate.answers import conversation
 
 if TYPE_CHECKING:
     from draftlens_lab.world.samples import Sample
@@ -152,8 +153,6 @@ class WorldScene:
 
     def prepare(self, prompt: str, frames: int) -> Reader:
         """See `Media.prepare`. The sample already holds the prompt."""
-        from draftlens_lab.evaluate.answers import conversation
-
         chat = conversation(self.sample, frames, self.side)
         return lambda: chat
 

@@ -58,7 +58,7 @@ class TimedAnswer:
         e2e: seconds from before the clip is read to the last token.
         ttft: seconds from the same moment to the first token.
         phases: seconds by phase (`draftlens.core.stats.PHASES`); fewer phases for the library's own
-            generation, whose loop cannot be timed from outside.
+            generation: its loop cannot be timed from outside.
         counters: `COUNTERS` by name; empty for the library's own generation.
         views: `ViewStats` as numbers, by the name of the view; empty unless the draft reads the
             prompt in several views.
@@ -82,7 +82,7 @@ class Way(Protocol):
 
     @property
     def method(self) -> Method | None:
-        """The method of draftlens, whose options can be swept; None if it is none."""
+        """The method of draftlens for sweeps of its options; None for other ways."""
         ...
 
     def settings(self) -> dict[str, Any]:
@@ -251,7 +251,7 @@ class Lossy:
 
 
 def _target_alone(engine: Engine) -> Engine:
-    """The engine without its draft, whose input then need not be processed."""
+    """The engine without its draft, so that its input need not be processed."""
     return Engine(engine.target, None, PlainDecoding())
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 from draftlens.core.errors import ConfigError
 from draftlens_lab.bench.clips import Clip, Reader
 from draftlens_lab.bench.options import BenchOptions
+from draftlens_lab.evaluate.answers import dialogue, render_side
+from draftlens_lab.evaluate.parts import part_samples
 from draftlens_lab.measure.options import frame_counts
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ class Request(Protocol):
 
 @dataclass(frozen=True)
 class PartScene:
-    """A scene with a dialogue whose last question is answered; earlier ones have right answers.
+    """A scene with a dialogue: the model answers the last question; earlier answers are given.
 
     Args:
         side: pixels a side of frames and pictures.
@@ -48,8 +50,6 @@ class PartScene:
 
     def prepare(self, prompt: str, frames: int) -> Reader:
         """See `Media.prepare`. The sample already holds the prompt."""
-        from draftlens_lab.evaluate.answers import dialogue
-
         chat = dialogue(self.sample, frames, self.side)
         return lambda: chat
 
@@ -82,8 +82,6 @@ def part_clips(family: str, request: Request) -> list[Clip]:
         raise ConfigError(
             'the world draws its letters with matplotlib: pip install "draftlens-lab"'
         )
-    from draftlens_lab.evaluate.answers import render_side
-    from draftlens_lab.evaluate.parts import part_samples
 
     options = request.options
     side = render_side(request.processor)

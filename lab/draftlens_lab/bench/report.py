@@ -70,7 +70,7 @@ def about_run(summary: Figures) -> str:
 
 
 def swept_fields(summary: Figures) -> list[str]:
-    """Fields of methods that vary in the run, because of `BenchOptions.sweep` or `Options.context`."""
+    """Fields of methods that vary in the run, by `BenchOptions.sweep` or `context`."""
     fields = list(summary["run"]["options"].get("sweep", {}))
     fields += [variant["field"] for variant in summary["variants"].values()]
     return list(dict.fromkeys(fields))

@@ -111,7 +111,7 @@ def prepare(
     """Find the clips and plan the run.
 
     Args:
-        out: folder of the run, whose files are not used as clips.
+        out: folder of the run; its files are not used as clips.
     """
     return BenchRun(engine, clips_of(options, engine.target.processor, out), contestants, options)
 

@@ -32,7 +32,7 @@ class Measurement:
         peak_bytes: highest memory during the call, in bytes.
         start_bytes: memory before the call, in bytes.
         accepted: number of the answer's tokens that the full target accepts (`Way.accepted`); None
-            for a lossless method, whose tokens are the target's.
+            for a lossless method.
     """
 
     clip: str

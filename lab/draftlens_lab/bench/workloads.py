@@ -23,6 +23,8 @@ from draftlens_lab.bench.options import BenchOptions
 from draftlens_lab.bench.parts import PART_WORKLOADS, part_lengths
 from draftlens_lab.bench.turns import TURN_WORKLOADS, WITHOUT_FRAMES
 from draftlens_lab.bench.turns import turn_lengths as turn_lengths_of
+from draftlens_lab.evaluate.answers import render_side
+from draftlens_lab.evaluate.samples import caption_samples
 from draftlens_lab.measure.options import frame_counts
 
 WORLD_CLIPS = 4
@@ -74,7 +76,7 @@ class WorkloadRequest:
     """Arguments of a workload.
 
     Args:
-        out: folder of the run, whose files are not used as clips.
+        out: folder of the run; its files are not used as clips.
     """
 
     source: str
@@ -87,7 +89,7 @@ Workload = Callable[[WorkloadRequest], list[Clip]]
 
 
 def clips_of(options: BenchOptions, processor: Any, out: Path | None = None) -> list[Clip]:
-    """The clips of a run: those of its workload, then those of the world for `BenchOptions.context`."""
+    """The clips of a run: of its workload, then of the world for `BenchOptions.context`."""
     name, source = parse_workload(options.workload)
     load: Workload = WORKLOADS[name]
     clips = list(load(WorkloadRequest(source, options, processor, out)))
@@ -147,8 +149,6 @@ def world_clips(request: WorkloadRequest) -> list[Clip]:
         raise ConfigError(
             'the world draws its letters with matplotlib: pip install "draftlens-lab"'
         )
-    from draftlens_lab.evaluate.answers import render_side
-    from draftlens_lab.evaluate.samples import caption_samples
 
     options = request.options
     lengths = frame_counts(request.source or WORLD_LENGTHS)
@@ -198,7 +198,7 @@ def _file_clip(name: str, file: Path, options: BenchOptions) -> Clip | None:
 
 
 def _files(root: Path, out: Path | None) -> list[Path]:
-    """All files in a folder except those of the run, whose plots are not clips."""
+    """All files in a folder except those of the run, such as plots."""
     files = sorted(root.rglob("*"))
     run_folder = None if out is None else _run_folder_inside(root, out)
     if run_folder is None:

@@ -19,7 +19,7 @@ from draftlens_lab.world.samples import Sample
 from draftlens_lab.world.scene import NUMBERS, WORDS
 
 BY_WORDING = ("ordering", "counting")
-"""Families whose figures are also reported for each wording of a question."""
+"""Families with figures that are also reported for each wording of a question."""
 
 TEXT_KINDS = ("word", "number", "secret")
 

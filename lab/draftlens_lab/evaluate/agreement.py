@@ -1,4 +1,4 @@
-"""Agreement of a draft with its target, and how much of it depends on the draft's visual tokens."""
+"""Agreement of a draft with its target, and its dependence on the draft's visual tokens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DRAWS = 3
 """Number of random choices for each share between none and all."""
 
 TOP = 4
-"""Largest rank whose share is reported."""
+"""Largest rank that is reported."""
 
 Prune = Callable[[Prompt, Sequence[Sample]], Prompt]
 Decode = Callable[[list[int]], str]

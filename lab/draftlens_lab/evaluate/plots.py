@@ -26,7 +26,7 @@ def evaluation_plots(report: Figures, folder: Path) -> list[Path]:
 
     Returns:
         The written files: those of `accuracy.png`, `acceptance_by_depth.png`,
-        `acceptance_by_gamma.png` and `visual_dependence.png` whose sections were measured.
+        `acceptance_by_gamma.png` and `visual_dependence.png`, as far as measured.
     """
     figures: dict[str, Figure] = {}
     models = report.get("accuracy", {})
@@ -64,7 +64,7 @@ def accuracy(models: Figures, frames: int) -> Figure:
 
 
 def acceptance_by_depth(agreement: Figures) -> Figure:
-    """Probability that a guess is accepted, by its depth in the chain."""
+    """Probability that a draft token is accepted, by its depth in the chain."""
     depths = []
     shares = []
     for depth, share in agreement["by_depth"].items():

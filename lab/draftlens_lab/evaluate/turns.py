@@ -28,8 +28,8 @@ from draftlens_lab.world.samples import Sample
 SECOND_KINDS = ("second", "recall", "aside")
 """Kinds of second turns.
 
-`second`: a question about one thing, then a request for the caption, which takes another look.
-`recall`: the caption, then a question whose answer follows from it.
+`second`: a question about one thing, then a request for the caption.
+`recall`: the caption, then a question that it answers.
 `aside`: the caption, then a question that has nothing to do with it.
 """
 

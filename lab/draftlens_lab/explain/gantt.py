@@ -1,4 +1,4 @@
-"""A Gantt chart of several answers to one prompt: who did what when.
+"""A Gantt chart of several answers to one prompt.
 
 Every answer has a row for each lane: the target, which decides, and the draft. All answers stand on
 one time axis. A second panel shows the first rounds, where the first panel is too coarse for them.

@@ -31,7 +31,7 @@ WAIT_BAR = 0.08
 BAR = 0.36
 """Height of a bar in inches."""
 END_ROOM = 0.11
-"""Share of the axis behind the longest answer, for its duration."""
+"""Share of the axis after the longest answer, for the label of its duration."""
 TEXT_ASPECT = 0.62
 """Width / height of a digit."""
 DENSE = 10.0
@@ -49,7 +49,7 @@ SMALLEST_LABEL = 5.5
 COUNTED = ("draft", "verify")
 """Kinds of bars with counts of draft tokens."""
 DARK_LABELS = ("draft", "frames")
-"""Kinds whose labels are dark, since their bars are light."""
+"""Kinds with light bars, and so with dark labels."""
 DARK_LABEL = "#15171c"
 LIGHT_LABEL = "#ffffff"
 
@@ -150,7 +150,7 @@ class Panel:
         )
 
     def label_axis(self, label: str) -> None:
-        """The time axis and the look of both axes."""
+        """Labels, ticks and limits of both axes."""
         self.axes.set_xlabel(f"{label}, {self.window.unit.name}", size=11, color=self.theme.muted)
         self.axes.tick_params(axis="x", colors=self.theme.muted, labelsize=10.5, length=4)
         self.axes.tick_params(axis="y", length=0, labelsize=12.5, labelcolor=self.theme.ink, pad=8)

@@ -28,7 +28,7 @@ RAMP = ("#0d0b24", "#3a1463", "#7b1f74", "#bd3a68", "#ee6a4c", "#fdae5f", "#fdf0
 NO_SCORE = "#e6e4de"
 """Colour of cells without a token or without a score."""
 NO_PICTURE = "#c3c6cd"
-"""Colour of views whose cells have no known place in a picture."""
+"""Colour of views with cells that have no place in a picture."""
 PRUNED_BRIGHTNESS = 0.27
 PRUNED_GREY = 0.75
 """Share of the colour that pruned cells lose, 0 to 1."""

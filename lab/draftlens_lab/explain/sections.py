@@ -71,10 +71,10 @@ class Phase:
 
 @dataclass(frozen=True)
 class Account:
-    """What is told of every answer below its text.
+    """Figures and notes below the text of each answer.
 
     Args:
-        lanes: who did what when; None if that was not recorded.
+        lanes: the timeline; None if it was not recorded.
     """
 
     rounds: BarChart

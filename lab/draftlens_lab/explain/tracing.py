@@ -144,7 +144,6 @@ class Trace:
 
     @property
     def speedup(self) -> Speedup | None:
-        """The speedup over plain decoding; None where plain decoding was not measured."""
         return Speedup.of(self.plain, self.stats)
 
     def to_dict(self) -> dict[str, Any]:
@@ -225,7 +224,6 @@ def trace(
 
 
 def pruning_method(method: MethodLike) -> Method:
-    """Return the method with a name, or from a dict or a dataclass."""
     resolved = resolve(method, has_draft=True)
     if not has_option(resolved, "prune_ratio"):
         raise ConfigError(
@@ -275,20 +273,17 @@ def _run_others(
 
 
 def _schedule(method: Method) -> str:
-    """The name of a method's schedule; a method without the option is serial."""
     name: str = to_dict(method).get("schedule", SERIAL)
     return name
 
 
 def comparison(plain: Result, traced: Result) -> PlainRun:
-    """What plain decoding of a prompt says about an answer to it."""
+    """An answer of plain decoding compared with another answer."""
     return PlainRun(plain.stats.e2e, plain.stats.decode, plain.tokens == traced.tokens)
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The rounds of an answer and its text."""
-
     rounds: tuple[Round, ...]
     pieces: tuple[Piece, ...]
     spans: tuple[tuple[int, bool, int], ...]
@@ -315,7 +310,7 @@ def pieces_of(spans: Sequence[tuple[int, bool, int]], tokenizer: Any) -> tuple[P
     decoder = TextDecoder(lambda ids: tokenizer.decode(ids, skip_special_tokens=True))
     pieces = []
     for index, (token, drafted, number) in enumerate(spans):
-        # An incomplete character becomes part of the piece whose token completes it.
+        # An incomplete character joins the piece of the token that completes it.
         text = decoder.add([token])
         if index == len(spans) - 1:
             text += decoder.flush()

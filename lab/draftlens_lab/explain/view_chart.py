@@ -1,4 +1,4 @@
-"""A chart of the views of a draft: what each of them weighed and who was right, token by token.
+"""A chart of a draft's views by token: their weights, and which of them proposed it.
 
 The weights are drawn over the tokens of the answer as in Fig. 3 of "TABED", for any number of views
 and in several bands, so that the words below them can be read. matplotlib is imported only when a
@@ -137,7 +137,7 @@ def colour_of(view: int) -> str:
 
 
 def word_of(token: ViewToken) -> str:
-    """The text of a token as it stands below it."""
+    """The label below a token."""
     text = drawable(token.text.replace("\n", "\\n").strip(" "))
     return text if len(text) <= WORD_LENGTH else f"{text[: WORD_LENGTH - 1]}…"
 

@@ -1,4 +1,4 @@
-"""The page of an answer whose draft reads the prompt in several views."""
+"""The page of an answer drafted from several views of the prompt."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _figures(trace: ViewTrace) -> list[tuple[str, str]]:
 
 
 def _best(views: Sequence[ViewFigures]) -> ViewFigures | None:
-    """The view with the most right guesses; None if no view was asked."""
+    """The view with the most accepted draft tokens; None without any."""
     asked = [figures for figures in views if figures.asked]
     return max(asked, key=lambda figures: figures.right, default=None)
 

@@ -1,4 +1,4 @@
-"""One answer with what explains its views: their weights and who was right, token by token."""
+"""One answer with the weights and proposals of its views by token."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ViewToken:
             answer.
         round: number of the verification pass, from 1; 0 for the token from prefill.
         weights: of each view when the token was guessed; None where it was not guessed.
-        hits: whether each view would have guessed it; None for a view that was not asked.
+        hits: whether each view would have proposed it; None for a view without a proposal.
     """
 
     text: str
@@ -66,7 +66,7 @@ class ViewFigures:
         weight: its mean weight; None if nothing was weighed.
         right: tokens of these that it would have guessed.
         alone: mean acceptance length that it would have had alone, with a chain of
-            `ViewTrace.length` guesses; None if it was not asked about a token that decides.
+            `ViewTrace.length` guesses; None if it proposed nothing for a token that decides.
     """
 
     name: str
@@ -218,7 +218,7 @@ def has_views(method: MethodLike) -> bool:
 
 
 def viewing_method(method: MethodLike) -> Method:
-    """Return the method whose views are all asked about every token."""
+    """Return the method with all views proposing for every token."""
     resolved = resolve(method, has_draft=True)
     if not has_views(resolved):
         raise ConfigError(

@@ -18,7 +18,7 @@ class Collator:
     """Makes batches of the entries of one file.
 
     Args:
-        target: the processor of the target whose logits are learnt, or None without distillation.
+        target: the processor of the target, or None without distillation.
     """
 
     def __init__(

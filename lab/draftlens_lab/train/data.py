@@ -177,7 +177,7 @@ def _json_values(text: str) -> Iterator[tuple[int, Any]]:
 
 
 def _array_values(text: str, position: int) -> Iterator[tuple[int, Any]]:
-    """(position, value) of each value of the array whose bracket opens before `position`."""
+    """(position, value) of each value of the array that opens before `position`."""
     decode = json.JSONDecoder().raw_decode
     position = _skip_space(text, position)
     if text.startswith("]", position):

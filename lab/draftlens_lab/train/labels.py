@@ -36,7 +36,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class UnmarkedText:
-    """A text whose marks were removed.
+    """A text without its marks.
 
     Args:
         text: the text without marks.

@@ -127,7 +127,7 @@ def _load_model(source: _Source, name: str) -> Any:
 
 
 def _check_ids(model: Any, processor: Any, name: str) -> None:
-    """Refuse a config whose vocabulary or placeholder ids are not the processor's."""
+    """Refuse a config with another vocabulary or other placeholder ids than the processor."""
     num_ids = model.get_input_embeddings().weight.shape[0]
     highest = max(processor.tokenizer.get_vocab().values())
     if highest >= num_ids:

@@ -138,7 +138,7 @@ def check_folder(out: Path, run: dict[str, Any], restart: bool) -> None:
 
 
 def is_begun(out: Path, restart: bool) -> bool:
-    """Whether a checked folder already contains this run, whose models were then tried before."""
+    """Whether a checked folder already contains this run."""
     return not restart and (out / RUN).exists()
 
 
@@ -173,7 +173,7 @@ def state_of(checkpoint: Path) -> dict[str, Any]:
 
 
 def discard_incomplete(out: Path) -> None:
-    """Delete checkpoints and other files whose writing was interrupted."""
+    """Delete checkpoints and other files that were not completely written."""
     for path in (out / CHECKPOINTS).glob("*/checkpoint-*"):
         if not _is_complete(path):
             shutil.rmtree(path)

@@ -172,7 +172,7 @@ def _precision(options: DraftTraining, device: torch.device) -> str:
 
 
 def _run_stage(stage: Stage, session: _Session, losses: Losses) -> int:
-    """Run a stage or the rest of it.
+    """Run a stage or its remaining steps.
 
     Args:
         losses: of the stages before; those of this stage are added.

@@ -33,7 +33,7 @@ class Stage:
     """A stage that is ready to run.
 
     Args:
-        distil: name of the model whose logits are learnt, or None.
+        distil: name of the teacher, or None.
     """
 
     entries: list[Entry]
@@ -93,7 +93,7 @@ def make_stage(
 def load_distillation(
     stage: Stage, options: DraftTraining, plan: TrainingPlan
 ) -> Distillation | None:
-    """Load the model whose logits a stage learns; None if it learns from the data only."""
+    """Load the teacher of a stage; None if it learns from the data only."""
     if stage.distil is None:
         return None
     target = load_model(

@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 
 
 class SaveAtTermination(TrainerCallback):  # type: ignore[misc]
-    """Saves a checkpoint behind the step in which SIGTERM arrives, and then ends the run as SIGTERM
+    """Saves a checkpoint after the step in which SIGTERM arrives, and then ends the run as SIGTERM
     would have.
 
     For runs of one process: several would have to agree on the step. Use it from the main thread.

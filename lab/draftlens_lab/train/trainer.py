@@ -29,7 +29,7 @@ _SEED_STRIDE = 1_000_003  # so that no two (seed, epoch) of usual size share an 
 
 @dataclass(frozen=True)
 class Distillation:
-    """A target whose logits the draft learns.
+    """A target with logits for the draft to learn.
 
     Args:
         target: the model; it is not trained.
@@ -241,7 +241,7 @@ class _EpochListener(TrainerCallback):  # type: ignore[misc]
 
 
 class StopAtNan(TrainerCallback):  # type: ignore[misc]
-    """Ends a run whose loss is not finite, before it overwrites its good checkpoints."""
+    """Ends a run at a loss that is not finite, before it overwrites its good checkpoints."""
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any

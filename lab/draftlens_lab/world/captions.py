@@ -66,7 +66,7 @@ def action_phrase(thing: Thing) -> str:
 
 
 def noun_phrase(thing: Thing) -> str:
-    """A noun phrase for the look of a thing, with brackets: "a [striped] [red] [circle]"."""
+    """A noun phrase for a thing, with brackets: "a [striped] [red] [circle]"."""
     return f"a [{thing.texture}] [{thing.colour}] [{thing.shape}]"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from draftlens.core.errors import ConfigError
 from draftlens_lab.world.captions import marked_part
 from draftlens_lab.world.fact_reader import Facts, facts, read_facts, still_facts
-from draftlens_lab.world.files import MARK, Frames, write_clip
+from draftlens_lab.world.files import Frames, write_clip
 from draftlens_lab.world.focus import FocusTurn
 from draftlens_lab.world.regions import evidence
 from draftlens_lab.world.renderer import render, render_still
@@ -158,7 +158,7 @@ def _entry(folder: Path, kind: str, seed: int, media_format: MediaFormat) -> Wor
     video = f"videos/{kind}-{seed}.mp4"
     (folder / "videos").mkdir(exist_ok=True)
     frames = render(sample.scenes[0], media_format.frames, media_format.side)
-    write_clip(folder / video, frames, media_format.rate, comment=MARK)
+    write_clip(folder / video, frames, media_format.rate)
     return WorldEntry(seed, sample, video, ())
 
 

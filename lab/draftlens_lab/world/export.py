@@ -22,7 +22,7 @@ from draftlens_lab.world.entries import (
     entries,
     seeds_of,
 )
-from draftlens_lab.world.files import MARK, RATE, atomic_folder, png
+from draftlens_lab.world.files import RATE, atomic_folder, png
 
 __all__ = ["export_datasets", "export_llava", "seeds_of"]
 
@@ -132,7 +132,7 @@ def _write_pictures(folder: Path, entry: WorldEntry) -> list[str]:
     for suffix, picture in zip(suffixes, entry.pictures, strict=False):
         (folder / "images").mkdir(exist_ok=True)
         path = f"images/{entry.name}{suffix}.png"
-        (folder / path).write_bytes(png(picture, MARK))
+        (folder / path).write_bytes(png(picture))
         paths.append(path)
     return paths
 
@@ -147,7 +147,7 @@ def _row(entry: WorldEntry) -> dict[str, Any]:
     evidence = record.pop("evidence", [])
     return {
         "id": entry.name,
-        "images": [{"bytes": png(picture, MARK), "path": None} for picture in entry.pictures],
+        "images": [{"bytes": png(picture), "path": None} for picture in entry.pictures],
         "video": entry.video,
         "conversations": entry.conversations,
         **record,

@@ -1,6 +1,6 @@
-"""Questions whose long answers depend on a small part of what is seen.
+"""Questions with long answers that depend on a small part of the clip.
 
-Every question names where to look: a text, an ordinal, or a look. The answer is a function of the
+Every question names a place: a text, an ordinal, or an appearance. The answer is a function of the
 regions of its turn alone.
 """
 
@@ -22,7 +22,7 @@ from draftlens_lab.world.scene import PLACES, Scene, Shot, Text, Thing
 
 @dataclass(frozen=True)
 class FocusTurn(Turn):
-    """A turn whose answer can be seen in some regions."""
+    """A turn with an answer that is visible in some regions."""
 
     regions: tuple[Region, ...] = ()
     form: str = ""

@@ -37,7 +37,7 @@ from draftlens_lab.world.scene import (
 MIN_SHOTS = 4
 MAX_SHOTS = 16
 SHOT_FRAMES = 4  # fewest frames of a shot, which show everything in it
-INSERT_FRAMES = 8  # fewest frames of a shot one of whose frames can be replaced
+INSERT_FRAMES = 8  # fewest frames of a shot for one of them to be replaced
 SHOT_THINGS = (3, 4)  # fewest and most things of a shot
 HERO_SHOTS = (3, 6)  # fewest and most shots with the hero
 NEEDLES = ("strip", "card", "picture")
@@ -226,7 +226,7 @@ def _with_thing(
             replace(thing, motion="stay") if thing.motion == "bump" else thing for thing in things
         ]
     if {thing.motion for thing in things} in ({"left"}, {"right"}):
-        # This would look like a panning camera.
+        # This would appear as a panning camera.
         other = (index + 1) % len(things)
         things[other] = replace(things[other], motion="stay")
     return replace(shot, camera="still", things=tuple(things)), hero

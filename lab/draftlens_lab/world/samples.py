@@ -34,7 +34,7 @@ MEDIA = {
 }
 """What a sample of each kind shows: a video, an image, two images, or nothing."""
 
-# Families of questions. Each is equally likely, whatever its number of questions.
+# Families of questions, equally likely for any number of questions in them.
 FAMILIES = ("retrieval", "ordering", "counting", "attribute")
 QUESTIONS = 5  # number of questions beside a caption
 TALK_TURNS = 8  # number of turns of a dialogue without pictures

@@ -1,7 +1,7 @@
 """Stories: pictures that follow each other, with a caption for each but the last.
 
 They have the form of PororoSV and VIST, in which five pictures and four captions are given and the
-last picture is to be told.
+last picture is the question.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ QUESTION = "Describe the last image."
 
 @dataclass(frozen=True)
 class Story:
-    """Pictures and what is asked about them.
+    """Pictures with captions and a question.
 
     Args:
         scenes: the pictures; each differs from the one before in one thing.

@@ -233,10 +233,10 @@ def test_ctrl_c_says_where_the_finished_part_is(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--frames", "8,x"], "--frames wants different numbers such as 8,64,256, not '8,x'"),
-        (["--frames", "8,8"], "--frames wants different numbers"),
-        (["--frames", "0"], "--frames wants different numbers"),
-        (["--frames", ""], "--frames wants different numbers"),
+        (["--frames", "8,x"], "--frames needs different numbers such as 8,64,256, not '8,x'"),
+        (["--frames", "8,8"], "--frames needs different numbers"),
+        (["--frames", "0"], "--frames needs different numbers"),
+        (["--frames", ""], "--frames needs different numbers"),
         (["--target", "/no/such/model"], "there is no such folder"),
         (["--draft", "/no/such/model"], "there is no such folder"),
         (["--out", "/dev/null/folder"], "cannot write to the folder /dev/null/folder"),

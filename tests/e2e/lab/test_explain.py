@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from draftlens_lab.cli.explain import summary
+from draftlens_lab.cli.explain_files import summary
 from draftlens_lab.explain import chart_of, pruning_method, trace, trace_views
 from PIL import Image
 

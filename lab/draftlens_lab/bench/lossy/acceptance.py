@@ -21,7 +21,7 @@ def accepted_tokens(
     ParallelVLM (appendix A) stores the texts that pruned targets generate and lets the target with
     full context judge every token as in speculative sampling; A is the share that it accepts. The
     answers here are greedy, and then the rule of speculative sampling accepts a token if and only
-    if it is the target's own choice. One pass judges all tokens, and those behind a rejected token
+    if it is the target's own choice. One pass judges all tokens, and those after a rejected token
     are judged, too.
 
     Returns:

@@ -1,4 +1,4 @@
-"""One greedy answer of a target whose visual tokens are dropped."""
+"""One greedy answer of a target after dropping visual tokens."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def decode_step(
     token: int,
     index: int,
 ) -> Tensor:
-    """Logits behind a token of the answer, ``[1, V]``.
+    """Logits after a token of the answer, ``[1, V]``.
 
     Args:
         recaller: chooses what is read; None if everything is.

@@ -26,13 +26,13 @@ DROPPINGS = Registry(
 
 @dataclass(frozen=True)
 class Recall:
-    """Keys and values that decoding reads, chosen anew while the answer grows (DyCoke, stage 2).
+    """Keys and values that decoding reads, chosen again while the answer grows (DyCoke, stage 2).
 
     Args:
-        layer: the layer whose attention chooses, counted from 1; the layers behind it read the
+        layer: the layer whose attention chooses, counted from 1; the layers after it read the
             chosen visual tokens only.
         prune_ratio: share of the visual tokens that these layers do not read.
-        similarity: the choice stands as long as the attention of consecutive steps has at least
+        similarity: the choice is kept as long as the attention of consecutive steps has at least
             this cosine.
     """
 
@@ -49,7 +49,7 @@ class Recall:
 class Dropping(Protocol):
     """A way of dropping visual tokens from a target's prompt of one row.
 
-    Implementations are frozen dataclasses whose fields are their options. They inherit from this
+    Implementations are frozen dataclasses with their options as fields. They inherit from this
     class what they do not change.
     """
 
@@ -59,11 +59,11 @@ class Dropping(Protocol):
         return None
 
     def shorten(self, prompt: Prompt) -> Prompt:
-        """The prompt that enters the first layer: by default all of it."""
+        """The prompt that enters the first layer: by default unchanged."""
         return prompt
 
     def layers(self, depth: int) -> tuple[int, ...]:
-        """The layers behind which tokens are dropped, counted from 1, increasing."""
+        """The layers after which tokens are dropped, counted from 1, increasing."""
         return ()
 
     def readers(self, prompt: Prompt) -> Tensor:
@@ -75,7 +75,7 @@ class Dropping(Protocol):
         """Indices of the visual tokens that stay, int64 ``[K]``, increasing: by default all.
 
         Args:
-            attention: of the readers to the n visual tokens that are left, in the layer behind
+            attention: of the readers to the n visual tokens that are left, in the layer after
                 which tokens are dropped, the mean over heads, float32 ``[R, n]``.
         """
         return torch.arange(attention.shape[1], device=attention.device)

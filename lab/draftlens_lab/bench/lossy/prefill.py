@@ -1,4 +1,4 @@
-"""A prefill that drops tokens behind some layers, on an unmodified model.
+"""A prefill that drops tokens after some layers, on an unmodified model.
 
 Forward pre-hooks on the decoder layers replace the hidden states and all arguments that are per
 token. Behind a drop every layer reads and caches fewer tokens, so each layer's cache has a length
@@ -45,7 +45,7 @@ class Prefilled:
     """A prompt that was read with drops.
 
     Args:
-        logits: behind the last token, ``[1, V]``.
+        logits: after the last token, ``[1, V]``.
         kept: for each layer the tokens that it caches, as indices into `prompt`, int64 ``[K]``,
             increasing.
     """
@@ -58,7 +58,7 @@ class Prefilled:
 
 @torch.inference_mode()
 def prefill(backbone: Backbone, prompt: Prompt, dropping: Dropping) -> Prefilled:
-    """Read a prompt of one row, dropping visual tokens behind layers."""
+    """Read a prompt of one row, dropping visual tokens after layers."""
     if len(prompt.lengths) != 1:
         raise InputError(f"lossy peers answer one row at a time, not {len(prompt.lengths)}")
     prompt = dropping.shorten(prompt)
@@ -103,8 +103,8 @@ class _Run:
         self.name = name
         self.dropping = dropping
         self.prompt = prompt
-        self.drops_behind = dropping.layers(depth)
-        _check_layers(name, self.drops_behind, depth)
+        self.drops_after = dropping.layers(depth)
+        _check_layers(name, self.drops_after, depth)
         self.deepstack = _deepstack(name, prompt, depth)
         self.kept = torch.arange(prompt.lengths[0], device=prompt.embeds.device)
         self.kept_by_layer: list[Tensor] = []
@@ -141,10 +141,10 @@ class _Run:
         mask: Tensor | None,
         **kwargs: Any,
     ) -> Any:
-        """See `AttentionPass.attend`. Of layers behind which tokens are dropped, the attention of
+        """See `AttentionPass.attend`. Of layers after which tokens are dropped, the attention of
         the readers is kept."""
         self.kept_by_layer.append(self.kept)
-        if len(self.kept_by_layer) in self.drops_behind:
+        if len(self.kept_by_layer) in self.drops_after:
             scaling = scaling_of(query, kwargs.get("scaling"))
             places = torch.searchsorted(self.kept, self.readers)
             self.attention = reader_attention(query[0], key[0], places, scaling)
@@ -154,7 +154,7 @@ class _Run:
         def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             states = args[0] if args else kwargs[STATES]
             states = self._enriched(number, states)
-            if number in self.drops_behind:
+            if number in self.drops_after:
                 states = self._drop(states, kwargs)
             kwargs = {**kwargs, **self._arguments}
             if args:
@@ -164,7 +164,7 @@ class _Run:
         return before
 
     def _enriched(self, number: int, states: Tensor) -> Tensor:
-        """The states ``[1, T, D]`` with the features that belong behind `number` layers."""
+        """The states ``[1, T, D]`` with the features that belong after `number` layers."""
         if not 0 < number <= len(self.deepstack):
             return states
         visual = self._is_visual().to(states.device)
@@ -234,7 +234,7 @@ def _is_per_token(value: Any, length: int) -> bool:
 
 
 def _deepstack(name: str, prompt: Prompt, depth: int) -> list[Tensor]:
-    """Features of all visual tokens behind the first layers, one ``[n, D]`` for each layer."""
+    """Features of all visual tokens after the first layers, one ``[n, D]`` for each layer."""
     for key, value in prompt.extra.items():
         is_known = key in (VISUAL_MASK, DEEPSTACK)
         if not is_known and _is_per_token(value, prompt.lengths[0]):

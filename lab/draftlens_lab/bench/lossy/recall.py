@@ -19,9 +19,9 @@ from draftlens_lab.bench.lossy.reading import reader_attention, scaling_of
 class RecallingPass:
     """The `AttentionPass` of all decoding steps of one answer.
 
-    In the layers behind `recall.layer` the cache holds the text and the chosen visual tokens. The
+    In the layers after `recall.layer` the cache holds the text and the chosen visual tokens. The
     others are kept aside. Each step compares the attention of `recall.layer` to the visual tokens
-    with that of the step before, and chooses anew if it has changed.
+    with that of the step before, and chooses again if it has changed.
 
     Attributes:
         choices: number of times that tokens were chosen.
