@@ -72,13 +72,11 @@ class SpeculativeDecoding:
     def plan(self, models: Models) -> Plan:
         """See `Method.plan`."""
         draft = draft_of(models, f"method {name_of(self)!r}")
-        tuners = tuners_of(self.tree, models.target, draft)
-        reader = DraftModelReader(draft)
         drafter = ModelDrafter(
-            reader,
+            DraftModelReader(draft),
             self.topology,
             models.target.vocab_size,
-            tuners,
+            tuners_of(self.tree, models.target, draft),
             Disagreement(draft.name),
         )
         return drafting_plan(self, models, drafter)

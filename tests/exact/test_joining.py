@@ -328,7 +328,7 @@ def check_caches(session: Session) -> None:
             continue
         said = len(sequence.tokens)
         assert session.cache.lengths[row] == session.prompt_lengths[row] + said - 1
-        model = getattr(drafter, "model", None)
+        model = getattr(drafter, "rows", None)
         if model is not None and model.cache is not None:
             pending = model.pending[row]
             held = model.prompt_lengths[row] + said - len(pending)

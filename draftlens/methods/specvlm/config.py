@@ -9,7 +9,7 @@ from draftlens.core.errors import ConfigError
 from draftlens.core.tree import Topology
 from draftlens.decoding.plan import Plan
 from draftlens.drafting.disagreement import Disagreement
-from draftlens.drafting.draft_prompt import DraftModelReader, Reader, SelfReader, check_kv
+from draftlens.drafting.draft_prompt import DraftModelReader, PromptBuilder, SelfReader, check_kv
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.drafting.pruning import Pruning
 from draftlens.methods.base import Models, name_of
@@ -101,20 +101,20 @@ class SpecVLM:
         """See `Method.plan`."""
         pruning = self.pruning
         drafts_for_itself = self.draft == "self" or (self.draft == "auto" and models.draft is None)
-        reader: Reader
+        prompts: PromptBuilder
         if drafts_for_itself:
-            reader = SelfReader(models.target, pruning, self.kv)
+            prompts = SelfReader(models.target, pruning, self.kv)
         else:
             self._check_reuse()
             described = f"method {name_of(self)!r} with draft 'model'"
-            reader = DraftModelReader(draft_of(models, described), pruning)
+            prompts = DraftModelReader(draft_of(models, described), pruning)
         settings = (drafts_for_itself, self.kv, *settings_of(pruning))
-        disagreement = None if drafts_for_itself else Disagreement(reader.backbone.name)
+        disagreement = None if drafts_for_itself else Disagreement(prompts.backbone.name)
         drafter = ModelDrafter(
-            reader,
+            prompts,
             self.topology,
             models.target.vocab_size,
-            tuners_of(self.tree, models.target, reader.backbone, settings),
+            tuners_of(self.tree, models.target, prompts.backbone, settings),
             disagreement,
         )
         return drafting_plan(self, models, drafter, pruning, drafts_for_itself, self._wait)

@@ -1,5 +1,4 @@
-"""TABED: one draft reads the prompt in several ways, and the target's own words say which to
-trust."""
+"""TABED: one draft model reads the prompt in several views, weighed by the target's tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +13,6 @@ from draftlens.core.errors import ConfigError
 from draftlens.core.registry import Registry
 from draftlens.core.tree import Topology
 from draftlens.decoding.plan import MakeView, Plan, make_schedule
-from draftlens.drafting.tree_drafter import TreeDrafter
 from draftlens.media.chat_source import ChatSource
 from draftlens.media.rewriting import without_media
 from draftlens.methods.base import Models, name_of
@@ -33,6 +31,7 @@ from draftlens.methods.parts import (
 )
 from draftlens.methods.tabed.captions import Captioning, Captions, captioned, captions_of
 from draftlens.methods.tabed.ensemble import Ensemble
+from draftlens.methods.tabed.prompts import ViewPrompts
 from draftlens.methods.tabed.views import VIEWS, View, make_views
 from draftlens.methods.tabed.weights import WEIGHTS, make_weighting
 from draftlens.models.adapter import Backbone
@@ -122,20 +121,19 @@ class TABED:
         drafts_for_itself = self.draft == "self" or (self.draft == "auto" and models.draft is None)
         backbone = models.target if drafts_for_itself else self._draft(models)
         views = _readable(self.views, backbone)
-        ensemble = Ensemble(
-            backbone,
-            models.target.vocab_size,
-            views,
-            self.weights,
-            drafts_for_itself,
-            self.rest,
-            _config_of_inputs(models, backbone),
-        )
+        config = _config_of_inputs(models, backbone)
         labels = tuple(view.label for view in views)
         settings = (name_of(self), drafts_for_itself, labels, repr(self.weights))
-        tuners = tuners_of(self.tree, models.target, backbone, settings)
+        drafter = Ensemble(
+            ViewPrompts(backbone, views, drafts_for_itself, config),
+            self.topology,
+            models.target.vocab_size,
+            self.weights,
+            tuners_of(self.tree, models.target, backbone, settings),
+            self.rest,
+        )
         return Plan(
-            drafter=TreeDrafter(ensemble, self.topology, tuners),
+            drafter=drafter,
             schedule=make_schedule(self.schedule),
             prefill=self.prefill,
             acceptance=self.sampling_rule,

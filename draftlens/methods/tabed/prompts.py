@@ -1,4 +1,4 @@
-"""The prompts of an ensemble: each of its views as the drafting model reads it."""
+"""The prompts of an ensemble: the views as the draft model reads them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
+from draftlens.core.prefill_readings import NO_READINGS
 from draftlens.decoding.drafter import TargetContext
 from draftlens.decoding.plan import VIEW_INPUTS
 from draftlens.drafting.draft_prompt import DraftPrompt
 from draftlens.media.chat_source import CaptionError
-from draftlens.methods.tabed.packed_views import Present
+from draftlens.methods.tabed.view_rows import Present
 from draftlens.methods.tabed.views import Source, View, ViewError
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
@@ -28,6 +29,9 @@ class ViewPrompts:
         views: the views.
         is_target: whether the target drafts for itself.
         config: of the model whose processor makes the draft's inputs; None for the draft itself.
+
+    Attributes:
+        readings: the readings of the target's prefill that the views need.
     """
 
     def __init__(
@@ -41,6 +45,9 @@ class ViewPrompts:
         self.views = tuple(views)
         self.is_target = is_target
         self.config = config
+        self.readings = NO_READINGS
+        for view in self.views:
+            self.readings = self.readings | view.readings
         self._causes: dict[int, str] = {}
 
     def source(self, encoded: Mapping[str, Any], context: TargetContext) -> Source:

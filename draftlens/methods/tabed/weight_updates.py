@@ -1,9 +1,9 @@
-"""What the answers of a batch have shown about the views of their prompts."""
+"""Updates the weights of views by the tokens of the answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp, inf, nan
 
 import torch
@@ -17,28 +17,15 @@ from draftlens.core.tree import EMPTY, ROOT
 from draftlens.core.view_record import Weighed
 from draftlens.decoding.drafter import ignore
 from draftlens.drafting.growth import Nodes
-from draftlens.methods.tabed.weights import Seen, Tally, Weighting
-from draftlens.methods.tabed.weights.logs import log_sum
+from draftlens.methods.tabed.weights import Seen, Tally, Weighting, log_sum
 
 LEAST = -9.21
-"""The log likelihood of a token counts as no smaller than this (one in 10,000) where weights go on
-along a path of guesses: a view can be believed again after top-k or
-top-p left a token no chance."""
+"""The log likelihood of a draft token counts as no smaller than this (one in 10,000) where weights
+are updated along its path: a view can recover after top-k or top-p left a token no chance."""
 
 Asked = Sequence[int | None]
 """For each view that a forward has read, its index among all views, or None if the row in question
 does not have it."""
-
-
-@dataclass
-class TalliedRow:
-    """A row of the batch.
-
-    Args:
-        tally: of its answer.
-    """
-
-    tally: Tally
 
 
 class ViewTallies:
@@ -49,19 +36,19 @@ class ViewTallies:
         weighting: the rule.
 
     Attributes:
-        rows: of the batch, in its order.
+        rows: the tally of each row of the batch.
         report: receives what each token shows.
     """
 
     def __init__(self, names: Sequence[str], weighting: Weighting) -> None:
         self.names = tuple(names)
         self.weighting = weighting
-        self.rows: list[TalliedRow] = []
+        self.rows: list[Tally] = []
         self.report: Callable[[Weighed], None] = ignore
 
     def add(self, count: int) -> None:
         """Begin with further rows."""
-        self.rows += [TalliedRow(self.weighting.tally(self.names)) for _ in range(count)]
+        self.rows += [self.weighting.tally(self.names) for _ in range(count)]
 
     def remove(self, row: int) -> None:
         """Drop a row; the last row takes its place."""
@@ -96,7 +83,6 @@ class ViewTallies:
         noise = _noise(history, first, log_probs)
         ranking = log_probs if noise is None else log_probs + noise
         is_right = (ranking.argmax(-1) == index).tolist()
-        state = self.rows[row]
         views = [(slot, view) for slot, view in enumerate(asked) if view is not None]
         right = 0
         for place, token in enumerate(tokens):
@@ -116,7 +102,7 @@ class ViewTallies:
                     log_target=log_targets[place],
                     noise=None if noise is None else noise[place],
                 )
-            state.tally.observe(seen)
+            self.rows[row].observe(seen)
         return right
 
     def count(self, row: int, index: int, token: int, hits: Sequence[bool | None]) -> bool:
@@ -131,8 +117,7 @@ class ViewTallies:
         Returns:
             Whether the asked view with the largest weight is right.
         """
-        state = self.rows[row]
-        log_weights = state.tally.log_weights
+        log_weights = self.rows[row].log_weights
         asked = [view for view, hit in enumerate(hits) if hit is not None]
         total = log_sum([log_weights[view] for view in asked])
         weights = [0.0] * len(hits)
