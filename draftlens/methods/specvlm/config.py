@@ -77,8 +77,9 @@ class SpecVLM:
             self._check_reuse()
         if self.kv != "prefill" and self.schedule != "serial":
             raise ConfigError(
-                f"kv {self.kv!r} takes keys and values of the target's prefill, which a draft in a "
-                f"lane of its own does not wait for: use 'prefill' with schedule {self.schedule!r}"
+                f"kv {self.kv!r} takes keys and values of the target's prefill, which a draft that "
+                "works at the same time does not wait for: use 'prefill' with schedule "
+                f"{self.schedule!r}"
             )
         resolve_parts(self, pruner=True)
 
@@ -129,5 +130,5 @@ class SpecVLM:
 
     @property
     def _wait(self) -> int | None:
-        """Guesses that the target waits for behind a correction; None for a choice by times."""
+        """Draft tokens that the target waits for after a correction; None for a choice by times."""
         return None

@@ -273,7 +273,7 @@ def _identity(medium: Medium) -> bytes:
     """A digest of the pixels.
 
     Frames are sampled, as hashing a long clip takes time: a clip that is taken for another one
-    costs guesses and no answer.
+    costs draft tokens, not the answer.
     """
     pixels = pixels_of(medium)
     if medium.kind == "video":

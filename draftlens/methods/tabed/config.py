@@ -43,8 +43,8 @@ _log = logging.getLogger("draftlens")
 
 @dataclass(frozen=True)
 class TABED:
-    """The draft reads the prompt in several views, and their guesses are mixed by weights that
-    follow what the target says (TABED).
+    """The draft reads the prompt in several views, whose distributions are mixed by weights that
+    follow the target's tokens (TABED).
 
     Args:
         views: the ways to read the prompt: names of `methods.tabed.views.VIEWS` (`"multimodal"`:
@@ -90,7 +90,7 @@ class TABED:
             object.__setattr__(self, "num_speculative_tokens", DEFAULT_LENGTH)
         if self.schedule not in SCHEDULES:
             raise ConfigError(
-                f"the views of 'tabed' are read in the target's lane: schedule must be 'serial', "
+                f"'tabed' drafts in turn with the target: schedule must be 'serial', "
                 f"not {shown(self.schedule)}"
             )
         resolve_drafting(self)
@@ -103,7 +103,7 @@ class TABED:
         self.weights.tally([view.label for view in self.views])  # refuses numbers for other views
         for view in self.views:
             if view.rewriting == "caption":
-                _captioning(view)
+                _captioning(view)  # refuses values that make no sense
 
     @property
     def draft_use(self) -> str:
@@ -161,8 +161,8 @@ def _readable(views: tuple[View, ...], backbone: Backbone) -> tuple[View, ...]:
 
 
 def _config_of_inputs(models: Models, backbone: Backbone) -> Any:
-    """The configuration that names the placeholders of pictures in a draft's inputs: callers may
-    give the target's inputs to a draft that has none."""
+    """The configuration that names the placeholders of pictures in a draft's inputs: a draft
+    without one is given the target's inputs."""
     return (backbone if _sees(backbone) else models.target).model.config
 
 
@@ -185,11 +185,6 @@ def _makers(
 
 
 def _captioning(view: Any) -> Captioning:
-    """The options of a view that is made of captions.
-
-    Raises:
-        ConfigError: a value makes no sense.
-    """
     return Captioning(view.captioner, view.prompt, view.max_tokens)
 
 

@@ -25,7 +25,7 @@ from draftlens.drafting.model_drafter import TreeDrafter
 from draftlens.methods.tabed.mixture import log_mixture
 from draftlens.methods.tabed.prompts import ViewPrompts, present_views
 from draftlens.methods.tabed.view_rows import Present, ViewRows
-from draftlens.methods.tabed.weight_updates import LEAST, Asked, ViewTallies, log_probs_behind
+from draftlens.methods.tabed.weight_updates import LEAST, Asked, ViewTallies, log_probs_before
 from draftlens.methods.tabed.weights import Weighting, normalized
 
 NEGLIGIBLE = 0.05
@@ -121,8 +121,7 @@ class Ensemble(TreeDrafter):
     def _choose(
         self, drafts: list[DraftPrompt | None], present: list[Present]
     ) -> tuple[list[DraftPrompt | None], list[Present]]:
-        """Leave out the views that none of the first rows has. The views of the first rows are
-        those of all rows."""
+        """Leave out the views that none of the first rows has, for later rows too."""
         used = [view for view in range(len(drafts)) if any(row[view] for row in present)]
         self._chosen = tuple(self._chosen[view] for view in used)
         drafts = [drafts[view] for view in used]
@@ -200,58 +199,56 @@ class Ensemble(TreeDrafter):
         return torch.tensor(table, device=self.rows.device)[:, :, None]
 
     def _observe_first(self, logits: Sequence[Tensor | None], first_row: int) -> None:
-        """Weigh the views by the first tokens of rows that joined: each view's prefill has said
-        what it expected."""
+        """Weigh the views by the first tokens of rows that joined, from the logits of each view's
+        prefill."""
         present = self.rows.present[first_row:]
         asked = tuple(view for view in range(len(logits)) if any(row[view] for row in present))
         known = [logits[view] for view in asked]
-        computed = [behind_prompt for behind_prompt in known if behind_prompt is not None]
+        computed = [after_prompt for after_prompt in known if after_prompt is not None]
         if len(computed) < len(known) or len(self._chosen) == 1:
             return
         stacked = with_ids_of_the_target(torch.stack(computed, 1), self.rows.vocab_size)
         for row, views in enumerate(stacked, first_row):
             if self._histories[row].length:
-                self._observe_behind(row, 0, views, asked)
+                self._observe_late(row, 0, views, asked)
 
     def _observe_pending(self, logits: Tensor) -> None:
-        """Weigh the views by the tokens that were emitted behind a pending token: all pending
-        tokens of a row but its first.
+        """Weigh the views by all pending tokens of each row but its first.
 
         Args:
-            logits: behind each pending token, ``[B, a, W, V]``.
+            logits: after each pending token, ``[B, a, W, V]``.
         """
         hits = misses = 0
         for row, tokens in enumerate(self.rows.pending):
             if len(tokens) > 1:
                 first = self._histories[row].length - len(tokens) + 1
                 views = logits[row, :, : len(tokens) - 1]
-                right = self._observe_behind(row, first, views, self.rows.awake)
+                right = self._observe_late(row, first, views, self.rows.awake)
                 hits += right
                 misses += len(tokens) - 1 - right
         self._agreement = (hits, misses)
 
-    def _observe_behind(self, row: int, first: int, logits: Tensor, asked: Sequence[int]) -> int:
-        """Weigh the views by tokens that were not guessed, from the views' logits in front of them.
+    def _observe_late(self, row: int, first: int, logits: Tensor, asked: Sequence[int]) -> int:
+        """Weigh the views by P tokens of which the draft has proposed none.
 
         Args:
             row: of the batch.
-            first: index of the first of the P tokens in its answer.
-            logits: of the views that were asked, ``[a, P, V]``.
+            first: index of the first of these tokens in its answer.
+            logits: before each of them, of the views in `asked`, ``[a, P, V]``.
             asked: these views.
 
         Returns:
-            How many of the tokens the view with the largest weight would have guessed.
+            How many of the tokens the view with the largest weight would have proposed.
         """
         history = self._histories[row]
-        log_probs = log_probs_behind(history, first, logits)
+        log_probs = log_probs_before(history, first, logits)
         tokens = history.answer[first : first + log_probs.shape[1]]
         views = self._asked(row, asked)
         return self._tallies.observe(row, history, first, log_probs, tokens, views)
 
     def _count_only(self, row: int, verdict: Verdict, places: Mapping[int, Any]) -> None:
-        """Count the tokens of a verdict where there is one view and nothing to weigh: accepted
-        guesses are right, and the token behind them was guessed wrongly, or behind a leaf not at
-        all."""
+        """Count the tokens of a verdict where there is one view and nothing to weigh: hits are the
+        accepted draft tokens; the bonus token is a miss, except after a leaf."""
         first = self._histories[row].length
         path = verdict.paths[row]
         hits: list[bool | None] = [None] * len(self.names)
@@ -265,8 +262,8 @@ class Ensemble(TreeDrafter):
     def _observe_path(
         self, row: int, verdict: Verdict, places: Mapping[int, tuple[int, int]]
     ) -> None:
-        """Weigh the views by those tokens of a verdict that they have guessed, right or wrong: all
-        but the one behind a leaf, which no view has read yet."""
+        """Weigh the views by the tokens of a verdict at nodes that they have scored: all but the
+        one after a leaf."""
         path = (ROOT, *verdict.paths[row])[: len(verdict.tokens[row])]
         nodes = [node for node in path if node in places]
         if not nodes:
@@ -289,13 +286,12 @@ class Ensemble(TreeDrafter):
         self._tallies.observe(row, history, history.length, log_probs, tokens, views, log_targets)
 
     def _asked(self, row: int, asked: Sequence[int]) -> Asked:
-        """Views that were asked, by their indices among all views; None for one that a row does not
-        have."""
+        """The indices of views in `self.names`; None for one that the row does not have."""
         has_view = self.rows.present[row]
         return [self._chosen[view] if has_view[view] else None for view in asked]
 
     def _largest_weight(self, view: int) -> float:
-        """The largest weight of a view in a row that has it and goes on; 0 if there is none."""
+        """The largest weight of a view in the running rows that have it; 0 if there is none."""
         triples = zip(self._tallies.rows, self._histories, self.rows.present, strict=True)
         weights = [
             exp(tally.log_weights[self._chosen[view]])
@@ -323,8 +319,8 @@ class Ensemble(TreeDrafter):
 
 
 def _processed(logits: Tensor, nodes: Nodes) -> Tensor:
-    """Scores of each view after the logits processors, ``[B, a, M, V]``: they are applied to each
-    view by itself, since some depend on the sign or the order of logits."""
+    """Scores of each view after the logits processors, ``[B, a, M, V]``. They are applied to each
+    view, as some depend on the sign or the order of logits."""
     if not any(rule.processors for rule in nodes.batch.rules):
         return logits
     return torch.stack([nodes.process(view) for view in logits.unbind(1)], 1)

@@ -62,8 +62,8 @@ class ViewPrompts:
         return Source(self.backbone, inputs, made, context, self.is_target, self.config)
 
     def read(self, chosen: Sequence[int], source: Source) -> list[DraftPrompt | None]:
-        """The prompt of each chosen view; None where it repeats another one, as most do where
-        nothing is shown, or where it cannot be read, which a warning says once."""
+        """The prompt of each chosen view; None where it repeats another one, as most do without
+        pictures, or where it cannot be read, which is logged once."""
         shows_nothing = not bool(source.context.prompt.visual.any())
         drafts: list[DraftPrompt | None] = []
         for view in chosen:

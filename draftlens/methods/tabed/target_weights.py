@@ -31,7 +31,7 @@ def check_window(window: Any) -> None:
     """Refuse a window that is neither None nor a number of positions.
 
     Raises:
-        ConfigError: as said.
+        ConfigError: it is neither.
     """
     if window is not None and (type(window) is not int or window < 1):
         raise ConfigError(f"window is a number of positions from 1 on, or None, not {window!r}")
@@ -98,7 +98,7 @@ class GridTally:
         if self.by_matches:
             candidates = matches == matches.max()
         cost = torch.where(candidates, divergence, torch.inf)
-        if not bool(cost.isfinite().any()):  # each point lacks a token that the target may say
+        if not bool(cost.isfinite().any()):  # each point lacks a token that the target may choose
             cost = torch.where(candidates, 0.0, torch.inf)
         return log_shares(self.grid[int(cost.argmin())].tolist())
 
@@ -185,7 +185,7 @@ class DivergenceTally:
         return log_shares(inverse)
 
     def observe(self, seen: Seen) -> None:
-        """See `Tally.observe`. A view that was not asked loses nothing."""
+        """See `Tally.observe`. A view without scores there loses nothing."""
         assert seen.log_probs is not None
         assert seen.log_target is not None
         self._is_new = False

@@ -27,7 +27,7 @@ class Span:
 
     Args:
         first: index of the first one.
-        end: index behind the last one.
+        end: index after the last one.
     """
 
     first: int
@@ -45,7 +45,7 @@ def text_ids(
     attention_mask: Tensor | None = None,
     line_break: int | None = None,
 ) -> dict[str, Tensor] | None:
-    """The inputs of a draft that is not shown the pictures and clips of a prompt.
+    """The inputs of a draft without the pictures and clips of a prompt.
 
     Markers around pictures go with them. Pictures that follow each other immediately without
     markers, as in LLaVA's prompts, become one line break.
@@ -151,7 +151,7 @@ def _find_marked(
 def _find_marked_frames(
     row: Sequence[int], placeholders: frozenset[int], config: Any
 ) -> list[Span] | None:
-    """Qwen3-VL: each frame of a clip has its own start and end, behind words that tell its time.
+    """Qwen3-VL: each frame of a clip has its own start and end, after words that tell its time.
 
     transformers 5 writes all this between another start and end. Older processors do not, and then
     the words cannot be told from the user's own.

@@ -24,8 +24,8 @@ LEAST = -9.21
 are updated along its path: a view can recover after top-k or top-p left a token no chance."""
 
 Asked = Sequence[int | None]
-"""For each view that a forward has read, its index among all views, or None if the row in question
-does not have it."""
+"""For each view that a forward has scored, its index among all views; None if a row does not have
+it."""
 
 
 class ViewTallies:
@@ -70,13 +70,13 @@ class ViewTallies:
             row: of the batch.
             history: of this row.
             first: index of the first of the P tokens in its answer.
-            log_probs: log q_v of the views that were asked in front of each token, ``[a, P, V]``.
+            log_probs: log q_v of the views in `asked` before each token, ``[a, P, V]``.
             tokens: P tokens.
             asked: these views.
             log_targets: log p there, ``[P, V]``, if the weighting needs it and it is known.
 
         Returns:
-            How many of the tokens the view with the largest weight would have guessed.
+            How many of the tokens the view with the largest weight would have proposed.
         """
         index = torch.tensor(tokens, device=log_probs.device)
         likelihoods = log_probs.gather(-1, index.expand(len(asked), -1)[..., None])[..., 0].tolist()
@@ -112,10 +112,10 @@ class ViewTallies:
             row: of the batch.
             index: of the token in its answer.
             token: the target's.
-            hits: of each view whether it would have guessed it; None if it was not asked.
+            hits: of each view whether it would have proposed it; None if it has no scores there.
 
         Returns:
-            Whether the asked view with the largest weight is right.
+            Whether the view with the largest weight, of those with scores, would have proposed it.
         """
         log_weights = self.rows[row].log_weights
         asked = [view for view, hit in enumerate(hits) if hit is not None]
@@ -128,10 +128,10 @@ class ViewTallies:
         return bool(hits[best])
 
     def _by_view(self, log_probs: Tensor, views: Sequence[tuple[int, int]]) -> Tensor:
-        """log q_v of all views, ``[m, V]``, with NaN where a view was not asked.
+        """log q_v of all views, ``[m, V]``, with NaN for views without scores.
 
         Args:
-            log_probs: of the views that were asked, ``[a, V]``.
+            log_probs: of the views with scores, ``[a, V]``.
             views: pairs of a row of these and the view that it belongs to.
         """
         table = log_probs.new_full((len(self.names), log_probs.shape[-1]), nan)
@@ -140,13 +140,13 @@ class ViewTallies:
         return table
 
 
-def log_probs_behind(history: History, first: int, logits: Tensor) -> Tensor:
+def log_probs_before(history: History, first: int, logits: Tensor) -> Tensor:
     """Log probabilities of tokens of an answer, after the logits processors of its row.
 
     Args:
-        history: holds at least the tokens in front of each of them.
+        history: holds at least the tokens before each of them.
         first: index of the first of the P tokens.
-        logits: in front of each of them, of some views, ``[a, P, V]``.
+        logits: before each of them, of some views, ``[a, P, V]``.
 
     Returns:
         ``[a, P, V]``.
@@ -161,7 +161,7 @@ def log_probs_behind(history: History, first: int, logits: Tensor) -> Tensor:
 
 
 def _noise(history: History, first: int, log_probs: Tensor) -> Tensor | None:
-    """What the draft adds to log probabilities ``[a, P, V]`` to choose its guesses, ``[P, V]``;
+    """What the draft adds to log probabilities ``[a, P, V]`` to choose its tokens, ``[P, V]``;
     None where it takes the likeliest, or draws with noise of its own."""
     if not history.sampling.do_sample or history.sampling.rejects:
         return None

@@ -31,16 +31,16 @@ WEIGHTS = Registry(
 class Seen:
     """One position of an answer, after the target has chosen its token.
 
-    The views that a tally weighs are m. A view that was not asked at this position has NaN.
+    The views that a tally weighs are m. A view that scored nothing at this position has NaN.
 
     Args:
         token: the target's.
         log_likelihoods: log q_v(token) of each view.
         log_probs: log q_v, ``[m, V]``; None unless the rule needs the target's scores.
         log_target: log p, ``[V]``; None unless the rule needs the target's scores.
-        noise: what the draft adds to log probabilities to choose a guess, ``[V]``; None where it
+        noise: what the draft adds to log probabilities to choose a token, ``[V]``; None where it
             takes the likeliest.
-        rejects: whether guesses are accepted by chance instead of by equality.
+        rejects: whether draft tokens are accepted by rejection sampling.
     """
 
     token: int
@@ -52,7 +52,7 @@ class Seen:
 
 
 class Tally(Protocol):
-    """What one answer has shown about the views."""
+    """The weights of the views for one answer."""
 
     @property
     def log_weights(self) -> Sequence[float]:
@@ -60,7 +60,7 @@ class Tally(Protocol):
         ...
 
     def observe(self, seen: Seen) -> None:
-        """Learn from one position. Positions come in order."""
+        """Update the weights by one position. Positions come in order."""
         ...
 
 
@@ -71,11 +71,12 @@ class Weighting(Protocol):
     """Whether it reads the target's distributions."""
 
     can_rest: bool
-    """Whether a view with a negligible weight need not be asked."""
+    """Whether a view with a negligible weight may be dropped."""
 
     @property
     def follows_path(self) -> bool:
-        """Whether weights go on along a path of guesses: w_v is multiplied by q_v(guess)."""
+        """Whether weights are updated along a path of draft tokens: w_v is multiplied by
+        q_v(token)."""
         ...
 
     def tally(self, names: Sequence[str]) -> Tally:
@@ -111,7 +112,7 @@ class FixedTally:
         self.log_weights = log_shares(weights)
 
     def observe(self, seen: object) -> None:
-        """There is nothing to learn."""
+        """Nothing changes."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,7 @@ class BayesTally:
         self.log_weights = log_shares([1.0] * len(names))
 
     def observe(self, seen: Seen) -> None:
-        """See `Tally.observe`. A view that was not asked is taken to say what the mixture says."""
+        """See `Tally.observe`. A view without scores there counts as the mixture."""
         floor = self.rule.log_floor
         likelihoods = [max(value, floor) for value in seen.log_likelihoods]  # NaN stays
         pairs = list(zip(self.log_weights, likelihoods, strict=True))
@@ -201,21 +202,20 @@ class BayesTally:
 
 @dataclass(frozen=True)
 class BayesWeights:
-    """w_v in proportion to the product of q_v(token) over the answer so far, the path of guesses
-    included.
+    """w_v in proportion to the product of q_v(token) over the answer so far, draft tokens of the
+    path included (a rejected one ends its path, so later ones do not count).
 
-    A wrong guess ends its path, so whatever a later guess on the same path is made from is right
-    if it is used at all. One number a view is kept; no distribution of the target is needed. If
-    every token is observed, the log loss of the mixture is within ln m of the best view's, and with
-    `forget` within ``(k + 1) ln m + k ln(N / k) + k`` or so of the best sequence of views with k
-    changes over N tokens (fixed share; Herbster and Warmuth 1998).
+    One number a view is kept; no distribution of the target is needed. If every token is observed,
+    the log loss of the mixture is within ln m of the best view's, and with `forget` within
+    ``(k + 1) ln m + k ln(N / k) + k`` or so of the best sequence of views with k changes over N
+    tokens (fixed share; Herbster and Warmuth 1998).
 
     Args:
         rate: exponent of the likelihoods. Below 1 the weights move less and more is mixed; they are
-            then constant along a path of guesses, and the bounds do not hold.
+            then constant along a path of draft tokens, and the bounds do not hold.
         forget: share of the weights that is spread evenly after every token.
-        floor: a likelihood counts as no smaller than this, so that a view can be believed again
-            after top-k or top-p left it no chance.
+        floor: a likelihood counts as no smaller than this, so that a view can recover after
+            top-k or top-p left it no chance.
 
     Raises:
         ConfigError: a value makes no sense.
