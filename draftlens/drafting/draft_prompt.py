@@ -46,9 +46,7 @@ class PromptBuilder(Protocol):
     backbone: Backbone
     readings: ReadingSpec
 
-    def encode(self, inputs: Mapping[str, Any]) -> Any:
-        """See `Drafter.encode`."""
-        ...
+    def encode(self, inputs: Mapping[str, Any]) -> Any: ...
 
     def read(self, encoded: Any, context: TargetContext) -> DraftPrompt:
         """The prompts of rows that join, from the result of `encode` for them."""
@@ -69,11 +67,9 @@ class DraftModelReader:
         self.readings = NO_READINGS if pruning is None else pruning.pruner.readings
 
     def encode(self, inputs: Mapping[str, Any]) -> Prompt:
-        """See `Drafter.encode`."""
         return self.backbone.encode(self.backbone.prepare_prompt(inputs))
 
     def read(self, encoded: Prompt, context: TargetContext) -> DraftPrompt:
-        """See `PromptBuilder.read`."""
         prompt = encoded
         if self.pruning is not None:
             prompt = self.pruning.apply(encoded, context).prompt
@@ -111,7 +107,6 @@ class SelfReader:
         """The target has encoded the prompt."""
 
     def read(self, encoded: None, context: TargetContext) -> DraftPrompt:
-        """See `PromptBuilder.read`."""
         pruned = self.pruning.apply(context.prompt, context)
         if self.kv == "prefill":
             return prefilled(self.backbone, pruned.prompt)

@@ -66,20 +66,16 @@ class TreeDrafter:
 
     @property
     def forwards(self) -> int:
-        """See `Drafter.forwards`."""
         return self.rows.forwards
 
     @property
     def cache_bytes(self) -> int:
-        """See `Drafter.cache_bytes`."""
         return self.rows.nbytes
 
     def encode(self, inputs: Mapping[str, Any]) -> Any:
-        """See `Drafter.encode`."""
         raise NotImplementedError
 
     def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None:
-        """See `Drafter.begin`."""
         self._join(batch, encoded, context, context.room + len(self.topology.inner) + 1)
         if self.tuners is not None and self.tuner is None:
             self.tuner = self.tuners(context.prompt.kind)
@@ -107,7 +103,6 @@ class TreeDrafter:
         self._keep(verdict, batch)
 
     def remove(self, row: int) -> None:
-        """See `Drafter.remove`."""
         self.rows.remove(row)
 
     def _join(self, batch: Batch, encoded: Any, context: TargetContext, room: int) -> None:
@@ -125,11 +120,9 @@ class TreeDrafter:
         return nodes.process(logits)
 
     def _expand(self, tokens: Tensor, steps: Tensor, level: Level) -> Tensor:
-        """See `DraftRows.expand`."""
         return self.rows.expand(tokens, steps, level)
 
     def _keep(self, verdict: Verdict, batch: Batch) -> None:
-        """See `DraftRows.keep`."""
         self.rows.keep(verdict, batch)
 
     def _grow(
@@ -253,7 +246,6 @@ class ModelDrafter(TreeDrafter):
         self.prompts = prompts
 
     def encode(self, inputs: Mapping[str, Any]) -> Any:
-        """See `Drafter.encode`."""
         return self.prompts.encode(inputs)
 
     def _join(self, batch: Batch, encoded: Any, context: TargetContext, room: int) -> None:

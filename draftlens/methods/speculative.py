@@ -70,7 +70,6 @@ class SpeculativeDecoding:
         return topology_of(self.tree, self.num_speculative_tokens)
 
     def plan(self, models: Models) -> Plan:
-        """See `Method.plan`."""
         draft = draft_of(models, f"method {name_of(self)!r}")
         drafter = ModelDrafter(
             DraftModelReader(draft),

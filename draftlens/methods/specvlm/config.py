@@ -99,7 +99,6 @@ class SpecVLM:
         return Pruning(self.pruner, self.prune_ratio, self.positions)
 
     def plan(self, models: Models) -> Plan:
-        """See `Method.plan`."""
         pruning = self.pruning
         drafts_for_itself = self.draft == "self" or (self.draft == "auto" and models.draft is None)
         prompts: PromptBuilder

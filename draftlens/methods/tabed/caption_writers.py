@@ -42,7 +42,6 @@ class CallableWriter:
         self._describe = describe
 
     def write(self, media: Sequence[Medium], source: ChatSource) -> list[str]:
-        """See `Writer`."""
         return [self._describe(medium.content) for medium in media]
 
 

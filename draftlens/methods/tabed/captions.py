@@ -212,7 +212,6 @@ class Captioner:
         self._remembered = {} if remembered is None else remembered
 
     def of(self, source: ChatSource) -> list[list[str]]:
-        """See `Captions.of`."""
         remembered = dict(self._remembered)
         keys_of_chats = []
         new: dict[bytes, Medium] = {}

@@ -96,7 +96,6 @@ class Ensemble(TreeDrafter):
         return inputs
 
     def remove(self, row: int) -> None:
-        """See `Drafter.remove`."""
         super().remove(row)
         self._tallies.remove(row)
         replace_by_last(self._histories, row)

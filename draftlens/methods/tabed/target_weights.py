@@ -103,7 +103,6 @@ class GridTally:
         return log_shares(self.grid[int(cost.argmin())].tolist())
 
     def observe(self, seen: Seen) -> None:
-        """See `Tally.observe`."""
         assert seen.log_probs is not None
         assert seen.log_target is not None
         log_probs = seen.log_probs.nan_to_num(nan=-torch.inf, neginf=-torch.inf)
@@ -155,7 +154,6 @@ class GridWeights:
         check_window(self.window)
 
     def tally(self, names: Sequence[str]) -> GridTally:
-        """See `Weighting.tally`."""
         grid = weight_grid(len(names), self.steps)
         return GridTally(grid, self.criterion == "matches", self.window)
 
@@ -217,7 +215,6 @@ class _DivergenceWeights:
         raise NotImplementedError
 
     def tally(self, names: Sequence[str]) -> DivergenceTally:
-        """See `Weighting.tally`."""
         return DivergenceTally(names, self)
 
 

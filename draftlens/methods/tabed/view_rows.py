@@ -182,7 +182,6 @@ class ViewRows(DraftRows):
         """The views are mixed at every level; see `DraftRows.run_on`."""
 
     def keep(self, verdict: Verdict, batch: Batch) -> None:
-        """See `DraftRows.keep`."""
         super().keep(verdict, batch)
         self._answered = [history.length for history in batch.histories]
         if self._caught_up:

@@ -159,7 +159,6 @@ class MultimodalView:
     readings = NO_READINGS
 
     def read(self, source: Source) -> DraftPrompt:
-        """See `View.read`."""
         if not source.is_target:
             return prefilled(source.backbone, source.whole)
         lengths = source.whole.lengths
@@ -204,7 +203,6 @@ class TextView:
         return "text" if self.instead == "\n" else f"text({self.instead!r})"
 
     def read(self, source: Source) -> DraftPrompt:
-        """See `View.read`."""
         make_inputs = source.made.get(self.label)
         if make_inputs is not None:
             return source.read(make_inputs())
@@ -247,7 +245,6 @@ class CaptionView:
             object.__setattr__(self, "captioner", tuple(self.captioner))
 
     def read(self, source: Source) -> DraftPrompt:
-        """See `View.read`."""
         make_inputs = source.made.get(self.label)
         if make_inputs is None:
             raise ViewError(
@@ -290,7 +287,6 @@ class PooledView:
         return "pooled" if self.size == 2 else f"pooled({self.size})"
 
     def read(self, source: Source) -> DraftPrompt:
-        """See `View.read`."""
         return prefilled(source.backbone, pool(source.whole, self.size))
 
 
@@ -341,7 +337,6 @@ class PrunedView:
         return spec
 
     def read(self, source: Source) -> DraftPrompt:
-        """See `View.read`."""
         pruning = Pruning(self.pruner, self.ratio, self.positions)
         if source.is_target and self.positions == "original":
             return SelfReader(source.backbone, pruning, "gather").read(None, source.context)

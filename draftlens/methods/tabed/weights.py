@@ -124,7 +124,6 @@ class UniformWeights:
     can_rest = False
 
     def tally(self, names: Sequence[str]) -> FixedTally:
-        """See `Weighting.tally`."""
         return FixedTally([1.0] * len(names))
 
 
@@ -238,7 +237,6 @@ class BayesWeights:
 
     @property
     def follows_path(self) -> bool:
-        """See `Weighting.follows_path`."""
         return self.rate == 1
 
     @property
@@ -247,7 +245,6 @@ class BayesWeights:
         return log(self.floor)
 
     def tally(self, names: Sequence[str]) -> BayesTally:
-        """See `Weighting.tally`."""
         return BayesTally(names, self)
 
 
