@@ -166,7 +166,6 @@ class TreeDrafter:
         return DraftTree.uniform(topology, tokens, torch.cat(probs, 1) if probs else None)
 
     def _propose_tuned(self, tuner: TreeTuner, batch: Batch, budget: int) -> DraftTree:
-        """Grow the tree that a tuner chooses."""
         began = time.perf_counter()
         self._confidences = []
         tree = self._grow_tuned(tuner, batch, budget)

@@ -1,4 +1,7 @@
-"""SpecVLM: the draft reads only the visual tokens that the target attends to."""
+"""SpecVLM: the draft reads only the visual tokens that the target attends to.
+
+The scores are in `pruning.attention`, the pruned prompt in `drafting.pruning`.
+"""
 
 from __future__ import annotations
 

@@ -98,7 +98,6 @@ class ModelWriter:
         return source.target
 
     def _answers(self, media: Sequence[Medium], processing: Processing) -> list[str]:
-        """The captions of pictures, or clips, of one size."""
         inputs = processing.process([self._question(medium) for medium in media])
         prepared = self._backbone.prepare_prompt(inputs, self._max_tokens)
         plan = PlainDecoding().plan(Models(self._backbone))
@@ -110,7 +109,6 @@ class ModelWriter:
         return [processing.decode(sequence.tokens) for sequence in sequences]
 
     def _question(self, medium: Medium) -> Conversation:
-        """One turn about a picture or clip."""
         prompt = PROMPTS[medium.kind] if self._prompt is None else self._prompt
         items = [{"type": medium.kind}, {"type": "text", "text": prompt}]
         conversation = Conversation([{"role": "user", "content": items}])

@@ -172,7 +172,6 @@ def _sees(backbone: Backbone) -> bool:
 def _makers(
     views: tuple[View, ...], models: Models, drafts_for_itself: bool
 ) -> Mapping[str, MakeView]:
-    """How the inputs of views are made of messages, by the label of the view."""
     makers: dict[str, Callable[[ChatSource], Mapping[str, Any]]] = {}
     for view in views:
         if view.rewriting == "text":
@@ -188,7 +187,6 @@ def _captioning(view: Any) -> Captioning:
 
 
 def _text_inputs(drafts_for_itself: bool, view: Any, chat: ChatSource) -> Mapping[str, Any]:
-    """The draft's inputs with other words in place of pictures and clips."""
     chat = _for(drafts_for_itself, chat)
     return chat.process([without_media(each, view.instead) for each in chat.conversations])
 
@@ -196,7 +194,6 @@ def _text_inputs(drafts_for_itself: bool, view: Any, chat: ChatSource) -> Mappin
 def _caption_inputs(
     drafts_for_itself: bool, captions: Captions, chat: ChatSource
 ) -> Mapping[str, Any]:
-    """The draft's inputs with captions in place of pictures and clips."""
     return captioned(captions, _for(drafts_for_itself, chat))
 
 

@@ -167,7 +167,6 @@ class Ensemble(TreeDrafter):
         return self.rows.expand(tokens, steps, level)
 
     def _keep(self, verdict: Verdict, batch: Batch) -> None:
-        """Weigh the views by the verdict, and keep what was accepted."""
         places = {
             node: (level, slot)
             for level, scored in enumerate(self._scored)

@@ -101,7 +101,6 @@ def present_views(drafts: Sequence[DraftPrompt | None], row: int) -> Present:
 
 
 def _are_equal(prompt: Prompt, other: Prompt, row: int) -> bool:
-    """Whether two prompts are the same in a row."""
     length = prompt.lengths[row]
     if length != other.lengths[row]:
         return False
