@@ -23,7 +23,7 @@ from draftlens.core.sampling import gumbel
 from draftlens.decoding.drafter import TargetContext
 from draftlens.decoding.plan import VIEW_INPUTS
 from draftlens.drafting.draft_prompt import DraftPrompt
-from draftlens.drafting.joining_rows import score_tokens, with_ids_of_the_target
+from draftlens.drafting.draft_scores import score_tokens, with_ids_of_the_target
 from draftlens.engine import Engine, Inputs
 from draftlens.methods.tabed.views import Source, make_views
 from draftlens.models.adapter import Backbone

@@ -1,4 +1,4 @@
-"""The seam of all drafters. The decoding loop does not distinguish kinds of them."""
+"""The protocol of drafters. The decoding loop does not distinguish kinds of them."""
 
 from __future__ import annotations
 
@@ -67,14 +67,11 @@ class TargetContext:
 
 
 class Drafter(Protocol):
-    """Guesses next tokens for every row of a batch.
-
-    The calls of a batch's life: `encode` and `begin` once for rows that join, then `propose` and
-    `update` in turn, and `remove` for a row that leaves.
-    """
+    """Proposes next tokens for every row of a batch: `encode` and `begin` once for rows that join,
+    then `propose` and `update` in turn, and `remove` for a row that leaves."""
 
     max_nodes: int
-    """The largest number of guesses for a row that `propose` returns."""
+    """Most draft tokens of a row that `propose` returns; 0 for none ever."""
 
     readings: ReadingSpec
     """The readings of the target's prefill that `begin` needs."""
@@ -89,23 +86,16 @@ class Drafter(Protocol):
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of the drafter's keys and values, in whichever process they are, for the
-        statistics. It may be asked at any time, also behind the end of an answer."""
+        """Bytes of the drafter's keys and values in all processes, for the statistics; also after
+        the end of an answer."""
         ...
 
     def encode(self, inputs: Mapping[str, Any]) -> Any:
-        """Read the draft's own inputs of rows that will join, without anything of the target.
-
-        Args:
-            inputs: the output of the draft's processor for these rows.
-
-        Returns:
-            Whatever `begin` needs of it.
-        """
+        """What `begin` needs of the output of the draft's processor for rows that will join."""
         ...
 
     def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None:
-        """Let rows join, behind the rows that are there.
+        """Let rows join, after the rows that are there.
 
         Args:
             batch: the rows that join; each has its first token already.
@@ -115,7 +105,7 @@ class Drafter(Protocol):
         ...
 
     def propose(self, batch: Batch, budget: int) -> DraftTree:
-        """Guess the next tokens of every row.
+        """Draft tokens for every row.
 
         Args:
             batch: all rows.
@@ -192,7 +182,7 @@ class DraftLane(Protocol):
 
 
 class NoDraft:
-    """Never guesses, which makes the loop plain decoding."""
+    """Drafts nothing, which makes the loop plain decoding."""
 
     max_nodes = 0
     readings = NO_READINGS
@@ -201,36 +191,36 @@ class NoDraft:
     cache_bytes: int = 0
 
     def encode(self, inputs: Mapping[str, Any]) -> None:
-        """There is nothing to read."""
+        """Nothing is read."""
 
     def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None:
-        """There is nothing to prepare."""
+        """Nothing is prepared."""
 
     def propose(self, batch: Batch, budget: int) -> DraftTree:
         """The empty tree."""
         return DraftTree.uniform(EMPTY, torch.empty(len(batch), 0, dtype=torch.long))
 
     def update(self, verdict: Verdict, batch: Batch) -> None:
-        """There is nothing to learn."""
+        """Nothing depends on it."""
 
     def remove(self, row: int) -> None:
-        """There is nothing to drop."""
+        """No row is kept."""
 
 
 def draw_children(batch: Batch, scores: Tensor, most: int, steps: Tensor) -> Tensor:
-    """The `most` guesses at each node, best first, int64 ``[B, M, most]``.
+    """The `most` draft tokens at each node, best first, int64 ``[B, M, most]``.
 
     Greedy: the likeliest. Coupled: the likeliest under the noise that the target will use at this
     position, so equal models choose equally. Rejection: drawn one after the other without
     replacement (the order of Gumbel-perturbed scores is exactly that), with other noise than the
-    target's. That noise is keyed by the position too: of all guesses at one position the target
-    judges those of one node at most, so no noise is used twice.
+    target's. That noise is keyed by the position too: of all draft tokens at one position the
+    target judges those of one node at most, so no noise is used twice.
 
     Args:
         batch: the rows, whose sampling rules decide.
         scores: processed draft scores ``[B, M, V]``.
         most: children wanted per node.
-        steps: index in its answer of the token to guess, int64 ``[B, M]``.
+        steps: index in its answer of the token to draft, int64 ``[B, M]``.
     """
     ranking = batch.ranking(scores, steps)
     if batch.rejects:

@@ -1,4 +1,4 @@
-"""What a draft reads after pruning: its own prompt without most of its visual tokens."""
+"""Applies a pruner to a draft's prompt (SpecVLM, ParallelVLM, and the pruned view of TABED)."""
 
 from __future__ import annotations
 
@@ -150,10 +150,8 @@ class _Pool:
 
 
 def _pool(scores: Tensor, cells: Tensor, sizes: Tensor) -> _Pool:
-    """Pool scores over the cells of other frames.
-
-    Means and not sums are taken: where one grid does not divide the other, a cell that holds more
-    source cells has no more attention for that.
+    """Pool scores over the cells of other frames. Means are taken, since where one grid does not
+    divide the other, some cells hold more source cells than others.
 
     Args:
         scores: float ``[m]``.
@@ -172,11 +170,8 @@ def _pool(scores: Tensor, cells: Tensor, sizes: Tensor) -> _Pool:
 
 
 def _frame_sizes(cells: Tensor) -> Tensor:
-    """The number of frames, and rows and columns of each frame, int64 ``[T, 3]``.
-
-    Args:
-        cells: int64 ``[n, 3]``.
-    """
+    """The number of frames, and rows and columns of each frame, int64 ``[T, 3]``, of cells
+    ``[n, 3]``."""
     num_frames = int(cells[:, 0].max()) + 1
     sizes = cells.new_zeros(num_frames, 3)
     sizes.scatter_reduce_(0, cells[:, :1].expand(-1, 3), cells + 1, "amax")
@@ -185,8 +180,7 @@ def _frame_sizes(cells: Tensor) -> Tensor:
 
 
 def _cell_index(cells: Tensor, sizes: Tensor) -> Tensor:
-    """A number for each of the cells ``[n, 3]`` in frames of these sizes ``[T, 3]``, int64
-    ``[n]``."""
+    """A number for each of the cells ``[n, 3]`` in frames of sizes ``[T, 3]``, int64 ``[n]``."""
     _, height, width = sizes.amax(0).tolist()
     weights = cells.new_tensor([height * width, width, 1])
     return (cells * weights).sum(-1)

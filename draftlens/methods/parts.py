@@ -279,7 +279,7 @@ def drafting_plan(
     lane = parallel_drafter(
         method.schedule, length, drafter, models.target, pruning, reads_target_prompt, wait
     )
-    drafting = drafter.reader.backbone
+    drafting = drafter.prompts.backbone
     return Plan(
         drafter=lane or drafter,
         schedule=make_schedule(method.schedule),

@@ -421,14 +421,14 @@ def test_the_worked_round_of_structure(monkeypatch: pytest.MonkeyPatch) -> None:
     session.start()
     session.begin()
     assert session.cache is not None
-    assert drafter.model.cache is not None
+    assert drafter.rows.cache is not None
     measured: dict[str, Any] = {
         "prompts": contents(session.cache),
         "answers": [list(sequence.tokens) for sequence in session.sequences],
         "base": list(session.cache.lengths),
     }
     target_calls = recorded_keep(session.cache, monkeypatch)
-    draft_calls = recorded_keep(drafter.model.cache, monkeypatch)
+    draft_calls = recorded_keep(drafter.rows.cache, monkeypatch)
     guesses = session.propose()
     measured["parents"] = list(guesses.topologies[1].parents)
     measured["draft forwards"] = drafter.forwards
@@ -443,8 +443,8 @@ def test_the_worked_round_of_structure(monkeypatch: pytest.MonkeyPatch) -> None:
     measured["target slots"] = target_calls[0][1]
     measured["target cache"] = contents(session.cache)
     measured["draft base"], measured["draft slots"] = draft_calls[0]
-    measured["draft cache"] = contents(drafter.model.cache)
-    measured["pending"] = [list(tokens) for tokens in drafter.model.pending]
+    measured["draft cache"] = contents(drafter.rows.cache)
+    measured["pending"] = [list(tokens) for tokens in drafter.rows.pending]
     stats = session.stats
     counts = (stats.passes, stats.target_forwards, stats.drafted, stats.accepted, stats.emitted)
     assert counts == (2, 1, 8, 3, 2 + 5)

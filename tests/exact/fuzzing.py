@@ -37,7 +37,7 @@ from draftlens.core.tree import EAGLE_PATHS
 from draftlens.decoding.loop import decode
 from draftlens.decoding.plan import Plan
 from draftlens.decoding.session import Session
-from draftlens.drafting.cached_model import CachedModel
+from draftlens.drafting.draft_rows import DraftRows
 from draftlens.methods.base import METHODS, Models, from_dict, resolve, to_dict, with_prefill
 from draftlens.methods.tabed.weights import WEIGHTS
 from draftlens.models.adapter import Backbone
@@ -612,8 +612,8 @@ def check_caches(session: Session) -> None:
     """Between chunks the caches hold each running row's prompt and all its tokens but the last."""
     if session.cache is None:
         return
-    model = getattr(session.drafter, "model", None)
-    if not isinstance(model, CachedModel):
+    model = getattr(session.drafter, "rows", None)
+    if type(model) is not DraftRows:  # with one view of each prompt
         model = None
     for row, sequence in enumerate(session.sequences):
         if sequence.finished:

@@ -138,12 +138,13 @@ def check_hypotheses(link: ScriptedLink, family: Family, rows: tuple[int, ...]) 
         rows: of that prompt's batch, by the number in the session.
     """
     lane = hypotheses_of(link)
-    backbone = lane.backbone
-    assert lane.cache is not None
+    cache = lane.draft_rows.cache
+    assert cache is not None
+    backbone = lane.draft_rows.backbone
     for index, row in enumerate(lane.rows):
         given = inputs(family, family.richest, (rows[row.number],))
         prompt = backbone.encode(backbone.prepare_prompt(given))
-        cached = lane.cache.lengths[index] - prompt.lengths[0]
+        cached = cache.lengths[index] - prompt.lengths[0]
         assert 0 <= cached <= len(row.tokens)
         fresh = backbone.new_cache(prompt, room=len(row.tokens) + 1)
         backbone.prefill(prompt, fresh)
@@ -153,7 +154,7 @@ def check_hypotheses(link: ScriptedLink, family: Family, rows: tuple[int, ...]) 
             mask = causal.tril(prompt.lengths[0])
             backbone.forward(tokens, prompt.positions(torch.arange(cached)[None]), fresh, mask)
         length = fresh.lengths[0]
-        for held, expected in zip(lane.cache.layers, fresh.layers, strict=True):
+        for held, expected in zip(cache.layers, fresh.layers, strict=True):
             torch.testing.assert_close(
                 held.keys[index, :, :length], expected.keys[0, :, :length], rtol=0, atol=2e-4
             )

@@ -23,6 +23,7 @@ from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import EAGLE_PATHS, EMPTY, Topology, chain, from_paths
 from draftlens.decoding import Session, decode
 from draftlens.decoding.drafter import TargetContext
+from draftlens.drafting.draft_rows import DraftRows
 from draftlens.methods.base import Models, from_dict
 from draftlens.models.adapter import Backbone
 from draftlens.prefill.full import FullPrefill
@@ -328,8 +329,8 @@ def check_caches(session: Session) -> None:
             continue
         said = len(sequence.tokens)
         assert session.cache.lengths[row] == session.prompt_lengths[row] + said - 1
-        model = getattr(drafter, "model", None)
-        if model is not None and model.cache is not None:
+        model = getattr(drafter, "rows", None)
+        if type(model) is DraftRows and model.cache is not None:  # with one view of each prompt
             pending = model.pending[row]
             held = model.prompt_lengths[row] + said - len(pending)
             assert model.cache.lengths[row] == held

@@ -29,6 +29,7 @@ from tables import (
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
+import draftlens.methods.parallelvlm.draft_rows as hypotheses
 from draftlens.core import verify
 from draftlens.core.sampling import SamplingRule
 from draftlens.core.stats import Clock, Stats
@@ -36,7 +37,6 @@ from draftlens.core.tree import chain
 from draftlens.decoding import Session
 from draftlens.drafting.draft_prompt import DraftModelReader
 from draftlens.drafting.model_drafter import ModelDrafter
-from draftlens.methods.parallelvlm import draft_rows as hypotheses
 from draftlens.methods.parallelvlm.draft_inputs import OwnPrompt
 from draftlens.methods.parallelvlm.link import LaneLostError
 from draftlens.methods.parallelvlm.loop import decode

@@ -373,11 +373,11 @@ def test_no_picture_is_left(family: Family, kv: str) -> None:
             int(n)
             for n in given["attention_mask"].sum(1) - torch.tensor(visual_tokens(family, "image"))
         ]
-        assert drafter.model.prompt_lengths == drafter.model.cache.lengths == text
+        assert drafter.rows.prompt_lengths == drafter.rows.cache.lengths == text
         caches.append(
             [
                 layer.keys[row, :, :n]
-                for layer in drafter.model.cache.layers
+                for layer in drafter.rows.cache.layers
                 for row, n in enumerate(text)
             ]
         )
@@ -402,8 +402,8 @@ def test_drafting_for_itself_copies_no_weights(family: Family, kv: str) -> None:
     stream.run()
     drafter: Any = stream.session.drafter
     assert weights() == before
-    assert drafter.model.backbone is stream.session.target
-    assert drafter.model.backbone.model is model
+    assert drafter.rows.backbone is stream.session.target
+    assert drafter.rows.backbone.model is model
 
 
 @every_family
@@ -429,7 +429,7 @@ def test_forwards_of_a_model_that_drafts_for_itself(family: Family, kv: str) -> 
     prefills = [
         *vision,
         max(session.prompt_lengths),
-        *([max(drafter.model.prompt_lengths)] if kv == "prefill" else []),
+        *([max(drafter.rows.prompt_lengths)] if kv == "prefill" else []),
     ]
     assert widths[: len(prefills)] == prefills
     assert len(widths) == len(prefills) + stats.target_forwards + stats.draft_forwards
@@ -452,7 +452,7 @@ def test_the_drafts_keys(
     )
     session.begin()
     drafter: Any = session.drafter
-    backbone = drafter.model.backbone
+    backbone = drafter.rows.backbone
     for row, places in enumerate(kept[0]):
         given = inputs(family, family.richest, (row,))
         prompt = backbone.encode(backbone.prepare(given, max_new_tokens=1))
@@ -464,7 +464,7 @@ def test_the_drafts_keys(
             **with_cache(made),
             **extra(prompt, 0),
         )
-        for ours, theirs in zip(drafter.model.cache.layers, made.layers, strict=True):
+        for ours, theirs in zip(drafter.rows.cache.layers, made.layers, strict=True):
             assert torch.allclose(
                 ours.keys[row, :, : len(places)], theirs.keys[0][:, places], atol=1e-4
             )
@@ -504,16 +504,16 @@ def test_gathered_keys_are_the_targets(
     session.begin()
     drafter: Any = session.drafter
     many = len(session.cache.layers)
-    assert len(drafter.model.cache.layers) == many > 1
+    assert len(drafter.rows.cache.layers) == many > 1
     choices = kept[1:] if kv == "sparse" else kept * many
     assert (choices[0] != choices[1]) is (kv == "sparse")
     for ours, theirs, rows in zip(
-        drafter.model.cache.layers, session.cache.layers, choices, strict=True
+        drafter.rows.cache.layers, session.cache.layers, choices, strict=True
     ):
         for row, places in enumerate(rows):
             assert torch.equal(ours.keys[row, :, : len(places)], theirs.keys[row][:, places])
             assert torch.equal(ours.values[row, :, : len(places)], theirs.values[row][:, places])
-    assert drafter.model.cache.lengths == [len(places) for places in kept[0]]
+    assert drafter.rows.cache.lengths == [len(places) for places in kept[0]]
 
 
 @every_family
@@ -529,7 +529,7 @@ def test_the_drafts_cache_is_smaller(family: Family) -> None:
             strict=True,
         )
         assert (
-            drafter.model.cache.capacity
+            drafter.rows.cache.capacity
             <= max(length - visual for length, visual in counts) + NEW + 6
         )
 
@@ -642,8 +642,8 @@ def test_a_consumer_that_stops(family: Family) -> None:
         drafter: Any = stream.session.drafter
         for row, sequence in enumerate(stream.session.sequences):
             said = sequence.tokens
-            pending = drafter.model.pending[row]
-            assert drafter.model.cache.lengths[row] == drafter.model.prompt_lengths[row] + len(
+            pending = drafter.rows.pending[row]
+            assert drafter.rows.cache.lengths[row] == drafter.rows.prompt_lengths[row] + len(
                 said
             ) - len(pending)
         assert stream.run().tokens == reference(family, family.richest)
@@ -721,7 +721,7 @@ def test_who_drafts() -> None:
             max_new_tokens=3,
         )
         drafter: Any = stream.session.drafter
-        assert drafter.model.backbone.model is expected
+        assert drafter.rows.backbone.model is expected
     with pytest.raises(ConfigError, match="'specvlm' with draft 'model' needs a draft model"):
         draftlens.stream(
             target(family), given, method={"method": "specvlm", "draft": "model"}, max_new_tokens=3

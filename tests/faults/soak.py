@@ -35,9 +35,9 @@ from draftlens.core.result import Result
 from draftlens.core.sequence import Sequence
 from draftlens.core.stats import Stats
 from draftlens.decoding.session import Session
-from draftlens.drafting.cached_model import CachedModel
+from draftlens.drafting.draft_rows import DraftRows
 from draftlens.engine import Stream
-from draftlens.methods.tabed.packed_views import PackedModel
+from draftlens.methods.tabed.view_rows import ViewRows
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
 
@@ -63,7 +63,7 @@ BLOCKS = {"name": "spava", "blocks": 4, "anchor": 2, "passing": 2}
 HOST_EVERY = 5
 """Of so many rounds one reads prompts by two processes, which is slow for prompts this short."""
 
-OF_AN_ANSWER = (Stream, Session, Sequence, Prompt, KVCache, CachedModel, PackedModel, Stats, Result)
+OF_AN_ANSWER = (Stream, Session, Sequence, Prompt, KVCache, DraftRows, ViewRows, Stats, Result)
 """Classes whose objects belong to one answer. What draftlens learns from answers is kept longer."""
 
 Give = Callable[[], None]

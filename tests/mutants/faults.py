@@ -39,7 +39,7 @@ BATCH = ("tests/unit/core/test_batch.py",)
 STOPPING = ("tests/unit/core/test_stopping.py",)
 GROWTH = ("tests/unit/drafting/test_growth.py",)
 DRAFTER = ("tests/unit/drafting/test_model_drafter.py",)
-CACHED = ("tests/unit/drafting/test_cached_model.py",)
+ROWS = ("tests/unit/drafting/test_draft_rows.py",)
 CACHE = ("tests/unit/models/test_cache.py",)
 PROMPT = ("tests/unit/models/test_prompt.py",)
 PRUNED = ("tests/unit/drafting/test_pruned.py",)
@@ -56,7 +56,7 @@ NEXT_GUESS = _only("tests/exact/test_rules.py", "next_guess")
 LOCKSTEP_WARPED = _only("tests/exact/test_parallel_rejection.py", "keeps and warped and far")
 PARCELS = ("tests/unit/processes/test_parcels.py",)
 PACE = ("tests/unit/methods/parallelvlm/test_pace.py",)
-PACKED = ("tests/unit/methods/tabed/test_packed_model.py",)
+PACKED = ("tests/unit/methods/tabed/test_view_rows.py",)
 MIXTURE = _only("tests/unit/methods/tabed/test_ensemble.py", "every_node")
 WEIGHED = _only("tests/unit/methods/tabed/test_ensemble.py", "weighed_once")
 EQUAL_VIEWS = _only("tests/unit/methods/tabed/test_ensemble.py", "equal_prompts")
@@ -205,65 +205,65 @@ FAULTS = (
     Fault(
         "drafted children stand at the wrong parent",
         "draftlens/drafting/growth.py",
-        "index_select(1, level.choices.to(children.device))",
-        "index_select(1, level.choices.flip(0).to(children.device))",
+        "index_select(1, self.choices.to(children.device))",
+        "index_select(1, self.choices.flip(0).to(children.device))",
         GROWTH,
     ),
     Fault(
         "the draft draws every level with the noise of the first",
-        "draftlens/drafting/growth.py",
+        "draftlens/drafting/model_drafter.py",
         "steps = (first_step + depth)",
         "steps = (first_step + 0 * depth)",
         DRAW_FUZZ,
     ),
     Fault(
         "the draft keeps slots that were not accepted",
-        "draftlens/drafting/cached_model.py",
+        "draftlens/drafting/draft_rows.py",
         "self.cache.keep(self._base, slots)",
-        "self.cache.keep(self._base, [range(len(kept)) for kept in slots])",
-        CACHED,
+        "self.cache.keep(self._base, [range(len(row)) for row in slots])",
+        ROWS,
     ),
     Fault(
         "the draft forgets a pending token",
-        "draftlens/drafting/cached_model.py",
-        "list(tokens[len(row_slots) :])",
-        "list(tokens[len(row_slots) + 1 :] or tokens[-1:])",
-        CACHED,
+        "draftlens/drafting/draft_rows.py",
+        "list(tokens[len(row) :])",
+        "list(tokens[len(row) + 1 :] or tokens[-1:])",
+        ROWS,
     ),
     Fault(
         "positions of pending tokens are one too high",
-        "draftlens/drafting/cached_model.py",
-        "positions = steps - count + torch.arange(",
-        "positions = steps - count + 1 + torch.arange(",
+        "draftlens/drafting/draft_rows.py",
+        "indices = steps - count + torch.arange(",
+        "indices = steps - count + 1 + torch.arange(",
         DRAFTER,
     ),
     Fault(
         "a row that has ended grows in the draft's cache",
-        "draftlens/drafting/cached_model.py",
+        "draftlens/drafting/draft_rows.py",
         "if history.finished:  #",
         "if not batch:  #",
         DRAFTER,
     ),
     Fault(
         "fillers of shorter rows stay in the draft's cache",
-        "draftlens/drafting/cached_model.py",
+        "draftlens/drafting/draft_rows.py",
         "self.cache.truncate(self._base)",
         "self._base = list(self.cache.lengths)",
-        CACHED,
+        ROWS,
     ),
     Fault(
         "shorter rows are scored behind their fillers",
-        "draftlens/drafting/cached_model.py",
+        "draftlens/drafting/draft_rows.py",
         "logits[rows, count - 1]",
         "logits[:, -1:]",
-        CACHED,
+        ROWS,
     ),
     Fault(
         "a row that moves keeps another row's position",
         "draftlens/core/rows.py",
         "= table[..., -1, :]",
         "= table[..., row, :]",
-        CACHED,
+        ROWS,
     ),
     Fault(
         "guesses attend to each other",
@@ -645,9 +645,9 @@ FAULTS = (
     ),
     Fault(
         "lane: a contradiction does not shorten the draft's cache",
-        "draftlens/methods/parallelvlm/draft_rows.py",
-        "min(self.cache.lengths[index], longest)",
-        "self.cache.lengths[index]",
+        "draftlens/drafting/draft_rows.py",
+        "min(self.cache.lengths[row], longest)",
+        "self.cache.lengths[row]",
         WORKER,
     ),
     Fault(
@@ -680,9 +680,9 @@ FAULTS = (
     ),
     Fault(
         "lane: a waiting row keeps its filler",
-        "draftlens/methods/parallelvlm/draft_rows.py",
-        "self.cache.truncate([old + count for old, count in zip(start, counts, strict=True)])",
-        "self.cache.truncate([old + max(counts) for old in start])",
+        "draftlens/drafting/draft_rows.py",
+        "self.cache.truncate(self._base)",
+        "self.cache.truncate([length + max(counts) for length in start])",
         WORKER,
     ),
     Fault(
@@ -849,21 +849,21 @@ FAULTS = (
     ),
     Fault(
         "tabed: guesses are drawn from another mixture than verification is told",
-        "draftlens/drafting/growth.py",
+        "draftlens/drafting/model_drafter.py",
         "probs.append(torch.softmax(scores.double(), -1))",
         "probs.append(torch.softmax(scores.double() / 2, -1))",
         MIXED_TABLES,
     ),
     Fault(
         "tabed: what a row that ended gives back keeps its owners",
-        "draftlens/methods/tabed/packed_views.py",
-        "                self._owners[row, self._start[row] :] = NOBODY\n",
+        "draftlens/methods/tabed/view_rows.py",
+        "            self._owners[row, last:] = NOBODY\n",
         "",
         PACKED,
     ),
     Fault(
         "tabed: tokens of a view attend to those of other views",
-        "draftlens/methods/tabed/packed_views.py",
+        "draftlens/methods/tabed/view_rows.py",
         "packed = torch.kron(window, same_view)",
         "packed = torch.kron(window, torch.ones_like(same_view))",
         PACKED,

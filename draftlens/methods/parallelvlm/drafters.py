@@ -30,5 +30,5 @@ def make_drafter(
     reading: Reading = OwnPrompt(pruning)
     if reads_target_prompt and pruning is not None:
         reading = TargetsPrompt(pruning)
-    link = link_of(drafter.reader.backbone)
+    link = link_of(drafter.prompts.backbone)
     return LaneDrafter(link, reading, pace, target.vocab_size, drafter)

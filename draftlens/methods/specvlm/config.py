@@ -1,4 +1,7 @@
-"""SpecVLM: the draft reads only the visual tokens that the target attends to."""
+"""SpecVLM: the draft reads only the visual tokens that the target attends to.
+
+The scores are in `pruning.attention`, the pruned prompt in `drafting.pruning`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from draftlens.core.errors import ConfigError
 from draftlens.core.tree import Topology
 from draftlens.decoding.plan import Plan
 from draftlens.drafting.disagreement import Disagreement
-from draftlens.drafting.draft_prompt import DraftModelReader, Reader, SelfReader, check_kv
+from draftlens.drafting.draft_prompt import DraftModelReader, PromptBuilder, SelfReader, check_kv
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.drafting.pruning import Pruning
 from draftlens.methods.base import Models, name_of
@@ -77,8 +80,9 @@ class SpecVLM:
             self._check_reuse()
         if self.kv != "prefill" and self.schedule != "serial":
             raise ConfigError(
-                f"kv {self.kv!r} takes keys and values of the target's prefill, which a draft in a "
-                f"lane of its own does not wait for: use 'prefill' with schedule {self.schedule!r}"
+                f"kv {self.kv!r} takes keys and values of the target's prefill, which a draft that "
+                "works at the same time does not wait for: use 'prefill' with schedule "
+                f"{self.schedule!r}"
             )
         resolve_parts(self, pruner=True)
 
@@ -98,23 +102,22 @@ class SpecVLM:
         return Pruning(self.pruner, self.prune_ratio, self.positions)
 
     def plan(self, models: Models) -> Plan:
-        """See `Method.plan`."""
         pruning = self.pruning
         drafts_for_itself = self.draft == "self" or (self.draft == "auto" and models.draft is None)
-        reader: Reader
+        prompts: PromptBuilder
         if drafts_for_itself:
-            reader = SelfReader(models.target, pruning, self.kv)
+            prompts = SelfReader(models.target, pruning, self.kv)
         else:
             self._check_reuse()
             described = f"method {name_of(self)!r} with draft 'model'"
-            reader = DraftModelReader(draft_of(models, described), pruning)
+            prompts = DraftModelReader(draft_of(models, described), pruning)
         settings = (drafts_for_itself, self.kv, *settings_of(pruning))
-        disagreement = None if drafts_for_itself else Disagreement(reader.backbone.name)
+        disagreement = None if drafts_for_itself else Disagreement(prompts.backbone.name)
         drafter = ModelDrafter(
-            reader,
+            prompts,
             self.topology,
             models.target.vocab_size,
-            tuners_of(self.tree, models.target, reader.backbone, settings),
+            tuners_of(self.tree, models.target, prompts.backbone, settings),
             disagreement,
         )
         return drafting_plan(self, models, drafter, pruning, drafts_for_itself, self._wait)
@@ -129,5 +132,5 @@ class SpecVLM:
 
     @property
     def _wait(self) -> int | None:
-        """Guesses that the target waits for behind a correction; None for a choice by times."""
+        """Draft tokens that the target waits for after a correction; None for a choice by times."""
         return None

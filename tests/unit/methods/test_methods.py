@@ -352,8 +352,8 @@ def test_drafters() -> None:
     drafter = plan.drafter
     assert plan.uses_draft
     assert isinstance(drafter, ModelDrafter)
-    assert (len(drafter.topology), drafter.model.vocab_size) == (25, 120)
-    assert drafter.reader.backbone is small
+    assert (len(drafter.topology), drafter.rows.vocab_size) == (25, 120)
+    assert drafter.prompts.backbone is small
     with pytest.raises(ConfigError, match="method 'speculative' needs a draft model"):
         SpeculativeDecoding().plan(Models(model("Big")))
     with pytest.raises(IncompatiblePairError, match="Small cannot see"):
@@ -374,7 +374,7 @@ def test_the_model_that_drafts(draft: str, has_draft: bool, reader: type) -> Non
     models = Models(model("Big"), model("Small") if has_draft else None)
     plan = SpecVLM(draft=draft).plan(models)
     assert isinstance(plan.drafter, ModelDrafter)
-    assert type(plan.drafter.reader) is reader
+    assert type(plan.drafter.prompts) is reader
     assert plan.uses_draft is (reader is DraftModelReader)
     assert bool(plan.drafter.readings)
 

@@ -191,7 +191,7 @@ def test_a_verdict_that_agrees_changes_nothing(backbone: Backbone) -> None:
     lane.open(1)
     own = tokens_of(lane.run())
     [session] = lane.worker._sessions.values()
-    cache = session._hypotheses.cache
+    cache = session._hypotheses.draft_rows.cache
     assert cache is not None
     lengths = list(cache.lengths)
     lane.decide(1, Decision(0, 0, tuple(own[:2]), LIMIT + 2))

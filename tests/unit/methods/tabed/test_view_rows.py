@@ -17,11 +17,11 @@ from draftlens.core.proposal import Verdict
 from draftlens.core.rows import replace_by_last
 from draftlens.core.sequence import Sequence
 from draftlens.core.tree import EMPTY, Topology, chain, from_paths
-from draftlens.drafting.cached_model import CachedModel
 from draftlens.drafting.draft_prompt import DraftPrompt, prefilled
+from draftlens.drafting.draft_rows import DraftRows
 from draftlens.drafting.growth import levels
-from draftlens.methods.tabed.packed_views import PackedModel
 from draftlens.methods.tabed.pooling import pool
+from draftlens.methods.tabed.view_rows import ViewRows
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
@@ -34,17 +34,11 @@ ROOM = 80
 CPU = torch.device("cpu")
 
 
-def read_into(twin: CachedModel, draft: DraftPrompt, batch: Batch) -> Tensor:
+def read_into(twin: DraftRows, draft: DraftPrompt, batch: Batch) -> Tensor:
     """Let rows join a model of one view; the logits of its prefill."""
-    logits: list[Tensor] = []
-
-    def fill(cache: KVCache) -> None:
-        read = draft.fill(cache)
-        assert read is not None
-        logits.append(read)
-
-    twin.read(draft.prompt, fill, ROOM, batch)
-    return logits[0]
+    logits = twin.join(draft, batch, ROOM)
+    assert logits is not None
+    return logits
 
 
 class Party:
@@ -62,8 +56,8 @@ class Party:
         self.rng = random.Random(seed)
         self.backbone = Backbone.of(target(self.family))
         vocab = self.backbone.vocab_size
-        self.packed = PackedModel(self.backbone, vocab, NUM_VIEWS)
-        self.twins = [CachedModel(self.backbone, vocab) for _ in range(NUM_VIEWS)]
+        self.packed = ViewRows(self.backbone, vocab)
+        self.twins = [DraftRows(self.backbone, vocab) for _ in range(NUM_VIEWS)]
         self.rows: list[Sequence] = []
         self.plan: list[int] = []
 
@@ -86,7 +80,7 @@ class Party:
         drafts = [prefilled(self.backbone, prompt) for prompt in prompts]
         present = [[True] * NUM_VIEWS for _ in plan]
         present[0][lacks] = lacks == 0
-        all_logits = self.packed.join(drafts, [tuple(row) for row in present], batch, ROOM)
+        all_logits = self.packed.join_views(drafts, [tuple(row) for row in present], batch, ROOM)
         for view, twin in enumerate(self.twins):
             alone = read_into(twin, drafts[view], batch)
             logits = all_logits[view]
@@ -136,7 +130,8 @@ class Party:
         logits = self.packed.catch_up(steps)
         last = torch.tensor([len(tokens) - 1 for tokens in pending])
         for slot, view in enumerate(self.packed.awake):
-            expected = self.twins[view].catch_up(steps)
+            twin = self.twins[view]
+            expected = twin.last(twin.catch_up(steps))
             found = logits[torch.arange(len(last)), slot, last][:, None]
             self.compare(view, found, expected)
         assert self.packed.widths == [logits.shape[2] * len(self.rows) * len(self.packed.awake)]
@@ -153,8 +148,6 @@ class Party:
                 expected = [twin.expand(guesses, steps + depth, level) for twin in self.twins]
                 for slot, view in enumerate(self.packed.awake):
                     self.compare(view, logits[:, slot], expected[view])
-        for model in (self.packed, *self.twins):
-            model.end_growth(topology, topology.depth)
 
     def compare(self, view: int, logits: torch.Tensor, expected: torch.Tensor) -> None:
         for row, has_view in enumerate(self.packed.present):
@@ -273,9 +266,9 @@ def test_a_row_may_lack_the_first_view() -> None:
     rows = sequences(torch.zeros(1, 4, dtype=torch.long), [[5]])
     drafts = [prefilled(party.backbone, prompt) for prompt in prompts]
     drafts[0] = drafts[1]  # which stands in for the view that is not there
-    party.packed.join(drafts, [(False, True, True)], batch_of(rows), ROOM)
+    party.packed.join_views(drafts, [(False, True, True)], batch_of(rows), ROOM)
     for twin, draft in zip(party.twins, drafts, strict=True):
-        twin.read(draft.prompt, draft.fill, ROOM, batch_of(rows))
+        twin.join(draft, batch_of(rows), ROOM)
     party.rows += rows
     party.plan.append(1)
     party.check()
@@ -295,7 +288,7 @@ def test_a_view_that_the_model_does_not_compute_has_no_logits() -> None:
         party.backbone.prefill(prompts[0], cache)
 
     drafts = [DraftPrompt(prompts[0], fill), *(prefilled(party.backbone, p) for p in prompts[1:])]
-    logits = party.packed.join(drafts, [(True,) * NUM_VIEWS], batch_of(rows), ROOM)
+    logits = party.packed.join_views(drafts, [(True,) * NUM_VIEWS], batch_of(rows), ROOM)
     assert [values is None for values in logits] == [True, False, False]
 
 

@@ -1,4 +1,4 @@
-"""Forwards of a draft model over the ids of its target."""
+"""Forwards of a draft model over the token ids of its target."""
 
 from __future__ import annotations
 
@@ -17,16 +17,7 @@ def score_tokens(
     cache: KVCache,
     mask: Tensor | None,
 ) -> Tensor:
-    """`Backbone.forward` of a draft over ids of the target, with logits for these ids.
-
-    Args:
-        backbone: the draft model.
-        vocab_size: V, ids that the target has.
-        tokens, positions, cache, mask: as for `Backbone.forward`.
-
-    Returns:
-        logits ``[B, T, V]``.
-    """
+    """`Backbone.forward` of a draft over ids of the target: logits ``[B, T, V]`` for its V ids."""
     if vocab_size > backbone.vocab_size:
         tokens = tokens.clamp_max(backbone.vocab_size - 1)
     return with_ids_of_the_target(backbone.forward(tokens, positions, cache, mask), vocab_size)
@@ -44,8 +35,9 @@ def likeliest(
     forwarded.
 
     Args:
-        backbone, vocab_size: as for `score_tokens`.
-        logits: behind each row's last token, ``[B, 1, V]``.
+        backbone: the draft model.
+        vocab_size: V, ids that the target has.
+        logits: after each row's last token, ``[B, 1, V]``.
         positions: of the tokens that follow it, int64 ``[..., B, 1]``.
         cache: of rows that are equally long.
         count: length of the chain.
@@ -70,6 +62,5 @@ def with_ids_of_the_target(logits: Tensor, vocab_size: int) -> Tensor:
         return logits
     if missing < 0:
         return logits[..., :vocab_size]
-    # Logits processors are bound to the target's ids: those that the draft lacks are there, but
-    # are never likely.
+    # Logits processors are made for the target's ids: those that the draft lacks get no chance.
     return torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)

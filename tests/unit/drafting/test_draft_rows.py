@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import pytest
 import torch
@@ -15,8 +14,9 @@ from draftlens.core.proposal import Verdict
 from draftlens.core.rows import replace_by_last, without_row
 from draftlens.core.sequence import Sequence
 from draftlens.core.tree import EMPTY, Topology, chain, from_paths
-from draftlens.drafting.cached_model import CachedModel
-from draftlens.drafting.growth import grow
+from draftlens.drafting.draft_prompt import DraftModelReader, DraftPrompt, prefilled
+from draftlens.drafting.draft_rows import DraftRows
+from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
 
@@ -40,7 +40,9 @@ class Party:
         self.kind = kind
         self.rng = random.Random(seed)
         self.backbone = Backbone.of(target(family))
-        self.model = CachedModel(self.backbone, self.backbone.vocab_size)
+        vocab = self.backbone.vocab_size
+        self.drafter = ModelDrafter(DraftModelReader(self.backbone), EMPTY, vocab)
+        self.model = self.drafter.rows
         self.rows: list[Sequence] = []
         self.plan: list[int] = []
         """For each row its index in the family's plan."""
@@ -53,13 +55,12 @@ class Party:
         prompt = self.prompt([*plan])
         answers = [[self.rng.randrange(3, 90)] for _ in plan]
         rows = sequences(torch.zeros(len(plan), 4, dtype=torch.long), answers)
-        fill = self.filled(prompt)
-        self.model.read(prompt, fill, ROOM, batch_of(rows))
+        self.model.join(self.filled(prompt), batch_of(rows), ROOM)
         self.rows += rows
         self.plan += plan
 
-    def filled(self, prompt: Prompt) -> Any:
-        return lambda cache: self.backbone.prefill(prompt, cache)
+    def filled(self, prompt: Prompt) -> DraftPrompt:
+        return prefilled(self.backbone, prompt)
 
     def leave(self, row: int) -> None:
         self.model.remove(row)
@@ -73,9 +74,7 @@ class Party:
         paths, tokens = [], []
         tree = None
         if topology:
-            logits = self.model.catch_up(batch.steps(CPU))
-            tree = grow(self.model, topology, batch, logits)
-            self.model.end_growth(topology, topology.depth)
+            tree = self.drafter._grow(topology, batch, self.drafter._catch_up(batch))
         for row in range(len(self.rows)):
             path: list[int] = []
             children = topology.children.get(-1, ())
@@ -91,9 +90,9 @@ class Party:
     def check(self) -> None:
         """Compare with a new model that reads these rows and their answers at once."""
         prompt, batch = self.prompt(self.plan), batch_of(self.rows)
-        twin = CachedModel(self.backbone, self.backbone.vocab_size)
+        twin = DraftRows(self.backbone, self.backbone.vocab_size)
         longest = max(len(row.tokens) for row in self.rows)
-        twin.read(prompt, self.filled(prompt), longest + ROOM, batch)
+        twin.join(self.filled(prompt), batch, longest + ROOM)
         assert self.model.prompt_lengths == twin.prompt_lengths == prompt.lengths
         for row, pending in zip(self.rows, self.model.pending, strict=True):
             assert pending == row.tokens[-len(pending) :]
@@ -101,7 +100,7 @@ class Party:
         for model in (self.model, twin):
             pending = [list(tokens) for tokens in model.pending]
             model.begin_round()
-            logits.append(model.catch_up(batch.steps(CPU)))
+            logits.append(model.last(model.catch_up(batch.steps(CPU))))
             assert model.cache is not None
             # As if the round had not been: what was forwarded is pending again.
             model.pending = pending
@@ -196,5 +195,5 @@ def test_a_row_that_has_ended_when_it_joins_widens_no_pass() -> None:
     prompt = party.prompt([0, 1])
     rows = sequences(torch.zeros(2, 4, dtype=torch.long), [[5, 91], [7, 92]])
     rows[0].finished = True
-    party.model.read(prompt, party.filled(prompt), ROOM, batch_of(rows))
+    party.model.join(party.filled(prompt), batch_of(rows), ROOM)
     assert party.model.pending == [[91], [7, 92]]
