@@ -934,7 +934,7 @@ FAULTS = (
     Fault(
         "wrong guesses are forgotten",
         "draftlens/methods/lookup/acceptance.py",
-        "(is_right - chances[place])",
+        "(is_correct - chances[place])",
         "(1 - chances[place])",
         MATCH_RATES,
     ),

@@ -13,7 +13,7 @@ from draftlens.drafting.adaptive.history import costs_of
 from draftlens.methods.base import Models
 from draftlens.methods.hsd.drafter import DocumentDrafter, DocumentOptions
 from draftlens.methods.hsd.pictures import read_pictures
-from draftlens.methods.lookup.acceptance import GuessBudget
+from draftlens.methods.lookup.acceptance import DraftBudget
 from draftlens.methods.lookup.config import MAX_WINDOW
 from draftlens.methods.lookup.ngram_index import Vocabulary
 from draftlens.methods.parts import (
@@ -52,7 +52,7 @@ class HSD:
             the first one ends.
         max_nodes: most guesses of a row in one pass.
         max_depth: most tokens of a candidate; None for `max_nodes`.
-        tolerance: τ (HSD, equation 10). 1 accepts the target's own tokens only. Below 1, a guess u
+        tolerance: τ (HSD, equation 10). 1 accepts the target's own tokens only. Below 1, a continuation u
             passes if log p(û) / log p(u) >= τ, where û is the target's own token; the paper uses
             0.75. Such answers are greedy, differ from those of stock `generate`, and are named in
             `Result.approximate`.
@@ -60,7 +60,7 @@ class HSD:
             the target's tokenizer; without it token ids are compared.
         variants: whether the lines of references are also joined, and words closed that are broken
             at the end of a line. The tree merges the variants.
-        recovery: whether, behind a wrong guess, continuations are proposed as if a token of the
+        recovery: whether, behind a wrong continuation, continuations are proposed as if a token of the
             reference had been substituted, inserted or left out.
         heads: whether, at the beginning of an answer and behind a reference, the beginnings of
             references that were not used yet are proposed in their order, and the end of the
@@ -158,7 +158,7 @@ class HSD:
         max_nodes = self.max_nodes
         if length is None:
             costs, lock = costs_of(target)
-            budget = GuessBudget(costs, lock, self.max_nodes)
+            budget = DraftBudget(costs, lock, self.max_nodes)
         else:
             longest = min(longest, length)
             max_nodes = min(max_nodes, length * self.max_branches)

@@ -9,10 +9,10 @@ from typing import Any
 from draftlens.core.references import Text
 from draftlens.decoding.drafter import TargetContext
 from draftlens.methods.hsd.matcher import DocumentMatcher
-from draftlens.methods.hsd.reference_queue import Region, Regions
+from draftlens.methods.hsd.reference_queue import ReferenceQueue, Region
 from draftlens.methods.hsd.reference_text import Document, TextReference
-from draftlens.methods.hsd.variants import forms_of
-from draftlens.methods.lookup.acceptance import GuessBudget
+from draftlens.methods.hsd.variants import variants_of
+from draftlens.methods.lookup.acceptance import DraftBudget
 from draftlens.methods.lookup.answer_tail import BREAK
 from draftlens.methods.lookup.candidates import Matcher
 from draftlens.methods.lookup.drafter import LookupDrafter
@@ -46,7 +46,7 @@ class DocumentOptions:
 
 
 class DocumentDrafter(LookupDrafter):
-    """Guesses that each answer repeats its references, in whatever order and form; also looks it up
+    """Guesses that each answer repeats its references, in whatever order and variant; also looks it up
     in its prompt and in itself.
 
     Args:
@@ -61,7 +61,7 @@ class DocumentDrafter(LookupDrafter):
         branches: int,
         max_nodes: int,
         options: DocumentOptions,
-        budget: GuessBudget | None = None,
+        budget: DraftBudget | None = None,
     ) -> None:
         super().__init__(vocabulary, length, branches, max_nodes, options.window, budget)
         self.options = options
@@ -79,7 +79,7 @@ class DocumentDrafter(LookupDrafter):
 
     def _matcher(self, prompt: Sequence[int], context: TargetContext, row: int) -> Matcher:
         references = context.references
-        ends = self.vocabulary.guessable(sorted(context.eos))
+        ends = self.vocabulary.with_breaks(sorted(context.eos))
         return document_matcher(
             references.of_row(row),
             references.tokenizer,
@@ -111,13 +111,13 @@ def document_matcher(
     codec = None if tokenizer is None else TextCodec(tokenizer)
     regions = []
     for text in texts:
-        forms = forms_of(text) if isinstance(text, str) and options.variants else [text]
+        variants = variants_of(text) if isinstance(text, str) and options.variants else [text]
         if codec is not None and options.by_text:
-            regions.append(Region(_as_texts(forms, codec, vocabulary)))
+            regions.append(Region(_as_texts(variants, codec, vocabulary)))
         else:
-            regions.append(Region(_as_tokens(forms, tokenizer, vocabulary, options.window)))
+            regions.append(Region(_as_tokens(variants, tokenizer, vocabulary, options.window)))
     return DocumentMatcher(
-        regions=Regions(regions, eos),
+        queue=ReferenceQueue(regions, eos),
         sources=[Reference(TokenIndex(options.window, prompt))],
         recovery=options.recovery,
         heads=options.heads,
@@ -127,15 +127,15 @@ def document_matcher(
     )
 
 
-def _as_texts(forms: Sequence[Text], codec: TextCodec, vocabulary: Vocabulary) -> list[Source]:
-    return [TextReference(Document.of(form, codec, vocabulary), codec) for form in forms]
+def _as_texts(variants: Sequence[Text], codec: TextCodec, vocabulary: Vocabulary) -> list[Source]:
+    return [TextReference(Document.of(variant, codec, vocabulary), codec) for variant in variants]
 
 
 def _as_tokens(
-    forms: Sequence[Text], tokenizer: Any, vocabulary: Vocabulary, window: int
+    variants: Sequence[Text], tokenizer: Any, vocabulary: Vocabulary, window: int
 ) -> list[Source]:
     sources: list[Source] = []
-    for form in forms:
-        tokens = vocabulary.guessable(ids_of(form, tokenizer))
+    for variant in variants:
+        tokens = vocabulary.with_breaks(ids_of(variant, tokenizer))
         sources.append(Reference(TokenIndex(window, tokens), cursor=0, is_whole=True))
     return sources

@@ -13,7 +13,7 @@ class Alignment:
     """The edit distances between what an answer has said since it left a text and each beginning
     of what the text says from there on.
 
-    A token that the target put in place of a guess may have substituted one symbol of the text or
+    A token that the target put in place of a continuation may have substituted one symbol of the text or
     several, have been inserted, or stand there because symbols are missing from the answer. Each
     case is a place at which the text may go on, and its distance says how likely the case is.
 

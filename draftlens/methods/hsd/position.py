@@ -17,23 +17,23 @@ LOST = 12
 """Differences from which on an answer is taken to say something else, unless most of it agrees."""
 
 
-class Trail:
+class Position:
     """The place of an answer in the reference that it followed last.
 
     Attributes:
-        source: the reference; None before any was followed, and where the trail is lost.
+        source: the reference; None before any was followed, and where the position is lost.
     """
 
     def __init__(self) -> None:
         self.source: Source | None = None
         self._alignment: Alignment | None = None
 
-    def land(self, source: Source, place: int) -> None:
+    def move_to(self, source: Source, place: int) -> None:
         """The answer stands at a place of a reference."""
         self.source = source
         self._alignment = Alignment(source.symbols, place)
 
-    def go_on(self, tokens: Sequence[int], text: str) -> None:
+    def advance(self, tokens: Sequence[int], text: str) -> None:
         """What the answer says next, right or not.
 
         Args:
@@ -42,7 +42,7 @@ class Trail:
         """
         if self.source is None or self._alignment is None:
             return
-        self._alignment.extend(self.source.said(tokens, text))
+        self._alignment.extend(self.source.to_symbols(tokens, text))
         least = self._alignment.least
         if least > LOST and least > self._alignment.said / 2:
             self.source = None
@@ -54,7 +54,7 @@ class Trail:
         if self.source is None or self._alignment is None:
             return []
         ranked = [
-            (distance + (0 if self.source.is_border(place) else INSIDE), distance, place)
+            (distance + (0 if self.source.is_token_start(place) else INSIDE), distance, place)
             for distance, place in self._alignment.places()
         ]
         ranked.sort(key=lambda costs: costs[0])  # stable
@@ -71,4 +71,4 @@ class Trail:
     def is_at_the_end(self) -> bool:
         """Whether the answer has followed a reference to its end."""
         place = self.place
-        return self.source is not None and place is not None and self.source.is_done(place)
+        return self.source is not None and place is not None and self.source.is_finished(place)

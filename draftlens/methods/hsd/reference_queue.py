@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from draftlens.methods.lookup.acceptance import Kind
-from draftlens.methods.lookup.answer_tail import Tail
+from draftlens.methods.lookup.answer_tail import AnswerTail
 from draftlens.methods.lookup.candidates import NO_REFERENCE, Candidate
 from draftlens.methods.lookup.ngram_index import Source
-from draftlens.methods.lookup.normalized_text import normalized
+from draftlens.methods.lookup.normalized_text import normalize
 
 USED = 0.3
 """Share of a region that an answer has followed when the region counts as used."""
@@ -42,7 +42,7 @@ class Region:
         return self.followed >= USED * max(len(self.sources[0].symbols), 1)
 
 
-class Regions:
+class ReferenceQueue:
     """Proposes the beginnings of regions that an answer has not said yet, in reading order.
 
     Args:
@@ -59,7 +59,7 @@ class Regions:
         self._separators = list(SEPARATORS)
         self._eos = eos
         self._latest = -1
-        self._form = 0
+        self._variant = 0
 
     @property
     def sources(self) -> list[Source]:
@@ -83,20 +83,20 @@ class Regions:
         region = self.regions[number]
         region.followed += symbols
         if len(region.sources) > 1:
-            self._form = region.sources.index(source)
+            self._variant = region.sources.index(source)
         self._latest = number
         return True
 
     def learn(self, separator: str) -> None:
         """The answer has put this between two regions; it is tried first next time, unless it is a
         text by itself."""
-        if normalized(separator):
+        if normalize(separator):
             return
         if separator in self._separators:
             self._separators.remove(separator)
         self._separators.insert(0, separator)
 
-    def first(self, tail: Tail, said: int, length: int) -> Iterator[Candidate]:
+    def first(self, tail: AnswerTail, said: int, length: int) -> Iterator[Candidate]:
         """What an answer may begin with.
 
         Args:
@@ -105,14 +105,14 @@ class Regions:
             length: tokens of each candidate.
         """
         yield from self._begun(self.regions, tail, said, length)
-        loose = tail.loose
-        separators = [""] if not loose or loose[-1].isspace() else [" ", ""]
+        marks = tail.trailing_marks
+        separators = [""] if not marks or marks[-1].isspace() else [" ", ""]
         if not said:
             separators.reverse()
         yield from self._heads(self.regions, separators, tail, length)
 
     def next(
-        self, tail: Tail, said: int, length: int, behind: Source | None = None
+        self, tail: AnswerTail, said: int, length: int, behind: Source | None = None
     ) -> Iterator[Candidate]:
         """What an answer may say behind a region.
 
@@ -129,7 +129,7 @@ class Regions:
         for token in self._eos:
             yield self._end(token)
 
-    def _left(self, tail: Tail, said: int) -> list[str]:
+    def _left(self, tail: AnswerTail, said: int) -> list[str]:
         """What may still come in front of the next region."""
         text = tail.text(said) if said else ""
         for begun in (text, space_of(text)):
@@ -139,37 +139,47 @@ class Regions:
         return [""]
 
     def _begun(
-        self, regions: Sequence[Region], tail: Tail, said: int, length: int
+        self, regions: Sequence[Region], tail: AnswerTail, said: int, length: int
     ) -> Iterator[Candidate]:
         """What regions go on with of which the answer has said the beginning."""
         for region in regions:
             source = self._preferred(region)
-            place = source.beginning(tail, said)
+            place = source.prefix_end(tail, said)
             if place:
-                guess = source.guess(place, length, tail)
-                if guess.tokens:
+                continuation = source.continuation(place, length, tail)
+                if continuation.tokens:
                     yield Candidate(
-                        guess.tokens, said, source, place, Kind.HEAD, is_rest=guess.is_rest
+                        continuation.tokens,
+                        said,
+                        source,
+                        place,
+                        Kind.HEAD,
+                        reaches_end=continuation.reaches_end,
                     )
 
     def _heads(
-        self, regions: Sequence[Region], separators: Sequence[str], tail: Tail, length: int
+        self, regions: Sequence[Region], separators: Sequence[str], tail: AnswerTail, length: int
     ) -> Iterator[Candidate]:
         """The beginnings of the first regions; further separators only for the very first one."""
         for region in regions[:MOST_HEADS]:
             source = self._preferred(region)
             for separator in separators:
-                guess = source.head(separator, length, tail)
-                if guess.tokens:
+                continuation = source.head(separator, length, tail)
+                if continuation.tokens:
                     start = -len(separator)
                     yield Candidate(
-                        guess.tokens, 0, source, start, Kind.HEAD, is_rest=guess.is_rest
+                        continuation.tokens,
+                        0,
+                        source,
+                        start,
+                        Kind.HEAD,
+                        reaches_end=continuation.reaches_end,
                     )
             separators = separators[:1]
 
     def _preferred(self, region: Region) -> Source:
         """The region in the form that the answer followed last."""
-        return region.sources[min(self._form, len(region.sources) - 1)]
+        return region.sources[min(self._variant, len(region.sources) - 1)]
 
     def _unused(self, behind: Source | None) -> list[Region]:
         """The regions that the answer has not said, those behind a region first."""

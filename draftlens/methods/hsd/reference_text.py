@@ -7,9 +7,14 @@ from collections.abc import Hashable, Sequence
 from itertools import accumulate, islice
 
 from draftlens.core.references import Text
-from draftlens.methods.lookup.answer_tail import BREAK, Tail
-from draftlens.methods.lookup.ngram_index import MOST_MATCHES, Guess, Vocabulary, in_order
-from draftlens.methods.lookup.normalized_text import WALL, NormalText, normal_character, occurrences
+from draftlens.methods.lookup.answer_tail import BREAK, AnswerTail
+from draftlens.methods.lookup.ngram_index import MOST_MATCHES, Continuation, Vocabulary, in_order
+from draftlens.methods.lookup.normalized_text import (
+    WALL,
+    NormalizedText,
+    normalize_character,
+    occurrences,
+)
 from draftlens.methods.lookup.text_tokens import TextCodec, joined
 
 LONGEST_BEGINNING = 48
@@ -37,11 +42,11 @@ class Document:
     """
 
     def __init__(self, ids: Sequence[int], codec: TextCodec, vocabulary: Vocabulary) -> None:
-        self.tokens = vocabulary.guessable(ids)
+        self.tokens = vocabulary.with_breaks(ids)
         decoder = codec.decoder()
         pieces = [WALL if token == BREAK else decoder.add(token) for token in self.tokens]
         self.text = joined(pieces)
-        self.normal = NormalText(self.text)
+        self.normalized = NormalizedText(self.text)
         ends = list(accumulate(map(len, pieces)))
         self._starts = [0, *ends[:-1]]
 
@@ -62,13 +67,13 @@ class Document:
     def word_end(self, place: int) -> int:
         """Where the word around a character ends, or where tokens begin that need not be redone.
 
-        A border between two tokens, behind a few tokens at the latest.
+        A boundary between two tokens, behind a few tokens at the latest.
         """
         token = bisect_left(self._starts, place)
         last = min(token + MOST_REDONE, len(self._starts))
         for following in range(token, last):
             start = self._starts[following]
-            if start == len(self.text) or not normal_character(self.text[start]):
+            if start == len(self.text) or not normalize_character(self.text[start]):
                 return start
         return self._starts[last] if last < len(self._starts) else len(self.text)
 
@@ -92,11 +97,11 @@ class TextReference:
         self.cursor = cursor
         self._openings: dict[str, list[int]] = {}
 
-    def matches(self, tail: Tail, length: int) -> list[tuple[int, int]]:
+    def matches(self, tail: AnswerTail, length: int) -> list[tuple[int, int]]:
         """See `Source.matches`."""
         if tail.has_break(length):
             return []
-        window = tail.normal(length)
+        window = tail.normalized(length)
         if not window:
             return self._raw_matches(tail.text(length), length)
         return self._normal_matches(window, tail)
@@ -107,53 +112,53 @@ class TextReference:
         places = list(occurrences(self.document.text, window))
         return [(length, place) for place in islice(in_order(places, self.cursor), MOST_MATCHES)]
 
-    def _normal_matches(self, window: str, tail: Tail) -> list[tuple[int, int]]:
-        normal = self.document.normal
+    def _normal_matches(self, window: str, tail: AnswerTail) -> list[tuple[int, int]]:
+        normalized = self.document.normalized
         ends: dict[int, int] = {}
-        for end in normal.ends(window):
-            in_text = normal.end_in_text(end)
+        for end in normalized.ends(window):
+            in_text = normalized.end_in_text(end)
             if in_text is not None:
                 ends[in_text] = end
         found = []
-        loose = tail.loose
+        marks = tail.trailing_marks
         for in_text in islice(in_order(list(ends), self.cursor), MOST_MATCHES):
             agreement = self._agreement(ends[in_text], tail)
-            found.append((agreement, self._behind(in_text, loose)))
+            found.append((agreement, self._behind(in_text, marks)))
         return found
 
-    def _agreement(self, end: int, tail: Tail) -> int:
+    def _agreement(self, end: int, tail: AnswerTail) -> int:
         """How many of the last tokens that have letters or digits stand in front of a place of the
-        normalized text."""
-        normal = self.document.normal.normal
+        normalize text."""
+        normal = self.document.normalized.text
         count = 0
-        for part in tail.normals():
+        for part in tail.normalized_tokens():
             if not normal.startswith(part, max(end - len(part), 0), end):
                 break
             end -= len(part)
             count += bool(part)
         return count
 
-    def _behind(self, end: int, loose: str) -> int:
+    def _behind(self, end: int, marks: str) -> int:
         """The character that follows what the answer has said.
 
         Args:
             end: of the last letter or digit that matches.
-            loose: what the answer has said behind it.
+            marks: what the answer has said behind it.
         """
         text = self.document.text
         following = end
-        while following < len(text) and not normal_character(text[following]):
+        while following < len(text) and not normalize_character(text[following]):
             following += 1
         between = text[end:following]
-        if between.startswith(loose):
-            return end + len(loose)
+        if between.startswith(marks):
+            return end + len(marks)
         # The answer has other spaces and punctuation there, which replace those of the text.
-        if loose[-1:].isspace():
+        if marks[-1:].isspace():
             return following
         return end + len(between.rstrip())
 
-    def guess(self, place: int, length: int, tail: Tail) -> Guess:
-        """See `Source.guess`."""
+    def continuation(self, place: int, length: int, tail: AnswerTail) -> Continuation:
+        """See `Source.continuation`."""
         document = self.document
         first = document.token_at(place)
         redone: list[int] = []
@@ -165,20 +170,20 @@ class TextReference:
         tokens = [*redone, *document.tokens[first : first + length]]
         tokens = without_beginning(tokens, tail.pending)
         tokens = up_to_break(tokens)[:length]
-        is_rest = len(redone) + len(document.tokens) - first - len(tail.pending) == len(tokens)
-        return Guess(tuple(tokens), is_rest)
+        reaches_end = len(redone) + len(document.tokens) - first - len(tail.pending) == len(tokens)
+        return Continuation(tuple(tokens), reaches_end)
 
-    def head(self, separator: str, length: int, tail: Tail) -> Guess:
+    def head(self, separator: str, length: int, tail: AnswerTail) -> Continuation:
         """See `Source.head`. Separator and first word are tokenized together."""
         if not separator or not self.document.text:
-            return self.guess(0, length, tail)
+            return self.continuation(0, length, tail)
         end = self.document.word_end(1)
         opening = self._opening(separator, end)
         first = self.document.token_at(end)
         assert first is not None
         tokens = up_to_break([*opening, *self.document.tokens[first:]])
-        is_rest = len(opening) + len(self.document.tokens) - first == len(tokens) <= length
-        return Guess(tuple(tokens[:length]), is_rest)
+        reaches_end = len(opening) + len(self.document.tokens) - first == len(tokens) <= length
+        return Continuation(tuple(tokens[:length]), reaches_end)
 
     def _opening(self, separator: str, end: int) -> list[int]:
         """A separator and the text up to a place, as they stand behind a word."""
@@ -187,22 +192,22 @@ class TextReference:
             self._openings[separator] = self.codec.continuation(WORD, text)
         return self._openings[separator]
 
-    def expect(self, place: int | None) -> None:
+    def set_cursor(self, place: int | None) -> None:
         """See `Source.expect`."""
         self.cursor = place
 
-    def advanced(self, place: int, tokens: Sequence[int], text: str) -> int:
+    def place_after(self, place: int, tokens: Sequence[int], text: str) -> int:
         """See `Source.advanced`."""
         return min(place + len(text), len(self.document.text))
 
-    def beginning(self, tail: Tail, said: int) -> int:
+    def prefix_end(self, tail: AnswerTail, said: int) -> int:
         """See `Source.beginning`."""
-        normal = self.document.normal
-        text = tail.normal(said)
-        for length in range(min(len(text), len(normal.normal), LONGEST_BEGINNING), 0, -1):
-            end = normal.end_in_text(length)
-            if end is not None and text.endswith(normal.normal[:length]):
-                return self._behind(end, tail.loose)
+        normalized = self.document.normalized
+        text = tail.normalized(said)
+        for length in range(min(len(text), len(normalized.text), LONGEST_BEGINNING), 0, -1):
+            end = normalized.end_in_text(length)
+            if end is not None and text.endswith(normalized.text[:length]):
+                return self._behind(end, tail.trailing_marks)
         return 0
 
     @property
@@ -210,17 +215,17 @@ class TextReference:
         """See `Source.symbols`."""
         return self.document.text
 
-    def said(self, tokens: Sequence[int], text: str) -> Sequence[Hashable]:
+    def to_symbols(self, tokens: Sequence[int], text: str) -> Sequence[Hashable]:
         """See `Source.said`."""
         return text
 
-    def is_border(self, place: int) -> bool:
-        """See `Source.is_border`."""
+    def is_token_start(self, place: int) -> bool:
+        """See `Source.is_token_start`."""
         return self.document.token_at(place) is not None
 
-    def is_done(self, place: int) -> bool:
-        """See `Source.is_done`."""
-        return self.document.normal.is_rest_empty(place)
+    def is_finished(self, place: int) -> bool:
+        """See `Source.is_finished`."""
+        return self.document.normalized.is_rest_empty(place)
 
 
 def without_beginning(tokens: list[int], beginning: Sequence[int]) -> list[int]:

@@ -28,7 +28,7 @@ _LINE_END = re.compile(r"(?<!\n)\n(?!\n)")
 _UNSPACED_LINE_END = re.compile(f"(?<=[{UNSPACED}])\n(?=[{UNSPACED}])")
 
 
-def forms_of(text: str) -> list[str]:
+def variants_of(text: str) -> list[str]:
     """The forms of a text, each once.
 
     Lines joined and hyphenated words closed; lines joined and hyphens kept; lines as printed. The
@@ -36,7 +36,7 @@ def forms_of(text: str) -> list[str]:
 
     Example:
 
-        >>> forms_of("a well-\\nknown exam-\\nple")
+        >>> variants_of("a well-\\nknown exam-\\nple")
         ['a wellknown example', 'a well-known exam-ple', 'a well-\\nknown exam-\\nple']
     """
     printed = as_printed(text)

@@ -18,7 +18,7 @@ PRIOR_WEIGHT = 2.0
 """Judged guesses that the chances assumed beforehand count as."""
 
 FORGETTING = 0.92
-"""Weight of a judged guess compared with the next one: about the last dozen of them count."""
+"""Weight of a judged continuation compared with the next one: about the last dozen of them count."""
 
 MAX_AGREEMENT = 16
 """Agreements from this length on are counted together."""
@@ -39,30 +39,30 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True)
-class Trust:
+class Evidence:
     """What the chances of a candidate's tokens depend on.
 
     Args:
         agreement: tokens of the match in front of it.
         kind: why it is proposed.
-        border: tokens behind which it goes on with the head of another text; None for never.
+        boundary: tokens behind which it goes on with the head of another text; None for never.
     """
 
     agreement: int
     kind: Kind = Kind.MATCH
-    border: int | None = None
+    boundary: int | None = None
 
     def at(self, depth: int) -> tuple[Kind, int]:
         """Kind and agreement of the token behind `depth` right ones."""
-        if self.border is not None and depth >= self.border:
-            return Kind.HEAD, depth - self.border
+        if self.boundary is not None and depth >= self.boundary:
+            return Kind.HEAD, depth - self.boundary
         return self.kind, self.agreement + depth
 
 
 class MatchRates:
     """How often a token behind a match of m tokens was the right one.
 
-    An accepted guess makes the match of the next one longer by one, so the chances of a whole
+    An accepted continuation makes the match of the next one longer by one, so the chances of a whole
     candidate follow from those of single tokens. Guesses count that were not checked, too: the
     answer shows whether they would have been right, so a length that does not pay now can be found
     to pay again without trying it.
@@ -79,19 +79,19 @@ class MatchRates:
         """That the token behind a match of so many tokens is right."""
         return self._chances[kind][min(agreement, MAX_AGREEMENT)]
 
-    def node_chances(self, tree: PrefixTree, trusts: Sequence[Trust]) -> list[float]:
+    def node_chances(self, tree: PrefixTree, evidence: Sequence[Evidence]) -> list[float]:
         """Of each node, the chance that it is accepted.
 
         Args:
             tree: candidates, merged.
-            trusts: of each candidate.
+            evidence: of each candidate.
         """
         topology = tree.topology
         chances = [0.0] * len(tree)
         for parent, children in topology.children.items():
             reached = 1.0 if parent == ROOT else chances[parent]
             depth = 0 if parent == ROOT else topology.depths[parent]
-            kind, agreement = trusts[tree.origins[children[0]]].at(depth)
+            kind, agreement = evidence[tree.origins[children[0]]].at(depth)
             first = self.chance(agreement, kind)
             chances[children[0]] = reached * first
             left = reached * (1 - first)
@@ -100,11 +100,11 @@ class MatchRates:
                 left *= 1 - self._other
         return chances
 
-    def count(self, tree: PrefixTree, trusts: Sequence[Trust], emitted: Sequence[int]) -> int:
+    def count(self, tree: PrefixTree, evidence: Sequence[Evidence], emitted: Sequence[int]) -> int:
         """Learn from the tokens that came where a tree was guessed, whether it was checked or not.
 
         Args:
-            tree, trusts: as for `node_chances`.
+            tree, evidence: as for `node_chances`.
             emitted: the tokens of the row in this round.
 
         Returns:
@@ -116,24 +116,24 @@ class MatchRates:
             if children is None:
                 return depth
             guesses = [tree.tokens[child] for child in children]
-            kind, agreement = trusts[tree.origins[children[0]]].at(depth)
-            self._count_first(kind, agreement, is_right=guesses[0] == token)
+            kind, agreement = evidence[tree.origins[children[0]]].at(depth)
+            self._count_first(kind, agreement, is_correct=guesses[0] == token)
             if guesses[0] != token and len(guesses) > 1:
-                self._count_other(is_right=token in guesses[1:])
+                self._count_other(is_correct=token in guesses[1:])
             if token not in guesses:
                 return depth
             node = children[guesses.index(token)]
         return len(emitted)
 
-    def _count_first(self, kind: Kind, agreement: int, is_right: bool) -> None:
+    def _count_first(self, kind: Kind, agreement: int, is_correct: bool) -> None:
         place = min(agreement, MAX_AGREEMENT)
         chances = self._chances[kind]
         weight = self._weights[kind][place]
-        chances[place] += (is_right - chances[place]) / (weight + 1)
+        chances[place] += (is_correct - chances[place]) / (weight + 1)
         self._weights[kind][place] = FORGETTING * (weight + 1)
 
-    def _count_other(self, is_right: bool) -> None:
-        self._other += (is_right - self._other) / (self._other_weight + 1)
+    def _count_other(self, is_correct: bool) -> None:
+        self._other += (is_correct - self._other) / (self._other_weight + 1)
         self._other_weight = FORGETTING * (self._other_weight + 1)
 
 
@@ -147,7 +147,7 @@ def _prior(kind: Kind, agreement: int) -> float:
 PRIOR_AGREEMENTS = {Kind.MATCH: 0, Kind.RECOVERY: 2, Kind.HEAD: 1}
 
 
-class GuessBudget:
+class DraftBudget:
     """How many guesses of each row are worth checking, by what a forward costs.
 
     Args:
@@ -164,7 +164,7 @@ class GuessBudget:
     def width(self, chances: Sequence[Sequence[float]], rows: int, context: int) -> int:
         """The number of guesses for each row at which tokens are made fastest; 0 where none pays.
 
-        All rows are as wide as the widest of them, so a guess that is useful in one row only has
+        All rows are as wide as the widest of them, so a continuation that is useful in one row only has
         the cost of a column.
 
         Args:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
-from draftlens.methods.lookup.normalized_text import normal_character, normalized
+from draftlens.methods.lookup.normalized_text import normalize, normalize_character
 from draftlens.methods.lookup.text_tokens import PieceDecoder, joined
 
 BREAK = -1
@@ -23,7 +23,7 @@ LONGEST_WORD = 32
 """Characters of a word that are looked at."""
 
 
-class Tail:
+class AnswerTail:
     """The last tokens of an answer.
 
     Args:
@@ -40,7 +40,7 @@ class Tail:
         kept = size if decoder is None else max(size, LONGEST_TEXT)
         self._tokens: deque[int] = deque(maxlen=kept)
         self._pieces: deque[str] = deque(maxlen=kept)
-        self._normals: deque[str] = deque(maxlen=kept)
+        self._normalized: deque[str] = deque(maxlen=kept)
         self.pending: list[int] = []
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class Tail:
             piece = self._decoder.add(token)
         self._tokens.append(token)
         self._pieces.append(piece)
-        self._normals.append(normalized(piece))
+        self._normalized.append(normalize(piece))
         if piece or token == BREAK:
             self.pending = []
         elif self._decoder is not None:
@@ -80,28 +80,30 @@ class Tail:
         """The text of the last `length` tokens."""
         return joined(last(self._pieces, length))
 
-    def normal(self, length: int) -> str:
+    def normalized(self, length: int) -> str:
         """The letters and digits of the last `length` tokens."""
-        return joined(last(self._normals, length))
+        return joined(last(self._normalized, length))
 
-    def normals(self) -> Iterator[str]:
+    def normalized_tokens(self) -> Iterator[str]:
         """The letters and digits of the last tokens, one after the other, the last one first."""
         tokens = reversed(self._tokens)
-        for token, normal in islice(zip(tokens, reversed(self._normals), strict=True), self.size):
+        for token, normal in islice(
+            zip(tokens, reversed(self._normalized), strict=True), self.size
+        ):
             if token == BREAK:
                 return
             yield normal
 
     @property
-    def loose(self) -> str:
+    def trailing_marks(self) -> str:
         """What stands behind the last letter or digit."""
         text = ""
-        for piece, normal in zip(reversed(self._pieces), reversed(self._normals), strict=True):
+        for piece, normal in zip(reversed(self._pieces), reversed(self._normalized), strict=True):
             text = piece + text
             if normal:
                 break
         end = len(text)
-        while end and not normal_character(text[end - 1]):
+        while end and not normalize_character(text[end - 1]):
             end -= 1
         return text[end:]
 

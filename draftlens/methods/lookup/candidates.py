@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from draftlens.methods.lookup.acceptance import Kind, Trust
-from draftlens.methods.lookup.answer_tail import Tail
+from draftlens.methods.lookup.acceptance import Evidence, Kind
+from draftlens.methods.lookup.answer_tail import AnswerTail
 from draftlens.methods.lookup.ngram_index import Reference, Source, TokenIndex
 from draftlens.methods.lookup.prefix_tree import PrefixTree, merge
 from draftlens.methods.lookup.text_tokens import PieceDecoder, joined
@@ -32,7 +32,7 @@ class Candidate:
         end: where it begins there. Below 0 if the head of a text begins with what stands between
             two texts.
         kind: why it is proposed.
-        is_rest: whether its text ends with it.
+        reaches_end: whether its text ends with it.
         head: what follows behind the end of the text; its tokens are the last ones of `tokens`.
     """
 
@@ -41,26 +41,26 @@ class Candidate:
     reference: Source = field(repr=False)
     end: int
     kind: Kind = Kind.MATCH
-    is_rest: bool = False
+    reaches_end: bool = False
     head: Candidate | None = None
 
     @property
-    def trust(self) -> Trust:
+    def evidence(self) -> Evidence:
         """What the chances of its tokens depend on."""
         if self.head is None:
-            return Trust(self.agreement, self.kind)
-        return Trust(self.agreement, self.kind, len(self.tokens) - len(self.head.tokens))
+            return Evidence(self.agreement, self.kind)
+        return Evidence(self.agreement, self.kind, len(self.tokens) - len(self.head.tokens))
 
     def reference_at(self, depth: int) -> Source:
         """The text that the token behind `depth` other ones comes from."""
         if self.head is None:
             return self.reference
-        border = len(self.tokens) - len(self.head.tokens)
-        if depth < border:
+        boundary = len(self.tokens) - len(self.head.tokens)
+        if depth < boundary:
             return self.reference
-        return self.head.reference_at(depth - border)
+        return self.head.reference_at(depth - boundary)
 
-    def landing(self, pieces: Sequence[str], accepted: int) -> Landing | None:
+    def advance(self, pieces: Sequence[str], accepted: int) -> Advance | None:
         """Where the answer stands in a reference behind tokens that were right.
 
         Args:
@@ -71,20 +71,20 @@ class Candidate:
             None if none of them comes from a reference.
         """
         if self.head is not None:
-            border = len(self.tokens) - len(self.head.tokens)
-            landing = self.head.landing(pieces[border:], accepted - border)
-            if landing is not None:
-                return landing
-            accepted = min(accepted, border)
+            boundary = len(self.tokens) - len(self.head.tokens)
+            step = self.head.advance(pieces[boundary:], accepted - boundary)
+            if step is not None:
+                return step
+            accepted = min(accepted, boundary)
         text = joined(pieces[: max(accepted, 0)])
-        place = self.reference.advanced(self.end, self.tokens[: max(accepted, 0)], text)
+        place = self.reference.place_after(self.end, self.tokens[: max(accepted, 0)], text)
         if accepted <= 0 or place <= 0:
             return None
-        return Landing(self.reference, max(self.end, 0), place, text[: max(-self.end, 0)])
+        return Advance(self.reference, max(self.end, 0), place, text[: max(-self.end, 0)])
 
 
 @dataclass(frozen=True)
-class Landing:
+class Advance:
     """Where an answer stands in a reference behind tokens that were right.
 
     Args:
@@ -106,7 +106,7 @@ class Matcher:
     Windows of `window` tokens are looked up; where none matches, shorter ones down to a single
     token. Of several matches those are preferred that agree with the answer over more tokens, which
     is a window that grows while matches are ambiguous; then the one that continues where the last
-    guess was right; then by the order of the references and their cursors.
+    continuation was right; then by the order of the references and their cursors.
 
     Args:
         references: texts besides the answer, the preferred ones first.
@@ -133,7 +133,7 @@ class Matcher:
         self.window = window
         self.answer = TokenIndex(window)
         self.references: list[Source] = [Reference(self.answer, repeats=True), *references]
-        self.tail = Tail(max(longest_window, window), decoder)
+        self.tail = AnswerTail(max(longest_window, window), decoder)
         self.tail.extend(context[-self.tail.size :])
         self._candidates: list[Candidate] = []
 
@@ -157,7 +157,7 @@ class Matcher:
             most: candidates.
             length: tokens of each.
         """
-        self._candidates = distinct(self._guessed(self._matches(), length), most)
+        self._candidates = distinct(self._continuations(self._matches(), length), most)
         return list(self._candidates)
 
     def tree(self, most: int, length: int, max_nodes: int) -> tuple[PrefixTree, list[Candidate]]:
@@ -166,14 +166,20 @@ class Matcher:
         candidates = self.candidates(most, length)
         return merge([candidate.tokens for candidate in candidates], max_nodes), candidates
 
-    def _guessed(
+    def _continuations(
         self, matches: Iterable[tuple[int, Source, int]], length: int
     ) -> Iterator[Candidate]:
         """What follows matches, as far as anything does."""
         for agreement, reference, place in matches:
-            guess = reference.guess(place, length, self.tail)
-            if guess.tokens:
-                yield Candidate(guess.tokens, agreement, reference, place, is_rest=guess.is_rest)
+            continuation = reference.continuation(place, length, self.tail)
+            if continuation.tokens:
+                yield Candidate(
+                    continuation.tokens,
+                    agreement,
+                    reference,
+                    place,
+                    reaches_end=continuation.reaches_end,
+                )
 
     def _matches(self) -> list[tuple[int, Source, int]]:
         """Agreement, text and place of each match, the preferred one first."""
@@ -189,11 +195,11 @@ class Matcher:
 
     def _follow(self, tokens: Sequence[int], pieces: Sequence[str]) -> None:
         """Expect the answer to go on behind the candidate that was right for longest."""
-        candidate, accepted = longest_right(self._candidates, tokens)
+        candidate, accepted = longest_correct(self._candidates, tokens)
         if candidate is not None:
-            landing = candidate.landing(pieces, accepted)
-            if landing is not None:
-                landing.source.expect(landing.place)
+            step = candidate.advance(pieces, accepted)
+            if step is not None:
+                step.source.set_cursor(step.place)
 
 
 def distinct(candidates: Iterable[Candidate], most: int) -> list[Candidate]:
@@ -208,7 +214,7 @@ def distinct(candidates: Iterable[Candidate], most: int) -> list[Candidate]:
     return kept
 
 
-def longest_right(
+def longest_correct(
     candidates: Iterable[Candidate], tokens: Sequence[int]
 ) -> tuple[Candidate | None, int]:
     """The candidate that was right for longest, and for how many tokens; None if none was."""

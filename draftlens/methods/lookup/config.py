@@ -11,7 +11,7 @@ from draftlens.core.tree import chain
 from draftlens.decoding.plan import Plan, make_schedule
 from draftlens.drafting.adaptive.history import costs_of
 from draftlens.methods.base import Models
-from draftlens.methods.lookup.acceptance import GuessBudget
+from draftlens.methods.lookup.acceptance import DraftBudget
 from draftlens.methods.lookup.drafter import LookupDrafter
 from draftlens.methods.lookup.ngram_index import Vocabulary
 from draftlens.methods.parts import (
@@ -26,7 +26,7 @@ from draftlens.models.adapter import Backbone
 
 LONGEST_CANDIDATE = 40
 """Tokens of a candidate whose length is not given."""
-MOST_GUESSES = 48
+MAX_DRAFT_TOKENS = 48
 """Most guesses of a row where the length is not given."""
 MAX_WINDOW = 16
 """The longest window that is indexed: each token costs as many entries of a dictionary."""
@@ -105,10 +105,10 @@ class Lookup:
     def _drafter(self, target: Backbone) -> LookupDrafter:
         length = self.num_speculative_tokens
         budget = None
-        max_nodes = MOST_GUESSES
+        max_nodes = MAX_DRAFT_TOKENS
         if length is None:
             costs, lock = costs_of(target)
-            budget = GuessBudget(costs, lock, MOST_GUESSES)
+            budget = DraftBudget(costs, lock, MAX_DRAFT_TOKENS)
         else:
             max_nodes = length * self.max_branches
         return LookupDrafter(

@@ -16,10 +16,10 @@ from draftlens.core.prefill_readings import NO_READINGS
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.rows import replace_by_last
 from draftlens.decoding.drafter import TargetContext, ignore
-from draftlens.methods.lookup.acceptance import GuessBudget, MatchRates, Trust, likeliest
+from draftlens.methods.lookup.acceptance import DraftBudget, Evidence, MatchRates, likeliest
 from draftlens.methods.lookup.candidates import Candidate, Matcher
 from draftlens.methods.lookup.ngram_index import Reference, Source, TokenIndex, Vocabulary
-from draftlens.methods.lookup.prefix_tree import NO_GUESSES, PrefixTree
+from draftlens.methods.lookup.prefix_tree import NO_CANDIDATES, PrefixTree
 from draftlens.methods.lookup.text_tokens import all_ids
 
 
@@ -33,20 +33,20 @@ class Row:
         guesses: of this round, before the least likely ones were dropped.
         candidates: that they come from.
         checked: those of them that the target checks.
-        attribute: receives the index of its reference for each accepted guess.
+        attribute: receives the index of its reference for each accepted continuation.
     """
 
     matcher: Matcher
     known: int = 0
-    guesses: PrefixTree = NO_GUESSES
+    guesses: PrefixTree = NO_CANDIDATES
     candidates: Sequence[Candidate] = ()
-    checked: PrefixTree = NO_GUESSES
+    checked: PrefixTree = NO_CANDIDATES
     attribute: Callable[[int], None] = ignore
 
     @property
-    def trusts(self) -> list[Trust]:
+    def evidence(self) -> list[Evidence]:
         """Of the candidates."""
-        return [candidate.trust for candidate in self.candidates]
+        return [candidate.evidence for candidate in self.candidates]
 
     def take(self, guesses: PrefixTree, candidates: Sequence[Candidate]) -> None:
         """Keep the guesses of this round, and the candidates that they come from."""
@@ -55,7 +55,7 @@ class Row:
         self.checked = guesses
 
     def count_references(self, accepted: Sequence[int]) -> None:
-        """Say for each accepted guess which reference it comes from.
+        """Say for each accepted continuation which reference it comes from.
 
         Args:
             accepted: the guesses of this round that the answer gained. The bonus token is none,
@@ -91,7 +91,7 @@ class LookupDrafter:
         branches: int,
         max_nodes: int,
         window: int = 3,
-        budget: GuessBudget | None = None,
+        budget: DraftBudget | None = None,
     ) -> None:
         self.vocabulary = vocabulary
         self.length = length
@@ -119,7 +119,7 @@ class LookupDrafter:
         """A row that joins, before its answer is followed."""
         ids: list[int] = history.prompt_ids.tolist()
         length = context.prompt.lengths[number]
-        prompt = self.vocabulary.guessable(ids[len(ids) - length :])
+        prompt = self.vocabulary.with_breaks(ids[len(ids) - length :])
         attribute = partial(context.attribute, history.row)
         return Row(self._matcher(prompt, context, number), attribute=attribute)
 
@@ -133,7 +133,7 @@ class LookupDrafter:
         """
         references: list[Source] = [Reference(TokenIndex(self.window, prompt))]
         for text in all_ids(context.references, row):
-            index = TokenIndex(self.window, self.vocabulary.guessable(text))
+            index = TokenIndex(self.window, self.vocabulary.with_breaks(text))
             references.append(Reference(index, cursor=0))
         return Matcher(references, self.window, context=prompt)
 
@@ -141,7 +141,7 @@ class LookupDrafter:
         """The tree of each row's candidates; the empty one where nothing matches."""
         length = min(self._longest(), budget)
         for row, history in zip(self._rows, batch.histories, strict=True):
-            row.take(NO_GUESSES, ())
+            row.take(NO_CANDIDATES, ())
             if not history.finished and length > 0:
                 row.take(*row.matcher.tree(self.branches, length, self.max_nodes))
         self._context = longest_context(batch)
@@ -162,7 +162,7 @@ class LookupDrafter:
         """Let the target check those guesses of each row that are expected to save time."""
         if self.budget is None:
             return
-        chances = [self.rates.node_chances(row.guesses, row.trusts) for row in self._rows]
+        chances = [self.rates.node_chances(row.guesses, row.evidence) for row in self._rows]
         running = [
             values
             for values, history in zip(chances, batch.histories, strict=True)
@@ -180,7 +180,7 @@ class LookupDrafter:
         reached = 0
         for row, history in zip(self._rows, batch.histories, strict=True):
             emitted = history.answer[row.known : history.length]
-            reached = max(reached, self.rates.count(row.guesses, row.trusts, emitted))
+            reached = max(reached, self.rates.count(row.guesses, row.evidence, emitted))
             num_accepted = sum(history.from_draft[row.known : history.length])
             row.count_references(emitted[:num_accepted])
             self._follow(row, history)
@@ -188,7 +188,7 @@ class LookupDrafter:
 
     def _follow(self, row: Row, history: History) -> None:
         emitted = history.answer[row.known : history.length]
-        row.matcher.extend(self.vocabulary.guessable(emitted))
+        row.matcher.extend(self.vocabulary.with_breaks(emitted))
         row.known = history.length
 
     def remove(self, row: int) -> None:

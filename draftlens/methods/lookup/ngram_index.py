@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from draftlens.methods.lookup.answer_tail import BREAK, Tail
+from draftlens.methods.lookup.answer_tail import BREAK, AnswerTail
 
 MOST_MATCHES = 32
 """Most occurrences of a window in one text that are looked at."""
@@ -26,7 +26,7 @@ class Vocabulary:
     size: int
     excluded: frozenset[int] = frozenset()
 
-    def guessable(self, tokens: Iterable[int]) -> list[int]:
+    def with_breaks(self, tokens: Iterable[int]) -> list[int]:
         """The same tokens with a `BREAK` in the place of each that must not be guessed."""
         return [token if self._has(token) else BREAK for token in tokens]
 
@@ -90,7 +90,7 @@ class TokenIndex:
             suffix.append(token)
         return suffix
 
-    def repetition(self, end: int, length: int) -> list[int]:
+    def repeated_suffix(self, end: int, length: int) -> list[int]:
         """The same, and behind the end of the text what would follow if the text went on with this
         suffix: a text that repeats itself every three tokens goes on to do so."""
         suffix = self.suffix(end, length)
@@ -102,16 +102,16 @@ class TokenIndex:
 
 
 @dataclass(frozen=True)
-class Guess:
+class Continuation:
     """What follows a place of a text.
 
     Args:
         tokens: may be none.
-        is_rest: whether they are all that the text has left.
+        reaches_end: whether they are all that the text has left.
     """
 
     tokens: tuple[int, ...]
-    is_rest: bool = False
+    reaches_end: bool = False
 
 
 class Source(Protocol):
@@ -122,30 +122,30 @@ class Source(Protocol):
     preferred, then the following ones, then those before it, the latest first. None if nothing is
     expected: then the latest match is preferred."""
 
-    def matches(self, tail: Tail, length: int) -> list[tuple[int, int]]:
+    def matches(self, tail: AnswerTail, length: int) -> list[tuple[int, int]]:
         """Where the last `length` tokens of an answer occur: pairs of an agreement (how many tokens
         in front of the place are the last ones of the answer) and a place, the preferred one
         first."""
         ...
 
-    def guess(self, place: int, length: int, tail: Tail) -> Guess:
+    def continuation(self, place: int, length: int, tail: AnswerTail) -> Continuation:
         """At most `length` tokens that follow a place, up to one that must not be guessed."""
         ...
 
-    def head(self, separator: str, length: int, tail: Tail) -> Guess:
+    def head(self, separator: str, length: int, tail: AnswerTail) -> Continuation:
         """At most `length` tokens of a separator and the beginning of the text behind it; none if
         the separator has no tokens of its own here."""
         ...
 
-    def expect(self, place: int | None) -> None:
+    def set_cursor(self, place: int | None) -> None:
         """Set the cursor, if the text has one."""
         ...
 
-    def advanced(self, place: int, tokens: Sequence[int], text: str) -> int:
+    def place_after(self, place: int, tokens: Sequence[int], text: str) -> int:
         """The place behind tokens of an answer, and their text, that followed a place."""
         ...
 
-    def beginning(self, tail: Tail, said: int) -> int:
+    def prefix_end(self, tail: AnswerTail, said: int) -> int:
         """The place behind the longest beginning of this text with which the last `said` tokens
         end; 0 for none."""
         ...
@@ -155,15 +155,15 @@ class Source(Protocol):
         """What the places count: token ids or characters."""
         ...
 
-    def said(self, tokens: Sequence[int], text: str) -> Sequence[Hashable]:
+    def to_symbols(self, tokens: Sequence[int], text: str) -> Sequence[Hashable]:
         """Tokens of an answer, and their text, in the symbols of this text."""
         ...
 
-    def is_border(self, place: int) -> bool:
+    def is_token_start(self, place: int) -> bool:
         """Whether a token of the text begins at a place."""
         ...
 
-    def is_done(self, place: int) -> bool:
+    def is_finished(self, place: int) -> bool:
         """Whether nothing but spaces and punctuation follows a place."""
         ...
 
@@ -186,7 +186,7 @@ class Reference:
     repeats: bool = False
     is_whole: bool = False
 
-    def matches(self, tail: Tail, length: int) -> list[tuple[int, int]]:
+    def matches(self, tail: AnswerTail, length: int) -> list[tuple[int, int]]:
         """See `Source.matches`."""
         tokens = tail.tokens
         places = self.places(tuple(tokens[-length:]))
@@ -198,28 +198,28 @@ class Reference:
         last = bisect_left(ends, len(self.index.tokens))
         return list(islice(in_order(ends[:last], self.cursor), MOST_MATCHES))
 
-    def guess(self, place: int, length: int, tail: Tail) -> Guess:
-        """See `Source.guess`."""
+    def continuation(self, place: int, length: int, tail: AnswerTail) -> Continuation:
+        """See `Source.continuation`."""
         if self.repeats:
-            return Guess(tuple(self.index.repetition(place, length)))
+            return Continuation(tuple(self.index.repeated_suffix(place, length)))
         tokens = self.index.suffix(place, length)
-        is_rest = self.is_whole and place + len(tokens) == len(self.index.tokens)
-        return Guess(tuple(tokens), is_rest)
+        reaches_end = self.is_whole and place + len(tokens) == len(self.index.tokens)
+        return Continuation(tuple(tokens), reaches_end)
 
-    def head(self, separator: str, length: int, tail: Tail) -> Guess:
+    def head(self, separator: str, length: int, tail: AnswerTail) -> Continuation:
         """See `Source.head`. Token ids have no separator but none."""
-        return Guess(()) if separator else self.guess(0, length, tail)
+        return Continuation(()) if separator else self.continuation(0, length, tail)
 
-    def expect(self, place: int | None) -> None:
+    def set_cursor(self, place: int | None) -> None:
         """See `Source.expect`. What an answer repeats of itself is what it said last."""
         if not self.repeats:
             self.cursor = place
 
-    def advanced(self, place: int, tokens: Sequence[int], text: str) -> int:
+    def place_after(self, place: int, tokens: Sequence[int], text: str) -> int:
         """See `Source.advanced`."""
         return place + len(tokens)
 
-    def beginning(self, tail: Tail, said: int) -> int:
+    def prefix_end(self, tail: AnswerTail, said: int) -> int:
         """See `Source.beginning`."""
         tokens = tail.tokens[-said:] if said else []
         for length in range(min(len(tokens), len(self.index.tokens)), 0, -1):
@@ -232,16 +232,16 @@ class Reference:
         """See `Source.symbols`."""
         return self.index.tokens
 
-    def said(self, tokens: Sequence[int], text: str) -> Sequence[Hashable]:
+    def to_symbols(self, tokens: Sequence[int], text: str) -> Sequence[Hashable]:
         """See `Source.said`."""
         return tokens
 
-    def is_border(self, place: int) -> bool:
-        """See `Source.is_border`."""
+    def is_token_start(self, place: int) -> bool:
+        """See `Source.is_token_start`."""
         return True
 
-    def is_done(self, place: int) -> bool:
-        """See `Source.is_done`."""
+    def is_finished(self, place: int) -> bool:
+        """See `Source.is_finished`."""
         return place >= len(self.index.tokens)
 
 

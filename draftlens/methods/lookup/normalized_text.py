@@ -16,7 +16,7 @@ WALL = "\N{OBJECT REPLACEMENT CHARACTER}"
 
 
 @lru_cache(maxsize=1 << 16)
-def normal_character(character: str) -> str:
+def normalize_character(character: str) -> str:
     """The letters and digits of a character: `fi` of a ligature, `e` of an accented one, nothing of
     a space, a soft hyphen, a control character or an accent by itself."""
     if character == WALL:
@@ -25,18 +25,18 @@ def normal_character(character: str) -> str:
     return "".join(part for part in decomposed if part.isalnum())
 
 
-def normalized(text: str) -> str:
+def normalize(text: str) -> str:
     """The letters and digits of a text; case is kept.
 
     Example:
 
-        >>> normalized("| **ﬁnal** re-sult: 2² |")
+        >>> normalize("| **ﬁnal** re-sult: 2² |")
         'finalresult22'
     """
-    return "".join(map(normal_character, text))
+    return "".join(map(normalize_character, text))
 
 
-class NormalText:
+class NormalizedText:
     """The letters and digits of a text, with the way back to its characters.
 
     Args:
@@ -50,10 +50,10 @@ class NormalText:
         parts: list[str] = []
         self._ends: list[int] = []
         for place, character in enumerate(text, start=1):
-            part = normal_character(character)
+            part = normalize_character(character)
             parts.append(part)
             self._ends += [place] * len(part)
-        self.normal = "".join(parts)
+        self.text = "".join(parts)
 
     def end_in_text(self, end: int) -> int | None:
         """Where the characters end whose letters and digits are ``normal[:end]``.
@@ -70,7 +70,7 @@ class NormalText:
 
     def ends(self, window: str) -> Iterator[int]:
         """Where the occurrences of a window end in `normal`, in rising order."""
-        return occurrences(self.normal, window)
+        return occurrences(self.text, window)
 
     def is_rest_empty(self, place: int) -> bool:
         """Whether no letter and no digit stands behind a place of the text."""

@@ -60,7 +60,7 @@ class PrefixTree:
         return PrefixTree(Topology(parents), tokens, tuple(self.origins[node] for node in order))
 
 
-NO_GUESSES = PrefixTree(EMPTY, (), ())
+NO_CANDIDATES = PrefixTree(EMPTY, (), ())
 """The tree of no candidates."""
 
 
@@ -123,7 +123,7 @@ class _Trie:
             order += below
             parents += [index] * len(below)
         if not order:
-            return NO_GUESSES
+            return NO_CANDIDATES
         tokens = tuple(self.tokens[node] for node in order)
         return PrefixTree(
             Topology(tuple(parents)), tokens, tuple(self.origins[node] for node in order)

@@ -136,7 +136,7 @@ class TextCodec:
 
         Returns:
             The tokens that follow `before` if both are tokenized together and no token goes across
-            the border between them; else those that the text has behind a line break.
+            the boundary between them; else those that the text has behind a line break.
         """
         known = self._continuations.get((before, text))
         if known is None:
@@ -146,7 +146,7 @@ class TextCodec:
         return known
 
     def _encode_behind(self, before: str, text: str) -> list[int] | None:
-        """Tokens of `text` behind `before`; None where a token goes across the border."""
+        """Tokens of `text` behind `before`; None where a token goes across the boundary."""
         ids = self._encode(before + text)
         borders = list(accumulate(map(len, self.pieces(ids))))
         if len(before) not in borders:
