@@ -161,7 +161,7 @@ class PageParser:
         tolerance = self.settings.tolerance
         names: tuple[str, ...] = (REGIONS_ALONE,)
         if tolerance < 1:
-            names = (*names, f"guesses accepted with tolerance {tolerance:g}")
+            names = (*names, f"draft tokens accepted with tolerance {tolerance:g}")
         parsed = []
         for index, page in enumerate(turn.pages):
             texts = turn.texts(index)

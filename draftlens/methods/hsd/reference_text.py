@@ -1,4 +1,4 @@
-"""References as texts: an answer is looked up in what they say, not in how they are tokenized."""
+"""References as texts: letters and digits are compared, not token ids."""
 
 from __future__ import annotations
 
@@ -21,30 +21,25 @@ LONGEST_BEGINNING = 48
 """Letters and digits of a text that are compared with the end of an answer."""
 
 WORD = "a"
-"""Stands in front of what is tokenized as the continuation of a word."""
+"""Precedes what is tokenized as the continuation of a word."""
 
 MOST_REDONE = 4
-"""Most tokens of a word that are tokenized anew."""
+"""Most tokens of a word that are tokenized again."""
 
 
 class Document:
     """A text and its tokens.
 
-    Args:
-        ids: of the text.
-        codec: of the tokenizer that they belong to.
-        vocabulary: what may be guessed.
-
     Attributes:
-        text: as the tokenizer decodes the ids, with `WALL` for those that must not be guessed.
-        tokens: the ids, with `BREAK` for those that must not be guessed.
-        normal: the letters and digits of the text.
+        text: as the tokenizer decodes the ids, with `WALL` for those that may not be proposed.
+        tokens: the ids, with `BREAK` for those that may not be proposed.
+        normalized: the letters and digits of the text.
     """
 
     def __init__(self, ids: Sequence[int], codec: TextCodec, vocabulary: Vocabulary) -> None:
         self.tokens = vocabulary.with_breaks(ids)
         decoder = codec.decoder()
-        pieces = [WALL if token == BREAK else decoder.add(token) for token in self.tokens]
+        pieces = [WALL if token == BREAK else decoder(token) for token in self.tokens]
         self.text = joined(pieces)
         self.normalized = NormalizedText(self.text)
         ends = list(accumulate(map(len, pieces)))
@@ -52,23 +47,21 @@ class Document:
 
     @classmethod
     def of(cls, text: Text, codec: TextCodec, vocabulary: Vocabulary) -> Document:
-        """The document of a reference. Special tokens that a text spells out are never guessed."""
+        """The document of a reference. Special tokens that a text spells out are never proposed."""
         if not isinstance(text, str):
             return cls(text, codec, vocabulary)
         return cls(codec.encode(text), codec, vocabulary.without(codec.special_ids))
 
     def token_at(self, place: int) -> int | None:
-        """The first token whose text begins at a character; None where a token has it inside."""
+        """The first token that begins at a character; None inside a token."""
         token = bisect_left(self._starts, place)
         if token < len(self._starts) and self._starts[token] == place:
             return token
         return None if place < len(self.text) else len(self.tokens)
 
     def word_end(self, place: int) -> int:
-        """Where the word around a character ends, or where tokens begin that need not be redone.
-
-        A boundary between two tokens, behind a few tokens at the latest.
-        """
+        """The token boundary at which the word around a character ends, `MOST_REDONE` tokens later
+        at most."""
         token = bisect_left(self._starts, place)
         last = min(token + MOST_REDONE, len(self._starts))
         for following in range(token, last):
@@ -82,12 +75,12 @@ class TextReference:
     """A text that an answer may repeat with other spaces, punctuation and markup, and in other
     tokens; its places are indices of characters.
 
-    The letters and digits of the last tokens are looked up in those of the text. Where the last
-    tokens have none, such as those of `|---|`, they are looked up as they are.
+    The letters and digits of the last tokens are looked up in those of the text; tokens without
+    any, such as `|---|`, are looked up as they are.
 
     Args:
-        document: the text. Several rows may share it.
-        codec: tokenizes what an answer leaves of a word.
+        document: the text; rows may share it.
+        codec: tokenizes the rest of a word.
         cursor: see `Source.cursor`.
     """
 
@@ -98,13 +91,12 @@ class TextReference:
         self._openings: dict[str, list[int]] = {}
 
     def matches(self, tail: AnswerTail, length: int) -> list[tuple[int, int]]:
-        """See `Source.matches`."""
         if tail.has_break(length):
             return []
         window = tail.normalized(length)
         if not window:
             return self._raw_matches(tail.text(length), length)
-        return self._normal_matches(window, tail)
+        return self._normalized_matches(window, tail)
 
     def _raw_matches(self, window: str, length: int) -> list[tuple[int, int]]:
         if not window:
@@ -112,7 +104,7 @@ class TextReference:
         places = list(occurrences(self.document.text, window))
         return [(length, place) for place in islice(in_order(places, self.cursor), MOST_MATCHES)]
 
-    def _normal_matches(self, window: str, tail: AnswerTail) -> list[tuple[int, int]]:
+    def _normalized_matches(self, window: str, tail: AnswerTail) -> list[tuple[int, int]]:
         normalized = self.document.normalized
         ends: dict[int, int] = {}
         for end in normalized.ends(window):
@@ -123,12 +115,12 @@ class TextReference:
         marks = tail.trailing_marks
         for in_text in islice(in_order(list(ends), self.cursor), MOST_MATCHES):
             agreement = self._agreement(ends[in_text], tail)
-            found.append((agreement, self._behind(in_text, marks)))
+            found.append((agreement, self._after(in_text, marks)))
         return found
 
     def _agreement(self, end: int, tail: AnswerTail) -> int:
-        """How many of the last tokens that have letters or digits stand in front of a place of the
-        normalize text."""
+        """How many of the last tokens with letters or digits precede an index of the normalized
+        text."""
         normal = self.document.normalized.text
         count = 0
         for part in tail.normalized_tokens():
@@ -138,12 +130,12 @@ class TextReference:
             count += bool(part)
         return count
 
-    def _behind(self, end: int, marks: str) -> int:
-        """The character that follows what the answer has said.
+    def _after(self, end: int, marks: str) -> int:
+        """The character that follows the answer.
 
         Args:
-            end: of the last letter or digit that matches.
-            marks: what the answer has said behind it.
+            end: index after the last letter or digit that matches.
+            marks: text of the answer after it.
         """
         text = self.document.text
         following = end
@@ -158,7 +150,6 @@ class TextReference:
         return end + len(between.rstrip())
 
     def continuation(self, place: int, length: int, tail: AnswerTail) -> Continuation:
-        """See `Source.continuation`."""
         document = self.document
         first = document.token_at(place)
         redone: list[int] = []
@@ -174,7 +165,6 @@ class TextReference:
         return Continuation(tuple(tokens), reaches_end)
 
     def head(self, separator: str, length: int, tail: AnswerTail) -> Continuation:
-        """See `Source.head`. Separator and first word are tokenized together."""
         if not separator or not self.document.text:
             return self.continuation(0, length, tail)
         end = self.document.word_end(1)
@@ -186,56 +176,48 @@ class TextReference:
         return Continuation(tuple(tokens[:length]), reaches_end)
 
     def _opening(self, separator: str, end: int) -> list[int]:
-        """A separator and the text up to a place, as they stand behind a word."""
+        """Tokens of a separator and the text up to a place, after a word."""
         if separator not in self._openings:
             text = separator + self.document.text[:end]
             self._openings[separator] = self.codec.continuation(WORD, text)
         return self._openings[separator]
 
     def set_cursor(self, place: int | None) -> None:
-        """See `Source.expect`."""
         self.cursor = place
 
     def place_after(self, place: int, tokens: Sequence[int], text: str) -> int:
-        """See `Source.advanced`."""
         return min(place + len(text), len(self.document.text))
 
-    def prefix_end(self, tail: AnswerTail, said: int) -> int:
-        """See `Source.beginning`."""
+    def prefix_end(self, tail: AnswerTail, num_tokens: int) -> int:
         normalized = self.document.normalized
-        text = tail.normalized(said)
+        text = tail.normalized(num_tokens)
         for length in range(min(len(text), len(normalized.text), LONGEST_BEGINNING), 0, -1):
             end = normalized.end_in_text(length)
             if end is not None and text.endswith(normalized.text[:length]):
-                return self._behind(end, tail.trailing_marks)
+                return self._after(end, tail.trailing_marks)
         return 0
 
     @property
     def symbols(self) -> Sequence[Hashable]:
-        """See `Source.symbols`."""
         return self.document.text
 
     def to_symbols(self, tokens: Sequence[int], text: str) -> Sequence[Hashable]:
-        """See `Source.said`."""
         return text
 
     def is_token_start(self, place: int) -> bool:
-        """See `Source.is_token_start`."""
         return self.document.token_at(place) is not None
 
     def is_finished(self, place: int) -> bool:
-        """See `Source.is_finished`."""
         return self.document.normalized.is_rest_empty(place)
 
 
 def without_beginning(tokens: list[int], beginning: Sequence[int]) -> list[int]:
-    """The tokens behind those that an answer has said of a character already; none if it has said
-    others."""
+    """The tokens after `beginning`; none if they do not start with it."""
     if tokens[: len(beginning)] != list(beginning):
         return []
     return tokens[len(beginning) :]
 
 
 def up_to_break(tokens: list[int]) -> list[int]:
-    """The tokens in front of the first `BREAK`."""
+    """The tokens before the first `BREAK`."""
     return tokens[: tokens.index(BREAK)] if BREAK in tokens else tokens

@@ -134,7 +134,7 @@ def test_a_tolerant_page_is_named_and_a_tolerant_region_is_not(
 ) -> None:
     (page,) = parse(engine, three, pages="1", tolerance=0.5, verify=False)
     assert not page.lossless
-    assert page.approximate == ("guesses accepted with tolerance 0.5",)
+    assert page.approximate == ("draft tokens accepted with tolerance 0.5",)
     (page,) = parse(engine, three, pages="1", stages="regions+page", region_tolerance=0.3)
     assert page.lossless
 

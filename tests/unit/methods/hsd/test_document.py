@@ -13,8 +13,8 @@ from text_tokenizers import all_tokenizers
 from draftlens.methods.hsd.drafter import DocumentOptions, document_matcher
 from draftlens.methods.hsd.matcher import DocumentMatcher
 from draftlens.methods.hsd.reference_text import Document, TextReference
-from draftlens.methods.lookup.acceptance import Kind
 from draftlens.methods.lookup.answer_tail import BREAK, AnswerTail
+from draftlens.methods.lookup.candidates import Kind
 from draftlens.methods.lookup.ngram_index import Vocabulary
 from draftlens.methods.lookup.normalized_text import WALL
 from draftlens.methods.lookup.text_tokens import TextCodec, joined
@@ -234,10 +234,9 @@ def test_kinds_of_candidates_are_counted_apart() -> None:
     kinds = {candidate.kind for candidate in page.matcher.candidates(4, 20)}
     assert Kind.RECOVERY in kinds
     (first, *_) = page.matcher.candidates(4, 60)
-    evidence = first.evidence
-    assert evidence.boundary is not None
-    assert evidence.at(evidence.boundary)[0] is Kind.HEAD
-    assert evidence.at(evidence.boundary - 1)[0] is Kind.RECOVERY
+    assert first.head is not None
+    assert first.evidence_at(first.boundary)[0] is Kind.HEAD
+    assert first.evidence_at(first.boundary - 1)[0] is Kind.RECOVERY
 
 
 def test_variants_meet_in_one_tree() -> None:

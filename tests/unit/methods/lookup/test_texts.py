@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from text_tokenizers import all_tokenizers
 
+from draftlens.core.text import TextDecoder
 from draftlens.methods.hsd.variants import variants_of
 from draftlens.methods.lookup.normalized_text import (
     WALL,
@@ -16,7 +17,6 @@ from draftlens.methods.lookup.normalized_text import (
 )
 from draftlens.methods.lookup.text_tokens import (
     MOST_HELD_BACK,
-    SlowDecoder,
     StreamDecoder,
     TextCodec,
     joined,
@@ -36,8 +36,8 @@ def test_pieces_make_the_text_again(name: str, text: str) -> None:
     codec = TextCodec(tokenizer)
     ids = codec.encode(text)
     assert joined(codec.pieces([*codec.encode("x"), *ids])) == "x" + text
-    slow = SlowDecoder(tokenizer)
-    assert [slow.add(token) for token in ids] == codec.pieces(ids)
+    slow = TextDecoder(tokenizer.decode)
+    assert [slow.add([token]) for token in ids] == codec.pieces(ids)
 
 
 @every_tokenizer
@@ -63,9 +63,9 @@ def test_bytes_that_make_no_character_are_given_up() -> None:
     codec = TextCodec(tokenizer)
     first_byte = codec.encode("日")[0]
     decoder = codec.decoder()
-    pieces = [decoder.add(first_byte) for _ in range(3 * MOST_HELD_BACK)]
+    pieces = [decoder(first_byte) for _ in range(3 * MOST_HELD_BACK)]
     assert not joined(pieces).strip("\N{REPLACEMENT CHARACTER}")
-    later = [decoder.add(token) for token in codec.encode("hello hello hello hello")]
+    later = [decoder(token) for token in codec.encode("hello hello hello hello")]
     assert "hello hello" in joined(later)
 
 
@@ -79,10 +79,10 @@ def test_a_stream_that_fails_begins_again() -> None:
     codec = TextCodec(all_tokenizers()["bpe"])
     decoder = StreamDecoder(all_tokenizers()["bpe"].backend_tokenizer)
     ids = codec.encode("hello world")
-    assert decoder.add(ids[0])
+    assert decoder(ids[0])
     decoder._stream = Torn()
-    assert decoder.add(ids[0]) == ""
-    assert joined([decoder.add(token) for token in ids]) == "hello world"
+    assert decoder(ids[0]) == ""
+    assert joined([decoder(token) for token in ids]) == "hello world"
 
 
 def test_letters_and_digits() -> None:
