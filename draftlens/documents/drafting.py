@@ -17,10 +17,15 @@ from draftlens.documents.reading.formats.base import draft_sources
 from draftlens.documents.reading.geometry import NOWHERE, Box
 from draftlens.documents.reading.open import PageNumbers, find_files, open_document
 from draftlens.documents.reading.page import Document, Page
-from draftlens.documents.reading.pipeline import LayoutPipeline
+from draftlens.documents.reading.pipeline import (
+    LayoutPipeline,
+    StandardPipeline,
+    parse_readers,
+)
 from draftlens.documents.reading.targets import TargetProfile
 from draftlens.documents.reading.values import Region, in_order
 from draftlens.documents.results import ParsedPage
+from draftlens.documents.settings import ParseSettings
 from draftlens.media import Limits
 from draftlens.media.limits import refusal
 from draftlens.media.reader import MediaReader
@@ -114,33 +119,57 @@ class DraftedPage:
         return draft_sources(form, self.regions, self.canvas, answers)
 
 
+def standard_pipeline(settings: ParseSettings, alone: bool = False) -> StandardPipeline | None:
+    """The pipeline that the settings describe; None without drafts.
+
+    Args:
+        settings: `drafter` and `layout`.
+        alone: whether its texts are the answer.
+    """
+    readers = settings.drafter
+    if isinstance(readers, str):
+        readers = parse_readers(readers)
+    return None if readers == "none" else StandardPipeline(readers, settings.layout, alone=alone)
+
+
 def drafted_pages(
-    files: Sequence[str],
+    inputs: str | Path | Iterable[str | Path],
     draft: Callable[[Page], DraftedPage],
-    numbers: PageNumbers,
-    password: str | None = None,
+    settings: ParseSettings,
     limits: Limits | None = None,
     wanted: Wanted = every_page,
 ) -> Iterator[DraftedPage]:
-    """The pages of files, one after the other; what cannot be read comes as a page with an error.
+    """The pages of documents in order; a page that cannot be read has an error.
 
     Args:
-        files: paths.
-        draft: makes a page ready for the target.
-        numbers: which pages are wanted.
-        password, limits: as for `documents.open_document`.
-        wanted: which of them have to be parsed.
+        inputs: files and folders.
+        draft: reads a page for the target.
+        settings: `pages` and `password`.
+        limits: as for `open_document`.
+        wanted: which of the pages are parsed.
+
+    Raises:
+        MediaError: a folder holds no document. Raised by the call, before any page.
     """
-    bounds = limits or Limits()
-    with closing(MediaReader(bounds.max_page_s)) as reader:
+    return _pages(documents_of(inputs), draft, settings, limits or Limits(), wanted)
+
+
+def _pages(
+    files: Sequence[str],
+    draft: Callable[[Page], DraftedPage],
+    settings: ParseSettings,
+    limits: Limits,
+    wanted: Wanted,
+) -> Iterator[DraftedPage]:
+    with closing(MediaReader(limits.max_page_s)) as reader:
         for file in files:
             try:
-                document = open_document(file, password, bounds, reader)
+                document = open_document(file, settings.password, limits, reader)
             except MediaError as error:
                 yield DraftedPage(file, 0, error=str(error))
                 continue
             with closing(document):
-                yield from _pages_of(document, draft, numbers, wanted)
+                yield from _pages_of(document, draft, settings.page_numbers, wanted)
 
 
 def _pages_of(

@@ -13,9 +13,9 @@ from draftlens.core.stats import Lane, Stats
 from draftlens.documents.drafting import (
     DraftedPage,
     Wanted,
-    documents_of,
     drafted_pages,
     every_page,
+    standard_pipeline,
 )
 from draftlens.documents.reading.formats import Canvas, DraftFormat, make_format
 from draftlens.documents.reading.formats.markdown import Markdown
@@ -25,8 +25,6 @@ from draftlens.documents.reading.pipeline import (
     OCR_BY_PREFERENCE,
     TEXT_LAYER,
     LayoutPipeline,
-    StandardPipeline,
-    parse_readers,
 )
 from draftlens.documents.reading.values import Region, in_order
 from draftlens.documents.results import ParsedPage, ParsedRegion
@@ -73,13 +71,9 @@ class PipelineParser:
         form = self.settings.form
         # Nothing that stands on the page is left out unless a format that does so is named.
         self._form: DraftFormat = Markdown(leave_out=False) if form is None else make_format(form)
-        self.pipeline = self._standard_pipeline() if pipeline is None else pipeline
-
-    def _standard_pipeline(self) -> StandardPipeline:
-        readers = self.settings.drafter
-        if isinstance(readers, str):
-            readers = parse_readers(readers)
-        return StandardPipeline(readers, self.settings.layout, alone=True)
+        chosen = standard_pipeline(self.settings, alone=True) if pipeline is None else pipeline
+        assert chosen is not None  # "none" is refused above
+        self.pipeline = chosen
 
     def parse(
         self, inputs: str | Path | Iterable[str | Path], wanted: Wanted = every_page
@@ -97,12 +91,7 @@ class PipelineParser:
         Raises:
             MediaError: a folder holds no document.
         """
-        settings = self.settings
-        files = documents_of(inputs)
-        pages = drafted_pages(
-            files, self._read, settings.page_numbers, settings.password, self.limits, wanted
-        )
-        return self._parsed(pages)
+        return self._parsed(drafted_pages(inputs, self._read, self.settings, self.limits, wanted))
 
     def _parsed(self, pages: Iterator[DraftedPage]) -> Iterator[ParsedPage]:
         with closing(pages):  # type: ignore[type-var]

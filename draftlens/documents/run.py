@@ -13,9 +13,9 @@ from draftlens.documents.drafting import (
     DraftedPage,
     PageDrafter,
     Wanted,
-    documents_of,
     drafted_pages,
     every_page,
+    standard_pipeline,
 )
 from draftlens.documents.parser import PageParser
 from draftlens.documents.payoff import ReadingPayoff
@@ -24,7 +24,6 @@ from draftlens.documents.reading.pipeline import (
     OCR_BY_PREFERENCE,
     LayoutPipeline,
     StandardPipeline,
-    parse_readers,
 )
 from draftlens.documents.reading.targets import TargetProfile
 from draftlens.documents.results import ParsedPage
@@ -70,20 +69,12 @@ class DocumentParser:
         self.limits = limits
         self.asker = Asker(engine, profile or profile_for(engine.target), self.settings)
         self.asker.form  # noqa: B018 - an unknown format is refused before pages are read
-        self._standard = None if pipeline is not None else self._standard_pipeline()
+        needs_drafts = self.settings.method == "hsd" or self.settings.stages != "page"
+        is_standard = pipeline is None and needs_drafts
+        self._standard = standard_pipeline(self.settings) if is_standard else None
         self.pipeline = self._standard if pipeline is None else pipeline
         self.notes: list[str] = []
         self._payoff: ReadingPayoff | None = None
-
-    def _standard_pipeline(self) -> StandardPipeline | None:
-        if self.settings.method != "hsd" and self.settings.stages == "page":
-            return None
-        drafter = self.settings.drafter
-        if isinstance(drafter, str):
-            drafter = parse_readers(drafter)
-        if drafter == "none":
-            return None
-        return StandardPipeline(drafter, self.settings.layout)
 
     def calibrate(self, seconds: float = CALIBRATION_SECONDS) -> None:
         """Measure what forwards of the target cost, unless it is known from this machine: how many
@@ -112,13 +103,8 @@ class DocumentParser:
         Raises:
             MediaError: a folder holds no document.
         """
-        files = documents_of(inputs)
         drafter = PageDrafter(self.pipeline, self.asker.profile)
-        settings = self.settings
-        pages = drafted_pages(
-            files, drafter, settings.page_numbers, settings.password, self.limits, wanted
-        )
-        return self._answered(pages)
+        return self._answered(drafted_pages(inputs, drafter, self.settings, self.limits, wanted))
 
     def _answered(self, pages: Iterator[DraftedPage]) -> Iterator[ParsedPage]:
         parser = PageParser(self.asker)

@@ -50,7 +50,6 @@ class PictureDocument:
         self._lock = threading.Lock()
 
     def page(self, number: int) -> PicturePage:
-        """See `Document.page`."""
         if not 1 <= number <= self.num_pages:
             name = f"{self.source}, page {number}"
             raise refusal(name, f"the file has {self.num_pages} pages")
@@ -62,7 +61,6 @@ class PictureDocument:
         return PicturePage(self.source, number, picture, self._dpi)
 
     def close(self) -> None:
-        """See `Document.close`."""
         with self._lock:
             self._reader = None
             if self._own_reader is not None:
@@ -91,7 +89,6 @@ class PicturePage:
         self.box = Box(0.0, 0.0, image.width * scale, image.height * scale)
 
     def picture(self, dpi: float) -> Image.Image:
-        """See `Page.picture`."""
         factor = min(dpi / self._dpi, 1.0)
         width = max(round(self._image.width * factor), 1)
         height = max(round(self._image.height * factor), 1)

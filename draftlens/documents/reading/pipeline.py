@@ -90,7 +90,6 @@ class StandardPipeline:
         self._distrusted: set[str] = set()
 
     def read(self, page: Page, phase: Phase = untimed) -> list[Region]:
-        """See `LayoutPipeline.read`."""
         regions: list[Region] = []
         if self._layout.sees:
             with phase("layout"):

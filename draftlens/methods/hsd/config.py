@@ -50,10 +50,10 @@ class HSD:
         max_nodes: most draft tokens of a row in one pass.
         max_depth: most tokens of a candidate; None for `max_nodes`.
         tolerance: τ (HSD, equation 10). 1 accepts the target's own tokens only. Below 1, a draft
-            token u passes if log p(û) / log p(u) >= τ, where û is the target's own token; the paper
-            uses 0.75. Such answers are greedy, differ from those of stock `generate`, and are named
-            in `Result.approximate`.
-        matching: `"text"` compares letters and digits, `"tokens"` compares token ids. `"text"` needs
+            token u passes if log p(û) / log p(u) >= τ, where û is the target's own token; the
+            paper uses 0.75. Such answers are greedy, may differ from those of stock `generate`,
+            and are named in `Result.approximate`.
+        matching: `"text"` compares letters and digits, `"tokens"` token ids. `"text"` needs
             the target's tokenizer; without it token ids are compared.
         variants: also propose references with lines joined and hyphenated words closed.
         recovery: after a rejected draft token, also propose continuations as if a token of the

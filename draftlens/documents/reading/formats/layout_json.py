@@ -38,13 +38,11 @@ class LayoutJson:
     separate = False
 
     def region(self, region: Region, text: RegionText) -> list[str]:
-        """See `DraftFormat.region`."""
         if region.kind == _WITHOUT_TEXT:
             return []
         return MarkdownWithHtmlTables(leave_out=False).region(region, text)
 
     def page(self, parts: Sequence[tuple[Region, str]], canvas: Canvas) -> str:
-        """See `DraftFormat.page`."""
         entries = []
         for region, text in parts:
             box = canvas.pixels(region.box)

@@ -28,7 +28,6 @@ class Markdown:
     separate = True
 
     def region(self, region: Region, text: RegionText) -> list[str]:
-        """See `DraftFormat.region`."""
         if self.leave_out and region.kind in UNPRINTED:
             return []
         if text.markup:
@@ -43,7 +42,6 @@ class Markdown:
         return ways
 
     def page(self, parts: Sequence[tuple[Region, str]], canvas: Canvas) -> str:
-        """See `DraftFormat.page`."""
         return "\n\n".join(text.strip() for _, text in parts if text.strip())
 
     def _table(self, rows: Sequence[Sequence[str]]) -> str:

@@ -23,11 +23,9 @@ class PlainText:
     separate = True
 
     def region(self, region: Region, text: RegionText) -> list[str]:
-        """See `DraftFormat.region`."""
         if text.markup:
             return [text.text]
         return variants(text.lines)
 
     def page(self, parts: Sequence[tuple[Region, str]], canvas: Canvas) -> str:
-        """See `DraftFormat.page`."""
         return self.between.join(text for _, text in parts if text)

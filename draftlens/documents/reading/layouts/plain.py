@@ -24,7 +24,6 @@ class BlockLayout:
     sees = False
 
     def missing(self) -> str | None:
-        """See `Layout.missing`."""
         return None
 
     def find(self, page: Page, pieces: Sequence[Piece]) -> list[Region]:
@@ -45,11 +44,9 @@ class WholePage:
     sees = False
 
     def missing(self) -> str | None:
-        """See `Layout.missing`."""
         return None
 
     def find(self, page: Page, pieces: Sequence[Piece]) -> list[Region]:
-        """See `Layout.find`."""
         return [Region(page.box, "text")]
 
 

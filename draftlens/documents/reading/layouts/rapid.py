@@ -66,7 +66,6 @@ class RapidLayout:
             raise ConfigError("rapid-layout needs positive dpi, and a confidence from 0 to 1")
 
     def missing(self) -> str | None:
-        """See `Layout.missing`."""
         needed = absent(NEEDS)
         if needed:
             return f"{needed}: pip install 'draftlens[documents]'"
@@ -75,7 +74,6 @@ class RapidLayout:
         return None
 
     def find(self, page: Page, pieces: Sequence[Piece]) -> list[Region]:
-        """See `Layout.find`."""
         needed = self.missing()
         if needed:
             raise ConfigError(f"layout 'rapid-layout' needs {needed}")

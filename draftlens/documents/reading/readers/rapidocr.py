@@ -45,12 +45,10 @@ class RapidOcrReader:
             raise ConfigError("the dpi of rapidocr must be positive")
 
     def missing(self) -> str | None:
-        """See `Reader.missing`."""
         needed = absent(NEEDS)
         return f"{needed}: pip install 'draftlens[ocr]'" if needed else None
 
     def read(self, page: Page) -> Reading:
-        """See `Reader.read`."""
         needed = self.missing()
         if needed:
             raise ConfigError(f"reader 'rapidocr' needs {needed}")

@@ -47,13 +47,11 @@ class TesseractReader:
             raise ConfigError("the seconds and the dpi of tesseract must be positive")
 
     def missing(self) -> str | None:
-        """See `Reader.missing`."""
         if shutil.which(PROGRAM):
             return None
         return "the program tesseract (Debian: apt install tesseract-ocr)"
 
     def read(self, page: Page) -> Reading:
-        """See `Reader.read`."""
         needed = self.missing()
         if needed:
             raise ConfigError(f"reader 'tesseract' needs {needed}")

@@ -22,7 +22,6 @@ class TextLayerReader:
         return None
 
     def read(self, page: Page) -> Reading:
-        """See `Reader.read`."""
         layer = page.text_layer()
         if layer is None:
             return Reading(SOURCE, (), "the file is a picture")

@@ -156,7 +156,7 @@ def test_a_guess_is_the_text_from_its_place_on(place: int, length: int, name: st
     assert source.place_after(place, continuation.tokens, said) == place + len(said)
 
 
-# --- the position -----------------------------------------------------------------------------------
+# --- the position ---------------------------------------------------------------------------------
 
 
 def followed(*texts: str) -> Page:
