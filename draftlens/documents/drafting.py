@@ -1,4 +1,4 @@
-"""From pages of files to what the target is asked: the picture, the prompt and the drafts."""
+"""From pages of files to the target's input: picture and drafts."""
 
 from __future__ import annotations
 
@@ -31,18 +31,17 @@ from draftlens.media.limits import refusal
 from draftlens.media.reader import MediaReader
 
 MOST_SHRUNK = 3.0
-"""A page is reported whose picture has to be this many times smaller than the target is used to."""
+"""A page whose picture has to be this many times smaller than usual gets a note."""
 
 MOST_PROBES = 1000
 """Missing pages of a file that are tried one by one."""
 
 
 Wanted = Callable[[str, int], bool]
-"""Of a file and a page's number, whether it has to be parsed."""
+"""Whether a page, given by file and number, has to be parsed."""
 
 
 def every_page(source: str, number: int) -> bool:
-    """Parse everything."""
     return True
 
 
@@ -64,12 +63,11 @@ class DraftedPage:
         source: the file.
         number: of the page, from 1; 0 for the whole file.
         box: the page, in points.
-        picture: what the target sees; None if the page failed, or if there is no target and the
-            page holds text.
-        regions: what the pipeline has read, in the order of reading.
+        picture: for the target; None if the page failed, or without a target if it holds text.
+        regions: texts of the pipeline, in reading order.
         seconds: of the pipeline, by phase.
-        error: why the page cannot be read, as a sentence; None if it can.
-        note: what did not work and does not change the answer, as a sentence.
+        error: why the page cannot be read, as a sentence.
+        note: a problem that does not change the answer, as a sentence.
     """
 
     source: str
@@ -83,26 +81,25 @@ class DraftedPage:
 
     @property
     def canvas(self) -> Canvas:
-        """The picture's size, for formats that name places on it."""
+        """The picture's size, for formats that contain places."""
         assert self.picture is not None
         width, height = self.picture.size
         return Canvas(self.box, width, height)
 
     @property
     def is_blank(self) -> bool:
-        """Whether nothing at all is on the picture."""
+        """Whether the picture has one grey level only."""
         assert self.picture is not None
         grey = self.picture.convert("L").getextrema()
         return grey[0] == grey[1]
 
     def unanswered(self) -> ParsedPage:
-        """The result of a page that nobody is asked about: it failed, or nothing is on it."""
+        """The result of a page that failed or is blank."""
         if self.error is not None:
             return self.failed(self.error)
         return ParsedPage(self.source, self.number, ended="blank", box=self.box)
 
     def failed(self, sentence: str) -> ParsedPage:
-        """The result of a page that cannot be read."""
         return ParsedPage(self.source, self.number, ended="failed", box=self.box, error=sentence)
 
     def drafts(self, form: DraftFormat, answers: Mapping[int, str]) -> list[str]:
@@ -110,12 +107,12 @@ class DraftedPage:
 
         Args:
             form: the format.
-            answers: what the target has said about crops of regions, by their places.
+            answers: the target's answers for crops of regions, by their places.
         """
         return list(self.sources(form, answers))
 
     def sources(self, form: DraftFormat, answers: Mapping[int, str]) -> dict[str, str]:
-        """The same drafts with where they come from; see `formats.base.draft_sources`."""
+        """The same drafts with their sources; see `formats.base.draft_sources`."""
         return draft_sources(form, self.regions, self.canvas, answers)
 
 
@@ -198,8 +195,8 @@ def _pages_of(
 
 
 def _missing(document: Document, numbers: Sequence[int]) -> int:
-    """How many of these pages, from the first on, are not there. A file may state a hundred
-    thousand: after `MOST_PROBES` the others are taken for missing, too."""
+    """How many of these pages, from the first on, are missing. A file may state a hundred thousand,
+    so after `MOST_PROBES` the others count as missing."""
     for count, number in enumerate(numbers[1 : MOST_PROBES + 1], start=1):
         try:
             document.page(number)
@@ -227,11 +224,11 @@ def _drafted(page: Page, draft: Callable[[Page], DraftedPage]) -> DraftedPage:
 
 
 class PageDrafter:
-    """Makes pages ready for the target.
+    """Renders pages and reads them with the pipeline.
 
     Args:
-        pipeline: reads them cheaply; None for no drafts.
-        profile: of the target; it bounds the picture that the target sees.
+        pipeline: None for no drafts.
+        profile: of the target; it bounds the picture.
     """
 
     def __init__(self, pipeline: LayoutPipeline | None, profile: TargetProfile) -> None:
@@ -266,7 +263,7 @@ class PageDrafter:
         )
 
     def _smallness(self, page: Page) -> str | None:
-        """A sentence about a page that is far too large to be shown in the usual size."""
+        """A note about a page that is too large for the usual resolution."""
         dpi = self.profile.dpi_of(page.box)
         if dpi * MOST_SHRUNK >= self.profile.dpi:
             return None

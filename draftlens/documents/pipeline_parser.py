@@ -1,4 +1,4 @@
-"""Documents to Markdown without a model: what the pipeline reads is the answer."""
+"""Documents to Markdown without a model: the pipeline's text is the answer."""
 
 from __future__ import annotations
 
@@ -38,24 +38,23 @@ _CONTROL = {
     **dict.fromkeys({*range(0x20), 0x7F} - {ord("\t"), ord("\n")}, ""),
     **{code: bytes([code]).decode("cp1252", "ignore") for code in range(0x80, 0xA0)},
 }
-"""Control characters, which a terminal may obey, by what stands for them: nothing, but for those
-that are the quotation marks and dashes of Windows-1252, as many PDF files name them."""
+"""Control characters, which a terminal may obey, are removed; those that are quotation marks and
+dashes of Windows-1252, as in many PDF files, are replaced."""
 
 
 class PipelineParser:
     """Parses documents by a pipeline alone; the counterpart of `DocumentParser`.
 
     Args:
-        settings: what the user has chosen. Those that say how a target answers are refused.
+        settings: those about a target's answers are refused.
         pipeline: reads pages; None for the one that the settings describe.
         limits: bounds on the size of files and pages.
 
     Attributes:
-        notes: empty; nothing that a pipeline does alone needs one.
+        notes: empty.
 
     Raises:
-        ConfigError: a setting needs a target, or a reader or layout is unknown or has to be
-            installed first.
+        ConfigError: a setting needs a target, or a reader or layout is unknown or not installed.
     """
 
     def __init__(
@@ -78,19 +77,7 @@ class PipelineParser:
     def parse(
         self, inputs: str | Path | Iterable[str | Path], wanted: Wanted = every_page
     ) -> Iterator[ParsedPage]:
-        """The pages of documents as they are read.
-
-        Args:
-            inputs: files and folders.
-            wanted: which pages have to be parsed.
-
-        Yields:
-            One result for each page, in order. A page or file that cannot be read comes as a result
-            with an `error`, and the others go on.
-
-        Raises:
-            MediaError: a folder holds no document.
-        """
+        """The pages of documents as they are read; as `DocumentParser.parse`."""
         return self._parsed(drafted_pages(inputs, self._read, self.settings, self.limits, wanted))
 
     def _parsed(self, pages: Iterator[DraftedPage]) -> Iterator[ParsedPage]:
@@ -100,10 +87,10 @@ class PipelineParser:
                 yield page.unanswered() if page.error or is_blank else self._answer(page)
 
     def _read(self, page: Page) -> DraftedPage:
-        """Read a page; its picture is made only if no text was found, which a blank page explains.
+        """Read a page. It is rendered only if no text was found, to tell a blank page.
 
         Raises:
-            DraftlensError: it cannot be read, and it is not blank.
+            DraftlensError: it cannot be read and is not blank.
         """
         seconds: dict[str, float] = defaultdict(float)
         lane = Lane(seconds)
@@ -151,14 +138,14 @@ class PipelineParser:
         )
 
     def _text(self, region: Region) -> str:
-        """A region in the format of the answer, by the reader that is trusted most; empty if
-        nothing was read in it, or if the format leaves it out."""
+        """A region in the format of the answer, by the most trusted reader; empty if the format
+        leaves it out."""
         ways = self._form.region(region, region.texts[0]) if region.texts else []
         return ways[0].translate(_CONTROL) if ways else ""
 
 
 def _span(markdown: str, text: str, cursor: int) -> tuple[int, int] | None:
-    """Where the text of a region stands in the page; None where the format has rewritten it."""
+    """The place of a region's text in the page; None where the format has rewritten it."""
     wanted = text.strip()
     begin = markdown.find(wanted, cursor) if wanted else -1
     return None if begin < 0 else (begin, begin + len(wanted))

@@ -34,17 +34,17 @@ from draftlens.media import Limits
 
 
 class DocumentParser:
-    """A loaded target, a pipeline, and how documents are parsed.
+    """A loaded target and a pipeline that parse documents.
 
     Args:
-        engine: the target; its own draft plays no part.
-        settings: what the user has chosen.
-        pipeline: reads pages cheaply; None for the one that the settings describe.
-        profile: how the target wants to be asked; None for what is known about it.
+        engine: the target; its own draft is not used.
+        settings: of the user.
+        pipeline: reads pages; None for the one that the settings describe.
+        profile: prompts and limits of the target; None for the known ones.
         limits: bounds on the size of files and pages.
 
     Raises:
-        ConfigError: a reader or layout is unknown, or has to be installed first.
+        ConfigError: a reader or layout is unknown or not installed.
 
     Example:
 
@@ -77,11 +77,11 @@ class DocumentParser:
         self._payoff: ReadingPayoff | None = None
 
     def calibrate(self, seconds: float = CALIBRATION_SECONDS) -> None:
-        """Measure what forwards of the target cost, unless it is known from this machine: how many
-        guesses are checked at once follows from it. Without it, it is learned from the pages.
+        """Measure the target's forwards, from which the number of draft tokens follows, unless the
+        costs are known. Without it they are measured during the pages.
 
         Args:
-            seconds: after which the measurement ends with what it has.
+            seconds: after which the measurement ends.
         """
         Engine(self.engine.target, None, self.asker.page_method).calibrate(seconds)
 
@@ -97,8 +97,7 @@ class DocumentParser:
             wanted: which pages have to be parsed.
 
         Yields:
-            One result for each page, in order. A page or file that cannot be read comes as a result
-            with an `error`, and the others go on.
+            One result per page, in order. A page or file that cannot be read has an `error`.
 
         Raises:
             MediaError: a folder holds no document.
@@ -117,7 +116,7 @@ class DocumentParser:
                     yield page
 
     def _observe(self, page: ParsedPage) -> None:
-        """Let the standard pipeline learn whether its drafts were of any use."""
+        """Report the share of accepted drafts to the standard pipeline."""
         if self._standard is None or not page.shares:
             return
         used = 1 - page.shares.get("target", 0.0)
@@ -127,11 +126,11 @@ class DocumentParser:
             self._observe_reading(self._standard, page)
 
     def _alone(self, page: ParsedPage) -> bool:
-        """Whether the figures of a page are those of no other page or stage."""
+        """Whether the figures of a page include no other page or stage."""
         return self.settings.batch == 1 and page.region_stats is None
 
     def _observe_reading(self, pipeline: StandardPipeline, page: ParsedPage) -> None:
-        """Let the pipeline stop reading pictures once that takes longer than it saves."""
+        """Stop reading pictures once that takes longer than it saves."""
         if self._payoff is None:
             curve = checked_curve(self.engine.target.backbone)
             if curve is None:

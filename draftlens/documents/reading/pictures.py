@@ -15,11 +15,11 @@ from draftlens.media.limits import refusal
 from draftlens.media.reader import MediaReader, ReadRequest
 
 A4_HEIGHT = 842.0
-"""Points of the long side of a picture that does not state its resolution."""
+"""Points of the long side of a picture without a stated resolution."""
 
 _LEAST_DPI = 50.0
 _MOST_DPI = 2400.0
-"""Resolutions that scanners have; others are taken for not stated, such as the 1 of many files."""
+"""Resolutions of scanners; others count as not stated, such as the 1 of many files."""
 
 
 class PictureDocument:
@@ -101,7 +101,7 @@ class PicturePage:
 
 
 def scanned_dpi(dpi: float | None) -> float | None:
-    """A resolution if it is one that scanners have, else None."""
+    """A resolution if it is that of a scanner, else None."""
     if dpi is None or not _LEAST_DPI <= dpi <= _MOST_DPI:
         return None
     return dpi

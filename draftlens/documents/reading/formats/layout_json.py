@@ -32,8 +32,8 @@ _WITHOUT_TEXT = "figure"
 
 @dataclass(frozen=True)
 class LayoutJson:
-    """One line of JSON for a page; texts are Markdown with tables as HTML, escaped. A crop is
-    answered in that Markdown itself."""
+    """One line of JSON for a page; texts are Markdown with tables as HTML, escaped. A crop's answer
+    is that Markdown itself."""
 
     separate = False
 

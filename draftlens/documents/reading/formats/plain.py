@@ -12,11 +12,7 @@ from draftlens.documents.reading.variants import variants
 
 @dataclass(frozen=True)
 class PlainText:
-    """Everything that is printed, in the order of reading.
-
-    Args:
-        between: what stands between two regions.
-    """
+    """Everything that is printed, in reading order, with `between` between regions."""
 
     between: str = "\n"
 

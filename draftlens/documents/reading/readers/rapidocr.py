@@ -32,7 +32,7 @@ class RapidOcrReader:
     are loaded when the first page is read.
 
     Args:
-        dpi: of the picture that it reads.
+        dpi: of its picture.
 
     Raises:
         ConfigError: the dpi are not positive.
@@ -72,12 +72,12 @@ class RapidOcrReader:
 def pieces_of(
     corners: Any, texts: Sequence[str], scores: Sequence[float], scale: float
 ) -> list[Piece]:
-    """Printed lines in the order of reading.
+    """Printed lines in reading order.
 
     Args:
         corners: four corners of each line in pixels, ``[N, 4, 2]``.
         texts: its characters.
-        scores: the recognition's confidence in it.
+        scores: confidences.
         scale: points of a pixel.
     """
     boxes = []
