@@ -75,14 +75,14 @@ class MatchRates:
             children = tree.topology.children.get(node)
             if children is None:
                 return depth
-            guesses = [tree.tokens[child] for child in children]
+            drafted = [tree.tokens[child] for child in children]
             kind, agreement = candidates[tree.origins[children[0]]].evidence_at(depth)
-            self._count_first(kind, agreement, is_correct=guesses[0] == token)
-            if guesses[0] != token and len(guesses) > 1:
-                self._count_other(is_correct=token in guesses[1:])
-            if token not in guesses:
+            self._count_first(kind, agreement, is_correct=drafted[0] == token)
+            if drafted[0] != token and len(drafted) > 1:
+                self._count_other(is_correct=token in drafted[1:])
+            if token not in drafted:
                 return depth
-            node = children[guesses.index(token)]
+            node = children[drafted.index(token)]
         return len(emitted)
 
     def _count_first(self, kind: Kind, agreement: int, is_correct: bool) -> None:
