@@ -429,11 +429,11 @@ def test_the_worked_round_of_structure(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     target_calls = recorded_keep(session.cache, monkeypatch)
     draft_calls = recorded_keep(drafter.rows.cache, monkeypatch)
-    guesses = session.propose()
-    measured["parents"] = list(guesses.topologies[1].parents)
+    proposal = session.propose()
+    measured["parents"] = list(proposal.topologies[1].parents)
     measured["draft forwards"] = drafter.forwards
-    measured["guesses"] = guesses.tokens.tolist()
-    verdict = session.check(guesses)
+    measured["draft tokens"] = proposal.tokens.tolist()
+    verdict = session.check(proposal)
     measured["forwarded"], measured["positions"] = target.passes[-1]
     measured["choices"] = target.choices
     measured["paths"] = [list(path) for path in verdict.paths]
@@ -459,7 +459,7 @@ def test_the_worked_round_without_models() -> None:
     figures = figures_of_the_round()
     tree = from_paths([[0], [1], [0, 0], [1, 0]])
     assert list(tree.parents) == figures["parents"]
-    guesses = DraftTree.uniform(tree, torch.tensor(figures["guesses"]))
+    guesses = DraftTree.uniform(tree, torch.tensor(figures["draft tokens"]))
     ranking = torch.nn.functional.one_hot(torch.tensor(figures["choices"]), 50)
     verdict = match(guesses, ranking)
     assert [list(path) for path in verdict.paths] == figures["paths"]
@@ -484,7 +484,7 @@ def test_the_packages_of_structure() -> None:
     for number, layer in enumerate(layers):
         for module in layer.split(" : "):
             depth.setdefault(module.removeprefix("draftlens.").split(".")[0], number)
-    table = read("docs/structure.md").split("| to read about |")[0]
+    table = read("docs/structure.md").split("| question |")[0]
     rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
     listed = [[Path(name).stem for name in re.findall(r"`(.*?)`", row)] for row in rows]
     assert sorted(name for row in listed for name in row) == sorted(set(depth) - {"recipes"})

@@ -356,7 +356,7 @@ def test_tolerance_is_named_and_counted(family: Family) -> None:
     assert exact.lossless
     lax = tolerated(family, 0.3)
     assert not lax.lossless
-    assert lax.approximate == ("guesses accepted with tolerance 0.3",)
+    assert lax.approximate == ("draft tokens accepted with tolerance 0.3",)
     assert lax.stats.tolerated > 0
     assert lax.tokens != rows
     assert lax.stats.accepted >= lax.stats.tolerated

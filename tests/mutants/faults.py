@@ -934,7 +934,7 @@ FAULTS = (
     Fault(
         "wrong guesses are forgotten",
         "draftlens/methods/lookup/acceptance.py",
-        "(is_right - chances[place])",
+        "(is_correct - chances[place])",
         "(1 - chances[place])",
         MATCH_RATES,
     ),
@@ -969,7 +969,7 @@ FAULTS = (
     Fault(
         "a text is not found again behind a wrong guess",
         "draftlens/methods/hsd/position.py",
-        "self._alignment.extend(self.source.said(tokens, text))",
+        "self._alignment.extend(self.source.to_symbols(tokens, text))",
         "pass",
         DOCUMENT,
     ),
