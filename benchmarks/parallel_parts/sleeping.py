@@ -192,7 +192,7 @@ def _play_serial(guesses: int, text: Text, costs: Costs) -> Play:
 def _lockstep(window: int) -> Contestant:
     method = {
         "method": "speculative",
-        "schedule": "lockstep",
+        "schedule": "parallel",
         "num_speculative_tokens": window,
     }
     return Contestant("lock-step", f"γ = {window}", method, partial(_play_lockstep, window))

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from draftlens.methods.parallelvlm.draft_side import Worker
-from draftlens.methods.parallelvlm.link import LaneLostError
+from draftlens.methods.parallelvlm.link import WorkerLostError
 from draftlens.methods.parallelvlm.messages import FromDraft, ToDraft
 from draftlens.models.adapter import Backbone
 
@@ -100,7 +100,7 @@ class DraftThread:
 
     def _check(self) -> None:
         if self._lost is not None:
-            raise LaneLostError(self._lost)
+            raise WorkerLostError(self._lost)
 
     def _deliver(self, message: FromDraft) -> None:
         with self._arrived:

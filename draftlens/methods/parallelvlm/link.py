@@ -9,7 +9,7 @@ from draftlens.core.errors import DraftlensError
 from draftlens.methods.parallelvlm.messages import FromDraft, ToDraft
 
 
-class LaneLostError(DraftlensError):
+class WorkerLostError(DraftlensError):
     """The drafting lane has died, hangs or never came up. The target goes on without it."""
 
 
@@ -32,7 +32,7 @@ class Link(Protocol):
         """A number for a session, which no other session of the lane has.
 
         Raises:
-            LaneLostError: the lane cannot be reached.
+            WorkerLostError: the lane cannot be reached.
         """
         ...
 
@@ -40,7 +40,7 @@ class Link(Protocol):
         """Send a message.
 
         Raises:
-            LaneLostError: the lane cannot be reached.
+            WorkerLostError: the lane cannot be reached.
             TypeError, AttributeError, pickle.PicklingError: the message cannot be sent to another
                 process. Nothing was sent.
         """
@@ -58,6 +58,6 @@ class Link(Protocol):
             timeout: seconds to wait for the first one; 0 for none.
 
         Raises:
-            LaneLostError: the lane cannot be reached.
+            WorkerLostError: the lane cannot be reached.
         """
         ...

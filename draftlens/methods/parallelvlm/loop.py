@@ -1,7 +1,7 @@
 """The parallel schedule: the draft works in a lane of its own while the target reads and checks.
 
 The steps are those of the serial loop. The target's lane never drafts: its drafter
-(`lanes.LaneDrafter`) returns guesses that the other lane has written meanwhile.
+(`lanes.ParallelDrafter`) returns guesses that the other lane has written meanwhile.
 """
 
 from __future__ import annotations

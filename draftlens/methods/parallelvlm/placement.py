@@ -7,7 +7,7 @@ import logging
 from draftlens.methods.parallelvlm.cores import usable_cores
 from draftlens.methods.parallelvlm.draft_process import process_of
 from draftlens.methods.parallelvlm.draft_thread import thread_of
-from draftlens.methods.parallelvlm.link import LaneLostError, Link
+from draftlens.methods.parallelvlm.link import WorkerLostError, Link
 from draftlens.models.adapter import Backbone
 
 logger = logging.getLogger("draftlens")
@@ -29,7 +29,7 @@ def link_of(drafting: Backbone) -> Link | None:
         try:
             with drafting.alone():  # its weights may move
                 return process_of(drafting.model)
-        except LaneLostError as error:
+        except WorkerLostError as error:
             why = str(error)
     logger.warning("the schedule is serial: %s", why)
     return None

@@ -77,8 +77,8 @@ class SpecVLM:
             self._check_reuse()
         if self.kv != "prefill" and self.schedule != "serial":
             raise ConfigError(
-                f"kv {self.kv!r} takes keys and values of the target's prefill, which a draft in a "
-                f"lane of its own does not wait for: use 'prefill' with schedule {self.schedule!r}"
+                f"kv {self.kv!r} takes keys and values of the target's prefill, for which a draft that "
+                f"runs ahead does not wait: use 'prefill' with schedule {self.schedule!r}"
             )
         resolve_parts(self, pruner=True)
 
@@ -117,7 +117,7 @@ class SpecVLM:
             tuners_of(self.tree, models.target, reader.backbone, settings),
             disagreement,
         )
-        return drafting_plan(self, models, drafter, pruning, drafts_for_itself, self._wait)
+        return drafting_plan(self, models, drafter, pruning, drafts_for_itself)
 
     def _check_reuse(self) -> None:
         """Refuse to reuse the target's keys and values in a draft model, which has others."""
@@ -126,8 +126,3 @@ class SpecVLM:
                 f"kv {self.kv!r} reuses the target's keys and values, which a draft model cannot "
                 "read: use draft 'self', or kv 'prefill'"
             )
-
-    @property
-    def _wait(self) -> int | None:
-        """Guesses that the target waits for behind a correction; None for a choice by times."""
-        return None
