@@ -135,7 +135,7 @@ def resolve_drafting(method: Any) -> None:
     """
     check_choice("sampling_rule", method.sampling_rule, SAMPLING_RULES)
     if method.schedule != "serial":
-        _check_lane(method)
+        _check_ahead(method)
     length = method.num_speculative_tokens
     tree = method.tree
     if length is not None:
@@ -171,8 +171,8 @@ def _check_size(tree: Sequence[Any]) -> None:
         )
 
 
-def _check_lane(method: Any) -> None:
-    """Refuse what a draft that runs ahead of the target cannot do."""
+def _check_ahead(method: Any) -> None:
+    """Refuse a tree for a draft that runs ahead of the target."""
     schedule = f"schedule {method.schedule!r}"
     if method.tree not in (None, AUTO):
         raise ConfigError(
@@ -264,7 +264,7 @@ def drafting_plan(
         method: a frozen dataclass with the fields that `resolve_drafting` and `resolve_parts`
             check.
         models: of the call.
-        drafter: drafts in the target's lane.
+        drafter: drafts in this process.
         pruning, reads_target_prompt: as for `parallel_drafter`.
     """
     length = method.num_speculative_tokens

@@ -220,4 +220,6 @@ def test_passes_are_those_of_the_paper(length: int) -> None:
         link = ScriptedLink(Backbone.of(model), 0)
         session = session_of(family, link, Schedule(length))
         assert answer(session, given, GREEDY) == [expected]
-        assert (session.stats.passes, session.stats.corrections) == passes_of_the_paper(ranks, length)
+        assert (session.stats.passes, session.stats.corrections) == passes_of_the_paper(
+            ranks, length
+        )

@@ -69,7 +69,9 @@ def warm_up(model: Any) -> Any:
     return process
 
 
-@pytest.mark.parametrize("method", [PARALLEL, WINDOW, PARALLELVLM], ids=["measured", "window", "uv"])
+@pytest.mark.parametrize(
+    "method", [PARALLEL, WINDOW, PARALLELVLM], ids=["measured", "window", "uv"]
+)
 def test_tokens_equal_stock_generate(method: Mapping[str, Any]) -> None:
     warm_up(draft(FAMILY))
     for _ in range(3):
@@ -194,7 +196,9 @@ def wait_until_blocked(pid: int) -> None:
 
 
 @pytest.mark.usefixtures("forked")
-@pytest.mark.parametrize("method", [PARALLEL, WINDOW, PARALLELVLM], ids=["measured", "window", "uv"])
+@pytest.mark.parametrize(
+    "method", [PARALLEL, WINDOW, PARALLELVLM], ids=["measured", "window", "uv"]
+)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_lost_process_leaves_the_answer_to_plain_decoding(
     method: Mapping[str, Any], how: signal.Signals

@@ -1,4 +1,4 @@
-"""A drafting lane in a process of its own, kept from answer to answer."""
+"""A draft worker in a process of its own, kept from answer to answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import psutil
 from draftlens.methods.parallelvlm.link import WorkerLostError
 from draftlens.methods.parallelvlm.messages import FromDraft, ToDraft
 from draftlens.processes.channel import Channel, ClosedError
-from draftlens.processes.child import no_interrupts, start_child
+from draftlens.processes.child import connected, start_child
 from draftlens.processes.shared_model import share
 from draftlens.processes.shared_tensors import pack
 
@@ -61,12 +61,15 @@ class DraftProcess:
         try:
             parcel = share(model)
         except (TypeError, AttributeError, ValueError, OSError, pickle.PicklingError) as error:
-            raise WorkerLostError(f"the model cannot be sent to another process: {error}") from error
+            raise WorkerLostError(
+                f"the model cannot be sent to another process: {error}"
+            ) from error
         try:
-            self._channel, self._process = _connected()
+            ours, self._process = connected(_start)
         except OSError as error:
             parcel.close()
             raise WorkerLostError(f"no process could be started: {error}") from error
+        self._channel = Channel(ours)
         self._finalizer = weakref.finalize(
             self, _end, self._channel, self._process, owner=os.getpid()
         )
@@ -214,19 +217,6 @@ class DraftProcess:
         self.lost = self.lost or why
         self._finalizer()
         raise WorkerLostError(self.lost)
-
-
-def _connected() -> tuple[Channel, subprocess.Popen[bytes]]:
-    """A new process and the channel to it."""
-    channel, theirs = Channel.pair()
-    try:
-        with no_interrupts():
-            return channel, _start(theirs.fileno())
-    except OSError:
-        channel.close()
-        raise
-    finally:
-        theirs.close()
 
 
 def _start(descriptor: int) -> subprocess.Popen[bytes]:

@@ -1,6 +1,6 @@
-"""A drafting lane in a thread of this process, for models on a GPU.
+"""A draft worker in a thread of this process, for models on a GPU.
 
-On the CPU a thread would share the interpreter's lock with the target's lane, which makes passes of
+On the CPU a thread would share the interpreter's lock with the target, which makes passes of
 small models several times slower; there, a process drafts (`methods.parallelvlm.draft_process`).
 """
 
@@ -92,7 +92,7 @@ class DraftThread:
         self._outbox.put(None)
 
     def leave_to_parent(self) -> None:
-        """In a fork of the process that started it, which has no such thread: the lane is lost."""
+        """In a fork, which has no such thread: the worker is lost."""
         self._lost = "it belongs to the process that this one is a fork of"
         # The thread may have held their locks.
         self._arrived = threading.Condition()
@@ -113,7 +113,7 @@ class DraftThread:
         try:
             with self._stream:
                 self._serve()
-        except Exception as error:  # the target goes on without the lane
+        except Exception as error:  # the target goes on without the worker
             self._lost = f"{type(error).__name__}: {error}"
 
     def _serve(self) -> None:

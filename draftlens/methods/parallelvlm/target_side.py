@@ -23,7 +23,7 @@ from draftlens.core.tree import chain
 from draftlens.decoding.drafter import Drafter, TargetContext, ignore
 from draftlens.methods.parallelvlm.draft_inputs import Reading
 from draftlens.methods.parallelvlm.link import Link, WorkerLostError
-from draftlens.methods.parallelvlm.messages import Decide, FromDraft, Guesses, Joined, Leave
+from draftlens.methods.parallelvlm.messages import Decide, FromDraft, DraftTokens, Joined, Leave
 from draftlens.methods.parallelvlm.schedule import Round, Schedule
 from draftlens.methods.parallelvlm.target_rows import Row, Work
 from draftlens.methods.parallelvlm.worker_session import WorkerSession
@@ -289,13 +289,13 @@ class ParallelDrafter:
             session.wait(is_enough, self._take)
 
     def _take(self, message: FromDraft) -> None:
-        if isinstance(message, Guesses):
+        if isinstance(message, DraftTokens):
             self._forwards += 1
             self._cache_bytes = message.cache_bytes
             self.schedule.drafted(message.span.seconds)
-            work = Work(message.span, len(message.guesses))
+            work = Work(message.span, len(message.tokens))
             self._works.append(work)
-            for drafted in message.guesses:
+            for drafted in message.tokens:
                 row = self._session.row(drafted.row) if self._session is not None else None
                 if row is None:
                     work.judge(False)

@@ -15,7 +15,7 @@ from draftlens.methods.parallelvlm.messages import (
     Arrive,
     Close,
     FromDraft,
-    Guesses,
+    DraftTokens,
     Joined,
     Open,
     ToDraft,
@@ -131,7 +131,7 @@ class WorkerSession:
         for message in messages:
             if isinstance(message, Joined):
                 self.unjoined -= 1
-            elif isinstance(message, Guesses):
+            elif isinstance(message, DraftTokens):
                 self._longest_step = max(self._longest_step, message.span.seconds)
         return messages
 

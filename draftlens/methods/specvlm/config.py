@@ -77,8 +77,8 @@ class SpecVLM:
             self._check_reuse()
         if self.kv != "prefill" and self.schedule != "serial":
             raise ConfigError(
-                f"kv {self.kv!r} takes keys and values of the target's prefill, for which a draft that "
-                f"runs ahead does not wait: use 'prefill' with schedule {self.schedule!r}"
+                f"kv {self.kv!r} takes keys and values of the target's prefill, for which a draft "
+                f"that runs ahead does not wait: use 'prefill' with schedule {self.schedule!r}"
             )
         resolve_parts(self, pruner=True)
 

@@ -27,7 +27,7 @@ from draftlens.methods.parallelvlm.messages import (
     Decide,
     Failed,
     Guess,
-    Guesses,
+    DraftTokens,
     Joined,
     Leave,
     Open,
@@ -87,7 +87,7 @@ class WrittenLink:
         for index, token in enumerate(tokens, position):
             guess = Guess(row, epoch, index, token)
             span = Span("draft", "draft", float(index), index + 0.01, tokens=1)
-            self.inbox.append(Guesses(3, (guess,), 20, span))
+            self.inbox.append(DraftTokens(3, (guess,), 20, span))
 
 
 class Serial:
@@ -419,7 +419,7 @@ def test_next_guesses_stand_behind_the_checked_ones() -> None:
         for index, token in enumerate(tokens, position):
             probs = torch.full((VOCAB,), float(token)) if row == 0 else None
             made = Guess(row, epoch, index, token, probs)
-            link.inbox.append(Guesses(3, (made,), 20, Span("draft", "draft", 0.0, 0.1)))
+            link.inbox.append(DraftTokens(3, (made,), 20, Span("draft", "draft", 0.0, 0.1)))
 
     def following(*counts: int) -> list[tuple[int, float] | None]:
         """Tokens of the next guesses, with the probability that came with them."""
