@@ -18,6 +18,8 @@ from typing import Any
 from draftlens_lab.measure.tables import markdown_table
 from shared import argument_parser, configure, environment, environment_line, save
 
+from draftlens.methods.parallelvlm.schedule import Round, Schedule
+
 from . import simulated, theory
 from .virtual import (
     TARGET,
@@ -28,6 +30,7 @@ from .virtual import (
     clustered_text,
     drawn_text,
     eager,
+    lockstep,
 )
 
 RATIOS = (1.0, 2.0, 4.0, 6.5, 9.0, 20.0)
@@ -297,6 +300,24 @@ RULES: Mapping[str, Rule] = {
 }
 
 
+def engine_window(cell: Cell) -> int:
+    """The γ of the engine's schedule after it has measured one answer several times."""
+    schedule = Schedule()
+    [text] = cell.texts(0, 1)
+    for _ in range(4):
+        play = lockstep(text, cell.costs, schedule.window)
+        for run in play.runs:
+            for accepted in (*[True] * run, False):
+                schedule.judged(accepted)
+        for event in play.events:
+            seconds = event.end - event.start
+            if event.lane == TARGET:
+                schedule.finish(Round(seconds, seconds, event.tokens, event.emitted))
+            else:
+                schedule.drafted(seconds)
+    return schedule.window
+
+
 def measure() -> dict[str, Any]:
     """All rules in all cells."""
     found = []
@@ -337,7 +358,7 @@ def measure_cell(cell: Cell) -> dict[str, Any]:
         "searched": played[searched],
         "searched setting": asdict(searched),
         "best": max(played.values()),
-        "lockstep": simulated.lockstep_figures(judged, costs, max(round(cell.ratio), 1)).speedup,
+        "lockstep": simulated.lockstep_figures(judged, costs, engine_window(cell)).speedup,
         "serial": simulated.serial_figures(judged, costs, length).speedup,
         "schedule": pace.schedule,
         "predicted": pace.plain_seconds / pace.parallel_seconds,

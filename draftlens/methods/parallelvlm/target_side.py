@@ -23,7 +23,7 @@ from draftlens.core.tree import chain
 from draftlens.decoding.drafter import Drafter, TargetContext, ignore
 from draftlens.methods.parallelvlm.draft_inputs import Reading
 from draftlens.methods.parallelvlm.link import Link, WorkerLostError
-from draftlens.methods.parallelvlm.messages import Decide, FromDraft, DraftTokens, Joined, Leave
+from draftlens.methods.parallelvlm.messages import Decide, DraftTokens, FromDraft, Joined, Leave
 from draftlens.methods.parallelvlm.schedule import Round, Schedule
 from draftlens.methods.parallelvlm.target_rows import Row, Work
 from draftlens.methods.parallelvlm.worker_session import WorkerSession

@@ -14,8 +14,8 @@ from draftlens.methods.parallelvlm.link import Link, WorkerLostError
 from draftlens.methods.parallelvlm.messages import (
     Arrive,
     Close,
-    FromDraft,
     DraftTokens,
+    FromDraft,
     Joined,
     Open,
     ToDraft,
