@@ -40,7 +40,6 @@ SCHEDULES = Registry(
     {
         "serial": "draftlens.decoding.loop:decode",
         "parallel": "draftlens.methods.parallelvlm.loop:decode",
-        "lockstep": "draftlens.methods.parallelvlm.loop:decode",
     },
 )
 

@@ -36,7 +36,7 @@ class SpeculativeDecoding:
             rejection sampling, which it does not allow, a chain of 5).
         sampling_rule: `"coupled"` (the tokens of plain sampling with the same seed) or
             `"rejection"` (the papers' rule: same distribution, other tokens, accepts a little
-            more; not with the schedule `"parallel"`).
+            more).
         schedule: the order of drafting and verifying (`decode.SCHEDULES`).
         prefill: how the target reads prompts (`prefill.PREFILLS`).
 

@@ -922,9 +922,8 @@ def shapes(draw: st.DrawFn) -> Pairs:
 @st.composite
 def schedules(draw: st.DrawFn) -> Pairs:
     """The guesses of a draft in a lane of its own, which may guess as many as it likes."""
-    schedule = draw(st.sampled_from(("parallel", "lockstep")))
     length = draw(rarely(st.none(), draw(st.integers(1, 7))))
-    return (("schedule", schedule), ("num_speculative_tokens", length))
+    return (("schedule", "parallel"), ("num_speculative_tokens", length))
 
 
 @st.composite
@@ -941,8 +940,6 @@ def pruned(draw: st.DrawFn, has_draft: bool, ahead: bool) -> Pairs:
         ("prune_ratio", draw(st.sampled_from(RATIOS))),
         *draw(schedules() if ahead else shapes()),
     ]
-    if waits:
-        options.append(("wait", draw(st.one_of(st.none(), st.integers(0, 4)))))
     if has_draft and draw(st.booleans()):
         positions = draw(st.sampled_from(("original", "compact")))
         options += [("draft", "model"), ("positions", positions)]
@@ -1211,13 +1208,12 @@ WILD: Mapping[str, tuple[Any, ...]] = {
     "num_speculative_tokens": (None, 1, 4),
     "tree": (None, "auto", "eagle", ((0,), (1,), (0, 0)), ()),
     "sampling_rule": ("coupled", "rejection"),
-    "schedule": ("serial", "parallel", "lockstep"),
+    "schedule": ("serial", "parallel"),
     "draft": ("auto", "self", "model"),
     "kv": ("prefill", "gather", "sparse"),
     "positions": ("original", "compact"),
     "prune_ratio": (0, 0.7, 1),
     "pruner": tuple(PRUNERS),
-    "wait": (None, 0, 3),
     "views": (("text",), ("multimodal", "text"), ("caption", "pooled"), ("text", "text"), ()),
     "weights": ("bayes", "grid", (0.5, 0.5)),
     "rest": (True, False),

@@ -20,8 +20,8 @@ from draftlens.methods.parallelvlm.draft_inputs import OwnPrompt, TargetsPrompt
 from draftlens.methods.parallelvlm.draft_rows import Hypotheses
 from draftlens.methods.parallelvlm.draft_side import Worker
 from draftlens.methods.parallelvlm.messages import FromDraft, ToDraft
-from draftlens.methods.parallelvlm.schedule import Pace
-from draftlens.methods.parallelvlm.target_side import LaneDrafter
+from draftlens.methods.parallelvlm.schedule import Schedule
+from draftlens.methods.parallelvlm.target_side import ParallelDrafter
 from draftlens.models.adapter import Backbone
 from draftlens.prefill.full import FullPrefill
 
@@ -103,7 +103,7 @@ class PromptLink(ScriptedLink):
 def session_of(
     family: Family,
     link: Any,
-    pace: Pace,
+    schedule: Schedule,
     pruning: Pruning | None = None,
     kind: str = "noisy",
 ) -> Session:
@@ -117,8 +117,8 @@ def session_of(
     else:
         reader = DraftModelReader(Backbone.of(draft(family, kind)), pruning)
         reading = OwnPrompt(pruning)
-    serial = ModelDrafter(reader, chain(pace.longest), backbone.vocab_size)
-    drafter = LaneDrafter(link, reading, pace, backbone.vocab_size, serial)
+    serial = ModelDrafter(reader, chain(schedule.longest), backbone.vocab_size)
+    drafter = ParallelDrafter(link, reading, schedule, backbone.vocab_size, serial)
     return Session(backbone, drafter, FullPrefill(), Clock(Stats()), lane=drafter)
 
 

@@ -558,11 +558,10 @@ TREES: list[tuple[dict[str, Any], str]] = [
     ({"method": "hsd", "max_branches": HUGE}, "max_branches"),
     ({"method": "hsd", "max_nodes": HUGE}, "max_nodes"),
     ({"method": "parallelvlm", "num_speculative_tokens": HUGE}, "num_speculative_tokens"),
-    ({"method": "parallelvlm", "wait": HUGE}, "wait"),
     ({"method": "specvlm", "draft": "model", "kv": "sparse"}, "kv 'sparse'"),
     ({"method": "specvlm", "draft": "model", "kv": "gather"}, "kv 'gather'"),
     ({"method": "plain", "schedule": "parallel"}, "schedule"),
-    ({"method": "plain", "schedule": "lockstep"}, "schedule"),
+    ({"method": "speculative", "schedule": "lockstep"}, "schedule"),
 ]
 
 

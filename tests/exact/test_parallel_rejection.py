@@ -38,10 +38,10 @@ from draftlens.decoding import Session
 from draftlens.drafting.draft_prompt import DraftModelReader
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.methods.parallelvlm.draft_inputs import OwnPrompt
-from draftlens.methods.parallelvlm.link import LaneLostError
+from draftlens.methods.parallelvlm.link import WorkerLostError
 from draftlens.methods.parallelvlm.loop import decode
-from draftlens.methods.parallelvlm.schedule import LockStep
-from draftlens.methods.parallelvlm.target_side import LaneDrafter
+from draftlens.methods.parallelvlm.schedule import Schedule
+from draftlens.methods.parallelvlm.target_side import ParallelDrafter
 from draftlens.models.adapter import Backbone
 from draftlens.prefill.full import FullPrefill
 
@@ -78,7 +78,7 @@ def speak(
     target: Any = TableModel(TARGET)
     serial = ModelDrafter(DraftModelReader(backbone), chain(window), VOCAB)
     link = link or PromptLink(backbone, 0)
-    drafter = LaneDrafter(link, OwnPrompt(), LockStep(window), VOCAB, serial)
+    drafter = ParallelDrafter(link, OwnPrompt(), Schedule(window), VOCAB, serial)
     session = Session(target, drafter, FullPrefill(), Clock(Stats()), rule.acceptance, lane=drafter)
     return finished(session, rule, 11, rows)
 
@@ -135,7 +135,7 @@ class LosingLink(PromptLink):
     def receive(self, answer: int, timeout: float) -> Any:
         self.looks -= 1
         if self.looks < 0:
-            raise LaneLostError("the test has cut it")
+            raise WorkerLostError("the test has cut it")
         return super().receive(answer, timeout)
 
 
@@ -190,7 +190,7 @@ def lockstep(
     """A session without rows; `seed` makes both lanes move at random."""
     backbone = Backbone.of(draft(family, kind))
     link = PromptLink(backbone, 0) if seed is None else ScriptedLink(backbone, seed)
-    session = session_of(family, link, LockStep(window), kind=kind)
+    session = session_of(family, link, Schedule(window), kind=kind)
     session.acceptance = "rejection"
     return session
 
@@ -286,7 +286,7 @@ def nothing_behind(length: int) -> Callable[[Tensor, Tensor], Tensor]:
 def test_rows_that_have_ended_are_not_judged(schedule: str, window: int) -> None:
     family = FAMILIES[0]
     link = ScriptedLink(Backbone.of(draft(family)), seed=8)
-    session = session_of(family, link, LockStep(window))
+    session = session_of(family, link, Schedule(window))
     if schedule == "serial":
         session.drafter = session.drafter.serial
         session._lane = None

@@ -56,7 +56,7 @@ METHODS: tuple[Mapping[str, Any], ...] = (
 )
 AHEAD: tuple[Mapping[str, Any], ...] = (
     {"method": "speculative", "schedule": "parallel"},
-    {"method": "speculative", "schedule": "lockstep", "num_speculative_tokens": 3},
+    {"method": "speculative", "schedule": "parallel", "num_speculative_tokens": 3},
     {"method": "parallelvlm", "prune_ratio": 0.5},
 )
 BLOCKS = {"name": "spava", "blocks": 4, "anchor": 2, "passing": 2}

@@ -1,8 +1,4 @@
-"""The parallel schedule: the draft works in a lane of its own while the target reads and checks.
-
-The steps are those of the serial loop. The target's lane never drafts: its drafter
-(`lanes.LaneDrafter`) returns guesses that the other lane has written meanwhile.
-"""
+"""The schedule `parallel`: the serial loop with a drafter whose worker writes meanwhile."""
 
 from __future__ import annotations
 
@@ -16,8 +12,8 @@ from draftlens.methods.parallelvlm.cores import TARGET_SHARE
 
 
 def decode(session: Session) -> Iterator[Chunk]:
-    """As `decoding.loop.decode`. The lane is told when the answers have ended or the consumer
-    stops. Cores that are left to it are taken back where it is lost or not used at all."""
+    """As `decoding.loop.decode`; closes the draft worker at the end, and leaves cores to it as long
+    as it drafts."""
     with TARGET_SHARE.held(session.cores_of_draft) as leave_cores:
         try:
             with closing(serial.decode(session)) as chunks:

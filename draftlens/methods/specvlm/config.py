@@ -80,9 +80,8 @@ class SpecVLM:
             self._check_reuse()
         if self.kv != "prefill" and self.schedule != "serial":
             raise ConfigError(
-                f"kv {self.kv!r} takes keys and values of the target's prefill, which a draft that "
-                "works at the same time does not wait for: use 'prefill' with schedule "
-                f"{self.schedule!r}"
+                f"kv {self.kv!r} takes keys and values of the target's prefill, for which a draft "
+                f"that runs ahead does not wait: use 'prefill' with schedule {self.schedule!r}"
             )
         resolve_parts(self, pruner=True)
 
@@ -120,7 +119,7 @@ class SpecVLM:
             tuners_of(self.tree, models.target, prompts.backbone, settings),
             disagreement,
         )
-        return drafting_plan(self, models, drafter, pruning, drafts_for_itself, self._wait)
+        return drafting_plan(self, models, drafter, pruning, drafts_for_itself)
 
     def _check_reuse(self) -> None:
         """Refuse to reuse the target's keys and values in a draft model, which has others."""
@@ -129,8 +128,3 @@ class SpecVLM:
                 f"kv {self.kv!r} reuses the target's keys and values, which a draft model cannot "
                 "read: use draft 'self', or kv 'prefill'"
             )
-
-    @property
-    def _wait(self) -> int | None:
-        """Draft tokens that the target waits for after a correction; None for a choice by times."""
-        return None

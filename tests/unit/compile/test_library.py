@@ -148,7 +148,7 @@ def test_threads_that_wait_for_one_pass_have_it_compiled_once(
 def test_without_a_process_nothing_is_compiled(
     backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> Any:
+    def refuse(*_: object, **__: object) -> Any:
         raise OSError("too many processes")
 
     monkeypatch.setattr("draftlens.compile.compiler.start_child", refuse)

@@ -87,7 +87,6 @@ KEYS = {
         "kv": "prefill",
         "schedule": "parallel",
         "prefill": {"name": "full"},
-        "wait": None,
     },
     "tabed": {
         "views": [{"name": "multimodal"}, {"name": "text", "instead": "\n"}],
@@ -119,9 +118,9 @@ def test_the_flag_set_is_frozen() -> None:
         SpeculativeDecoding(tree="eagle"),
         SpeculativeDecoding(tree=[[0], [1], [0, 0]]),
         SpecVLM(pruner={"name": "dycoke", "group": 2}, prune_ratio=0.5),
-        SpeculativeDecoding(schedule="lockstep", num_speculative_tokens=3),
+        SpeculativeDecoding(schedule="parallel", num_speculative_tokens=3),
         ParallelVLM(),
-        ParallelVLM(num_speculative_tokens=4, wait=2, pruner="random", draft="self"),
+        ParallelVLM(num_speculative_tokens=4, pruner="random", draft="self"),
         ParallelVLM(schedule="serial", tree="eagle"),
         TABED(tree="eagle", weights=[0.7, 0.3]),
         TABED(
@@ -274,8 +273,8 @@ def test_senseless_options_are_refused(options: dict[str, Any], message: str) ->
             "a prefill is a name, a mapping of its name and options, or an object, not 3",
         ),
         ({"prefill": "half"}, "unknown prefill 'half'; known: full"),
-        ({"schedule": "zigzag"}, "unknown schedule 'zigzag'; known: lockstep, parallel"),
-        ({"schedule": None}, "schedule must be one of lockstep, parallel, serial, not None"),
+        ({"schedule": "zigzag"}, "unknown schedule 'zigzag'; known: parallel, serial"),
+        ({"schedule": None}, "schedule must be one of parallel, serial, not None"),
         (
             {"gamma": 3},
             "method 'specvlm' has no option 'gamma'; known: num_speculative_tokens, tree",
@@ -414,6 +413,7 @@ def test_one_other_option() -> None:
         ("hsd", "first_guesses", True),
         ("hsd", "longest_window", 10),
         ("lookup", "share_answers", True),
+        ("parallelvlm", "wait", 3),
     ],
 )
 def test_options_of_earlier_versions_are_refused(name: str, option: str, value: Any) -> None:
@@ -422,29 +422,27 @@ def test_options_of_earlier_versions_are_refused(name: str, option: str, value: 
 
 
 @pytest.mark.parametrize("name", ["speculative", "specvlm", "parallelvlm"])
-@pytest.mark.parametrize("schedule", ["parallel", "lockstep"])
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"tree": "eagle"}, "takes num_speculative_tokens and no tree"),
         ({"tree": [[0], [0, 0]]}, "takes num_speculative_tokens and no tree"),
         ({"num_speculative_tokens": 0}, "at least 1"),
-        ({"schedule": "sideways"}, "lockstep, parallel"),
+        ({"schedule": "sideways"}, "parallel, serial"),
+        ({"schedule": "lockstep"}, "is schedule 'parallel' with num_speculative_tokens"),
     ],
 )
 def test_what_a_draft_that_runs_ahead_cannot_do(
-    name: str, schedule: str, options: dict[str, Any], message: str
+    name: str, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        from_dict({"method": name, "schedule": schedule, **options})
+        from_dict({"method": name, "schedule": "parallel", **options})
 
 
 @pytest.mark.parametrize("name", ["speculative", "specvlm", "parallelvlm"])
-def test_rejection_needs_a_schedule_that_repeats_itself(name: str) -> None:
+def test_rejection_without_a_length_has_one_that_does_not_depend_on_time(name: str) -> None:
     options = {"method": name, "sampling_rule": "rejection"}
-    with pytest.raises(ConfigError, match=r"depends on time.*'lockstep' or 'serial' instead of"):
-        from_dict({**options, "schedule": "parallel"})
-    for schedule in ("lockstep", "serial"):
+    for schedule in ("parallel", "serial"):
         assert from_dict({**options, "schedule": schedule}).num_speculative_tokens == 5
 
 
@@ -452,9 +450,6 @@ def test_rejection_needs_a_schedule_that_repeats_itself(name: str) -> None:
     ("options", "message"),
     [
         ({"kv": "gather"}, "use 'prefill' with schedule 'parallel'"),
-        ({"wait": -1}, "wait must be a whole number of at least 0"),
-        ({"wait": True}, "wait must be a whole number of at least 0"),
-        ({"wait": 1.5}, "wait must be a whole number of at least 0"),
     ],
 )
 def test_what_parallelvlm_refuses(options: dict[str, Any], message: str) -> None:

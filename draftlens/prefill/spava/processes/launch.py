@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 import psutil
 import torch
@@ -29,7 +30,7 @@ from draftlens.prefill.spava.processes.process_group import (
 from draftlens.prefill.spava.processes.sockets import SocketLinks, mesh
 from draftlens.prefill.spava.processes.worker_loop import follow_and_exit
 from draftlens.processes.channel import Channel, ClosedError
-from draftlens.processes.child import no_interrupts, start_child
+from draftlens.processes.child import connected, start_child
 from draftlens.processes.shared_model import ModelParts, share
 from draftlens.processes.shared_tensors import Parcel
 
@@ -269,16 +270,9 @@ def _copy(parcel: Parcel) -> Parcel:
 
 def _start_child(sockets: Sequence[int], threads: int) -> _Child:
     """Start a process that inherits these descriptors."""
-    control, theirs = socket.socketpair()
     module = "draftlens.prefill.spava.processes.launch"
-    try:
-        with no_interrupts():
-            process = start_child(theirs.fileno(), module, threads, FAREWELL, sockets)
-    except OSError:
-        control.close()
-        raise
-    finally:
-        theirs.close()
+    start = partial(start_child, module=module, threads=threads, farewell=FAREWELL, further=sockets)
+    control, process = connected(start)
     return _Child(process, control)
 
 

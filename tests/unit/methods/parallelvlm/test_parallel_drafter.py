@@ -1,4 +1,4 @@
-"""The target's side of a lane, whose messages a test writes."""
+"""The target's side of a draft worker, whose messages a test writes."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from draftlens.core.stats import Clock, Stats
 from draftlens.core.timeline import DISCARDED, Span
 from draftlens.core.tree import chain
 from draftlens.decoding.drafter import TargetContext
-from draftlens.methods.parallelvlm import target_side as module
+from draftlens.methods.parallelvlm import worker_session as module
 from draftlens.methods.parallelvlm.draft_inputs import OwnPrompt
-from draftlens.methods.parallelvlm.link import LaneLostError
+from draftlens.methods.parallelvlm.link import WorkerLostError
 from draftlens.methods.parallelvlm.messages import (
     Arrive,
     Close,
     Decide,
+    DraftTokens,
     Failed,
     Guess,
-    Guesses,
     Joined,
     Leave,
     Open,
 )
-from draftlens.methods.parallelvlm.schedule import Eager, LockStep, Pace
-from draftlens.methods.parallelvlm.target_side import LaneDrafter
+from draftlens.methods.parallelvlm.schedule import Schedule
+from draftlens.methods.parallelvlm.target_side import ParallelDrafter
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
 
@@ -72,7 +72,7 @@ class WrittenLink:
 
     def receive(self, answer: int, timeout: float) -> list[Any]:
         if self.lost is not None and not self.inbox:
-            raise LaneLostError(self.lost)
+            raise WorkerLostError(self.lost)
         if self.slow_waits:
             self.slow_waits -= 1
             return []
@@ -87,7 +87,7 @@ class WrittenLink:
         for index, token in enumerate(tokens, position):
             guess = Guess(row, epoch, index, token)
             span = Span("draft", "draft", float(index), index + 0.01, tokens=1)
-            self.inbox.append(Guesses(3, (guess,), 20, span))
+            self.inbox.append(DraftTokens(3, (guess,), 20, span))
 
 
 class Serial:
@@ -123,11 +123,11 @@ class Serial:
 class Target:
     """A session's side: rows that gain tokens."""
 
-    def __init__(self, link: WrittenLink | None, pace: Pace, num_rows: int = 1) -> None:
+    def __init__(self, link: WrittenLink | None, schedule: Schedule, num_rows: int = 1) -> None:
         self.link = link
         self.serial = Serial()
         serial: Any = self.serial
-        self.drafter = LaneDrafter(link, OwnPrompt(), pace, VOCAB, serial)
+        self.drafter = ParallelDrafter(link, OwnPrompt(), schedule, VOCAB, serial)
         self.rows: list[Sequence] = sequences(torch.ones(num_rows, 4).long(), [[]] * num_rows)
         self.clock = Clock(Stats())
 
@@ -158,10 +158,10 @@ class Target:
         return self.link.sent[-1]
 
 
-def begun(pace: Pace, guesses: Seq[int], num_rows: int = 1) -> Target:
-    """A target whose lane has read the prompts and made some guesses for row 0."""
+def begun(schedule: Schedule, guesses: Seq[int], num_rows: int = 1) -> Target:
+    """A target whose worker has read the prompts and written some tokens for row 0."""
     link = WrittenLink()
-    target = Target(link, pace, num_rows)
+    target = Target(link, schedule, num_rows)
     target.announce()
     link.join()
     link.guess(0, 0, guesses)
@@ -170,20 +170,22 @@ def begun(pace: Pace, guesses: Seq[int], num_rows: int = 1) -> Target:
 
 
 def test_the_messages_of_an_answer() -> None:
-    target = begun(Eager(3, wait=0), [FIRST, 41])
+    target = begun(Schedule(3), [FIRST, 41, 42])
     assert target.link is not None
     opened, arrival, decided = target.link.sent
     assert isinstance(opened, Open)
     assert isinstance(arrival, Arrive)
-    assert (arrival.rows, arrival.room, arrival.limit) == ((0,), 50, 7)
+    assert (arrival.rows, arrival.room, arrival.limit) == ((0,), 50, 3)
     assert isinstance(decided, Decide)
     [decision] = decided.decisions
-    assert (decision.start, decision.tokens, decision.limit) == (0, (FIRST,), 8)
-    assert target.propose() == [[41]]
+    assert (decision.start, decision.tokens, decision.limit) == (0, (FIRST,), 6)
+    assert target.propose() == [[41, 42]]
     assert target.drafter.processes() == (4711,)
-    target.gain([41, 42])
+    target.link.guess(0, 3, [43, 44, 45])
+    target.gain([41, 42, 43])
     [decision] = target.last_sent.decisions
-    assert (decision.start, decision.tokens, decision.finished) == (1, (41, 42), False)
+    assert (decision.start, decision.tokens, decision.limit) == (1, (41, 42, 43), 9)
+    assert not decision.finished
     target.drafter.close()
     target.drafter.close()
     assert isinstance(target.last_sent, Close)
@@ -191,19 +193,19 @@ def test_the_messages_of_an_answer() -> None:
 
 
 REFUSALS: list[dict[type, Exception]] = [
-    {int: LaneLostError("gone")},
-    {Open: LaneLostError("gone")},
+    {int: WorkerLostError("gone")},
+    {Open: WorkerLostError("gone")},
     {Open: TypeError("a pruner with a lock")},
     {Arrive: AttributeError("a local function")},
 ]
 
 
 @pytest.mark.parametrize("refuses", [None, *REFUSALS])
-def test_where_no_lane_can_be_had_the_serial_drafter_drafts(
+def test_without_a_worker_the_serial_drafter_drafts(
     refuses: dict[type, Exception] | None,
 ) -> None:
     link = None if refuses is None else WrittenLink(refuses)
-    target = Target(link, LockStep(2))
+    target = Target(link, Schedule(2))
     target.announce()
     target.begin()
     assert target.propose() == [[0]]
@@ -218,9 +220,9 @@ def test_where_no_lane_can_be_had_the_serial_drafter_drafts(
         assert link.forgotten == [3]
 
 
-@pytest.mark.parametrize("pace", [Eager(4, wait=1), LockStep(2)], ids=["eager", "lockstep"])
-def test_a_lane_that_is_lost_leaves_the_guesses_that_are_there(pace: Pace) -> None:
-    target = begun(pace, [FIRST, 41, 42])
+@pytest.mark.parametrize("window", [None, 2], ids=["measured", "two"])
+def test_a_worker_that_is_lost_leaves_empty_trees(window: int | None) -> None:
+    target = begun(Schedule(window), [FIRST, 41, 42, 43])
     assert target.link is not None
     assert target.propose()[0][:1] == [41]
     target.link.lost = "killed"
@@ -234,7 +236,7 @@ def test_a_lane_that_is_lost_leaves_the_guesses_that_are_there(pace: Pace) -> No
     target.drafter.close()
 
 
-def test_a_silent_lane_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_worker_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
 
     def clock() -> float:
@@ -242,8 +244,8 @@ def test_a_silent_lane_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
         return now[0]
 
     monkeypatch.setattr(module.time, "perf_counter", clock)
-    target = begun(LockStep(1), [FIRST])
-    now[0] += 1000.0  # a consumer that pauses, or a long pass, is no silence of the lane
+    target = begun(Schedule(1), [FIRST])
+    now[0] += 1000.0  # a consumer that pauses, or a long pass, is no silence of the worker
     assert target.link is not None
     target.link.guess(0, 1, [41])
     target.link.slow_waits = 3
@@ -253,89 +255,121 @@ def test_a_silent_lane_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert target.drafter.lost == f"it has been silent for {module.PATIENCE:.1f} s"
 
 
-def test_a_lane_that_never_joins_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_never_joins_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PATIENCE_TO_READ", 0.05)
     monkeypatch.setattr(module, "PATIENCE", 0.01)
-    target = Target(WrittenLink(), LockStep(1))
+    target = Target(WrittenLink(), Schedule(1))
     target.announce()
     target.begin()
     assert target.drafter.lost == "it has been silent for 0.1 s"
-    eager = Target(WrittenLink(), Eager(4, wait=2))
-    eager.announce()
-    eager.begin()
-    assert eager.propose() == [[]]  # a free target does not wait
-    assert eager.drafter.lost is None
+    measured = Target(WrittenLink(), Schedule())
+    measured.announce()
+    measured.begin()
+    assert measured.propose() == [[]]  # the target does not wait for a worker that reads
+    assert measured.drafter.lost is None
 
 
-def test_errors_of_the_caller_raise_and_others_lose_the_lane() -> None:
-    target = begun(Eager(4, wait=0), [])
+def test_errors_of_the_caller_raise_and_others_lose_the_worker() -> None:
+    target = begun(Schedule(2), [FIRST, 41])
     assert target.link is not None
     target.link.inbox.append(Failed(3, RuntimeError("MemoryError: none left")))
+    target.gain([41])
     assert target.propose() == [[]]
     assert target.drafter.lost == "MemoryError: none left"
-    target = begun(Eager(4, wait=0), [])
+    target = begun(Schedule(2), [FIRST, 41])
     assert target.link is not None
     target.link.inbox.append(Failed(3, InputError("a clip is missing")))
     with pytest.raises(InputError, match="a clip is missing"):
-        target.propose()
+        target.gain([41])
 
 
 def test_what_is_counted() -> None:
-    target = begun(Eager(4, wait=0), [FIRST, 41, 42, 43])
-    assert target.propose() == [[41, 42, 43]]
-    target.gain([41, 50])  # 42 and 43 are wrong
-    stats = target.clock.stats
-    assert (stats.corrections, target.drafter.forwards, target.drafter.cache_bytes) == (1, 4, 20)
-    assert (stats.visual, stats.kept) == (8, 2)
-    assert stats.lanes["draft"] == {"prefill": 0.5, "draft": pytest.approx(0.04)}
+    target = begun(Schedule(4), [FIRST, 41, 42, 43])
     assert target.link is not None
-    target.link.guess(0, 3, [51], epoch=1)
-    assert target.propose() == [[51]]
-    target.gain([51, 52])
+    assert target.propose() == [[41, 42, 43]]
+    target.link.guess(0, 4, [44, 45, 46, 47])
+    target.gain([41, 50])  # 42 and all after it are rejected
+    stats = target.clock.stats
+    assert (stats.corrections, target.drafter.forwards, target.drafter.cache_bytes) == (1, 8, 20)
+    assert (stats.visual, stats.kept) == (8, 2)
+    assert stats.lanes["draft"] == {"prefill": 0.5, "draft": pytest.approx(0.08)}
+    assert target.propose() == [[]]
+    target.link.guess(0, 3, [51, 52, 53, 54], epoch=1)
+    target.gain([51])
+    assert target.propose() == [[52, 53, 54]]
     stats.emitted = 5
     assert stats.mean_run_length == 4.0
     assert stats.corrections == 1
 
 
-def test_forwards_whose_guesses_are_all_wrong_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    target = begun(Eager(4, wait=0), [FIRST, 41, 42, 43])
+def test_forwards_whose_tokens_are_all_rejected_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = begun(Schedule(4), [FIRST, 41, 42, 43])
+    assert target.link is not None
     spans: list[Span] = []
     monkeypatch.setattr(target.clock, "add_spans", spans.extend)
     target.propose()
+    target.link.guess(0, 4, [44, 45, 46, 47])
     target.gain([41, 50])
     outcomes = {span.start: span.outcome for span in spans if span.kind == "draft"}
-    wrong = [start for start, outcome in outcomes.items() if outcome == DISCARDED]
-    assert wrong == [2.0, 3.0]
-    assert sorted(outcomes) == [0.0, 1.0, 2.0, 3.0]
+    rejected = [start for start, outcome in outcomes.items() if outcome == DISCARDED]
+    assert rejected == [2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+    assert sorted(outcomes) == [0.0, 1.0, *rejected]
 
 
-def test_guesses_of_an_old_epoch_are_dropped() -> None:
-    target = begun(Eager(4, wait=0), [FIRST, 41])
+def test_tokens_of_an_old_epoch_are_dropped() -> None:
+    target = begun(Schedule(2), [FIRST, 41])
     assert target.link is not None
     assert target.propose() == [[41]]
+    target.link.guess(0, 2, [42, 43])
     target.gain([50])
-    target.link.guess(0, 2, [42, 43])  # written before the lane knew
     assert target.propose() == [[]]
+    target.link.guess(0, 4, [44])  # written before the worker knew
     target.link.guess(0, 2, [51, 52], epoch=1)
-    assert target.propose() == [[51, 52]]
+    target.gain([51])
+    assert target.propose() == [[52]]
 
 
-def test_guesses_that_come_late_are_compared_with_the_answer() -> None:
-    target = begun(Eager(4, wait=0), [])
+@pytest.mark.parametrize(
+    ("written", "corrected", "corrections"),
+    [([FIRST, 41, 42, 43, 44, 45], [], 0), ([FIRST, 50, 51, 52], [42, 43, 44, 45], 1)],
+    ids=["accepted", "rejected"],
+)
+def test_tokens_that_come_late_are_compared_with_the_answer(
+    written: list[int], corrected: list[int], corrections: int
+) -> None:
+    """The worker reads its prompt while the target decodes plainly."""
+    schedule = Schedule()
+    target = Target(WrittenLink(), schedule)
     assert target.link is not None
+    target.announce()
+    target.begin()
     assert target.propose() == [[]]
     target.gain([41])
-    target.link.guess(0, 0, [FIRST, 41, 42])
-    assert target.propose() == [[42]]
-    assert target.drafter.corrections == 0
-    target.gain([42, 43, 44])
-    target.link.guess(0, 3, [43, 60, 61])
+    target.link.join()
+    target.link.guess(0, 0, written)
+    target.link.guess(0, 2, corrected, epoch=1)
+    target.gain([42])
+    assert target.propose() == [[43, 44, 45][: schedule.window]]
+    assert target.drafter.corrections == corrections
+
+
+def test_a_draft_that_is_stopped_writes_nothing() -> None:
+    schedule = Schedule()
+    target = begun(schedule, [FIRST, 41, 42, 43])
+    assert target.link is not None
+    schedule.drafts = False
     assert target.propose() == [[]]
-    assert target.drafter.corrections == 1
+    target.link.guess(0, 4, [44, 45, 46, 47])
+    target.gain([41])
+    assert target.last_sent.decisions[0].limit == 2
+    target.gain([50])  # nothing is waited for
+    schedule.drafts = True
+    target.gain([51])
+    assert target.last_sent.decisions[0].limit == 4 + schedule.window
 
 
-def test_lock_step_takes_guesses_only_where_the_lanes_meet() -> None:
-    target = begun(LockStep(2), [FIRST, 41])
+def test_tokens_are_proposed_at_the_end_of_a_round_only() -> None:
+    target = begun(Schedule(2), [FIRST, 41])
     assert target.link is not None
     target.link.guess(0, 2, [42])  # a part of the next window is there early
     assert target.propose() == [[41]]
@@ -344,9 +378,9 @@ def test_lock_step_takes_guesses_only_where_the_lanes_meet() -> None:
     assert target.propose() == [[42, 43]]
 
 
-def test_a_row_that_joins_does_not_bring_the_others_guesses_forward() -> None:
-    """In lock-step: what is checked must not depend on time."""
-    target = begun(LockStep(2), [FIRST, 41])
+def test_a_row_that_joins_does_not_bring_the_tokens_of_others_forward() -> None:
+    """What is checked does not depend on time."""
+    target = begun(Schedule(2), [FIRST, 41])
     assert target.link is not None
     [first] = target.rows
     target.rows = sequences(torch.ones(1, 4).long(), [[]])
@@ -363,12 +397,12 @@ def test_a_row_that_joins_does_not_bring_the_others_guesses_forward() -> None:
 
 
 def test_nothing_is_guessed_beyond_the_end_of_an_answer() -> None:
-    for pace in (LockStep(4), Eager(4)):
+    for schedule in (Schedule(4), Schedule()):
         link = WrittenLink()
-        target = Target(link, pace)
+        target = Target(link, schedule)
         target.drafter.announce(batch_of(target.rows), {}, 6, observed=False)
         arrival = target.last_sent
-        assert arrival.limit == min(pace.ahead, 6)
+        assert arrival.limit == schedule.window
         link.join()
         link.guess(0, 0, [FIRST, 41, 42, 43])
         target.begin()
@@ -378,14 +412,14 @@ def test_nothing_is_guessed_beyond_the_end_of_an_answer() -> None:
 def test_next_guesses_stand_behind_the_checked_ones() -> None:
     """With what they were drawn from; the lanes meet before the verdict."""
     link = WrittenLink()
-    target = Target(link, LockStep(2), num_rows=2)
+    target = Target(link, Schedule(2), num_rows=2)
 
     def guess(row: int, position: int, *tokens: int, epoch: int = 0) -> None:
         """Row 0 uses rejection sampling, row 1 does not."""
         for index, token in enumerate(tokens, position):
             probs = torch.full((VOCAB,), float(token)) if row == 0 else None
             made = Guess(row, epoch, index, token, probs)
-            link.inbox.append(Guesses(3, (made,), 20, Span("draft", "draft", 0.0, 0.1)))
+            link.inbox.append(DraftTokens(3, (made,), 20, Span("draft", "draft", 0.0, 0.1)))
 
     def following(*counts: int) -> list[tuple[int, float] | None]:
         """Tokens of the next guesses, with the probability that came with them."""
@@ -411,39 +445,44 @@ def test_next_guesses_stand_behind_the_checked_ones() -> None:
     assert following(1, 1) == [(42, 42.0), None]
     assert following(0, 1) == [(41, 41.0), None]  # of a row that is cut
     target.gain([70], [51, 52])
-    # Behind a correction the first guess of the new hypothesis is next, and no older one.
+    # After a rejection the first token of the new hypothesis is next, and no older one.
     guess(1, 4, 54, 55)
-    guess(0, 2, 44, epoch=1)
-    link.lost = "killed"
+    guess(0, 2, 44, 45, epoch=1)
     assert following(0, 1) == [(44, 44.0), None]
-    assert target.drafter.propose(batch_of(target.rows), 20).probs is None
     target.gain([44], [53, 54])
-    assert following(0, 0) == [None, None]
+    link.lost = "killed"
+    assert target.drafter.next_guesses(tree) is None
+    assert target.drafter.propose(batch_of(target.rows), 20).probs is None
 
 
 def test_rows_that_leave() -> None:
-    target = begun(Eager(1, wait=0), [FIRST, 41], num_rows=3)
-    assert target.link is not None
-    target.link.guess(2, 0, [FIRST, 45])
-    target.link.guess(1, 0, [FIRST, 43])
+    link = WrittenLink()
+    target = Target(link, Schedule(2), num_rows=3)
+    target.announce()
+    link.join()
+    for row, token in ((0, 41), (2, 45), (1, 43)):
+        link.guess(row, 0, [FIRST, token])
+    target.begin()
     assert target.propose() == [[41], [43], [45]]
     target.drafter.remove(0)
     target.rows = [target.rows[2], target.rows[1]]
     assert target.last_sent == Leave(3, 0)
-    target.link.guess(0, 2, [42])  # was on its way
-    target.link.guess(2, 2, [46])
+    link.guess(0, 2, [42])  # was on its way
+    link.guess(2, 2, [46, 47])
+    link.guess(1, 2, [44, 45])
     assert target.propose() == [[45], [43]]
     target.gain([45], [43])
     assert [decision.row for decision in target.last_sent.decisions] == [2, 1]
 
 
-@pytest.mark.parametrize("pace", [Eager(4, wait=0), LockStep(2)], ids=["eager", "lockstep"])
-def test_a_session_that_goes_on_behind_its_end_opens_another_one_in_the_lane(pace: Pace) -> None:
-    target = begun(pace, [FIRST, 41])
+@pytest.mark.parametrize("window", [None, 2], ids=["measured", "two"])
+def test_a_session_that_goes_on_after_its_end_opens_another_one(window: int | None) -> None:
+    schedule = Schedule(window)
+    target = begun(schedule, [FIRST, 41, 42, 43])
     assert target.link is not None
     target.drafter.close()
     assert target.propose() == [[]]
-    target.gain([41])  # a row that had not ended goes on without the lane
+    target.gain([41])  # a row that had not ended goes on without the worker
     assert isinstance(target.last_sent, Close)
     old = target.rows
     target.rows = sequences(torch.ones(1, 4).long(), [[]])
@@ -451,16 +490,17 @@ def test_a_session_that_goes_on_behind_its_end_opens_another_one_in_the_lane(pac
     assert [type(message) for message in target.link.sent[-2:]] == [Open, Arrive]
     assert target.last_sent.rows == (0,)
     target.link.join()
-    target.link.guess(0, 0, [FIRST, 51])
+    written = list(range(51, 50 + schedule.window))
+    target.link.guess(0, 0, [FIRST, *written])
     target.begin()
     target.rows = [*old, *target.rows]
-    assert target.propose() == [[], [51]]
-    target.link.guess(0, 2, [52])
-    if pace.meets:
-        target.link.guess(0, 3, [53])
-    target.gain([42], [51, 52])
+    assert target.propose() == [[], written]
+    more = list(range(50 + schedule.window, 50 + 2 * schedule.window))
+    target.link.guess(0, schedule.window, more)
+    gained = [*written, more[0]]
+    target.gain([42], gained)
     [decision] = target.last_sent.decisions
-    assert (decision.row, decision.start, decision.tokens) == (0, 1, (51, 52))
+    assert (decision.row, decision.start, decision.tokens) == (0, 1, tuple(gained))
     target.drafter.remove(0)
     assert isinstance(target.last_sent, Decide)
     target.drafter.remove(0)
@@ -470,11 +510,11 @@ def test_a_session_that_goes_on_behind_its_end_opens_another_one_in_the_lane(pac
     assert target.drafter.lost is None
 
 
-def test_a_lane_that_cannot_be_opened_again_is_lost() -> None:
-    target = begun(Eager(4, wait=0), [FIRST, 41])
+def test_a_worker_that_cannot_be_opened_again_is_lost() -> None:
+    target = begun(Schedule(2), [FIRST, 41])
     assert target.link is not None
     target.drafter.close()
-    target.link.refuses[int] = LaneLostError("gone")
+    target.link.refuses[int] = WorkerLostError("gone")
     old = target.rows
     target.rows = sequences(torch.ones(1, 4).long(), [[]])
     target.announce()
