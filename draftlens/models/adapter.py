@@ -8,7 +8,6 @@ and the masks of this library.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
@@ -30,6 +29,7 @@ from draftlens.models.cache_argument import PAST_REFUSAL, cache_in, with_cache, 
 from draftlens.models.forward_backend import EAGER, Passes
 from draftlens.models.kv_cache import BLOCK, LAYERS_PER_BLOCK, KVCache, check_rollback
 from draftlens.models.model_lock import lock_of
+from draftlens.models.model_state import Slot
 from draftlens.models.onednn_linear import few_rows, has_large
 from draftlens.models.prompt import (
     Prepared,
@@ -49,9 +49,7 @@ ATTENTION = ("sdpa", "eager")
 MEDIA = ("image", "video", "vision", "audio", "img", "boi", "eoi")
 """Beginnings of the names of token ids that a configuration has for media."""
 
-_CHECKED: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Models that passed `check_seam`, so that a model used in many calls pays for it once."""
-
+_CHECKED = Slot[bool]("passed check_seam")
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -110,9 +108,9 @@ class Backbone:
         )
         self._check_mode()
         with self._lock.exclusive():
-            if model not in _CHECKED:
+            if not _CHECKED.get(model):
                 check_seam(self)
-                _CHECKED.add(model)
+                _CHECKED.set(model, True)
 
     @classmethod
     def of(cls, model: Any) -> Backbone:

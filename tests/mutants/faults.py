@@ -1169,8 +1169,8 @@ FAULTS = (
     Fault(
         "hosts: each call with a model starts processes",
         "draftlens/prefill/spava/processes/rendezvous.py",
-        "                self._by_model[backbone.model] = group\n",
-        "                pass\n",
+        "            _GROUP.set(backbone.model, group)\n",
+        "            pass\n",
         MEETING,
     ),
     Fault(

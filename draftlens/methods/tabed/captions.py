@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from draftlens.media.rewriting import Medium, media_of, with_captions
 from draftlens.methods.base import Models
 from draftlens.methods.plain import PlainDecoding
 from draftlens.models.adapter import Backbone
+from draftlens.models.model_state import Slot
 
 Describe = Callable[[Any], str]
 """From a PIL image or a `draftlens.media.Video` to its caption."""
@@ -61,11 +61,8 @@ SAMPLED = 8
 """Each eighth row and column of a clip's frames identify it."""
 
 
-# By target model: captions by pixels, by options and draft. The values hold no model, which would
-# keep the target alive.
-_CAPTIONS: weakref.WeakKeyDictionary[Any, dict[Hashable, dict[bytes, str]]] = (
-    weakref.WeakKeyDictionary()
-)
+# Of a target: captions by pixels, by options and draft.
+_CAPTIONS = Slot[dict[Hashable, dict[bytes, str]]]("captions")
 
 
 @dataclass(frozen=True)
@@ -172,7 +169,7 @@ def make_captions(
 def captions_of(options: Captioning, models: Models) -> Captions:
     """`make_captions`, which remember what was written in earlier calls with these models, so that
     a picture of an earlier turn is not described again."""
-    by_options = _CAPTIONS.setdefault(models.target.model, {})
+    by_options = _CAPTIONS.get_or_make(models.target.model, dict)
     drafting = None if models.draft is None else id(models.draft.model)
     key = (options, drafting)
     return make_captions(options, models, by_options.setdefault(key, {}))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -14,6 +12,7 @@ from draftlens.core.prefill_readings import Readings
 from draftlens.core.process_group import Hosts
 from draftlens.models.adapter import Backbone
 from draftlens.models.attention.scores import AttentionProbe
+from draftlens.models.model_state import Slot
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import PrefillOutput
 from draftlens.prefill.collector import ReadingCollector
@@ -26,8 +25,7 @@ from draftlens.prefill.spava.rank_attention import ShardAttention
 from draftlens.prefill.spava.rank_zero import Hand, Held, OnRankZero, read_by_hosts
 from draftlens.prefill.spava.rows import Row, notes_of
 
-_CHECKED: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Models that passed `check_directed`, so that a model used in many calls pays for it once."""
+_CHECKED = Slot[bool]("passed check_directed")
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ def check_directed(backbone: Backbone) -> None:
         UnsupportedModelError: the model does not pass its attention on, or asks for more than a
             softmax of scaled products.
     """
-    if backbone.model in _CHECKED:
+    if _CHECKED.get(backbone.model):
         return
     ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
     prompt = backbone.text_prompt(ids)
@@ -129,4 +127,4 @@ def check_directed(backbone: Backbone) -> None:
             f"the attention of {backbone.name} is no softmax of scaled products in every layer, or "
             "it cannot be directed elsewhere: use prefill 'full'"
         )
-    _CHECKED.add(backbone.model)
+    _CHECKED.set(backbone.model, True)

@@ -5,8 +5,6 @@ None is a default group of torch.distributed: a program may have one of its own.
 
 from __future__ import annotations
 
-import os
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +18,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroupGloo
 
 from draftlens.core.errors import HostError
+from draftlens.core.locks import ForkAware, ForkLock
 from draftlens.core.process_group import Arriving, Encoded
 from draftlens.prefill.spava.processes.heartbeat import Beats, ignore
 from draftlens.prefill.spava.processes.jobs import ALLOWED, packed, unpacked
@@ -68,7 +67,7 @@ class Signs(Protocol):
         ...
 
 
-class GroupHosts:
+class GroupHosts(ForkAware):
     """`Hosts` over `Links`. Messages go from rank to rank directly.
 
     Args:
@@ -99,12 +98,12 @@ class GroupHosts:
         self._numbers = count()
         self._forgotten: deque[int] = deque()
         self._patience = timedelta(seconds=patience)
-        self._answering = threading.RLock()
+        self._answering = ForkLock()
         self._tag = 0
         self._links = links
         self._signs = signs
         self._jobs = jobs
-        _GROUPS.add(self)
+        super().__init__()
 
     @property
     def is_usable(self) -> bool:
@@ -113,7 +112,6 @@ class GroupHosts:
 
     def leave_to_parent(self) -> None:
         """In a fork of the process that has met the others: have no part in the group."""
-        self._answering = threading.RLock()  # another thread of the parent may have held it
         self.lost = "the hosts belong to the process that this one is a fork of"
 
     def new_number(self) -> int:
@@ -267,17 +265,6 @@ class GroupHosts:
         silent = self._signs.silent()
         self.abandon(_sentence(silent[0] if silent else rank, bool(silent)))
         raise HostError(f"{self.lost}{self.remedy}") from error
-
-
-_GROUPS: weakref.WeakSet[GroupHosts] = weakref.WeakSet()
-
-
-def _leave_to_parent() -> None:
-    for group in list(_GROUPS):
-        group.leave_to_parent()
-
-
-os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class GlooHosts(GroupHosts):
