@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Listed = Mapping[str, list[dict[str, Any]]]
 """By kind, every entry with its name, location, package, error, and the defaults of its options."""
 
-GROUPS = ("methods", "pruners", "views", "weights")
+GROUPS = ("methods", "pruners", "prefills", "views", "weights")
 """Kinds that other packages can add to, by the entry points `draftlens.methods` and so on."""
 
 REQUIRED = "required"
@@ -52,6 +52,14 @@ def from_classes() -> Listed:
         registries |= {} if entry.error else getattr(METHODS[entry.name], "parts", {})
     registries["prefills"] = PREFILLS
     return {kind: _rows(registry) for kind, registry in registries.items()}
+
+
+def own_rows(rows: Listed) -> Listed:
+    """Those of draftlens itself."""
+    return {
+        kind: [row for row in of_kind if row["package"] == "draftlens"]
+        for kind, of_kind in rows.items()
+    }
 
 
 def _rows(registry: Registry) -> list[dict[str, Any]]:
@@ -95,4 +103,4 @@ if __name__ == "__main__":
     from draftlens.cli.show import readable_json
 
     path = Path(__file__).with_name("catalogue.json")
-    path.write_text(readable_json(from_classes()) + "\n", encoding="utf-8")
+    path.write_text(readable_json(own_rows(from_classes())) + "\n", encoding="utf-8")

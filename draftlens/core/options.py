@@ -16,7 +16,7 @@ def make(registry: Registry, choice: Any, method: str) -> Any:
 
     Args:
         registry: of dataclasses, whose fields are the options.
-        choice: such as ``"dycoke"`` or ``{"name": "dycoke", "group": 4}``.
+        choice: such as ``"uv"`` or ``{"name": "uv", "layer": 10}``.
         method: a method that all objects of this kind have.
 
     Raises:
@@ -26,8 +26,8 @@ def make(registry: Registry, choice: Any, method: str) -> Any:
     Example:
 
         >>> from draftlens.pruning import PRUNERS
-        >>> make(PRUNERS, {"name": "dycoke", "group": 2}, "select")
-        DyCokePruner(group=2)
+        >>> make(PRUNERS, {"name": "specvlm", "attention_mass": 0.2}, "select")
+        SpecVLMPruner(attention_mass=0.2)
     """
     if isinstance(choice, str):
         return registry[choice]()

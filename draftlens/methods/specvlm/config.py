@@ -37,7 +37,8 @@ class SpecVLM:
             `SpeculativeDecoding`. The paper's tree is `"eagle"`.
         prune_ratio: r, the share of visual tokens that the draft does not read.
         pruner: which tokens these are: a name of `prune.PRUNERS`, a mapping of a name and options
-            such as ``{"name": "dycoke", "group": 4}``, or a pruner. `"uv"` is that of ParallelVLM.
+            such as ``{"name": "specvlm", "attention_mass": 0.2}``, or a pruner. `"uv"` is that of
+            ParallelVLM.
         positions: `"original"` leaves kept tokens where they were, `"compact"` closes the gaps.
         draft: `"model"` for a draft model, `"self"` for the target's own weights, `"auto"` for the
             draft model if there is one.
@@ -51,8 +52,8 @@ class SpecVLM:
     Example:
 
         >>> import draftlens
-        >>> draftlens.SpecVLM(pruner={"name": "random", "seed": 3}).pruner
-        RandomPruner(seed=3)
+        >>> draftlens.SpecVLM(pruner={"name": "specvlm", "attention_mass": 0.2}).pruner
+        SpecVLMPruner(attention_mass=0.2)
     """
 
     num_speculative_tokens: int | None = None

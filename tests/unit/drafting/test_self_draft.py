@@ -6,12 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from draftlens_lab.plugins.spatial_pruners import GridPruner
 
 from draftlens import SpecVLM
 from draftlens.core.errors import ConfigError
 from draftlens.drafting.draft_prompt import SelfReader
 from draftlens.drafting.pruning import Pruning
-from draftlens.pruning.spatial import GridPruner
 
 GATHERED = 'gathered keys carry the positions they were made at: positions must be "original"'
 

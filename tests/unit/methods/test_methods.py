@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from draftlens_lab.plugins.spatial_pruners import RandomPruner, WindowPruner
 
 from draftlens import (
     HSD,
@@ -27,7 +28,6 @@ from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.methods.base import METHODS, Method, Models, from_dict, resolve, to_dict, with_option
 from draftlens.methods.parts import TREES
 from draftlens.pruning.attention import SpecVLMPruner
-from draftlens.pruning.spatial import RandomPruner, WindowPruner
 
 RUNTIME = {"schedule": "serial", "prefill": {"name": "full"}}
 KEYS = {
