@@ -142,8 +142,9 @@ PREFILLS = Registry(
         "full": "draftlens.prefill.full:FullPrefill",
         "ring": "draftlens.prefill.spava.ring:RingPrefill",
         "spava": "draftlens.prefill.spava.config:SpavaPrefill",
-        "star": "draftlens.prefill.spava.star:StarPrefill",
     },
+    group="draftlens.prefills",
+    lab=("spava-ablation", "star"),
 )
 
 

@@ -333,7 +333,7 @@ def with_captions(prompts: Prompts, method: Mapping[str, Any] | None) -> dict[st
 def is_exact(prefill: Pairs | None) -> bool:
     """Whether a prompt that is read so has the tokens of stock `generate`."""
     options = dict(prefill or ())
-    passes_all = options.get("passing") == "n/1" and options.get("select") != "none"
+    passes_all = options.get("passing") == "n/1"
     return options.get("name", "full") in ("full", "ring") or passes_all
 
 
@@ -1020,9 +1020,6 @@ def blocks(draw: st.DrawFn) -> Pairs:
         ("anchor", draw(st.sampled_from((0, 1, 2, 5, "n/8")))),
         ("passing", draw(st.sampled_from((0, 1, 3, "n/4", "n/1")))),
         ("blocks", draw(st.integers(1, 7))),
-        ("select", draw(st.sampled_from(("query", "query", "random", "uniform", "none")))),
-        ("rounding", draw(st.sampled_from((1, 1, 3)))),
-        ("pool", draw(st.sampled_from((1, 3, 5)))),
         ("zigzag", draw(st.booleans())),
     )
 

@@ -15,7 +15,6 @@ from draftlens.models.visual_grid import Layout
 from draftlens.prefill.spava.blocks import Blocks, Share
 from draftlens.prefill.spava.kv_placement import Exchanges
 from draftlens.prefill.spava.one_process import InShards
-from draftlens.prefill.spava.passing_keys import ByChance, ByQuery, Evenly
 from draftlens.prefill.spava.rank import Shard
 from draftlens.prefill.spava.ring import InRing
 from draftlens.prefill.spava.ring_attention import Chunks
@@ -27,10 +26,7 @@ JOBS: tuple[type, ...] = (Along, Encode, Exchanges, Fetch, Shard)
 
 PARTS: tuple[type, ...] = (
     Blocks,
-    ByChance,
-    ByQuery,
     Chunks,
-    Evenly,
     InRing,
     InShards,
     Layout,
