@@ -1,7 +1,8 @@
 """Names and options of methods and of their parts, without an import of torch.
 
-Those of draftlens are in `catalogue.json`, which `python -m draftlens.cli.catalogue` writes and a
-test compares with the classes. Where another package adds some, all are read from the classes.
+Those of draftlens and draftlens-lab are in `catalogue.json`, which `python -m
+draftlens.cli.catalogue` writes where both are installed, and a test compares with the classes. Where
+another package adds some, all are read from the classes.
 """
 
 from __future__ import annotations
@@ -24,21 +25,29 @@ Listed = Mapping[str, list[dict[str, Any]]]
 GROUPS = ("methods", "pruners", "prefills", "views", "weights")
 """Kinds that other packages can add to, by the entry points `draftlens.methods` and so on."""
 
+LAB = "draftlens-lab"
+
 REQUIRED = "required"
 """Stands for the default of an option that has none."""
 
 
 def listed() -> Listed:
     """All methods, pruners, views, weights and prefills."""
-    if any(entry_points(group=f"draftlens.{group}") for group in GROUPS):
+    packages = {
+        None if point.dist is None else point.dist.name
+        for group in GROUPS
+        for point in entry_points(group=f"draftlens.{group}")
+    }
+    if packages - {LAB}:
         return from_classes()
-    return _stored()
+    return _stored() if packages else rows_of(_stored(), "draftlens")
 
 
 def names(kind: str) -> list[str]:
     """The names of one kind; nothing is imported for those of other packages."""
+    own = rows_of(_stored(), "draftlens")[kind]
     others = entry_points(group=f"draftlens.{kind}")
-    return sorted({row["name"] for row in _stored()[kind]} | {point.name for point in others})
+    return sorted({row["name"] for row in own} | {point.name for point in others})
 
 
 def from_classes() -> Listed:
@@ -54,10 +63,10 @@ def from_classes() -> Listed:
     return {kind: _rows(registry) for kind, registry in registries.items()}
 
 
-def own_rows(rows: Listed) -> Listed:
-    """Those of draftlens itself."""
+def rows_of(rows: Listed, *packages: str) -> Listed:
+    """The rows of some packages."""
     return {
-        kind: [row for row in of_kind if row["package"] == "draftlens"]
+        kind: [row for row in of_kind if row["package"] in packages]
         for kind, of_kind in rows.items()
     }
 
@@ -103,4 +112,6 @@ if __name__ == "__main__":
     from draftlens.cli.show import readable_json
 
     path = Path(__file__).with_name("catalogue.json")
-    path.write_text(readable_json(own_rows(from_classes())) + "\n", encoding="utf-8")
+    path.write_text(
+        readable_json(rows_of(from_classes(), "draftlens", LAB)) + "\n", encoding="utf-8"
+    )

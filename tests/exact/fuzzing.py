@@ -944,14 +944,9 @@ def pruned(draw: st.DrawFn, has_draft: bool, ahead: bool) -> Pairs:
     if waits:
         options.append(("wait", draw(st.one_of(st.none(), st.integers(0, 4)))))
     if has_draft and draw(st.booleans()):
-        positions = draw(st.sampled_from(("original", "compact")))
-        options += [("draft", "model"), ("positions", positions)]
-        return tuple(options)
+        return (*options, ("draft", "model"))
     kv = "prefill" if ahead else draw(st.sampled_from(("prefill", "gather", "sparse")))
-    positions = "original"
-    if kv == "prefill":
-        positions = draw(st.sampled_from(("original", "compact")))
-    return (*options, ("draft", "self"), ("kv", kv), ("positions", positions))
+    return (*options, ("draft", "self"), ("kv", kv))
 
 
 @st.composite
@@ -990,7 +985,6 @@ def views(draw: st.DrawFn) -> Any:
     return (
         ("pruner", draw(st.sampled_from(list(PRUNERS)))),
         ("ratio", draw(st.sampled_from((0.5, 0.8)))),
-        ("positions", draw(st.sampled_from(("original", "compact")))),
     )
 
 
@@ -1211,7 +1205,6 @@ WILD: Mapping[str, tuple[Any, ...]] = {
     "schedule": ("serial", "parallel", "lockstep"),
     "draft": ("auto", "self", "model"),
     "kv": ("prefill", "gather", "sparse"),
-    "positions": ("original", "compact"),
     "prune_ratio": (0, 0.7, 1),
     "pruner": tuple(PRUNERS),
     "wait": (None, 0, 3),

@@ -22,7 +22,7 @@ class ParallelVLM(SpecVLM):
             passes and guesses do not depend on time. `"serial"`: one after the other.
         wait: with `"parallel"`, how many guesses the target waits for where there are none, as
             behind a correction. None chooses by measured times.
-        sampling_rule, prune_ratio, pruner, positions, draft, prefill: as for `SpecVLM`. The paper's
+        sampling_rule, prune_ratio, pruner, draft, prefill: as for `SpecVLM`. The paper's
             pruner is `"uv"`.
         tree, kv: of `SpecVLM`, for the serial schedule.
 

@@ -28,8 +28,8 @@ class SpavaPrefill(SeveralProcesses):
     The context, which ends with the last visual token, is divided into an anchor and `blocks`
     blocks. A block attends to the anchor, to itself, and to the few keys that the blocks before it
     pass on: those that the question scores highest, in every layer and for every head of the keys.
-    The query after the context attends to everything. What is computed depends on these options and the prompt alone, never on
-    the number of processes.
+    The query after the context attends to everything. What is computed depends on these options and
+    the prompt alone, never on the number of processes.
 
     Rows that are too short for this are read exactly; `rows_of` states the rule, and
     `Result.notes` names them.

@@ -11,7 +11,6 @@ from draftlens.core.prefill_readings import ReadingSpec
 from draftlens.drafting.draft_prompt import DraftPrompt, SelfReader, prefilled
 from draftlens.drafting.pruning import Pruning
 from draftlens.methods.tabed.views.base import Source
-from draftlens.models.prompt_subset import POSITIONS
 from draftlens.pruning import PRUNERS, make_pruner
 
 
@@ -23,7 +22,6 @@ class PrunedView:
     Args:
         pruner: a name, a mapping of a name and options, or a pruner.
         ratio: share of visual tokens that are removed, 0 to 1.
-        positions: `"original"` or `"compact"`, as for `SpecVLM`.
 
     Raises:
         ConfigError: a value makes no sense.
@@ -31,7 +29,6 @@ class PrunedView:
 
     pruner: Any = "specvlm"
     ratio: float = 0.9
-    positions: str = "original"
 
     same_without_media = True
     rewriting = ""
@@ -41,9 +38,6 @@ class PrunedView:
         is_number = isinstance(self.ratio, (int, float)) and not isinstance(self.ratio, bool)
         if not is_number or not 0 <= self.ratio <= 1:
             raise ConfigError(f"ratio is a share between 0 and 1, not {self.ratio!r}")
-        if self.positions not in POSITIONS:
-            known = ", ".join(POSITIONS)
-            raise ConfigError(f"unknown positions {self.positions!r}; known: {known}")
         object.__setattr__(self, "pruner", make_pruner(self.pruner))
 
     @property
@@ -52,8 +46,7 @@ class PrunedView:
         options = describe(PRUNERS, self.pruner)
         name = options.pop("name")
         chosen = "".join(f",{key}={value}" for key, value in options.items())
-        compact = "" if self.positions == "original" else ",compact"
-        return f"{name}({self.ratio:g}{chosen}{compact})"
+        return f"{name}({self.ratio:g}{chosen})"
 
     @property
     def readings(self) -> ReadingSpec:
@@ -63,8 +56,8 @@ class PrunedView:
 
     def read(self, source: Source) -> DraftPrompt:
         """See `View.read`."""
-        pruning = Pruning(self.pruner, self.ratio, self.positions)
-        if source.is_target and self.positions == "original":
+        pruning = Pruning(self.pruner, self.ratio)
+        if source.is_target:
             return SelfReader(source.backbone, pruning, "gather").read(None, source.context)
         pruned = pruning.apply(source.whole, source.context)
         return prefilled(source.backbone, pruned.prompt)
