@@ -1,8 +1,8 @@
 """Names and options of methods and of their parts, without an import of torch.
 
 Those of draftlens and draftlens-lab are in `catalogue.json`, which `python -m
-draftlens.cli.catalogue` writes where both are installed, and a test compares with the classes. Where
-another package adds some, all are read from the classes.
+draftlens.cli.catalogue` writes where both are installed, and a test compares with the classes.
+Where another package adds some, all are read from the classes.
 """
 
 from __future__ import annotations

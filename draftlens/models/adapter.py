@@ -136,8 +136,7 @@ class Backbone:
         processes of the model (`hosts`).
 
         Args:
-            inputs: the processor's output: `input_ids` int64 ``[B, L]`` and further tensors, padded
-                on either side.
+            inputs: the processor's output, `input_ids` int64 ``[B, L]`` padded on either side.
             options: anything that `generate` takes.
 
         Raises:
@@ -210,7 +209,7 @@ class Backbone:
 
     @torch.no_grad()
     def followed_by(self, prompt: Prompt, tokens: Tensor) -> Prompt:
-        """The prompt with text tokens, int64 ``[B, T]``, after each row's last one."""
+        """The prompt with text tokens, int64 ``[B, T]``, after each row."""
         return prompt.followed_by(self.embed(tokens))
 
     # Inference mode, which no_grad is not, skips the bookkeeping of views and versions: 15% of a
@@ -327,8 +326,7 @@ class Backbone:
 
     @torch.inference_mode()
     def forward_along(self, tokens: Tensor, position_ids: Tensor, attention: AttentionPass) -> None:
-        """`forward` for a process that only attends to its share of the keys: `attention` sends the
-        results to the process that computes the logits."""
+        """`forward` by a rank whose `attention` sends what it computes to rank 0."""
         with self._dispatching():
             self.decoder(
                 inputs_embeds=self.embed(tokens),
@@ -362,8 +360,7 @@ class Backbone:
 
     @contextmanager
     def hidden_states(self, layers: Sequence[int]) -> Iterator[dict[int, Tensor]]:
-        """Collect hidden states of this thread's passes inside the context, by layer as for
-        `watching`: ``[B, T, D]`` of the last pass."""
+        """Collect ``[B, T, D]`` of the last pass by layer; see `watching`."""
         states: dict[int, Tensor] = {}
         with self.watching(layers, states.__setitem__):
             yield states
@@ -390,8 +387,7 @@ class Backbone:
         return self._lock.shared() if self.attention == "sdpa" else self._lock.exclusive()
 
     def _grouping(self) -> AbstractContextManager[None]:
-        """Around a masked pass over several tokens, for which `sdpa` of transformers copies keys
-        that several heads of queries share."""
+        """Around a masked pass over several tokens, for which `sdpa` copies shared keys."""
         if self.has_groups and self.attention == "sdpa":
             return dispatching(self.decoder)
         return nullcontext()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
 from draftlens.core.errors import UnsupportedModelError
 from draftlens.core.prefill_readings import Readings
-from draftlens.core.process_group import Hosts
 from draftlens.models.adapter import Backbone
 from draftlens.models.attention.scores import AttentionProbe
 from draftlens.models.model_state import Slot
@@ -21,26 +19,11 @@ from draftlens.prefill.reading import Reading
 from draftlens.prefill.spava.blocks import Share
 from draftlens.prefill.spava.one_process_attention import BlockAttention
 from draftlens.prefill.spava.passing_keys import Choose, keys_by_query
-from draftlens.prefill.spava.rank_attention import ShardAttention
+from draftlens.prefill.spava.rank_attention import InShards
 from draftlens.prefill.spava.rank_zero import Hand, Held, OnRankZero, read_by_hosts
 from draftlens.prefill.spava.rows import Row, notes_of
 
 _CHECKED = Slot[bool]("passed check_directed")
-
-
-@dataclass(frozen=True)
-class InShards:
-    """Makes the attention of one rank that reads rows in blocks.
-
-    Args:
-        shares: what the rank holds of each row; None for rows that rank 0 reads alone.
-    """
-
-    shares: tuple[Share | None, ...]
-
-    def make(self, lengths: Sequence[int], hosts: Hosts) -> ShardAttention:
-        """See `PassMaker.make`."""
-        return ShardAttention(self.shares, lengths, hosts)
 
 
 def read_in_blocks(

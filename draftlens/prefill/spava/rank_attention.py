@@ -241,3 +241,18 @@ def _write(
             )
         output[:, span] = part.out
     output[:, local.behind] = behind
+
+
+@dataclass(frozen=True)
+class InShards:
+    """Makes the attention of one rank that reads rows in blocks.
+
+    Args:
+        shares: what the rank holds of each row; None for rows that rank 0 reads alone.
+    """
+
+    shares: tuple[Share | None, ...]
+
+    def make(self, lengths: Sequence[int], hosts: Hosts) -> ShardAttention:
+        """The attention of a pass over rows of these lengths."""
+        return ShardAttention(self.shares, lengths, hosts)
