@@ -115,7 +115,6 @@ class Backbone:
 
     @property
     def pixel_ids(self) -> frozenset[int]:
-        """See `models.support.media_ids`."""
         return media_ids(self.model.config)
 
     @property

@@ -33,7 +33,6 @@ class LayerBlock:
         return _alike(self._keys, keys) and _alike(self._values, values)
 
     def reserve(self, rows: int, capacity: int, keys: Tensor, values: Tensor) -> None:
-        """See `LayerBuffers.reserve`."""
         self._keys = _reserved(self._keys, self.num_layers, rows, capacity, keys)
         self._values = _reserved(self._values, self.num_layers, rows, capacity, values)
         if not self.keys_by_layer or self.keys_by_layer[0].shape != self._keys.shape[1:]:
@@ -81,7 +80,6 @@ class LayerBuffers:
 
     @property
     def values(self) -> Tensor | None:
-        """See `keys`."""
         return self.block.values_by_layer[self.index] if self.is_reserved else None
 
     @property

@@ -73,7 +73,6 @@ class SpavaPrefill(SeveralProcesses):
 
     @property
     def approximate(self) -> tuple[str, ...]:
-        """See `Prefill.approximate`."""
         return (f"spava prefill: {self.described()}",)
 
     def described(self) -> str:
@@ -86,7 +85,6 @@ class SpavaPrefill(SeveralProcesses):
         return rows_of(prompt, Division(self.blocks, self.anchor, self.passing))
 
     def check(self, backbone: Backbone) -> None:
-        """See `Prefill.check`."""
         check_directed(backbone)
 
     def new_cache(self, backbone: Backbone, prompt: Prompt, room: int) -> KVCache:

@@ -63,7 +63,6 @@ class BlockAttention:
         mask: Tensor | None,
         **kwargs: Any,
     ) -> Any:
-        """See `AttentionPass.attend`."""
         scaling = scaling_of(query, kwargs)
         if self._probe is not None:
             self._probe.add(query, key, scaling)

@@ -146,7 +146,6 @@ class _Recorder:
         mask: Tensor | None,
         **kwargs: Any,
     ) -> Any:
-        """See `AttentionPass.attend`."""
         kept = [query[row][:, places] for row, places in enumerate(self._readers)]
         self.queries.append(kept)
         return self._attention.attend(module, query, key, value, mask, **kwargs)

@@ -50,7 +50,6 @@ class RingPrefill(SeveralProcesses):
         return ()
 
     def check(self, backbone: Backbone) -> None:
-        """See `Prefill.check`."""
         check_directed(backbone)
 
     def new_cache(self, backbone: Backbone, prompt: Prompt, room: int) -> KVCache:

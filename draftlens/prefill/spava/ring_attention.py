@@ -113,7 +113,6 @@ class RingAttention:
         mask: Tensor | None,
         **kwargs: Any,
     ) -> Any:
-        """See `AttentionPass.attend`."""
         scaling = scaling_of(query, kwargs)
         attend = partial(self.work.attend, scaling=scaling)
         output = query.new_zeros(*query.shape[:3], value.shape[-1])

@@ -87,7 +87,6 @@ class SpavaAblation(OneProcess):
 
     @property
     def approximate(self) -> tuple[str, ...]:
-        """See `Prefill.approximate`."""
         words = [f"{self.blocks} blocks", f"anchor {self.anchor}", f"passing {self.passing}"]
         if self.select != "query":
             words.append(f"{self.select} selection")
@@ -115,15 +114,12 @@ class SpavaAblation(OneProcess):
         return Row(divide(blocks.length, blocks.context, anchor, passing, blocks.count))
 
     def check(self, backbone: Backbone) -> None:
-        """See `Prefill.check`."""
         check_directed(backbone)
 
     def new_cache(self, backbone: Backbone, prompt: Prompt, room: int) -> KVCache:
-        """See `Prefill.new_cache`."""
         return backbone.new_cache(prompt, room)
 
     def run(self, backbone: Backbone, reading: Reading) -> PrefillOutput:
-        """See `Prefill.run`."""
         choose = SELECTS[self.select]
         if self.select == "query":
             choose = partial(keys_by_query, neighbours=self.pool)

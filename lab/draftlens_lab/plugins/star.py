@@ -51,7 +51,6 @@ class StarPrefill(SeveralProcesses):
 
     @property
     def approximate(self) -> tuple[str, ...]:
-        """See `Prefill.approximate`."""
         return (f"star prefill: {self.blocks} blocks",)
 
     def rows(self, prompt: Prompt) -> list[Row]:
@@ -59,7 +58,6 @@ class StarPrefill(SeveralProcesses):
         return rows_of(prompt, Division(self.blocks - 1, f"n/{self.blocks}", 0))
 
     def check(self, backbone: Backbone) -> None:
-        """See `Prefill.check`."""
         check_directed(backbone)
 
     def new_cache(self, backbone: Backbone, prompt: Prompt, room: int) -> KVCache:
@@ -71,5 +69,4 @@ class StarPrefill(SeveralProcesses):
         return new_cache(backbone, prompt, room, self.decode)
 
     def run(self, backbone: Backbone, reading: Reading) -> PrefillOutput:
-        """See `Prefill.run`."""
         return read_in_blocks(backbone, reading, self.rows(reading.prompt), self.approximate)

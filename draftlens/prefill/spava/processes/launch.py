@@ -115,7 +115,6 @@ class _Children:
     links: SocketLinks
 
     def silent(self) -> list[int]:
-        """See `Signs.silent`."""
         for rank in self.links.closed:
             with suppress(subprocess.TimeoutExpired):
                 self.children[rank - 1].process.wait(ENDING_SECONDS)
@@ -144,11 +143,9 @@ class _Parent:
     links: SocketLinks
 
     def silent(self) -> list[int]:
-        """See `Signs.silent`."""
         return self.links.closed
 
     def tell(self, why: str) -> str:
-        """See `Signs.tell`."""
         self.control.settimeout(ENDING_SECONDS)
         with suppress(OSError):
             self.control.sendall(why.encode()[:LONGEST_SENTENCE])
@@ -196,7 +193,6 @@ class LocalHosts(GroupHosts):
         self._finalizer()
 
     def leave_to_parent(self) -> None:
-        """See `GroupHosts.leave_to_parent`."""
         super().leave_to_parent()
         self._finalizer()
 

@@ -107,7 +107,6 @@ class GroupHosts(ForkAware):
 
     @property
     def is_usable(self) -> bool:
-        """See `Hosts.is_usable`."""
         return self.lost is None
 
     def leave_to_parent(self) -> None:
@@ -115,30 +114,24 @@ class GroupHosts(ForkAware):
         self.lost = "the hosts belong to the process that this one is a fork of"
 
     def new_number(self) -> int:
-        """See `Hosts.new_number`."""
         return next(self._numbers)
 
     def forget(self, number: int) -> None:
-        """See `Hosts.forget`."""
         self._forgotten.append(number)
 
     def encode(self, model: Any, inputs: Mapping[str, Any]) -> Encoded:
-        """See `Hosts.encode`."""
         return encode_by_hosts(model, self, inputs)
 
     def all_gather(self, local: Tensor, sizes: Sequence[int]) -> Arriving:
-        """See `Hosts.all_gather`."""
         others = [rank for rank in range(self.size) if rank != self.rank]
         return self._exchange(local, others, {rank: sizes[rank] for rank in others}, [*others])
 
     def pass_on(self, local: Tensor, size: int) -> Arriving:
-        """See `Hosts.pass_on`."""
         following = (self.rank + 1) % self.size
         previous = (self.rank - 1) % self.size
         return self._exchange(local, [following], {previous: size}, [previous], with_own=False)
 
     def gather(self, local: Tensor, sizes: Sequence[int] = ()) -> Arriving:
-        """See `Hosts.gather`."""
         if self.rank:
             return self._exchange(local, [0], {}, [], with_own=False)
         others = list(range(1, self.size))
@@ -183,7 +176,6 @@ class GroupHosts(ForkAware):
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """See `Hosts.answering`."""
         with self._answering:
             self._check()
             try:
@@ -203,7 +195,6 @@ class GroupHosts(ForkAware):
         self._signs.stop()
 
     def give(self, jobs: Sequence[Any]) -> None:
-        """See `Hosts.give`."""
         forgotten = [self._forgotten.popleft() for _ in range(len(self._forgotten))]
         for rank, job in enumerate(jobs, start=1):
             self._send_bytes(packed((forgotten, job)), rank)
@@ -355,7 +346,6 @@ class _Traveling:
         self._device = device
 
     def wait(self) -> list[Tensor]:
-        """See `Arriving.wait`."""
         for rank, work in self._works:
             self._hosts.settle(rank, work)
         return [tensor.to(self._device) for tensor in self._tensors]
