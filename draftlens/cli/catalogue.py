@@ -1,7 +1,8 @@
 """Names and options of methods and of their parts, without an import of torch.
 
-Those of draftlens are in `catalogue.json`, which `python -m draftlens.cli.catalogue` writes and a
-test compares with the classes. Where another package adds some, all are read from the classes.
+Those of draftlens and draftlens-lab are in `catalogue.json`, which `python -m
+draftlens.cli.catalogue` writes where both are installed, and a test compares with the classes.
+Where another package adds some, all are read from the classes.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
 Listed = Mapping[str, list[dict[str, Any]]]
 """By kind, every entry with its name, location, package, error, and the defaults of its options."""
 
-GROUPS = ("methods", "pruners", "views", "weights")
+GROUPS = ("methods", "pruners", "prefills", "views", "weights")
 """Kinds that other packages can add to, by the entry points `draftlens.methods` and so on."""
+
+LAB = "draftlens-lab"
 
 REQUIRED = "required"
 """Shown as the default of an option that has none."""
@@ -30,15 +33,21 @@ REQUIRED = "required"
 
 def listed() -> Listed:
     """All methods, pruners, views, weights, prefills and schedules."""
-    if any(entry_points(group=f"draftlens.{group}") for group in GROUPS):
+    packages = {
+        None if point.dist is None else point.dist.name
+        for group in GROUPS
+        for point in entry_points(group=f"draftlens.{group}")
+    }
+    if packages - {LAB}:
         return from_classes()
-    return _stored()
+    return _stored() if packages else rows_of(_stored(), "draftlens")
 
 
 def names(kind: str) -> list[str]:
     """The names of one kind; nothing is imported for those of other packages."""
-    foreign = entry_points(group=f"draftlens.{kind}")
-    return sorted({row["name"] for row in _stored()[kind]} | {point.name for point in foreign})
+    own = rows_of(_stored(), "draftlens")[kind]
+    others = entry_points(group=f"draftlens.{kind}")
+    return sorted({row["name"] for row in own} | {point.name for point in others})
 
 
 def from_classes() -> Listed:
@@ -53,6 +62,14 @@ def from_classes() -> Listed:
         registries |= {} if entry.error else getattr(METHODS[entry.name], "parts", {})
     registries |= {"prefills": PREFILLS, "schedules": SCHEDULES}
     return {kind: _rows(registry) for kind, registry in registries.items()}
+
+
+def rows_of(rows: Listed, *packages: str) -> Listed:
+    """The rows of some packages."""
+    return {
+        kind: [row for row in of_kind if row["package"] in packages]
+        for kind, of_kind in rows.items()
+    }
 
 
 def _rows(registry: Registry) -> list[dict[str, Any]]:
@@ -98,4 +115,6 @@ if __name__ == "__main__":
     from draftlens.cli.show import readable_json
 
     path = Path(__file__).with_name("catalogue.json")
-    path.write_text(readable_json(from_classes()) + "\n", encoding="utf-8")
+    path.write_text(
+        readable_json(rows_of(from_classes(), "draftlens", LAB)) + "\n", encoding="utf-8"
+    )

@@ -24,9 +24,9 @@ from draftlens.drafting.adaptive.cost_curve import CostCurve
 from draftlens.drafting.adaptive.cost_store import calibrate_models
 from draftlens.drafting.adaptive.forward_costs import LiveCosts
 from draftlens.methods.parts import WITHOUT_EYES
-from draftlens.models.adapter import ATTENTION
 from draftlens.models.load import Loaded
 from draftlens.models.pair import unseen
+from draftlens.models.support import ATTENTION
 
 DOCTOR_SECONDS = 10.0
 """Time for measuring forwards, if the pair was never measured before."""

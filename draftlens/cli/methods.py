@@ -13,8 +13,8 @@ def methods(as_json: AsJson = False) -> None:
     and the schedules, with the defaults of their options and where they come from.
 
     Other packages add some by the entry points `draftlens.methods`, `draftlens.pruners`,
-    `draftlens.views` and `draftlens.weights`. An entry that cannot be imported is listed with its
-    error.
+    `draftlens.prefills`, `draftlens.views` and `draftlens.weights`. An entry that
+    cannot be imported is listed with its error.
     """
     from draftlens.cli.catalogue import listed
     from draftlens.cli.show import print_json, table

@@ -89,11 +89,11 @@ class SelfReader:
             (Sparse-to-Dense, whatever the pruner).
 
     Raises:
-        ConfigError: see `check_kv`.
+        ConfigError: `kv` is unknown.
     """
 
     def __init__(self, backbone: Backbone, pruning: Pruning, kv: str = "prefill") -> None:
-        check_kv(kv, pruning.positions)
+        check_kv(kv)
         if kv == "sparse":
             pruning = replace(pruning, pruner=AttentionPruner())
         self.backbone = backbone
@@ -128,18 +128,14 @@ class SelfReader:
         return kept_by_layer
 
 
-def check_kv(kv: str, positions: str) -> None:
-    """Refuse an unknown source of keys and values, or one that cannot give them at these positions.
+def check_kv(kv: str) -> None:
+    """Refuse an unknown source of keys and values.
 
     Raises:
-        ConfigError: `kv` is unknown, or gathered keys are wanted at other positions than their own.
+        ConfigError: `kv` is unknown.
     """
     if kv not in KV_SOURCES:
         raise ConfigError(f"unknown kv {kv!r}; known: {', '.join(KV_SOURCES)}")
-    if kv != "prefill" and positions != "original":
-        raise ConfigError(
-            'gathered keys carry the positions they were made at: positions must be "original"'
-        )
 
 
 def prefilled(backbone: Backbone, prompt: Prompt) -> DraftPrompt:

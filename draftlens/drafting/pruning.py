@@ -37,12 +37,10 @@ class Pruning:
     Args:
         pruner: chooses.
         ratio: share of visual tokens that are removed, 0 to 1.
-        positions: `original` or `compact` (`models.prompt_subset`).
     """
 
     pruner: Pruner
     ratio: float
-    positions: str = "original"
 
     def keep(self, prompt: Prompt, context: TargetContext) -> list[Tensor]:
         """Per row the tokens that stay, int64 ``[K]``: all text, and the visual tokens that the
@@ -66,7 +64,7 @@ class Pruning:
         """Prune a prompt and count its visual tokens before and after for the statistics."""
         with context.phase("prune"):
             kept = self.keep(prompt, context)
-            pruned = gather(prompt, kept, self.positions)
+            pruned = gather(prompt, kept)
         context.count_pruned(int(prompt.visual.sum()), int(pruned.visual.sum()))
         return PrunedPrompt(pruned, kept)
 

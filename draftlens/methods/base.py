@@ -84,8 +84,8 @@ def from_dict(options: Mapping[str, Any]) -> Method:
     Example:
 
         >>> from draftlens import from_dict
-        >>> from_dict({"method": "specvlm", "pruner": {"name": "dycoke", "group": 2}}).pruner
-        DyCokePruner(group=2)
+        >>> from_dict({"method": "specvlm", "pruner": {"name": "uv", "layer": 9}}).pruner.layer
+        9
     """
     remaining = dict(options)
     name = remaining.pop("method", "speculative")

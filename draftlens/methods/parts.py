@@ -289,7 +289,7 @@ def drafting_plan(
 
 def settings_of(pruning: Pruning) -> tuple[Any, ...]:
     """What distinguishes prunings, as names: a pruner of another package may not be hashable."""
-    return (repr(pruning.pruner), pruning.ratio, pruning.positions)
+    return (repr(pruning.pruner), pruning.ratio)
 
 
 def draft_use_of(draft: str) -> str:

@@ -333,7 +333,7 @@ def with_captions(prompts: Prompts, method: Mapping[str, Any] | None) -> dict[st
 def is_exact(prefill: Pairs | None) -> bool:
     """Whether a prompt that is read so has the tokens of stock `generate`."""
     options = dict(prefill or ())
-    passes_all = options.get("passing") == "n/1" and options.get("select") != "none"
+    passes_all = options.get("passing") == "n/1"
     return options.get("name", "full") in ("full", "ring") or passes_all
 
 
@@ -941,14 +941,9 @@ def pruned(draw: st.DrawFn, has_draft: bool, ahead: bool) -> Pairs:
         *draw(schedules() if ahead else shapes()),
     ]
     if has_draft and draw(st.booleans()):
-        positions = draw(st.sampled_from(("original", "compact")))
-        options += [("draft", "model"), ("positions", positions)]
-        return tuple(options)
+        return (*options, ("draft", "model"))
     kv = "prefill" if ahead else draw(st.sampled_from(("prefill", "gather", "sparse")))
-    positions = "original"
-    if kv == "prefill":
-        positions = draw(st.sampled_from(("original", "compact")))
-    return (*options, ("draft", "self"), ("kv", kv), ("positions", positions))
+    return (*options, ("draft", "self"), ("kv", kv))
 
 
 @st.composite
@@ -987,7 +982,6 @@ def views(draw: st.DrawFn) -> Any:
     return (
         ("pruner", draw(st.sampled_from(list(PRUNERS)))),
         ("ratio", draw(st.sampled_from((0.5, 0.8)))),
-        ("positions", draw(st.sampled_from(("original", "compact")))),
     )
 
 
@@ -1017,9 +1011,6 @@ def blocks(draw: st.DrawFn) -> Pairs:
         ("anchor", draw(st.sampled_from((0, 1, 2, 5, "n/8")))),
         ("passing", draw(st.sampled_from((0, 1, 3, "n/4", "n/1")))),
         ("blocks", draw(st.integers(1, 7))),
-        ("select", draw(st.sampled_from(("query", "query", "random", "uniform", "none")))),
-        ("rounding", draw(st.sampled_from((1, 1, 3)))),
-        ("pool", draw(st.sampled_from((1, 3, 5)))),
         ("zigzag", draw(st.booleans())),
     )
 
@@ -1211,7 +1202,6 @@ WILD: Mapping[str, tuple[Any, ...]] = {
     "schedule": ("serial", "parallel"),
     "draft": ("auto", "self", "model"),
     "kv": ("prefill", "gather", "sparse"),
-    "positions": ("original", "compact"),
     "prune_ratio": (0, 0.7, 1),
     "pruner": tuple(PRUNERS),
     "views": (("text",), ("multimodal", "text"), ("caption", "pooled"), ("text", "text"), ()),

@@ -63,7 +63,6 @@ class Case(NamedTuple):
     kind: str
     pruner: str
     ratio: float
-    positions: str
     guesser: str
     tree: str
     rows: tuple[int, ...]
@@ -76,24 +75,16 @@ def covering() -> Iterator[Case]:
     """Three pruners or all of them for each kind of input; the rest so that all pairs of values
     meet soon."""
     names, met = cycle(PRUNERS), set[Any]()
-    rest = list(
-        product((0, 0.5, 0.9, 1), ("original", "compact"), GUESSERS, TREES, ((0, 1, 2), (0,)))
-    )
+    rest = list(product((0, 0.5, 0.9, 1), GUESSERS, TREES, ((0, 1, 2), (0,))))
     for family, kind in ALL_KINDS:
         wholly = (family.name, kind) in WHOLLY
         for pruner in PRUNERS if wholly else [next(names) for _ in range(3)]:
-            cases = [Case(family.name, kind, pruner, *values) for values in rest if legal(values)]
+            cases = [Case(family.name, kind, pruner, *values) for values in rest]
             best = max(cases, key=lambda case: len(set(combinations(enumerate(case), 2)) - met))
             met.update(combinations(enumerate(best), 2))
             yield best
 
 
-def legal(values: Any) -> bool:
-    """Gathered keys cannot move."""
-    return values[1:3] not in FORBIDDEN
-
-
-FORBIDDEN = {("compact", "gather"), ("compact", "sparse")}
 CASES = tuple(covering())
 
 
@@ -165,7 +156,7 @@ def expected_keep(case: Case, count: int) -> int:
 def test_the_answer_and_the_rounds(case: Case, kept: list[list[list[int]]]) -> None:
     """Tokens, counts and every round."""
     family, kind, rows = BY_NAME[case.family], case.kind, case.rows
-    fields = {"pruner": case.pruner, "prune_ratio": case.ratio, "positions": case.positions}
+    fields = {"pruner": case.pruner, "prune_ratio": case.ratio}
     result = run(family, kind, case.guesser, case.tree, rows=rows, **fields)
     assert result.tokens == reference(family, kind)[: len(rows)]
     assert result.lossless
@@ -180,14 +171,12 @@ def test_the_answer_and_the_rounds(case: Case, kept: list[list[list[int]]]) -> N
 
 def test_the_cases_cover_all_pairs() -> None:
     """Any two choices meet in some case, but that each family has six pruners at least."""
-    for one, other in combinations(
-        ("ratio", "positions", "guesser", "tree", "rows", "pruner", "family"), 2
-    ):
+    for one, other in combinations(("ratio", "guesser", "tree", "rows", "pruner", "family"), 2):
         if (one, other) == ("pruner", "family"):
             continue
         met = {(getattr(case, one), getattr(case, other)) for case in CASES}
         ones, others = ({getattr(case, name) for case in CASES} for name in (one, other))
-        assert met == set(product(ones, others)) - FORBIDDEN, (one, other)
+        assert met == set(product(ones, others)), (one, other)
     assert {case.pruner for case in CASES} == set(PRUNERS)
     for family in FAMILIES:
         assert len({case.pruner for case in CASES if case.family == family.name}) >= 6
@@ -215,7 +204,7 @@ def twin(family: Family, kind: str, row: int, kept: list[list[int]], case: Case)
     # everyone.
     hidden_from = length if case.guesser in ("gather", "sparse") else 0
     masks = [seen(length + new, set(range(length)) - set(choice), hidden_from) for choice in kept]
-    positions, following = placed(prompt, kept[0], case.positions)
+    positions, following = prompt.position_ids, prompt.next_position
     last = kept[0][-1]
     with masked(backbone.decoder, masks[1:]):
         output = backbone.decoder(
@@ -250,19 +239,6 @@ def masked(decoder: Any, masks: list[torch.Tensor]) -> Iterator[None]:
     yield
     for hook in hooks:
         hook.remove()
-
-
-def placed(prompt: Prompt, kept: list[int], positions: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Positions of one row's prompt and of its first new token."""
-    if positions == "original":
-        return prompt.position_ids, prompt.next_position
-    used = sorted(
-        set(prompt.position_ids[-3:, ..., kept].flatten().tolist())
-    )  # not the axis that counts tokens
-    place = {old: new for new, old in enumerate(used)}
-    moved = torch.tensor([place.get(old, 0) for old in prompt.position_ids.flatten().tolist()])
-    moved = moved.view(prompt.position_ids.shape)
-    return moved, moved[..., kept[-1:]] + prompt.next_position - prompt.position_ids[..., kept[-1:]]
 
 
 def extra(prompt: Prompt, new: int) -> dict[str, Any]:
@@ -438,18 +414,11 @@ def test_forwards_of_a_model_that_drafts_for_itself(family: Family, kv: str) -> 
 
 @pytest.mark.pairwise
 @every_family
-@pytest.mark.parametrize(
-    ("guesser", "positions"),
-    [("noisy", "original"), ("noisy", "compact"), ("prefill", "original"), ("prefill", "compact")],
-)
+@pytest.mark.parametrize("guesser", ["noisy", "prefill"])
 @torch.no_grad()
-def test_the_drafts_keys(
-    family: Family, guesser: str, positions: str, kept: list[list[list[int]]]
-) -> None:
+def test_the_drafts_keys(family: Family, guesser: str, kept: list[list[list[int]]]) -> None:
     """Those of each row alone, unpadded, with what was pruned hidden instead of left out."""
-    session = started(
-        family, family.richest, guesser, prune_ratio=0.6, pruner="grid", positions=positions
-    )
+    session = started(family, family.richest, guesser, prune_ratio=0.6, pruner="grid")
     session.begin()
     drafter: Any = session.drafter
     backbone = drafter.rows.backbone
@@ -460,7 +429,7 @@ def test_the_drafts_keys(
         backbone.decoder(
             inputs_embeds=prompt.embeds,
             attention_mask=seen(length, set(range(length)) - set(places), 0),
-            position_ids=placed(prompt, places, positions)[0],
+            position_ids=prompt.position_ids,
             **with_cache(made),
             **extra(prompt, 0),
         )

@@ -67,7 +67,7 @@ SETS: tuple[tuple[Any, ...], ...] = (
     ("caption", "multimodal"),
     (
         {"name": "pooled", "size": 3},
-        {"pruner": "attention", "ratio": 0.6, "positions": "compact"},
+        {"pruner": "attention", "ratio": 0.6},
         {"pruner": "window", "ratio": 0.8},
         "multimodal",
     ),

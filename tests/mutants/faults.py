@@ -358,7 +358,7 @@ FAULTS = (
     ),
     Fault(
         "growing buffers lose their contents",
-        "draftlens/models/kv_cache.py",
+        "draftlens/models/kv_buffers.py",
         "    grown[:, :old_rows, :, :old_capacity] = buffer\n",
         "",
         CACHE,
@@ -372,7 +372,7 @@ FAULTS = (
     ),
     Fault(
         "layers of other shapes share buffers",
-        "draftlens/models/kv_cache.py",
+        "draftlens/models/kv_buffers.py",
         "(states.shape[1], states.shape[3], states.dtype, states.device)",
         "(stacked.shape[2], states.shape[3], states.dtype, states.device)",
         CACHE,
@@ -631,7 +631,7 @@ FAULTS = (
     ),
     Fault(
         "hooks: passes of other threads are read",
-        "draftlens/models/adapter.py",
+        "draftlens/models/capture.py",
         "if get_ident() == thread:\n            receive(layer, args[0]",
         "if thread:\n            receive(layer, args[0]",
         _only("tests/unit/models/attention/test_similarity.py", "other_threads"),
@@ -1169,8 +1169,8 @@ FAULTS = (
     Fault(
         "hosts: each call with a model starts processes",
         "draftlens/prefill/spava/processes/rendezvous.py",
-        "                self._by_model[backbone.model] = group\n",
-        "                pass\n",
+        "            _GROUP.set(backbone.model, group)\n",
+        "            pass\n",
         MEETING,
     ),
     Fault(

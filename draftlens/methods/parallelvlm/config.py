@@ -19,7 +19,7 @@ class ParallelVLM(SpecVLM):
             decoding is faster.
         schedule: `"parallel"`: in every round the draft writes while the target checks, then each
             waits for the other. `"serial"`: one after the other.
-        sampling_rule, prune_ratio, pruner, positions, draft, prefill: as for `SpecVLM`. The paper's
+        sampling_rule, prune_ratio, pruner, draft, prefill: as for `SpecVLM`. The paper's
             pruner is `"uv"`. `"rejection"` without γ takes a γ of 5.
         tree, kv: of `SpecVLM`, for the serial schedule.
 

@@ -19,6 +19,7 @@ import psutil
 
 from draftlens.methods.parallelvlm.link import WorkerLostError
 from draftlens.methods.parallelvlm.messages import FromDraft, ToDraft
+from draftlens.models.model_state import Slot
 from draftlens.processes.channel import Channel, ClosedError
 from draftlens.processes.child import connected, start_child
 from draftlens.processes.shared_model import share
@@ -232,36 +233,38 @@ def _end(channel: Channel, process: subprocess.Popen[bytes], owner: int) -> None
         process.wait()
 
 
+_PROCESS = Slot[DraftProcess]("process that drafts")
+
+
 class _Processes:
     """The processes of this process' models."""
 
     def __init__(self) -> None:
         self._starting = threading.Lock()
-        self._by_model: weakref.WeakKeyDictionary[Any, DraftProcess] = weakref.WeakKeyDictionary()
 
     def of(self, model: Any) -> DraftProcess:
         """See `process_of`."""
         with self._starting:
-            process = self._by_model.get(model)
+            process = _PROCESS.get(model)
             if process is not None and process.is_alive:
                 return process
             if process is not None and process.cannot_start:
                 raise WorkerLostError(f"{process.lost} before it was ready")
             process = DraftProcess(model)
-            self._by_model[model] = process
+            _PROCESS.set(model, process)
             return process
 
     def end(self) -> None:
         """End all."""
-        for process in list(self._by_model.values()):
+        for process in _PROCESS.values():
             process.close()
 
     def leave_to_parent(self) -> None:
         """In a fork, which must neither use the processes of its parent nor keep them alive."""
         self._starting = threading.Lock()  # another thread of the parent may have held it
-        for process in list(self._by_model.values()):
+        for process in _PROCESS.values():
             process.leave_to_parent()
-        self._by_model.clear()
+        _PROCESS.clear()
 
 
 _PROCESSES = _Processes()

@@ -21,6 +21,7 @@ from draftlens.methods.parallelvlm.draft_side import Worker
 from draftlens.methods.parallelvlm.link import WorkerLostError
 from draftlens.methods.parallelvlm.messages import FromDraft, ToDraft
 from draftlens.models.adapter import Backbone
+from draftlens.models.model_state import Slot
 
 
 class DraftThread:
@@ -155,28 +156,30 @@ def _stream_of(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.stream(stream)
 
 
+_THREAD = Slot[DraftThread]("thread that drafts")
+
+
 class _Threads:
     """The threads of this process' models."""
 
     def __init__(self) -> None:
         self._starting = threading.Lock()
-        self._by_model: weakref.WeakKeyDictionary[Any, DraftThread] = weakref.WeakKeyDictionary()
 
     def of(self, backbone: Backbone) -> DraftThread:
         """See `thread_of`."""
         with self._starting:
-            thread = self._by_model.get(backbone.model)
+            thread = _THREAD.get(backbone.model)
             if thread is None:
                 thread = DraftThread(backbone)
-                self._by_model[backbone.model] = thread
+                _THREAD.set(backbone.model, thread)
             return thread
 
     def leave_to_parent(self) -> None:
         """In a fork, which has no thread but the one that forked."""
         self._starting = threading.Lock()  # another thread of the parent may have held it
-        for thread in list(self._by_model.values()):
+        for thread in _THREAD.values():
             thread.leave_to_parent()
-        self._by_model.clear()
+        _THREAD.clear()
 
 
 _THREADS = _Threads()

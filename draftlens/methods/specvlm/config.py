@@ -5,8 +5,9 @@ The scores are in `pruning.attention`, the pruned prompt in `drafting.pruning`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from draftlens.core.errors import ConfigError
 from draftlens.core.tree import Topology
@@ -28,7 +29,6 @@ from draftlens.methods.parts import (
     topology_of,
     tuners_of,
 )
-from draftlens.models.prompt_subset import POSITIONS
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class SpecVLM:
             `SpeculativeDecoding`. The paper's tree is `"eagle"`.
         prune_ratio: r, the share of visual tokens that the draft does not read.
         pruner: which tokens these are: a name of `prune.PRUNERS`, a mapping of a name and options
-            such as ``{"name": "dycoke", "group": 4}``, or a pruner. `"uv"` is that of ParallelVLM.
-        positions: `"original"` leaves kept tokens where they were, `"compact"` closes the gaps.
+            such as ``{"name": "specvlm", "attention_mass": 0.2}``, or a pruner. `"uv"` is that of
+            ParallelVLM.
         draft: `"model"` for a draft model, `"self"` for the target's own weights, `"auto"` for the
             draft model if there is one.
         kv: for `"self"`: `"prefill"` reads the pruned prompt again, `"gather"` reuses the target's
@@ -54,16 +54,17 @@ class SpecVLM:
     Example:
 
         >>> import draftlens
-        >>> draftlens.SpecVLM(pruner={"name": "random", "seed": 3}).pruner
-        RandomPruner(seed=3)
+        >>> draftlens.SpecVLM(pruner={"name": "specvlm", "attention_mass": 0.2}).pruner
+        SpecVLMPruner(attention_mass=0.2)
     """
+
+    removed: ClassVar[Mapping[str, str]] = {"positions": "kept tokens stay at their positions"}
 
     num_speculative_tokens: int | None = None
     tree: Tree = None
     sampling_rule: str = "coupled"
     prune_ratio: float = 0.9
     pruner: Any = "specvlm"
-    positions: str = "original"
     draft: str = "auto"
     kv: str = "prefill"
     schedule: str = "serial"
@@ -73,9 +74,8 @@ class SpecVLM:
         resolve_drafting(self)
         if not isinstance(self.prune_ratio, (int, float)) or not 0 <= self.prune_ratio <= 1:
             raise ConfigError(f"prune_ratio is a share between 0 and 1, not {self.prune_ratio!r}")
-        check_choice("positions", self.positions, POSITIONS)
         check_choice("draft", self.draft, ("auto", "model", "self"))
-        check_kv(self.kv, self.positions)
+        check_kv(self.kv)
         if self.draft == "model":
             self._check_reuse()
         if self.kv != "prefill" and self.schedule != "serial":
@@ -98,7 +98,7 @@ class SpecVLM:
     @property
     def pruning(self) -> Pruning:
         """How the draft's prompt is pruned."""
-        return Pruning(self.pruner, self.prune_ratio, self.positions)
+        return Pruning(self.pruner, self.prune_ratio)
 
     def plan(self, models: Models) -> Plan:
         pruning = self.pruning

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import weakref
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -23,6 +22,7 @@ from draftlens.methods.tabed.caption_writers import (
     Writer,
     pixels_of,
 )
+from draftlens.models.model_state import Slot
 
 CaptionerLike = str | Describe | Sequence[str]
 """Who writes captions: `"draft"` or `"target"` for these models, a callable, or the captions
@@ -48,11 +48,8 @@ SAMPLED = 8
 """Each eighth row and column of a clip's frames identify it."""
 
 
-# By target model: captions by pixels, by options and draft. The values hold no model, which would
-# keep the target alive.
-_CAPTIONS: weakref.WeakKeyDictionary[Any, dict[Hashable, dict[bytes, str]]] = (
-    weakref.WeakKeyDictionary()
-)
+# Of a target: captions by pixels, by options and draft.
+_CAPTIONS = Slot[dict[Hashable, dict[bytes, str]]]("captions")
 
 
 @dataclass(frozen=True)
@@ -147,7 +144,7 @@ def make_captions(
 def captions_of(options: Captioning, models: Models) -> Captions:
     """`make_captions`, which remember what was written in earlier calls with these models, so that
     a picture of an earlier turn is not described again."""
-    by_options = _CAPTIONS.setdefault(models.target.model, {})
+    by_options = _CAPTIONS.get_or_make(models.target.model, dict)
     drafting = None if models.draft is None else id(models.draft.model)
     key = (options, drafting)
     return make_captions(options, models, by_options.setdefault(key, {}))

@@ -22,7 +22,6 @@ from draftlens.methods.tabed.text_view import text_ids
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
-from draftlens.models.prompt_subset import POSITIONS
 from draftlens.pruning import PRUNERS, make_pruner
 
 VIEWS = Registry(
@@ -298,7 +297,6 @@ class PrunedView:
     Args:
         pruner: a name, a mapping of a name and options, or a pruner.
         ratio: share of visual tokens that are removed, 0 to 1.
-        positions: `"original"` or `"compact"`, as for `SpecVLM`.
 
     Raises:
         ConfigError: a value makes no sense.
@@ -306,7 +304,6 @@ class PrunedView:
 
     pruner: Any = "specvlm"
     ratio: float = 0.9
-    positions: str = "original"
 
     same_without_media = True
     rewriting = ""
@@ -316,9 +313,6 @@ class PrunedView:
         is_number = isinstance(self.ratio, (int, float)) and not isinstance(self.ratio, bool)
         if not is_number or not 0 <= self.ratio <= 1:
             raise ConfigError(f"ratio is a share between 0 and 1, not {self.ratio!r}")
-        if self.positions not in POSITIONS:
-            known = ", ".join(POSITIONS)
-            raise ConfigError(f"unknown positions {self.positions!r}; known: {known}")
         object.__setattr__(self, "pruner", make_pruner(self.pruner))
 
     @property
@@ -327,8 +321,7 @@ class PrunedView:
         options = describe(PRUNERS, self.pruner)
         name = options.pop("name")
         chosen = "".join(f",{key}={value}" for key, value in options.items())
-        compact = "" if self.positions == "original" else ",compact"
-        return f"{name}({self.ratio:g}{chosen}{compact})"
+        return f"{name}({self.ratio:g}{chosen})"
 
     @property
     def readings(self) -> ReadingSpec:
@@ -337,8 +330,8 @@ class PrunedView:
         return spec
 
     def read(self, source: Source) -> DraftPrompt:
-        pruning = Pruning(self.pruner, self.ratio, self.positions)
-        if source.is_target and self.positions == "original":
+        pruning = Pruning(self.pruner, self.ratio)
+        if source.is_target:
             return SelfReader(source.backbone, pruning, "gather").read(None, source.context)
         pruned = pruning.apply(source.whole, source.context)
         return prefilled(source.backbone, pruned.prompt)

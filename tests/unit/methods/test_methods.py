@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from draftlens_lab.plugins.spatial_pruners import RandomPruner, WindowPruner
 
 from draftlens import (
     HSD,
@@ -27,7 +28,6 @@ from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.methods.base import METHODS, Method, Models, from_dict, resolve, to_dict, with_option
 from draftlens.methods.parts import TREES
 from draftlens.pruning.attention import SpecVLMPruner
-from draftlens.pruning.spatial import RandomPruner, WindowPruner
 
 RUNTIME = {"schedule": "serial", "prefill": {"name": "full"}}
 KEYS = {
@@ -65,7 +65,6 @@ KEYS = {
         "sampling_rule": "coupled",
         "prune_ratio": 0.9,
         "pruner": {"name": "specvlm", "attention_mass": 0.4},
-        "positions": "original",
         "draft": "auto",
         "kv": "prefill",
         **RUNTIME,
@@ -82,7 +81,6 @@ KEYS = {
             "criterion": "similarity",
             "variation": True,
         },
-        "positions": "original",
         "draft": "auto",
         "kv": "prefill",
         "schedule": "parallel",
@@ -236,7 +234,7 @@ def test_senseless_options_are_refused(options: dict[str, Any], message: str) ->
         ({"prune_ratio": -0.1}, "prune_ratio is a share between 0 and 1, not -0.1"),
         ({"prune_ratio": "half"}, "prune_ratio is a share between 0 and 1, not 'half'"),
         ({"pruner": "best"}, "unknown pruner 'best'; known: all, attention"),
-        ({"positions": "none"}, "unknown positions 'none'; known: original, compact"),
+        ({"positions": "compact"}, "no option 'positions': kept tokens stay at their positions"),
         ({"draft": "me"}, "unknown draft 'me'; known: auto, model, self"),
         ({"kv": "steal"}, "unknown kv 'steal'; known: prefill, gather"),
         (
@@ -280,7 +278,6 @@ def test_senseless_options_are_refused(options: dict[str, Any], message: str) ->
             "method 'specvlm' has no option 'gamma'; known: num_speculative_tokens, tree",
         ),
         ({"tree": "oak"}, "unknown tree 'oak'"),
-        ({"kv": "gather", "positions": "compact"}, "positions must be"),
         ({"tree": "auto", "sampling_rule": "rejection"}, "depends on measured times"),
     ],
 )
@@ -299,14 +296,9 @@ def test_the_options_of_a_pruner() -> None:
         ({"pruner": {"name": "specvlm", "attention_mass": 0.7}}, SpecVLMPruner(0.7)),
         ({}, SpecVLMPruner(0.4)),
     ):
-        method = SpecVLM(prune_ratio=0.3, positions="compact", **fields)  # type: ignore[arg-type]
+        method = SpecVLM(prune_ratio=0.3, **fields)  # type: ignore[arg-type]
         pruning = method.pruning
-        assert (pruning.pruner, pruning.ratio, pruning.positions) == (expected, 0.3, "compact")
-
-
-def test_gathered_keys_stay_where_they_were() -> None:
-    with pytest.raises(ConfigError, match=r'gathered keys .*: positions must be "original"'):
-        SpecVLM(draft="self", kv="gather", positions="compact").plan(Models(model("Big")))
+        assert (pruning.pruner, pruning.ratio) == (expected, 0.3)
 
 
 def test_from_dict_leaves_its_argument_alone() -> None:

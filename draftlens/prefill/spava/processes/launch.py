@@ -116,7 +116,6 @@ class _Children:
     links: SocketLinks
 
     def silent(self) -> list[int]:
-        """See `Signs.silent`."""
         for rank in self.links.closed:
             with suppress(subprocess.TimeoutExpired):
                 self.children[rank - 1].process.wait(ENDING_SECONDS)
@@ -145,11 +144,9 @@ class _Parent:
     links: SocketLinks
 
     def silent(self) -> list[int]:
-        """See `Signs.silent`."""
         return self.links.closed
 
     def tell(self, why: str) -> str:
-        """See `Signs.tell`."""
         self.control.settimeout(ENDING_SECONDS)
         with suppress(OSError):
             self.control.sendall(why.encode()[:LONGEST_SENTENCE])
@@ -197,7 +194,6 @@ class LocalHosts(GroupHosts):
         self._finalizer()
 
     def leave_to_parent(self) -> None:
-        """See `GroupHosts.leave_to_parent`."""
         super().leave_to_parent()
         self._finalizer()
 

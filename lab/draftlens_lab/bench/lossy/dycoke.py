@@ -8,9 +8,9 @@ from draftlens.core.errors import ConfigError
 from draftlens.models.prompt import Prompt
 from draftlens.models.prompt_subset import POSITIONS, gather
 from draftlens.pruning.base import Visual
-from draftlens.pruning.temporal import DyCokePruner
 from draftlens_lab.bench.lossy.base import Dropping, Recall, check_share
 from draftlens_lab.measure.pruning import kept_indices
+from draftlens_lab.plugins.temporal_pruners import DyCokePruner
 
 
 @dataclass(frozen=True)

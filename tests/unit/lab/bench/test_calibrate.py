@@ -27,7 +27,6 @@ METHOD = SpecVLM(
     prune_ratio=0.7,
     pruner={"name": "specvlm", "attention_mass": 0.25},
     tree=[[0], [0, 0]],
-    positions="compact",
     sampling_rule="rejection",
 )
 

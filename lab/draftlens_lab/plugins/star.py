@@ -13,8 +13,7 @@ from draftlens.prefill.reading import Reading
 from draftlens.prefill.spava.config import check_whole
 from draftlens.prefill.spava.kv_placement import check_decode, new_cache
 from draftlens.prefill.spava.one_process import check_directed, read_in_blocks
-from draftlens.prefill.spava.passing_keys import Evenly
-from draftlens.prefill.spava.rows import Division, rows_of
+from draftlens.prefill.spava.rows import Division, Row, rows_of
 from draftlens.prefill.spava.several import SeveralProcesses
 
 
@@ -52,16 +51,13 @@ class StarPrefill(SeveralProcesses):
 
     @property
     def approximate(self) -> tuple[str, ...]:
-        """See `Prefill.approximate`."""
         return (f"star prefill: {self.blocks} blocks",)
 
-    @property
-    def division(self) -> Division:
-        """How rows are divided."""
-        return Division(self.blocks - 1, f"n/{self.blocks}", 0)
+    def rows(self, prompt: Prompt) -> list[Row]:
+        """How each row of a prompt is divided."""
+        return rows_of(prompt, Division(self.blocks - 1, f"n/{self.blocks}", 0))
 
     def check(self, backbone: Backbone) -> None:
-        """See `Prefill.check`."""
         check_directed(backbone)
 
     def new_cache(self, backbone: Backbone, prompt: Prompt, room: int) -> KVCache:
@@ -73,6 +69,4 @@ class StarPrefill(SeveralProcesses):
         return new_cache(backbone, prompt, room, self.decode)
 
     def run(self, backbone: Backbone, reading: Reading) -> PrefillOutput:
-        """See `Prefill.run`."""
-        rows = rows_of(reading.prompt, self.division)
-        return read_in_blocks(backbone, reading, rows, Evenly(), self.approximate)
+        return read_in_blocks(backbone, reading, self.rows(reading.prompt), self.approximate)

@@ -15,18 +15,6 @@ from draftlens.pruning.base import Visual, remaining, spread
 
 
 @dataclass(frozen=True)
-class UniformPruner:
-    """Every n-th token in raster order, over all frames (SpecVLM's stage II by itself, and its
-    SD-Uniform)."""
-
-    readings: ClassVar[ReadingSpec] = NO_READINGS
-
-    def select(self, visual: Visual, keep: int) -> Tensor:
-        """Equal distances in the order of the prompt."""
-        return spread(len(visual), keep, visual.cells.device)
-
-
-@dataclass(frozen=True)
 class GridPruner:
     """Every frame keeps a grid of its own, evenly spaced in both directions."""
 
