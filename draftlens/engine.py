@@ -1,24 +1,22 @@
-"""The Python interface: `load` and `Engine` for names and files, `generate` and `stream` for
-transformers models."""
+"""The Python interface for names and files: `load` and `Engine`."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, TypedDict, Unpack
 
 from torch import Tensor
 from transformers import StopStringCriteria
 
 from draftlens.arguments import (
-    QUESTION,
     check_clips,
     check_question,
     checked_options,
     model_name,
-    texts,
+    names_beside_options,
 )
 from draftlens.batch.map import ClipAnswer, MapOptions, map_clips
 from draftlens.compile import attach, check_compile, compile_usual
@@ -27,27 +25,26 @@ from draftlens.core.errors import InputError
 from draftlens.core.names import IMAGE_PROMPT, VIDEO_PROMPT
 from draftlens.core.prefill_readings import NO_READINGS, ReadingSpec
 from draftlens.core.references import GivenReferences
-from draftlens.core.result import Chunk, Result
+from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
-from draftlens.core.text import tokenizer_of
-from draftlens.core.view_record import Weighed
-from draftlens.decoding import Plan, Session
-from draftlens.decoding.drafter import ignore
+from draftlens.decoding import Plan
+from draftlens.decoding.observer import NO_OBSERVER, Observer
 from draftlens.drafting.adaptive.cost_store import calibrate_models
+from draftlens.generate_options import GenerateOptions, texts
 from draftlens.media import Limits
 from draftlens.media.chat_source import ChatSource, Processing
 from draftlens.media.conversation import Conversation, ask, process, read, same_processing
 from draftlens.media.given import kind_of
 from draftlens.media.rewriting import without_media
-from draftlens.methods.base import MethodLike, Models, resolve, with_prefill
+from draftlens.methods.base import Method, MethodLike, Models, resolve, with_prefill
 from draftlens.models.known_pairs import AUTO
 from draftlens.models.load import Loaded, as_pair
 from draftlens.models.loading import LoadWords, pair_options
 from draftlens.open_models import open_models
 from draftlens.prefill.base import make_prefill
 from draftlens.pruning import Choice
-from draftlens.request import GenerateOptions, Request, Seed, open_call
-from draftlens.streaming import decoded, result_of, texts_of, with_streamer, with_text
+from draftlens.request import Request, Seed
+from draftlens.streaming import Stream, split_options
 
 MAX_NEW_TOKENS = 256
 """Length of an engine's answers where the caller names none."""
@@ -56,188 +53,32 @@ CALIBRATION_SECONDS = 2.0
 """Time for the measurement of a pair that was loaded quickly."""
 
 
-class Stream:
-    """An answer that is being made: iterate over its `Chunk`s, then read `result`.
+class MediaOptions(TypedDict, total=False):
+    """What a prompt is about; see `Engine.stream`."""
 
-    An invalid request is refused when the stream is made. A model that does not fit is refused
-    before the first chunk, and a draft that cannot read its inputs when drafting begins: behind the
-    first chunk, or before it where the draft guesses the first tokens.
-
-    Args:
-        target, draft: transformers models, or backbones.
-        request: what is asked.
-        clock: started when the request came.
-        tokenizer: fills in text; by default that of the request's options. Without any, text is
-            empty.
-
-    Example:
-
-        >>> import draftlens
-        >>> stream = draftlens.load(device="cpu").stream("Hello", max_new_tokens=8)
-        >>> tokens = [token for chunk in stream for token in chunk.tokens]
-        >>> tokens == stream.result.tokens[0]
-        True
-    """
-
-    def __init__(
-        self,
-        target: Any,
-        draft: Any,
-        request: Request,
-        clock: Clock | None = None,
-        tokenizer: Any = None,
-    ) -> None:
-        self._call = open_call(target, draft, request, clock)
-        if tokenizer is None:
-            tokenizer = request.options.get("tokenizer")
-        self.tokenizer = tokenizer_of(tokenizer)
-        chunks = self._call.plan.schedule(self._call.session)
-        streamer = request.options.get("streamer")
-        if streamer is not None:
-            chunks = with_streamer(chunks, streamer)
-        self._without_text = chunks
-        self._chunks = chunks
-        if self.tokenizer is not None:
-            self._chunks = with_text(chunks, partial(decoded, self.tokenizer))
-
-    def __iter__(self) -> Iterator[Chunk]:
-        return self
-
-    def __next__(self) -> Chunk:
-        return next(self._chunks)
-
-    def run(self) -> Result:
-        """Consume the remaining chunks and return the result."""
-        for _ in self._without_text:
-            pass
-        return self.result
-
-    @property
-    def plan(self) -> Plan:
-        """The plan of the request's method."""
-        return self._call.plan
-
-    @property
-    def session(self) -> Session:
-        """The session that answers."""
-        return self._call.session
-
-    @property
-    def result(self) -> Result:
-        """The answer so far; the whole answer once the iteration has ended."""
-        return result_of(self._call, texts_of(self._call, self.tokenizer))
+    video: Any
+    images: Any
+    messages: Sequence[Any] | None
+    num_frames: int
+    limits: Limits | None
 
 
-def generate(
-    target_model: Any,
-    inputs: Mapping[str, Any],
-    *,
-    draft: Any = None,
-    draft_inputs: Mapping[str, Any] | None = None,
-    method: MethodLike = None,
-    seed: Seed = None,
-    references: GivenReferences | None = None,
-    prefill: Any = None,
-    hosts: int | None = None,
-    compile: bool = False,
-    **options: Unpack[GenerateOptions],
-) -> Result:
-    """Answer a batch as ``target_model.generate(**inputs, **options)`` would, in fewer target
-    forwards.
+class AnswerOptions(GenerateOptions, total=False):
+    """How an engine answers; see `Engine.stream`."""
 
-    Args:
-        target_model: an unmodified transformers vision-language model.
-        inputs: the output of its processor, padded on either side.
-        draft: a smaller model of the same tokenizer, or None for plain decoding.
-        draft_inputs: the output of the draft's processor for the same prompt; `inputs` if None.
-            With a method whose draft reads the prompt in several ways, its entry `views` may map
-            the names of further views to the output of the draft's processor for them, such as
-            ``{**draft_inputs, "views": {"text": processor(text=prompt_without_pictures)}}``.
-        method: a method, its name, or a dict of its options; by default speculative decoding if
-            there is a draft.
-        seed: seed of the sampling noise, or one seed for each row. None draws one from torch's
-            global generator.
-        references: for methods that guess from texts (`hsd`, `lookup`): what the answers are
-            expected to repeat. One list for each row (for a single row the list itself), whose
-            members are texts or token ids. Texts need the option `tokenizer`, the target's.
-        prefill: how the target reads the prompts (`prefill.PREFILLS`), as a name, a dict of its
-            name and options, or a prefill; None for the method's own, which is `"full"` unless it
-            says otherwise. Under torchrun all processes read prompts together by a prefill that
-            uses them; then this call returns on rank 0 only, and the other processes end with it.
-        hosts: number of processes that read prompts together, for a model on the CPU; they are
-            started by the first call and end with the model.
-        compile: whether decode forwards run as compiled code, which is made before a kind of pass
-            first runs and kept on disk.
-        options: options of `generate`, such as `max_new_tokens`, `do_sample`, `temperature`,
-            `eos_token_id`, `logits_processor`, `stopping_criteria`, a `generation_config` or a
-            `streamer`. As there, the model's own generation config holds the defaults. With a
-            `tokenizer`, which `stop_strings` need, the result has text.
-
-    Raises:
-        ConfigError, InputError, UnsupportedModelError, IncompatiblePairError, HostError: before any
-            token is made.
-
-    Example:
-
-        >>> import draftlens
-        >>> engine = draftlens.load(device="cpu")
-        >>> model, draft = engine.target.backbone.model, engine.draft.backbone.model
-        >>> inputs = engine.read("Hello").target
-        >>> result = draftlens.generate(model, inputs, draft=draft, max_new_tokens=8)
-        >>> result.lossless
-        True
-    """
-    request = Request(
-        inputs,
-        draft_inputs,
-        method,
-        seed,
-        options,
-        references=references,
-        prefill=prefill,
-        hosts=hosts,
-        compile=compile,
-    )
-    return Stream(target_model, draft, request).run()
+    method: MethodLike
+    seed: Seed
+    references: GivenReferences | None
+    stop: str | Sequence[str] | None
+    prefill: Any
 
 
-def stream(
-    target_model: Any,
-    inputs: Mapping[str, Any],
-    *,
-    draft: Any = None,
-    draft_inputs: Mapping[str, Any] | None = None,
-    method: MethodLike = None,
-    seed: Seed = None,
-    references: GivenReferences | None = None,
-    prefill: Any = None,
-    hosts: int | None = None,
-    compile: bool = False,
-    **options: Unpack[GenerateOptions],
-) -> Stream:
-    """The same as `generate`, with token ids as they come; a consumer may stop at any time.
+class PromptOptions(MediaOptions, AnswerOptions, total=False):
+    """Both."""
 
-    Example:
 
-        >>> import draftlens
-        >>> engine = draftlens.load(device="cpu")
-        >>> inputs = engine.read("Hello").target
-        >>> chunk = next(draftlens.stream(engine.target.backbone.model, inputs, max_new_tokens=8))
-        >>> len(chunk.tokens), chunk.row
-        (1, 0)
-    """
-    request = Request(
-        inputs,
-        draft_inputs,
-        method,
-        seed,
-        options,
-        references=references,
-        prefill=prefill,
-        hosts=hosts,
-        compile=compile,
-    )
-    return Stream(target_model, draft, request)
+ARGUMENTS = ("prompt", *names_beside_options(PromptOptions))
+"""Arguments of `Engine.stream` beside the options of transformers."""
 
 
 @dataclass(frozen=True)
@@ -334,36 +175,10 @@ class Engine:
             compile_usual(backbone)
 
     def generate(
-        self,
-        prompt: str | Sequence[str] | None = None,
-        *,
-        video: Any = None,
-        images: Any = None,
-        messages: Sequence[Any] | None = None,
-        num_frames: int = 8,
-        limits: Limits | None = None,
-        method: MethodLike = None,
-        seed: Seed = None,
-        references: GivenReferences | None = None,
-        stop: str | Sequence[str] | None = None,
-        prefill: Any = None,
-        **options: Unpack[GenerateOptions],
+        self, prompt: str | Sequence[str] | None = None, **options: Unpack[PromptOptions]
     ) -> Result:
         """Answer at once; the arguments are those of `stream`."""
-        return self.stream(
-            prompt,
-            video=video,
-            images=images,
-            messages=messages,
-            num_frames=num_frames,
-            limits=limits,
-            method=method,
-            seed=seed,
-            references=references,
-            stop=stop,
-            prefill=prefill,
-            **options,
-        ).run()
+        return self.stream(prompt, **options).run()
 
     def caption(self, media: Any, prompt: str | None = None, **options: Any) -> Result:
         """Describe a clip or a picture.
@@ -425,20 +240,7 @@ class Engine:
         return self.generate(question, images=images, video=video, **options)
 
     def stream(
-        self,
-        prompt: str | Sequence[str] | None = None,
-        *,
-        video: Any = None,
-        images: Any = None,
-        messages: Sequence[Any] | None = None,
-        num_frames: int = 8,
-        limits: Limits | None = None,
-        method: MethodLike = None,
-        seed: Seed = None,
-        references: GivenReferences | None = None,
-        stop: str | Sequence[str] | None = None,
-        prefill: Any = None,
-        **options: Unpack[GenerateOptions],
+        self, prompt: str | Sequence[str] | None = None, **options: Unpack[PromptOptions]
     ) -> Stream:
         """Answer a prompt about a clip or images, piece by piece.
 
@@ -468,26 +270,12 @@ class Engine:
             MediaError, InputError, ConfigError: before any token is made.
         """
         clock = Clock(Stats())
-        self._with_defaults(options, stop)  # refuses wrong options before media are read
+        beside, generation = split_options(options, PromptOptions)
+        media = {name: beside.pop(name) for name in MediaOptions.__annotations__ if name in beside}
+        self._with_defaults(generation, beside.get("stop"))  # before media are read
         with clock.phase("frames"):
-            inputs = self.read(
-                prompt,
-                video=video,
-                images=images,
-                messages=messages,
-                num_frames=num_frames,
-                limits=limits,
-            )
-        return self.answer(
-            inputs,
-            method=method,
-            seed=seed,
-            references=references,
-            stop=stop,
-            prefill=prefill,
-            clock=clock,
-            **options,
-        )
+            inputs = self.read(prompt, **media)
+        return self.answer(inputs, clock=clock, **beside, **generation)
 
     def read(
         self,
@@ -529,45 +317,35 @@ class Engine:
         self,
         inputs: Inputs,
         *,
-        method: MethodLike = None,
-        seed: Seed = None,
-        references: GivenReferences | None = None,
-        stop: str | Sequence[str] | None = None,
-        prefill: Any = None,
         clock: Clock | None = None,
         readings: ReadingSpec = NO_READINGS,
-        observe: Callable[[Choice], None] | None = None,
-        observe_weighed: Callable[[Weighed], None] = ignore,
-        **options: Unpack[GenerateOptions],
+        observe: Observer | Callable[[Choice], None] = NO_OBSERVER,
+        **options: Unpack[AnswerOptions],
     ) -> Stream:
         """Answer the result of `read`.
 
         Args:
             inputs: the processors' output.
-            method, seed, references, stop, prefill, options: as for `stream`.
             clock: started when the request came; a new one by default.
             readings: readings of the target's prefill besides those that the method needs.
-            observe: receives every choice of a pruner.
-            observe_weighed: receives what each token shows about the views of an ensemble.
+            observe: follows the answer (`decoding.observer.Observer`); a function receives the
+                choices of a pruner.
+            options: as for `stream`.
         """
-        tokenizer = self.target.processor.tokenizer
-        clock = clock or Clock(Stats())
+        beside, generation = split_options(options, AnswerOptions)
+        observer = observe if isinstance(observe, Observer) else Observer(on_choice=observe)
         request = Request(
             inputs=inputs.target,
             draft_inputs=inputs.draft,
-            method=self.method if method is None else method,
-            seed=seed,
-            options=self._with_defaults(options, stop),
-            readings=readings,
-            observe=observe,
-            observe_weighed=observe_weighed,
+            method=self._method(beside.pop("method", None), beside.pop("prefill", None)),
+            seed=beside.pop("seed", None),
+            options=self._with_defaults(generation, beside.pop("stop", None)),
+            observer=replace(observer, readings=observer.readings | readings),
             chat=self.chat_source(inputs),
-            references=references,
-            tokenizer=tokenizer,
-            prefill=self.prefill if prefill is None else prefill,
+            extras=beside,
         )
         draft = None if self.draft is None else self.draft.backbone
-        return Stream(self.target.backbone, draft, request, clock, tokenizer)
+        return Stream(self.target.backbone, draft, request, clock)
 
     def map(
         self,
@@ -615,8 +393,12 @@ class Engine:
             ConfigError: the method needs a draft model and there is none.
         """
         draft = None if self.draft is None else self.draft.backbone
-        resolved = resolve(self.method if method is None else method, draft is not None)
-        return with_prefill(resolved, self.prefill).plan(Models(self.target.backbone, draft))
+        return self._method(method).plan(Models(self.target.backbone, draft))
+
+    def _method(self, method: MethodLike, prefill: Any = None) -> Method:
+        """The method of a call, by default the engine's."""
+        resolved = resolve(self.method if method is None else method, self.draft is not None)
+        return with_prefill(resolved, self.prefill if prefill is None else prefill)
 
     def calibrate(self, seconds: float = CALIBRATION_SECONDS) -> None:
         """Measure what forwards of the models cost, unless it is known from this machine.
@@ -654,9 +436,9 @@ class Engine:
         )
 
     def _with_defaults(
-        self, options: GenerateOptions, stop: str | Sequence[str] | None
+        self, options: Mapping[str, Any], stop: str | Sequence[str] | None
     ) -> dict[str, Any]:
-        completed = checked_options(options, QUESTION)
+        completed = checked_options(options, ARGUMENTS)
         if stop is not None:
             stop = texts("stop", stop)
             strings = [stop] if isinstance(stop, str) else list(stop)

@@ -219,7 +219,7 @@ class LaneDrafter:
         return self._cache_bytes + self.serial.cache_bytes
 
     def announce(self, batch: Batch, inputs: Mapping[str, Any], room: int, observed: bool) -> None:
-        """See `DraftLane.announce`. Behind `close`, a new session of the lane begins."""
+        """See `SessionHooks.announce`. Behind `close`, a new session of the lane begins."""
         if self._in_lane and self._is_closed:
             self._reopen(observed)
         is_first = self._in_lane is None
@@ -297,14 +297,14 @@ class LaneDrafter:
         self.link.forget(self._answer)
 
     def read(self, context: TargetContext) -> None:
-        """See `DraftLane.read`."""
+        """See `SessionHooks.read`."""
         if self._unread:
             self._unread.popleft()
-            self._observe = context.observe
+            self._observe = context.observer.on_choice
             self._send(self.reading.message(self._answer, context))
 
     def record(self, clock: Clock) -> None:
-        """See `DraftLane.record`."""
+        """Write what the lane has done so far into the statistics."""
         stats = clock.stats
         stats.corrections = self.corrections
         stats.lane_lost = self.lost
@@ -318,7 +318,7 @@ class LaneDrafter:
         self._spans = []
 
     def close(self) -> None:
-        """See `DraftLane.close`. Rows that have not ended go on without guesses."""
+        """End the session in the lane; rows that have not ended go on without guesses."""
         if self._in_lane and not self._is_closed:
             self._is_closed = True
             self._forget()
@@ -339,8 +339,8 @@ class LaneDrafter:
             self.serial.begin(batch, encoded, context)
             return
         rows = self._announced.popleft()
-        self._observe = context.observe
-        self._phase = context.phase
+        self._observe = context.observer.on_choice
+        self._phase = context.observer.phase
         if rows in self._unread:
             self.read(context)
         for row, history in zip(rows, batch.histories, strict=True):
@@ -396,7 +396,7 @@ class LaneDrafter:
         return table
 
     def next_guesses(self, tree: DraftTree) -> Sequence[NextGuess | None] | None:
-        """See `DraftLane.next_guesses`. The lanes meet before the verdict instead of behind it."""
+        """See `SessionHooks.next_guesses`. The lanes meet before the verdict."""
         if not self._in_lane:
             return None
         self._meet(self._rows)

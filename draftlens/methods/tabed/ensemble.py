@@ -152,7 +152,7 @@ class Ensemble:
         Raises:
             InputError: no view is left.
         """
-        self._tallies.report = context.weighed
+        self._tallies.report = context.observer.on_weights
         drafts = self._read(self._prompts.source(encoded, context))
         present = [present_views(drafts, row) for row in range(len(batch))]
         if self.packed is None:
