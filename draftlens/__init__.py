@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from draftlens.documents.results import ParsedPage
     from draftlens.documents.run import DocumentParser
     from draftlens.documents.settings import ParseSettings
-    from draftlens.engine import Engine, Inputs, load
+    from draftlens.engine import Engine, Inputs
     from draftlens.hf_generate.custom_generate import SpeculativeGenerate
+    from draftlens.load_engine import load
     from draftlens.methods.base import from_dict
     from draftlens.methods.hsd.config import HSD
     from draftlens.methods.lookup.config import Lookup
@@ -88,9 +89,9 @@ _HOMES = {
     "draftlens.engine": (
         "Engine",
         "Inputs",
-        "load",
     ),
     "draftlens.hf_generate.custom_generate": ("SpeculativeGenerate",),
+    "draftlens.load_engine": ("load",),
     "draftlens.methods.base": ("from_dict",),
     "draftlens.methods.hsd.config": ("HSD",),
     "draftlens.methods.lookup.config": ("Lookup",),

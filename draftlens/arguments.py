@@ -11,6 +11,7 @@ from draftlens.core.checks import shown, suggestion, wrong
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.generate_options import OPTIONS, GenerateOptions, check_temperature
 from draftlens.media import Limits
+from draftlens.media.conversation import ask
 from draftlens.media.given import is_clip, is_picture
 from draftlens.models.cache_argument import CACHE_ARGUMENTS
 
@@ -203,3 +204,46 @@ def _check_messages(messages: Any) -> None:
                     "messages must be dicts whose role is a text, such as 'user', not "
                     f"{shown(message['role'])}"
                 )
+
+
+def _batch(prompts: Sequence[str], video: Any, images: Any) -> list[Any]:
+    """The chats of several prompts, each with its own clip and images.
+
+    Raises:
+        InputError: there are not as many entries of media as prompts.
+    """
+    clips = _per_prompt("video", video, len(prompts))
+    pictures = _per_prompt("images", images, len(prompts))
+    return [ask(*row) for row in zip(prompts, clips, pictures, strict=True)]
+
+
+def _per_prompt(name: str, media: Any, count: int) -> Sequence[Any]:
+    if media is None:
+        return [None] * count
+    if not isinstance(media, (list, tuple)) or len(media) != count:
+        given = f"{len(media)} entries" if isinstance(media, (list, tuple)) else repr(media)[:80]
+        raise InputError(f"{name} is a list with an entry for each of {count} prompts, not {given}")
+    return media
+
+
+def chats_of(
+    prompt: str | Sequence[str] | None, video: Any, images: Any, messages: Sequence[Any] | None
+) -> list[Any]:
+    """The chats of a question, as conversations are read from them.
+
+    Raises:
+        InputError: there is none, it is given twice, or there are not as many media as prompts.
+    """
+    if messages is None:
+        if prompt is None:
+            raise InputError("give a prompt or messages")
+        if isinstance(prompt, str):
+            return [ask(prompt, video, images)]
+        return _batch(prompt, video, images)
+    if prompt is not None or video is not None or images is not None:
+        raise InputError(
+            "messages hold the whole prompt: give either them or prompt, video and images"
+        )
+    if not messages:
+        raise InputError("messages are empty")
+    return list(messages) if isinstance(messages[0], (list, tuple)) else [messages]

@@ -1,8 +1,7 @@
-"""The Python interface for names and files: `load` and `Engine`."""
+"""`Engine`: a loaded pair that answers prompts about files."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,15 +11,15 @@ from torch import Tensor
 from transformers import StopStringCriteria
 
 from draftlens.arguments import (
+    chats_of,
     check_clips,
     check_question,
     checked_options,
-    model_name,
     names_beside_options,
 )
 from draftlens.batch.map import ClipAnswer, MapOptions, map_clips
 from draftlens.compile import attach, check_compile, compile_usual
-from draftlens.core.checks import switch, whole, wrong
+from draftlens.core.checks import whole, wrong
 from draftlens.core.errors import InputError
 from draftlens.core.names import IMAGE_PROMPT, VIDEO_PROMPT
 from draftlens.core.prefill_readings import NO_READINGS, ReadingSpec
@@ -28,20 +27,16 @@ from draftlens.core.references import GivenReferences
 from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.decoding import Plan
-from draftlens.decoding.observer import NO_OBSERVER, Observer
+from draftlens.decoding.observer import Observer, ignore
 from draftlens.drafting.adaptive.cost_store import calibrate_models
 from draftlens.generate_options import GenerateOptions, texts
 from draftlens.media import Limits
 from draftlens.media.chat_source import ChatSource, Processing
-from draftlens.media.conversation import Conversation, ask, process, read, same_processing
+from draftlens.media.conversation import Conversation, process, read, same_processing
 from draftlens.media.given import kind_of
 from draftlens.media.rewriting import without_media
 from draftlens.methods.base import Method, MethodLike, Models, resolve, with_prefill
-from draftlens.models.known_pairs import AUTO
 from draftlens.models.load import Loaded, as_pair
-from draftlens.models.loading import LoadWords, pair_options
-from draftlens.open_models import open_models
-from draftlens.prefill.base import make_prefill
 from draftlens.pruning import Choice
 from draftlens.request import Request, Seed
 from draftlens.streaming import Stream, split_options
@@ -74,7 +69,7 @@ class AnswerOptions(GenerateOptions, total=False):
 
 
 class PromptOptions(MediaOptions, AnswerOptions, total=False):
-    """Both."""
+    """What an engine answers, and how."""
 
 
 ARGUMENTS = ("prompt", *names_beside_options(PromptOptions))
@@ -190,9 +185,6 @@ class Engine:
             prompt: the instruction; by default a request for a description.
             options: further arguments of `generate`.
 
-        Raises:
-            MediaError, InputError, ConfigError: before any token is made.
-
         Example:
 
             >>> import draftlens, numpy
@@ -221,9 +213,6 @@ class Engine:
             image: one picture, as for `stream`.
             images, video: as for `stream`.
             options: further arguments of `generate`.
-
-        Raises:
-            MediaError, InputError, ConfigError: before any token is made.
 
         Example:
 
@@ -296,7 +285,7 @@ class Engine:
         """
         check_question(prompt, video, images, messages, limits)
         num_frames = whole(1)("num_frames", num_frames)
-        chats = _chats(prompt, video, images, messages)
+        chats = chats_of(prompt, video, images, messages)
         conversations = [read(chat, num_frames, limits, on_frame) for chat in chats]
         return self.process(conversations)
 
@@ -319,7 +308,7 @@ class Engine:
         *,
         clock: Clock | None = None,
         readings: ReadingSpec = NO_READINGS,
-        observe: Observer | Callable[[Choice], None] = NO_OBSERVER,
+        observe: Observer | Callable[[Choice], None] | None = None,
         **options: Unpack[AnswerOptions],
     ) -> Stream:
         """Answer the result of `read`.
@@ -333,14 +322,15 @@ class Engine:
             options: as for `stream`.
         """
         beside, generation = split_options(options, AnswerOptions)
-        observer = observe if isinstance(observe, Observer) else Observer(on_choice=observe)
+        if not isinstance(observe, Observer):
+            observe = Observer(on_choice=observe or ignore)
         request = Request(
             inputs=inputs.target,
             draft_inputs=inputs.draft,
             method=self._method(beside.pop("method", None), beside.pop("prefill", None)),
             seed=beside.pop("seed", None),
             options=self._with_defaults(generation, beside.pop("stop", None)),
-            observer=replace(observer, readings=observer.readings | readings),
+            observer=replace(observe, readings=observe.readings | readings),
             chat=self.chat_source(inputs),
             extras=beside,
         )
@@ -370,9 +360,6 @@ class Engine:
 
         Yields:
             A `ClipAnswer` for each clip, in the order in which they finish.
-
-        Raises:
-            ConfigError: a value makes no sense.
         """
         check_clips(clips, prompt)
         options = MapOptions() if options is None else options
@@ -388,9 +375,6 @@ class Engine:
 
         Args:
             method: None for the engine's.
-
-        Raises:
-            ConfigError: the method needs a draft model and there is none.
         """
         draft = None if self.draft is None else self.draft.backbone
         return self._method(method).plan(Models(self.target.backbone, draft))
@@ -408,9 +392,6 @@ class Engine:
 
         Args:
             seconds: time after which the measurement ends with what it has.
-
-        Raises:
-            ConfigError: the method needs a draft model and there is none.
         """
         calibrate_models(self.plan().timed, seconds)
 
@@ -463,129 +444,8 @@ class Engine:
         return inputs
 
 
-def load(
-    target: str = "embedded",
-    draft: str | None = AUTO,
-    method: MethodLike = None,
-    device: str | None = None,
-    dtype: Any = None,
-    calibrate: bool = True,
-    prefill: Any = None,
-    hosts: int | None = None,
-    compile: bool = False,
-    **options: Unpack[LoadWords],
-) -> Engine:
-    """Load a target and its draft, and check that they can work together.
-
-    The first time that a pair is loaded on a machine, some forwards are measured for at most two
-    seconds or a tenth of the time that loading took, and kept in the user's cache folder.
-
-    Args:
-        target: a folder or Hub id of any transformers vision-language model, or `embedded`, the
-            pair in the package.
-        draft: a smaller model of the same tokenizer; None loads no draft. By default the one that
-            is known for the target (`draftlens pairs` lists them); if none is known, or it cannot
-            be loaded, a line on standard error says so, and method `lookup` is used unless another
-            is named: then the target drafts for itself if the method's option `draft` is `"auto"`,
-            and a method that needs a draft model is refused. For methods whose draft needs no eyes
-            it may be a model of text only.
-        method: a method, its name, or a dict of its options.
-        device: such as `cpu`, `cuda:0`, or `auto` to spread a large model over devices.
-        dtype: `float32`, `bfloat16` (or `bf16`), `float16`, `auto` or a torch dtype; by default
-            float32 on the CPU, else the checkpoint's own.
-        calibrate: whether to measure forwards, if the method chooses its trees by what they cost
-            (`Engine.calibrate`).
-        prefill: how the target reads prompts (`prefill.PREFILLS`), whatever the method: a name, a
-            dict of its name and options, or a prefill; None for the method's own. Under torchrun
-            all processes read prompts together if it is named; then `load` returns on rank 0 only,
-            and the other processes end with it.
-        hosts: number of processes that read prompts together, on the CPU of this machine; they are
-            started here, and the threads of torch are divided among them.
-        compile: whether decode forwards run as compiled code, which has the same tokens in float32
-            (`Engine.compile`). The code is kept in the user's cache folder.
-        options: further options of loading, such as `revision`, `trust_remote_code`,
-            `quantization`, `attn_implementation`, `device_map` and `cache_dir`
-            (`models.loading.LoadOptions`); with the prefix `draft_` they are those of the draft.
-
-    Raises:
-        ConfigError, UnsupportedModelError, IncompatiblePairError, HostError: the message names the
-            cause.
-
-    Example:
-
-        >>> import draftlens
-        >>> draftlens.load(device="cpu").target.name
-        'embedded'
-    """
-    target = model_name("target", target)
-    draft = None if draft is None else model_name("draft", draft)
-    calibrate = switch("calibrate", calibrate)
-    # Refuses a bad method before minutes of loading.
-    with_prefill(resolve(method, has_draft=True), prefill)
-    reads = make_prefill("full" if prefill is None else prefill)
-    reads.check_hosts(hosts)
-    check_compile(compile)
-    device = reads.own_device(device)
-    words = {"device": device, "dtype": dtype, **options}
-    began = time.perf_counter()
-    opened = open_models(target, draft, method, pair_options(words))
-    engine = Engine(
-        opened.target, opened.draft, opened.method, prefill=prefill, notice=opened.notice
-    )
-    reads.meet(engine.target.backbone, hosts)
-    loading_seconds = time.perf_counter() - began
-    if compile:
-        engine.compile(compile)
-    if calibrate:
-        engine.calibrate(calibration_seconds(loading_seconds))
-    return engine
-
-
 def _readable(chat: Conversation, modalities: frozenset[str]) -> Conversation:
     """The conversation as a model reads it that takes these kinds of input."""
     sees_pictures = not chat.images or "image" in modalities
     sees_clips = not chat.videos or "video" in modalities
     return chat if sees_pictures and sees_clips else without_media(chat)
-
-
-def calibration_seconds(loading_seconds: float) -> float:
-    """The most time that a calibration may take, given how long loading took."""
-    return max(CALIBRATION_SECONDS, loading_seconds / 10)
-
-
-def _batch(prompts: Sequence[str], video: Any, images: Any) -> list[Any]:
-    """The chats of several prompts, each with its own clip and images.
-
-    Raises:
-        InputError: there are not as many entries of media as prompts.
-    """
-    clips = _per_prompt("video", video, len(prompts))
-    pictures = _per_prompt("images", images, len(prompts))
-    return [ask(*row) for row in zip(prompts, clips, pictures, strict=True)]
-
-
-def _per_prompt(name: str, media: Any, count: int) -> Sequence[Any]:
-    if media is None:
-        return [None] * count
-    if not isinstance(media, (list, tuple)) or len(media) != count:
-        given = f"{len(media)} entries" if isinstance(media, (list, tuple)) else repr(media)[:80]
-        raise InputError(f"{name} is a list with an entry for each of {count} prompts, not {given}")
-    return media
-
-
-def _chats(
-    prompt: str | Sequence[str] | None, video: Any, images: Any, messages: Sequence[Any] | None
-) -> list[Any]:
-    if messages is None:
-        if prompt is None:
-            raise InputError("give a prompt or messages")
-        if isinstance(prompt, str):
-            return [ask(prompt, video, images)]
-        return _batch(prompt, video, images)
-    if prompt is not None or video is not None or images is not None:
-        raise InputError(
-            "messages hold the whole prompt: give either them or prompt, video and images"
-        )
-    if not messages:
-        raise InputError("messages are empty")
-    return list(messages) if isinstance(messages[0], (list, tuple)) else [messages]

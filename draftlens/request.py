@@ -224,7 +224,7 @@ def _split_extras(plan: Plan, request: Request) -> tuple[dict[str, Any], Mapping
     given = {name: value for name, value in request.extras.items() if name != HOSTS}
     if request.draft_inputs is None:
         return given, None
-    own = {}
+    own: dict[str, Any] = {}
     for name, value in request.draft_inputs.items():
         is_extra = name in plan.extras or isinstance(value, Mapping)
         (given if is_extra else own)[name] = value

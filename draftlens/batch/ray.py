@@ -22,7 +22,7 @@ import numpy as np
 
 from draftlens.batch.map import ClipAnswer, MapOptions
 from draftlens.core.errors import InputError
-from draftlens.engine import load
+from draftlens.load_engine import load
 
 Columns = dict[str, Any]
 

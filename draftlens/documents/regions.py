@@ -151,5 +151,5 @@ class _RegionBatch:
         prepared = asker.engine.target.backbone.prepare(inputs.target, **options)
         drafts = [list(crop.drafts) for crop in group]
         references = references_of(drafts, len(group), asker.tokenizer)
-        stream.session.add(prepared, [0] * len(group), {}, references)
+        stream.session.add(prepared, [0] * len(group), {}, {"references": references})
         self._join(group)
