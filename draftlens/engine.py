@@ -290,10 +290,8 @@ class Engine:
         return self.process(conversations)
 
     def process(self, conversations: Sequence[Conversation]) -> Inputs:
-        """Run the processors on conversations whose media are read already
-        (`draftlens.media.conversation.read`).
-
-        A draft that cannot see the media of a conversation reads a line break in place of each.
+        """Run the processors on conversations whose media are read already. A draft that cannot
+        see the media of a conversation reads a line break in place of each.
         """
         chats = tuple(conversations)
         target_inputs = self._process(self.target, chats)
@@ -397,8 +395,8 @@ class Engine:
 
     def pieces(self, ids: list[int]) -> list[str]:
         """The text of each token by itself; special tokens are empty."""
-        tokenizer = self.target.processor.tokenizer
-        return [tokenizer.decode([token], skip_special_tokens=True) for token in ids]
+        decode = self.target.processor.tokenizer.decode
+        return [decode([token], skip_special_tokens=True) for token in ids]
 
     def chat_source(self, inputs: Inputs) -> ChatSource | None:
         """The messages that inputs were made of, from which a method can make further inputs of the

@@ -52,7 +52,7 @@ class Request:
     Args:
         inputs: the output of the target's processor, padded on either side.
         draft_inputs: the output of the draft's processor for the same prompts; None if `inputs`
-            serve both. Entries that are no tensors of the prompt, such as `views`, are extras.
+            serve both. Entries that are mappings themselves, such as `views`, are extras.
         method: how to decode; None for the default.
         seed: seed of the sampling noise. One seed is extended to different seeds of the rows; None
             draws one from torch's global generator.

@@ -25,7 +25,7 @@ class Stream:
 
     An invalid request is refused when the stream is made. A model that does not fit is refused
     before the first chunk, and a draft that cannot read its inputs when drafting begins: after the
-    first chunk, or before it where the draft guesses the first tokens.
+    first chunk, or before it where the draft proposes the first tokens.
 
     Args:
         target, draft: transformers models, or backbones.

@@ -1,4 +1,4 @@
-"""The decoding loop behind a caller's own `model.generate(..., custom_generate=...)`."""
+"""The decoding loop for a caller's own `model.generate(..., custom_generate=...)`."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def _check_pixels(prepared: Prepared) -> None:
 
 
 def _check_padding(kwargs: Mapping[str, Any]) -> None:
-    """Stock `generate` continues behind padding on the right, which no answer should."""
+    """Stock `generate` continues after padding on the right, which no answer should."""
     mask = kwargs.get("attention_mask")
     if mask is not None and not bool((mask[:, -1] != 0).all()):
         raise InputError(
@@ -190,7 +190,7 @@ def _check_padding(kwargs: Mapping[str, Any]) -> None:
 
 
 def _sequences(prepared: Prepared, tokens: list[list[int]]) -> Tensor:
-    """Prompt and answers as `generate` returns them, int64 ``[B, L + longest]``, padded behind."""
+    """Prompt and answers as `generate` returns them, int64 ``[B, L + longest]``, padded on the right."""
     longest = max(map(len, tokens))
     rows = [row + [prepared.pad_token_id] * (longest - len(row)) for row in tokens]
     answers = torch.tensor(rows, device=prepared.input_ids.device)
