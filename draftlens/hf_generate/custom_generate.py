@@ -190,7 +190,7 @@ def _check_padding(kwargs: Mapping[str, Any]) -> None:
 
 
 def _sequences(prepared: Prepared, tokens: list[list[int]]) -> Tensor:
-    """Prompt and answers as `generate` returns them, int64 ``[B, L + longest]``, padded on the right."""
+    """Prompt and answers as `generate` returns them, int64 ``[B, L + longest]``."""
     longest = max(map(len, tokens))
     rows = [row + [prepared.pad_token_id] * (longest - len(row)) for row in tokens]
     answers = torch.tensor(rows, device=prepared.input_ids.device)
