@@ -58,7 +58,7 @@ class MediaOptions(TypedDict, total=False):
     limits: Limits | None
 
 
-class AnswerOptions(GenerateOptions, total=False):
+class EngineOptions(GenerateOptions, total=False):
     """How an engine answers; see `Engine.stream`."""
 
     method: MethodLike
@@ -68,7 +68,7 @@ class AnswerOptions(GenerateOptions, total=False):
     prefill: Any
 
 
-class PromptOptions(MediaOptions, AnswerOptions, total=False):
+class PromptOptions(MediaOptions, EngineOptions, total=False):
     """What an engine answers, and how."""
 
 
@@ -307,7 +307,7 @@ class Engine:
         clock: Clock | None = None,
         readings: ReadingSpec = NO_READINGS,
         observe: Observer | Callable[[Choice], None] | None = None,
-        **options: Unpack[AnswerOptions],
+        **options: Unpack[EngineOptions],
     ) -> Stream:
         """Answer the result of `read`.
 
@@ -319,7 +319,7 @@ class Engine:
                 choices of a pruner.
             options: as for `stream`.
         """
-        beside, generation = split_options(options, AnswerOptions)
+        beside, generation = split_options(options, EngineOptions)
         if not isinstance(observe, Observer):
             observe = Observer(on_choice=observe or ignore)
         request = Request(

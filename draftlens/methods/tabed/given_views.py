@@ -48,7 +48,7 @@ def read_views(
             f"reads {', '.join(sorted(makers))}"
         )
     for name, inputs in given.items():
-        _check_rows(f"draft_inputs['views'][{name!r}]", inputs, source.num_rows)
+        _check_view_rows(f"draft_inputs['views'][{name!r}]", inputs, source.num_rows)
     made: dict[str, Callable[[], Mapping[str, Any]]] = {}
     for name, make in makers.items():
         if name in given:
@@ -72,7 +72,7 @@ def _check_form(given: Any) -> None:
             )
 
 
-def _check_rows(described: str, inputs: Mapping[str, Any], num_rows: int) -> None:
+def _check_view_rows(described: str, inputs: Mapping[str, Any], num_rows: int) -> None:
     check_tokens(described, inputs)
     ids = inputs.get("input_ids")
     num_given = 0 if ids is None else len(ids)
