@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-import draftlens.engine
+from draftlens import load_engine
 from draftlens.batch.map import ClipAnswer, MapOptions
 from draftlens.core.errors import InputError
 
@@ -46,7 +46,7 @@ class CaptionBatch:
         self.column = column
         self.options = options or MapOptions()
         self.generation = dict(generation or {})
-        self.engine: Any = draftlens.engine.load(**(load or {}))
+        self.engine: Any = load_engine.load(**(load or {}))
 
     def __call__(self, batch: Columns) -> Columns:
         """The columns of a batch and three more: `text`, `tokens` (their number) and `error`, which

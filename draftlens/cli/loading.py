@@ -20,7 +20,8 @@ from draftlens.cli.options import parse_limits
 from draftlens.cli.progress import count_bar, is_hidden, spinner
 from draftlens.cli.threads import settle_threads
 from draftlens.core.errors import ConfigError
-from draftlens.engine import Engine, calibration_seconds, load
+from draftlens.engine import Engine
+from draftlens.load_engine import calibration_seconds, load
 from draftlens.media import Limits
 from draftlens.media.conversation import Conversation, ask, read
 from draftlens.models.known_pairs import AUTO, EMBEDDED

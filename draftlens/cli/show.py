@@ -18,7 +18,7 @@ from draftlens.core.stats import DEFINITIONS, Stats
 from draftlens.core.text import printable
 
 if TYPE_CHECKING:
-    from draftlens.engine import Stream
+    from draftlens.streaming import Stream
 
 
 class _Terminal(Console):

@@ -136,7 +136,7 @@ def verify_engine(
     """Answer a prompt by the engine's method and by plain decoding, and compare the tokens."""
     do_sample = options.get("do_sample", False)
     stream = engine.answer(inputs, **options)
-    if do_sample and stream.plan.acceptance == "rejection":
+    if do_sample and stream.plan.acceptance.rule == "rejection":
         raise ConfigError(
             "rejection sampling draws other tokens by design; verify with the coupled rule"
         )

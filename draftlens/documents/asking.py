@@ -14,8 +14,9 @@ from draftlens.core.stats import Clock
 from draftlens.documents.reading.formats import DraftFormat, make_format
 from draftlens.documents.reading.targets import TargetProfile
 from draftlens.documents.settings import ParseSettings
-from draftlens.engine import Engine, Inputs, Stream
+from draftlens.engine import Engine, Inputs
 from draftlens.media.conversation import ask, read
+from draftlens.streaming import Stream
 
 
 @dataclass(frozen=True)

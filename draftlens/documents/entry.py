@@ -87,7 +87,7 @@ not 'backwards'
         return PipelineParser(chosen, pipeline, limits).parse(inputs)
 
     from draftlens.documents.run import DocumentParser
-    from draftlens.engine import load
+    from draftlens.load_engine import load
 
     if engine is None:
         engine = load(str(target), method="plain", device=device, dtype=dtype, compile=compile)

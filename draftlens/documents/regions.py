@@ -13,7 +13,7 @@ from draftlens.documents.asking import Asker, Ending
 from draftlens.documents.crops import MOST_ROOM, MOST_ROWS, Crop, cropped, groups_of, room_for
 from draftlens.documents.drafting import DraftedPage
 from draftlens.documents.reading.formats.base import region_drafts
-from draftlens.engine import Stream
+from draftlens.streaming import Stream
 
 
 @dataclass(frozen=True)
@@ -148,5 +148,5 @@ class _RegionBatch:
         prepared = asker.engine.target.backbone.prepare(inputs.target, **options)
         drafts = [list(crop.drafts) for crop in group]
         references = references_of(drafts, len(group), asker.tokenizer)
-        stream.session.add(prepared, [0] * len(group), {}, references)
+        stream.session.add(prepared, [0] * len(group), {}, {"references": references})
         self._join(group)

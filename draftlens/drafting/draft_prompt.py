@@ -120,7 +120,7 @@ class SelfReader:
 
     def _kept_by_layer(self, context: TargetContext) -> list[list[Tensor]]:
         kept_by_layer = []
-        with context.phase("prune"):
+        with context.observer.phase("prune"):
             for scores in context.readings.attention_by_layer:
                 readings = replace(context.readings, attention=scores)
                 layer_context = replace(context, readings=readings)

@@ -54,7 +54,7 @@ class Pruning:
             scores = _row_scores(prompt, row, positions, context.prompt, target_scores)
             visual = Visual(prompt.cells[row, positions], prompt.embeds[row, positions], scores)
             chosen = self.pruner.select(visual, keep_count(len(positions), self.ratio))
-            context.observe(Choice(positions, visual, chosen, spec.score_name))
+            context.observer.on_choice(Choice(positions, visual, chosen, spec.score_name))
             stays = ~is_visual
             stays[positions[chosen]] = True
             kept.append(stays.nonzero()[:, 0])
@@ -62,10 +62,10 @@ class Pruning:
 
     def apply(self, prompt: Prompt, context: TargetContext) -> PrunedPrompt:
         """Prune a prompt and count its visual tokens before and after for the statistics."""
-        with context.phase("prune"):
+        with context.observer.phase("prune"):
             kept = self.keep(prompt, context)
             pruned = gather(prompt, kept)
-        context.count_pruned(int(prompt.visual.sum()), int(pruned.visual.sum()))
+        context.observer.on_prune(int(prompt.visual.sum()), int(pruned.visual.sum()))
         return PrunedPrompt(pruned, kept)
 
 

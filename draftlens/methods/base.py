@@ -74,6 +74,12 @@ def draft_use(method: Method) -> str:
     return str(getattr(method, "draft_use", "optional"))
 
 
+def methods_with(extra: str) -> list[str]:
+    """The names of the methods that read an extra of a call (`Plan.extras`), which a class lists in
+    its attribute `extras`."""
+    return [name for name in METHODS if extra in getattr(METHODS[name], "extras", ())]
+
+
 def from_dict(options: Mapping[str, Any]) -> Method:
     """A method from ``{"method": name, **options}``; the name is `speculative` if left out.
 

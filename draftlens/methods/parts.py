@@ -9,7 +9,8 @@ from draftlens.core.checks import shown, wrong
 from draftlens.core.errors import ConfigError
 from draftlens.core.registry import Registry
 from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
-from draftlens.decoding.plan import Plan, is_ready, make_schedule, no_processes
+from draftlens.decoding.acceptance import Acceptance
+from draftlens.decoding.plan import Plan, make_schedule
 from draftlens.drafting.adaptive.controller import TreeTuner
 from draftlens.drafting.adaptive.history import Tuners, record_of
 from draftlens.drafting.model_drafter import ModelDrafter
@@ -277,13 +278,10 @@ def drafting_plan(
         drafter=lane or drafter,
         schedule=make_schedule(method.schedule),
         prefill=method.prefill,
-        acceptance=method.sampling_rule,
-        lane=lane,
-        processes=no_processes if lane is None else lane.processes,
-        wait_until_ready=is_ready if lane is None else lane.wait_until_ready,
-        approximate=method.prefill.approximate,
+        acceptance=Acceptance(method.sampling_rule),
         uses_draft=drafting is not models.target,
         timed=timed_models(method.tree, models.target, drafting),
+        worker=lane,
     )
 
 

@@ -29,7 +29,8 @@ from draftlens.core.proposal import DraftTree
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import from_paths
 from draftlens.core.verify import match
-from draftlens.decoding import Session
+from draftlens.decoding import Plan, Session
+from draftlens.decoding.observer import Observer
 from draftlens.documents.reading import StandardPipeline, open_document
 from draftlens.drafting.adaptive.forward_costs import LiveCosts
 from draftlens.drafting.draft_prompt import DraftModelReader
@@ -39,7 +40,6 @@ from draftlens.methods.tabed.views import VIEWS
 from draftlens.methods.tabed.weights import WEIGHTS
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prepared, Prompt
-from draftlens.prefill.full import FullPrefill
 from draftlens.pruning import PRUNERS
 
 REGISTRIES = (METHODS, PRUNERS, VIEWS, WEIGHTS)
@@ -291,7 +291,7 @@ def test_the_view_and_the_weighting_of_contributing(package: str, engine: draftl
         inputs,
         method={"method": "tabed", "views": views, "weights": "leader"},
         max_new_tokens=40,
-        observe_weighed=seen.append,
+        observe=Observer(on_weights=seen.append),
     ).run()
     assert fast.tokens == engine.answer(inputs, method="plain", max_new_tokens=40).run().tokens
     assert set(fast.stats.views) == {"multimodal", "faded(0.25)"}
@@ -410,7 +410,7 @@ def test_the_worked_round_of_structure(monkeypatch: pytest.MonkeyPatch) -> None:
     draft: Any = Scripted({21: [22, 25], 22: [23], 25: [26], 31: [32, 35], 32: [33], 35: [36]})
     tree = from_paths([[0], [1], [0, 0], [1, 0]])
     drafter = ModelDrafter(DraftModelReader(draft), tree, target.vocab_size)
-    session = Session(target, drafter, FullPrefill(), Clock(Stats()))
+    session = Session(target, Plan(drafter), Clock(Stats()))
     prompt_ids = torch.tensor([[11, 12, 13, 14], [0, 15, 16, 17]])
     config: Any = SimpleNamespace(do_sample=False)
     session.add(

@@ -27,22 +27,19 @@ import draftlens
 from draftlens.core.batch import Batch
 from draftlens.core.errors import DraftlensError
 from draftlens.core.proposal import DraftTree
-from draftlens.core.references import NO_REFERENCES
-from draftlens.core.references import references_of as with_tokenizer
 from draftlens.core.result import Result
 from draftlens.core.sampling import row_seeds
 from draftlens.core.sequence import Sequence
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import EAGLE_PATHS
-from draftlens.decoding.loop import decode
-from draftlens.decoding.plan import Plan
+from draftlens.decoding.plan import ExtraSource, Plan
 from draftlens.decoding.session import Session
 from draftlens.drafting.draft_rows import DraftRows
 from draftlens.methods.base import METHODS, Models, from_dict, resolve, to_dict, with_prefill
 from draftlens.methods.tabed.weights import WEIGHTS
 from draftlens.models.adapter import Backbone
 from draftlens.pruning import PRUNERS
-from draftlens.request import with_views
+from draftlens.request import read_extras
 
 BY_NAME = {family.name: family for family in FAMILIES}
 STATIC = 7
@@ -787,11 +784,10 @@ def check_visits(case: Visits) -> None:
                     break
                 count = case.visits[len(sequences)].joins
                 continue
-            chunks = decode(session)
+            chunks = plan.schedule(session)
             continue
         streamed.setdefault(chunk.row, []).extend(chunk.tokens)
         count += 1
-    session.close()
     for visit, rows in zip(case.visits, sequences, strict=True):
         check_visit(visit, case.prefill, rows, removed)
         assert [streamed[sequence.number] for sequence in rows] == [s.tokens for s in rows]
@@ -820,14 +816,7 @@ def check_visit(
 
 def session_of(plan: Plan, models: Models) -> Session:
     """A session without rows."""
-    return Session(
-        models.target,
-        plan.drafter,
-        plan.prefill,
-        Clock(Stats()),
-        plan.acceptance,
-        lane=plan.lane,
-    )
+    return Session(models.target, plan, Clock(Stats()))
 
 
 def act(
@@ -854,13 +843,13 @@ def act(
         given = visit.prompts.inputs
         prepared = session.target.prepare(given, **visit.options.of_generate(visit.prompts))
         seeds = [row_seeds(seed, 1)[0] for seed in visit.seeds]
-        references = NO_REFERENCES
+        extras: dict[str, Any] = {}
         if case.references is not None and guesses_from_texts(thawed(case.method)):
-            texts = references_of(visit.prompts, case.references)
-            references = with_tokenizer(texts, len(seeds), tokenizer())
-        draft_inputs = with_captions(visit.prompts, thawed(case.method))
-        draft_inputs = dict(with_views(plan, draft_inputs, None))
-        sequences.append(session.add(prepared, seeds, draft_inputs, references))
+            extras["references"] = references_of(visit.prompts, case.references)
+        draft_inputs = dict(with_captions(visit.prompts, thawed(case.method)))
+        extras["views"] = draft_inputs.pop("views", None)
+        extras = read_extras(plan, extras, ExtraSource(len(seeds), tokenizer()))
+        sequences.append(session.add(prepared, seeds, draft_inputs, extras))
 
 
 # --- strategies

@@ -12,7 +12,8 @@ from stock import draft, target
 
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import chain
-from draftlens.decoding import Session
+from draftlens.decoding import Plan, Session
+from draftlens.decoding.acceptance import Acceptance
 from draftlens.drafting.draft_prompt import DraftModelReader, SelfReader
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.drafting.pruning import Pruning
@@ -23,7 +24,6 @@ from draftlens.methods.parallelvlm.messages import FromDraft, ToDraft
 from draftlens.methods.parallelvlm.schedule import Schedule
 from draftlens.methods.parallelvlm.target_side import ParallelDrafter
 from draftlens.models.adapter import Backbone
-from draftlens.prefill.full import FullPrefill
 
 
 class ScriptedLink:
@@ -106,6 +106,7 @@ def session_of(
     schedule: Schedule,
     pruning: Pruning | None = None,
     kind: str = "noisy",
+    acceptance: str = "coupled",
 ) -> Session:
     """A session without requests whose drafter is a lane; `kind` as for `stock.draft`, or `target`
     for the target itself on its own pruned prompt."""
@@ -119,7 +120,7 @@ def session_of(
         reading = OwnPrompt(pruning)
     serial = ModelDrafter(reader, chain(schedule.longest), backbone.vocab_size)
     drafter = ParallelDrafter(link, reading, schedule, backbone.vocab_size, serial)
-    return Session(backbone, drafter, FullPrefill(), Clock(Stats()), lane=drafter)
+    return Session(backbone, Plan(drafter, acceptance=Acceptance(acceptance)), Clock(Stats()))
 
 
 def hypotheses_of(link: ScriptedLink) -> Hypotheses:

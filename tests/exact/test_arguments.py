@@ -21,10 +21,11 @@ from families import FAMILIES, TEXT, VOCAB, Family, inputs
 from stock import draft, target
 
 import draftlens
-from draftlens.arguments import OPTIONS, checked_options
+from draftlens.arguments import checked_options
 from draftlens.batch.map import MapOptions
 from draftlens.cli.option_groups import AnswerOptions
 from draftlens.core.checks import MOST_SHOWN, shown
+from draftlens.generate_options import OPTIONS
 from draftlens.media import Limits
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt_checks import max_positions

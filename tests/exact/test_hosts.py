@@ -174,7 +174,7 @@ def test_rows_join_and_leave_a_batch_that_several_hosts_hold(pool: Pool) -> None
         request = Request(
             inputs(family, family.richest, rows=(0,)),
             options={"max_new_tokens": NEW},
-            prefill=RING_SHARDED,
+            method={"method": "plain", "prefill": RING_SHARDED},
         )
         call = open_call(backbone, None, request)
         chunks = call.plan.schedule(call.session)

@@ -105,8 +105,7 @@ def test_rejection_in_lock_step_repeats_itself() -> None:
     options = {"do_sample": True, "top_k": 40, "repetition_penalty": 1.1}
     method = {**WINDOW, "sampling_rule": "rejection"}
     link = ScriptedLink(Backbone.of(draft(FAMILY)), seed=0)
-    session = session_of(FAMILY, link, Schedule(3))
-    session.acceptance = "rejection"
+    session = session_of(FAMILY, link, Schedule(3), acceptance="rejection")
     given = inputs(FAMILY, FAMILY.richest)
     prepared = session.target.prepare(given, max_new_tokens=NEW, **options)
     rows = session.add(prepared, [1, 2, 3], given)

@@ -39,8 +39,11 @@ from draftlens.core.stats import Clock, Stats
 from draftlens.core.stopping import StoppingRules
 from draftlens.core.tree import Topology
 from draftlens.core.view_record import Weighed
+from draftlens.decoding import Plan
+from draftlens.decoding.acceptance import Acceptance
 from draftlens.decoding.drafter import NoDraft
 from draftlens.decoding.loop import decode
+from draftlens.decoding.observer import Observer
 from draftlens.decoding.session import Session
 from draftlens.drafting.draft_prompt import DraftPrompt, prefilled
 from draftlens.methods.base import Models
@@ -53,7 +56,6 @@ from draftlens.methods.tabed.weights import make_weighting
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prepared, Prompt
-from draftlens.prefill.full import FullPrefill
 
 BY_NAME = {family.name: family for family in FAMILIES}
 RED = Image.new("RGB", (32, 32), (255, 0, 0))
@@ -217,9 +219,7 @@ def test_rows_that_join_after_views_were_dropped(
     models = Models(Backbone.of(target(family)), Backbone.of(draft(family)))
     plan = draftlens.TABED(views=["multimodal", "text", "pooled"]).plan(models)
     seen: list[Weighed] = []
-    session = Session(
-        models.target, plan.drafter, plan.prefill, Clock(Stats()), observe_weighed=seen.append
-    )
+    session = Session(models.target, plan, Clock(Stats()), Observer(on_weights=seen.append))
     drafter: Any = plan.drafter
     rows = []
     for row in (0, 1, 2):
@@ -442,11 +442,9 @@ def speak(
     observe = [] if seen is None else seen
     session = Session(
         model,
-        drafter,
-        FullPrefill(),
+        Plan(drafter, acceptance=Acceptance(rule.acceptance)),
         Clock(Stats()),
-        rule.acceptance,
-        observe_weighed=observe.append,
+        Observer(on_weights=observe.append),
     )
     session.add(prepared, row_seeds(11, rows), {"input_ids": PROMPT[:rows]})
     for _ in decode(session):

@@ -36,10 +36,10 @@ from draftlens.core.sequence import Sequence
 from draftlens.core.stats import Stats
 from draftlens.decoding.session import Session
 from draftlens.drafting.draft_rows import DraftRows
-from draftlens.engine import Stream
 from draftlens.methods.tabed.view_rows import ViewRows
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
+from draftlens.streaming import Stream
 
 CLIPS = files("draftlens") / "embedded" / "clips"
 CLIP, PICTURE = str(CLIPS / "shapes.mp4"), str(CLIPS / "shapes.png")

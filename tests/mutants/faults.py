@@ -309,7 +309,7 @@ FAULTS = (
     ),
     Fault(
         "accepted tokens behind the end are counted",
-        "draftlens/decoding/session.py",
+        "draftlens/decoding/recorder.py",
         "accepted = min(emission.count, len(path))",
         "accepted = len(path)",
         GREEDY_FUZZ,
@@ -1196,9 +1196,9 @@ FAULTS = (
     ),
     Fault(
         "prefill: that of a call is not used",
-        "draftlens/request.py",
-        "with_prefill(resolve(request.method, models.draft is not None), request.prefill)",
-        "resolve(request.method, models.draft is not None)",
+        "draftlens/streaming.py",
+        'with_prefill(method, beside.pop("prefill", None))',
+        'with_prefill(method, beside.pop("prefill", None) and None)',
         IN_BLOCKS,
     ),
     Fault(

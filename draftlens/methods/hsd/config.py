@@ -8,13 +8,16 @@ from typing import Any, ClassVar
 
 from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
-from draftlens.decoding.plan import Plan, make_schedule
+from draftlens.core.references import References
+from draftlens.decoding.acceptance import Acceptance
+from draftlens.decoding.plan import ExtraSource, Plan, make_schedule
 from draftlens.drafting.adaptive.history import costs_of
 from draftlens.methods.base import Models
 from draftlens.methods.hsd.drafter import DocumentDrafter, DocumentOptions
 from draftlens.methods.hsd.pictures import read_pictures
 from draftlens.methods.lookup.acceptance import DraftBudget
-from draftlens.methods.lookup.config import MAX_WINDOW
+from draftlens.methods.lookup.config import MAX_WINDOW, read_references
+from draftlens.methods.lookup.drafter import REFERENCES
 from draftlens.methods.lookup.ngram_index import Vocabulary
 from draftlens.methods.parts import (
     DEFAULT_LENGTH,
@@ -78,6 +81,7 @@ class HSD:
     """
 
     draft_use: ClassVar[str] = "unused"
+    extras: ClassVar[tuple[str, ...]] = (REFERENCES,)
 
     num_speculative_tokens: int | None = None
     window: int = 3
@@ -130,19 +134,13 @@ class HSD:
     def plan(self, models: Models) -> Plan:
         is_automatic = self.num_speculative_tokens is None
         drafter = self._drafter(models.target)
-        approximate = self.prefill.approximate
-        if self.tolerance < 1:
-            approximate += (f"draft tokens accepted with tolerance {self.tolerance:g}",)
         return Plan(
             drafter=drafter,
             schedule=make_schedule(self.schedule),
             prefill=self.prefill,
-            acceptance=self.sampling_rule,
-            tolerance=float(self.tolerance),
-            approximate=approximate,
+            acceptance=Acceptance(self.sampling_rule, float(self.tolerance)),
             timed=(models.target,) if is_automatic else (),
-            uses_references=True,
-            read_references=partial(read_pictures, str(models.target.model.config.model_type)),
+            extras={REFERENCES: partial(_references, str(models.target.model.config.model_type))},
         )
 
     def _drafter(self, target: Backbone) -> DocumentDrafter:
@@ -171,3 +169,10 @@ class HSD:
             options,
             budget,
         )
+
+
+def _references(model_type: str, given: Any, source: ExtraSource) -> References:
+    """The references that a caller gave, or those that stand in the pictures of the messages."""
+    if given is None and source.chat is not None:
+        given = read_pictures(model_type, source.chat, source.phase)
+    return read_references(given, source)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from draftlens.core.references import Text
+from draftlens.core.references import NO_REFERENCES, Text
 from draftlens.decoding.drafter import TargetContext
 from draftlens.methods.hsd.matcher import DocumentMatcher
 from draftlens.methods.hsd.reference_queue import ReferenceQueue, Region
@@ -15,7 +15,7 @@ from draftlens.methods.hsd.variants import variants_of
 from draftlens.methods.lookup.acceptance import DraftBudget
 from draftlens.methods.lookup.answer_tail import BREAK
 from draftlens.methods.lookup.candidates import Matcher
-from draftlens.methods.lookup.drafter import LookupDrafter
+from draftlens.methods.lookup.drafter import REFERENCES, LookupDrafter
 from draftlens.methods.lookup.ngram_index import Reference, Source, TokenIndex, Vocabulary
 from draftlens.methods.lookup.text_tokens import TextCodec, ids_of
 
@@ -70,7 +70,7 @@ class DocumentDrafter(LookupDrafter):
         self._depth_limit = max(MIN_DEPTH, 2 * tokens)
 
     def _matcher(self, prompt: Sequence[int], context: TargetContext, row: int) -> Matcher:
-        references = context.references
+        references = context.extras.get(REFERENCES, NO_REFERENCES)
         ends = self.vocabulary.with_breaks(sorted(context.eos))
         return document_matcher(
             references.of_row(row),

@@ -7,12 +7,14 @@ from typing import Any, ClassVar
 
 from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
+from draftlens.core.references import NO_REFERENCES, References, references_of
 from draftlens.core.tree import chain
-from draftlens.decoding.plan import Plan, make_schedule
+from draftlens.decoding.acceptance import Acceptance
+from draftlens.decoding.plan import ExtraSource, Plan, make_schedule
 from draftlens.drafting.adaptive.history import costs_of
 from draftlens.methods.base import Models
 from draftlens.methods.lookup.acceptance import DraftBudget
-from draftlens.methods.lookup.drafter import LookupDrafter
+from draftlens.methods.lookup.drafter import REFERENCES, LookupDrafter
 from draftlens.methods.lookup.ngram_index import Vocabulary
 from draftlens.methods.parts import (
     DEFAULT_LENGTH,
@@ -64,6 +66,7 @@ class Lookup:
     """
 
     draft_use: ClassVar[str] = "unused"
+    extras: ClassVar[tuple[str, ...]] = (REFERENCES,)
 
     num_speculative_tokens: int | None = None
     window: int = 3
@@ -94,10 +97,9 @@ class Lookup:
             drafter=self._drafter(models.target),
             schedule=make_schedule(self.schedule),
             prefill=self.prefill,
-            acceptance=self.sampling_rule,
-            approximate=self.prefill.approximate,
+            acceptance=Acceptance(self.sampling_rule),
             timed=(models.target,) if is_automatic else (),
-            uses_references=True,
+            extras={REFERENCES: read_references},
         )
 
     def _drafter(self, target: Backbone) -> LookupDrafter:
@@ -117,3 +119,14 @@ class Lookup:
             self.window,
             budget,
         )
+
+
+def read_references(given: Any, source: ExtraSource) -> References:
+    """The references that a caller gave.
+
+    Raises:
+        InputError: they have another form, or do not go with the rows.
+    """
+    if given is None:
+        return NO_REFERENCES
+    return references_of(given, source.num_rows, source.tokenizer)

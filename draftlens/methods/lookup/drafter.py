@@ -14,13 +14,18 @@ from draftlens.core.batch import Batch
 from draftlens.core.history import History
 from draftlens.core.prefill_readings import NO_READINGS
 from draftlens.core.proposal import DraftTree, Verdict
+from draftlens.core.references import NO_REFERENCES
 from draftlens.core.rows import replace_by_last
-from draftlens.decoding.drafter import TargetContext, ignore
+from draftlens.decoding.drafter import TargetContext
+from draftlens.decoding.observer import ignore
 from draftlens.methods.lookup.acceptance import DraftBudget, MatchRates, likeliest
 from draftlens.methods.lookup.candidates import Candidate, Matcher
 from draftlens.methods.lookup.ngram_index import Reference, Source, TokenIndex, Vocabulary
 from draftlens.methods.lookup.prefix_tree import NO_CANDIDATES, PrefixTree
 from draftlens.methods.lookup.text_tokens import all_ids
+
+REFERENCES = "references"
+"""The name of references among the extras of a call."""
 
 
 @dataclass(eq=False)
@@ -110,14 +115,14 @@ class LookupDrafter:
         ids: list[int] = history.prompt_ids.tolist()
         length = context.prompt.lengths[number]
         prompt = self.vocabulary.with_breaks(ids[len(ids) - length :])
-        attribute = partial(context.attribute, history.row)
+        attribute = partial(context.observer.on_reference, history.row)
         return Row(self._matcher(prompt, context, number), attribute=attribute)
 
     def _matcher(self, prompt: Sequence[int], context: TargetContext, row: int) -> Matcher:
         """`prompt` has `BREAK` for tokens that may not be proposed; `row` counts the rows that
         join."""
         references: list[Source] = [Reference(TokenIndex(self.window, prompt))]
-        for text in all_ids(context.references, row):
+        for text in all_ids(context.extras.get(REFERENCES, NO_REFERENCES), row):
             index = TokenIndex(self.window, self.vocabulary.with_breaks(text))
             references.append(Reference(index, cursor=0))
         return Matcher(references, self.window, context=prompt)

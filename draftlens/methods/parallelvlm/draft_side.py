@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from draftlens.core.errors import DraftlensError
 from draftlens.core.timeline import DRAFT, Span
 from draftlens.decoding.drafter import TargetContext
+from draftlens.decoding.observer import Observer
 from draftlens.drafting.draft_prompt import DraftModelReader, DraftPrompt, prefilled
 from draftlens.methods.parallelvlm.draft_rows import Hypotheses
 from draftlens.methods.parallelvlm.messages import (
@@ -156,9 +157,9 @@ class _Session:
             prompt=side.prompt,
             cache=KVCache(0, 0, 0),
             readings=side.readings,
-            phase=self._phase,
-            count_pruned=self._count_pruned,
-            observe=self._choices.append,
+            observer=Observer(
+                phase=self._phase, on_prune=self._count_pruned, on_choice=self._choices.append
+            ),
         )
         return self._reader.read(encoded, context)
 

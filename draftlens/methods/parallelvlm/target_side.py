@@ -20,7 +20,8 @@ from draftlens.core.rows import replace_by_last
 from draftlens.core.stats import Clock
 from draftlens.core.timeline import Span
 from draftlens.core.tree import chain
-from draftlens.decoding.drafter import Drafter, TargetContext, ignore
+from draftlens.decoding.drafter import Drafter, TargetContext
+from draftlens.decoding.observer import ignore
 from draftlens.methods.parallelvlm.draft_inputs import Reading
 from draftlens.methods.parallelvlm.link import Link, WorkerLostError
 from draftlens.methods.parallelvlm.messages import Decide, DraftTokens, FromDraft, Joined, Leave
@@ -117,7 +118,7 @@ class ParallelDrafter:
         return self._cache_bytes + self.serial.cache_bytes
 
     def announce(self, batch: Batch, inputs: Mapping[str, Any], room: int, observed: bool) -> None:
-        """See `DraftLane.announce`. After `close`, a new session of the worker begins."""
+        """See `SessionHooks.announce`. After `close`, a new session of the worker begins."""
         if self.link is None or self._is_parallel is False:
             return
         limit = min(self.schedule.window, room)
@@ -144,17 +145,17 @@ class ParallelDrafter:
             self._unread.append(rows)
 
     def read(self, context: TargetContext) -> None:
-        """See `DraftLane.read`."""
+        """See `SessionHooks.read`."""
         if self._unread:
             self._unread.popleft()
-            self._observe = context.observe
+            self._observe = context.observer.on_choice
             self._guarded(lambda session: session.send(self._message(session, context)))
 
     def _message(self, session: WorkerSession, context: TargetContext) -> Any:
         return self.reading.message(session.answer, context)
 
     def record(self, clock: Clock) -> None:
-        """See `DraftLane.record`."""
+        """Write what the worker has done so far into the statistics."""
         stats = clock.stats
         stats.corrections = self.corrections
         stats.lane_lost = self.lost
@@ -168,7 +169,7 @@ class ParallelDrafter:
         self._spans = []
 
     def close(self) -> None:
-        """See `DraftLane.close`. Rows that have not ended go on without a draft."""
+        """End the session of the worker. Rows that have not ended go on without a draft."""
         self._end_session()
 
     def encode(self, inputs: Mapping[str, Any]) -> Any:
@@ -183,8 +184,8 @@ class ParallelDrafter:
             self.serial.begin(batch, encoded, context)
             return
         rows = self._announced.popleft()
-        self._observe = context.observe
-        self._phase = context.phase
+        self._observe = context.observer.on_choice
+        self._phase = context.observer.phase
         if rows in self._unread:
             self.read(context)
         for row, history in zip(rows, batch.histories, strict=True):
@@ -226,7 +227,7 @@ class ParallelDrafter:
         return table
 
     def next_guesses(self, tree: DraftTree) -> Sequence[NextGuess | None] | None:
-        """See `DraftLane.next_guesses`. The round ends before the verdict instead of after it."""
+        """See `SessionHooks.next_guesses`; here the round ends before the verdict."""
         self._guarded(lambda session: self._meet(session, self._rows))
         if self._session is None:
             return None

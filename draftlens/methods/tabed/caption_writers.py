@@ -101,7 +101,7 @@ class ModelWriter:
         inputs = processing.process([self._question(medium) for medium in media])
         prepared = self._backbone.prepare_prompt(inputs, self._max_tokens)
         plan = PlainDecoding().plan(Models(self._backbone))
-        session = Session(self._backbone, plan.drafter, plan.prefill, Clock(Stats()))
+        session = Session(self._backbone, plan, Clock(Stats()))
         sequences = session.add(prepared, seeds=[0] * len(media))
         for _ in plan.schedule(session):
             pass

@@ -12,7 +12,8 @@ from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
 from draftlens.core.registry import Registry
 from draftlens.core.tree import Topology
-from draftlens.decoding.plan import MakeView, Plan, make_schedule
+from draftlens.decoding.acceptance import Acceptance
+from draftlens.decoding.plan import Plan, make_schedule
 from draftlens.media.chat_source import ChatSource
 from draftlens.media.rewriting import without_media
 from draftlens.methods.base import Models, name_of
@@ -31,6 +32,7 @@ from draftlens.methods.parts import (
 )
 from draftlens.methods.tabed.captions import Captioning, Captions, captioned, captions_of
 from draftlens.methods.tabed.ensemble import Ensemble
+from draftlens.methods.tabed.given_views import VIEWS_EXTRA, MakeView, read_views
 from draftlens.methods.tabed.prompts import ViewPrompts
 from draftlens.methods.tabed.views import VIEWS, View, make_views
 from draftlens.methods.tabed.weights import WEIGHTS, make_weighting
@@ -74,6 +76,7 @@ class TABED:
     """
 
     parts: ClassVar[Mapping[str, Registry]] = {"views": VIEWS, "weights": WEIGHTS}
+    extras: ClassVar[tuple[str, ...]] = (VIEWS_EXTRA,)
 
     views: Any = ("multimodal", "text")
     weights: Any = "bayes"
@@ -135,11 +138,10 @@ class TABED:
             drafter=drafter,
             schedule=make_schedule(self.schedule),
             prefill=self.prefill,
-            acceptance=self.sampling_rule,
-            approximate=self.prefill.approximate,
+            acceptance=Acceptance(self.sampling_rule),
             uses_draft=not drafts_for_itself,
             timed=timed_models(self.tree, models.target, backbone),
-            views=_makers(views, models, drafts_for_itself),
+            extras={VIEWS_EXTRA: partial(read_views, _makers(views, models, drafts_for_itself))},
         )
 
     def _draft(self, models: Models) -> Backbone:

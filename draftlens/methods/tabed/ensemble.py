@@ -103,7 +103,7 @@ class Ensemble(TreeDrafter):
     def _join(
         self, batch: Batch, encoded: Mapping[str, Any], context: TargetContext, room: int
     ) -> None:
-        self._tallies.report = context.weighed
+        self._tallies.report = context.observer.on_weights
         drafts = self._prompts.read(self._chosen, self._prompts.source(encoded, context))
         if not any(drafts):
             names = ", ".join(self.names)

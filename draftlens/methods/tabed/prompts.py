@@ -10,9 +10,9 @@ import torch
 
 from draftlens.core.prefill_readings import NO_READINGS
 from draftlens.decoding.drafter import TargetContext
-from draftlens.decoding.plan import VIEW_INPUTS
 from draftlens.drafting.draft_prompt import DraftPrompt
 from draftlens.media.chat_source import CaptionError
+from draftlens.methods.tabed.given_views import VIEWS_EXTRA
 from draftlens.methods.tabed.view_rows import Present
 from draftlens.methods.tabed.views import Source, View, ViewError
 from draftlens.models.adapter import Backbone
@@ -54,12 +54,11 @@ class ViewPrompts:
         """What views of rows that join are made of.
 
         Args:
-            encoded: the draft's inputs, with what makes further views under `views`.
-            context: the target's side of the rows.
+            encoded: the draft's inputs.
+            context: the target's side of the rows, with what makes further views.
         """
-        inputs = {key: value for key, value in encoded.items() if key != VIEW_INPUTS}
-        made = encoded.get(VIEW_INPUTS, {})
-        return Source(self.backbone, inputs, made, context, self.is_target, self.config)
+        made = context.extras.get(VIEWS_EXTRA, {})
+        return Source(self.backbone, encoded, made, context, self.is_target, self.config)
 
     def read(self, chosen: Sequence[int], source: Source) -> list[DraftPrompt | None]:
         """The prompt of each chosen view; None where it repeats another one, as most do without

@@ -250,7 +250,7 @@ class CaptionView:
                 "captions are made of messages: give them, or the view's inputs as "
                 "draft_inputs['views']['caption']"
             )
-        with source.context.phase("caption"):
+        with source.context.observer.phase("caption"):
             inputs = make_inputs()
         return source.read(inputs)
 

@@ -15,7 +15,7 @@ from draftlens.core.rows import replace_by_last
 from draftlens.core.sampling import gumbel
 from draftlens.core.tree import EMPTY, ROOT
 from draftlens.core.view_record import Weighed
-from draftlens.decoding.drafter import ignore
+from draftlens.decoding.observer import ignore
 from draftlens.drafting.growth import Nodes
 from draftlens.methods.tabed.weights import Seen, Tally, Weighting, log_sum
 

@@ -18,7 +18,7 @@ from draftlens.core.text import TextDecoder
 from draftlens.core.timeline import Timeline
 from draftlens.core.version import __version__
 from draftlens.drafting.pruning import Pruning
-from draftlens.engine import Engine, Inputs, Stream
+from draftlens.engine import Engine, Inputs
 from draftlens.media.conversation import Conversation
 from draftlens.methods.base import (
     Method,
@@ -30,6 +30,7 @@ from draftlens.methods.base import (
     with_option,
 )
 from draftlens.pruning import PRUNERS, Choice
+from draftlens.streaming import Stream
 from draftlens_lab.explain.pictures import locate_pictures
 from draftlens_lab.explain.views import (
     MAX_ASPECT,

@@ -11,6 +11,7 @@ from draftlens.core.stats import Clock, Stats, ViewStats
 from draftlens.core.text import TextDecoder
 from draftlens.core.timeline import Timeline
 from draftlens.core.view_record import Weighed
+from draftlens.decoding.observer import Observer
 from draftlens.engine import Engine
 from draftlens.media.conversation import Conversation
 from draftlens.methods.base import (
@@ -188,7 +189,7 @@ def trace_views(
         timelines[PLAIN] = plain_clock.timeline()
     clock = Clock(Stats(), record=True)
     stream = engine.answer(
-        inputs, method=asking, clock=clock, observe_weighed=seen.append, **options
+        inputs, method=asking, clock=clock, observe=Observer(on_weights=seen.append), **options
     )
     steps = run_rounds(stream, clock.stats, engine)
     if not steps.rounds or not seen:

@@ -15,6 +15,7 @@ from torch import Tensor
 from draftlens.core.errors import ConfigError, UnsupportedModelError
 from draftlens.core.prefill_readings import ATTENTION, Readings, ReadingSpec
 from draftlens.decoding.drafter import TargetContext
+from draftlens.decoding.observer import Observer
 from draftlens.drafting import pruning as pruned
 from draftlens.drafting.pruning import Pruning
 from draftlens.models.kv_cache import KVCache
@@ -65,8 +66,7 @@ def seen(target: Prompt, scores: Tensor | None, notes: Notes | None = None) -> T
         target,
         KVCache(1, len(target.lengths), 1),
         readings=Readings(attention=scores),
-        phase=notes.phase,
-        count_pruned=notes.pruned,
+        observer=Observer(phase=notes.phase, on_prune=notes.pruned),
     )
 
 
@@ -281,7 +281,7 @@ def test_similarities_reach_the_pruner_that_reads_them(grids: tuple[Sides, Sides
     context = replace(
         seen(target, None),
         readings=Readings(attention=attention, similarities={low: first, high: last}),
-        observe=choices.append,
+        observer=Observer(on_choice=choices.append),
     )
     kept = Pruning(pruner, 0.5).keep(draft, context)
     for row, tokens in enumerate(shown(draft, target, last - first)):

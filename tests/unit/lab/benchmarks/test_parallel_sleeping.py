@@ -22,7 +22,7 @@ from benchmarks.parallel_parts.sleeping_model import (
 from benchmarks.parallel_parts.virtual import Costs, drawn_text, lockstep, serial
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import chain
-from draftlens.decoding import Session
+from draftlens.decoding import Plan, Session
 from draftlens.drafting.draft_prompt import DraftModelReader
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.methods.parallelvlm.draft_inputs import OwnPrompt
@@ -30,7 +30,6 @@ from draftlens.methods.parallelvlm.loop import decode
 from draftlens.methods.parallelvlm.schedule import Schedule
 from draftlens.methods.parallelvlm.target_side import ParallelDrafter
 from draftlens.models.adapter import Backbone
-from draftlens.prefill.full import FullPrefill
 from draftlens.processes.shared_model import share
 from draftlens.processes.shared_tensors import unpack
 
@@ -58,7 +57,7 @@ def in_lane(target: Any, draft: Any, schedule: Schedule, seed: int) -> tuple[lis
     serial_drafter = ModelDrafter(reader, chain(schedule.longest), backbone.vocab_size)
     link = ScriptedLink(guessing, seed)
     drafter = ParallelDrafter(link, OwnPrompt(), schedule, backbone.vocab_size, serial_drafter)
-    session = Session(backbone, drafter, FullPrefill(), Clock(Stats()), lane=drafter)
+    session = Session(backbone, Plan(drafter), Clock(Stats()))
     given = inputs()
     [row] = session.add(backbone.prepare(given, **EVERYWHERE), [0], given)
     for _ in decode(session):

@@ -37,7 +37,7 @@ def context(prompt_ids: torch.Tensor, references: References = NO_REFERENCES) ->
     lengths = (prompt_ids != PAD).sum(1).tolist()
     empty = torch.zeros(rows, width)
     prompt = Prompt(empty, empty, lengths, empty, empty, {})
-    return TargetContext(prompt, KVCache(1, rows, 1), references=references)
+    return TargetContext(prompt, KVCache(1, rows, 1), extras={"references": references})
 
 
 def joined(

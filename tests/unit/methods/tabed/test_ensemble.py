@@ -24,6 +24,7 @@ from draftlens.core.tree import Topology, chain, from_paths, path_to
 from draftlens.core.view_record import Weighed
 from draftlens.decoding.drafter import TargetContext
 from draftlens.decoding.loop import decode
+from draftlens.decoding.observer import Observer
 from draftlens.drafting.draft_scores import score_tokens
 from draftlens.drafting.growth import Nodes
 from draftlens.methods.tabed.ensemble import Ensemble
@@ -85,7 +86,7 @@ class Scene:
     def context(self, given: Mapping[str, Any]) -> TargetContext:
         prompt = self.backbone.encode(self.backbone.prepare_prompt(given))
         cache = self.backbone.new_cache(prompt, 0)
-        return TargetContext(prompt, cache, room=200, weighed=self.seen.append)
+        return TargetContext(prompt, cache, observer=Observer(on_weights=self.seen.append))
 
     def prompt(self, view: View, row: int) -> Prompt:
         """What a view makes of one row alone."""
@@ -255,7 +256,7 @@ def test_every_token_is_weighed_once_and_as_the_views_would_have_guessed(
         }
         | ({"tree": tree} if tree else {}),
         options={"max_new_tokens": NEW},
-        observe_weighed=seen.append,
+        observer=Observer(on_weights=seen.append),
     )
     call = open_call(target(family), draft(family), request)
     for _ in decode(call.session):

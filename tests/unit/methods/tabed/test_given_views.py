@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,25 +12,30 @@ import torch
 from PIL import Image
 
 import draftlens
-from draftlens.core.errors import InputError
+from draftlens.core.batch import Batch
+from draftlens.core.errors import ConfigError, InputError
 from draftlens.decoding import Plan
-from draftlens.decoding.drafter import NoDraft
+from draftlens.decoding.drafter import NoDraft, TargetContext
 from draftlens.media.chat_source import ChatSource
 from draftlens.media.rewriting import without_media
 from draftlens.methods.base import Models
 from draftlens.methods.plain import PlainDecoding
+from draftlens.methods.tabed.given_views import VIEWS_EXTRA, read_views
 
 RED = Image.new("RGB", (32, 32), (255, 0, 0))
 
 
 class Listener(NoDraft):
-    """Never guesses, but keeps the inputs that it is given."""
+    """Never guesses, but keeps the inputs and extras that it is given."""
 
     def __init__(self) -> None:
         self.inputs: list[Mapping[str, Any]] = []
 
     def encode(self, inputs: Mapping[str, Any]) -> None:
         self.inputs.append(inputs)
+
+    def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None:
+        self.inputs[-1] = {**self.inputs[-1], **context.extras}
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,8 @@ class Listening:
 
     def plan(self, models: Models) -> Plan:
         plain = PlainDecoding().plan(models)
-        return replace(plain, drafter=self.listener, uses_draft=True, views=self.views)
+        extras = {VIEWS_EXTRA: partial(read_views, self.views)} if self.views else {}
+        return replace(plain, drafter=self.listener, uses_draft=True, extras=extras)
 
     @property
     def heard(self) -> Mapping[str, Any]:
@@ -172,7 +179,7 @@ def test_views_that_do_not_fit_are_refused(
 
 def test_speculative_decoding_reads_no_views(engine: draftlens.Engine) -> None:
     inputs = engine.read("What?").target
-    with pytest.raises(InputError, match="reads its prompt in one way only: leave them out"):
+    with pytest.raises(ConfigError, match="use method 'tabed', or leave them out"):
         draftlens.generate(
             engine.target.backbone,
             inputs,
