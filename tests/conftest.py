@@ -7,6 +7,7 @@ import gc
 import os
 import tempfile
 from collections import Counter, defaultdict
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -53,16 +54,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _keep_all_pairs(items: list[pytest.Item]) -> None:
     """Leave so many combinations of a `pairwise` test's parameters that any two values which occur
-    together in one of all combinations still do."""
+    together in one of all combinations still do.
+
+    Tests that are marked `pairwise(among="file")` are then thinned together, with the test itself
+    as a further parameter: each of them meets each of its values, and any two values meet in one.
+    """
+    thinned = set[pytest.Item]()
     tests: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    files: defaultdict[Path, list[Any]] = defaultdict(list)
     for item in items:
         if item.get_closest_marker("pairwise"):
             tests[item.nodeid.partition("[")[0]].append(item)
-    surplus = set[pytest.Item]()
     for test in tests.values():
-        kept = covering([_named(item) for item in test])
-        surplus.update(item for number, item in enumerate(test) if number not in kept)
-    items[:] = [item for item in items if item not in surplus]
+        left = [test[number] for number in sorted(covering([_named(item) for item in test]))]
+        thinned.update(set(test) - set(left))
+        mark = test[0].get_closest_marker("pairwise")
+        if mark is not None and mark.kwargs.get("among") == "file":
+            files[test[0].path] += left
+    for file in files.values():
+        kept = covering([{"test": item.originalname, **_named(item)} for item in file])
+        thinned.update(item for number, item in enumerate(file) if number not in kept)
+    items[:] = [item for item in items if item not in thinned]
 
 
 def _named(item: Any) -> dict[str, str]:

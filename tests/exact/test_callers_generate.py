@@ -31,6 +31,7 @@ def compare(
     return ours.last
 
 
+@pytest.mark.pairwise(among="file")
 @every_family
 @methods
 def test_the_whole_tensor(family: Family, method: str) -> None:
@@ -73,6 +74,7 @@ def test_criteria_and_processors(family: Family) -> None:
     )
 
 
+@pytest.mark.pairwise(among="file")
 @every_family
 @methods
 def test_criteria_without_an_eos(family: Family, method: str) -> None:
@@ -101,6 +103,7 @@ class Recorder(BaseStreamer):
         self.ends += 1
 
 
+@pytest.mark.pairwise(among="file")
 @every_family
 @methods
 def test_a_streamer(family: Family, method: str) -> None:
@@ -115,6 +118,7 @@ def test_a_streamer(family: Family, method: str) -> None:
     assert heard.puts < told.puts
 
 
+@pytest.mark.pairwise(among="file")
 @every_family
 @methods
 def test_a_streamer_of_our_own_generate(family: Family, method: str) -> None:

@@ -28,10 +28,10 @@ from draftlens.methods.base import METHODS
 
 
 def share(part: float) -> settings:
-    """The profile with a part of its examples."""
+    """The profile with a part of its examples, but four at least: some are refused."""
     default = "fresh" if "DRAFTLENS_FUZZ_EXAMPLES" in os.environ else "fixed"
     profile = settings.get_profile(os.environ.get("DRAFTLENS_FUZZ_PROFILE", default))
-    return settings(profile, max_examples=max(1, round(profile.max_examples * part)))
+    return settings(profile, max_examples=max(4, round(profile.max_examples * part)))
 
 
 @share(0.55)

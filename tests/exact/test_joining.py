@@ -94,7 +94,7 @@ def finish(session: Session) -> None:
         pass
 
 
-@pytest.mark.pairwise
+@pytest.mark.pairwise(among="file")
 @every_family
 @drafting
 @pytest.mark.parametrize("options", [GREEDY, SAMPLED], ids=["greedy", "coupled"])
@@ -115,6 +115,7 @@ def test_rows_that_join(family: Family, name: str, options: Mapping[str, Any]) -
     check_caches(session)
 
 
+@pytest.mark.pairwise(among="file")
 @every_family
 @drafting
 def test_rows_that_leave(family: Family, name: str) -> None:
@@ -163,6 +164,7 @@ def test_a_batch_that_becomes_empty_and_fills_again(family: Family) -> None:
     assert second.tokens == reference(family, family.richest)[0]
 
 
+@pytest.mark.pairwise(among="file")
 @every_family
 @pytest.mark.parametrize("name", ["chain", "tree"])
 def test_chunks_are_numbered_by_arrival(family: Family, name: str) -> None:
@@ -268,6 +270,7 @@ class Scattered:
         """Nothing to drop."""
 
 
+@pytest.mark.pairwise(among="file")
 @every_family
 @pytest.mark.parametrize("options", [GREEDY, SAMPLED], ids=["greedy", "coupled"])
 def test_trees_that_differ_per_row(family: Family, options: Mapping[str, Any]) -> None:

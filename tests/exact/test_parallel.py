@@ -49,6 +49,7 @@ def answer(session: Session, given: Mapping[str, Any], options: Mapping[str, Any
     return [row.tokens for row in rows]
 
 
+@pytest.mark.pairwise(among="file")
 @every_family
 @every_pace
 def test_ragged_batches_equal_stock_generate(family: Family, pace: str) -> None:
@@ -59,6 +60,7 @@ def test_ragged_batches_equal_stock_generate(family: Family, pace: str) -> None:
     assert session.stats.emitted == 3 * NEW
 
 
+@pytest.mark.pairwise(among="file")
 @every_family
 @paces
 def test_sampled_tokens_are_those_of_plain_decoding(family: Family, pace: str) -> None:
@@ -102,6 +104,7 @@ def test_pruned_drafts(family: Family, pruner: str, kind: str, ratio: float) -> 
     assert session.stats.visual > session.stats.kept
 
 
+@pytest.mark.pairwise(among="file")
 @every_family
 @paces
 def test_rows_that_end_early_and_late(family: Family, pace: str) -> None:
@@ -114,6 +117,7 @@ def test_rows_that_end_early_and_late(family: Family, pace: str) -> None:
     assert answer(session_of(family, link, PACES[pace]()), given, options) == expected
 
 
+@pytest.mark.pairwise(among="file")
 @every_family
 @paces
 def test_the_cache_of_the_lane_is_that_of_its_hypothesis(family: Family, pace: str) -> None:
@@ -126,6 +130,7 @@ def test_the_cache_of_the_lane_is_that_of_its_hypothesis(family: Family, pace: s
             check_hypotheses(link, family, (0, 1, 2))
 
 
+@pytest.mark.pairwise(among="file")
 @every_family
 @paces
 def test_rows_that_join_and_leave(family: Family, pace: str) -> None:

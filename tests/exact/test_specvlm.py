@@ -310,6 +310,7 @@ def test_every_family_pruned_by_similarity(
     assert [rows[0] for rows in kept[1:]] == together
 
 
+@pytest.mark.pairwise(among="file")
 @every_family
 @pytest.mark.parametrize(
     ("pruner", "tree"), [("specvlm", "eagle"), ("none", "chain5"), ("grid", "odd")]
@@ -336,7 +337,7 @@ def test_pruning_nothing_is_speculative_decoding(family: Family, pruner: str, tr
     assert plain.stats.visual == plain.stats.kept == 0
 
 
-@pytest.mark.pairwise
+@pytest.mark.pairwise(among="file")
 @every_family
 @itself
 @pytest.mark.parametrize("tree", TREES)
@@ -350,6 +351,7 @@ def test_a_model_that_drafts_for_itself_and_sees_all_is_always_right(
     assert result.stats.mean_acceptance_length == {"chain5": 6, "eagle": 6, "odd": 2}[tree]
 
 
+@pytest.mark.pairwise(among="file")
 @every_family
 @itself
 def test_no_picture_is_left(family: Family, kv: str) -> None:
@@ -387,16 +389,17 @@ def test_no_picture_is_left(family: Family, kv: str) -> None:
 
 def weights() -> set[int]:
     """Where all parameters lie that anybody holds."""
-    gc.collect()  # models of earlier tests may lie in cycles, and are freed at any time
     return {thing.data_ptr() for thing in gc.get_objects() if type(thing) is torch.nn.Parameter}
 
 
+@pytest.mark.pairwise(among="file")
 @every_family
 @itself
 def test_drafting_for_itself_copies_no_weights(family: Family, kv: str) -> None:
     """The drafter's model is the target."""
     model = target(family)
     given = inputs(family, family.richest)
+    gc.collect()  # models of earlier tests may lie in cycles, and are freed at any time
     before = weights()
     stream = draftlens.stream(model, given, method=method(kv, "eagle"), max_new_tokens=5)
     stream.run()
@@ -406,6 +409,7 @@ def test_drafting_for_itself_copies_no_weights(family: Family, kv: str) -> None:
     assert drafter.model.backbone.model is model
 
 
+@pytest.mark.pairwise(among="file")
 @every_family
 @itself
 def test_forwards_of_a_model_that_drafts_for_itself(family: Family, kv: str) -> None:
@@ -480,6 +484,7 @@ def started(family: Family, kind: str, guesser: str, **given: Any) -> Session:
     return session
 
 
+@pytest.mark.pairwise(among="file")
 @every_family
 @pytest.mark.parametrize("guesser", ["prefill", "gather", "sparse", "noisy"])
 def test_the_targets_cache_is_left_alone(family: Family, guesser: str) -> None:
@@ -494,6 +499,7 @@ def test_the_targets_cache_is_left_alone(family: Family, guesser: str) -> None:
         assert torch.equal(values, layer.values)
 
 
+@pytest.mark.pairwise(among="file")
 @every_family
 @pytest.mark.parametrize("kv", ["gather", "sparse"])
 def test_gathered_keys_are_the_targets(
@@ -550,6 +556,7 @@ def test_the_probe_changes_nothing(family: Family, kind: str) -> None:
     assert cache.lengths == prompt.lengths
 
 
+@pytest.mark.pairwise(among="file")
 @every_family
 @pytest.mark.parametrize(
     ("guesser", "tree"), [("noisy", "eagle"), ("prefill", "chain5"), ("gather", "odd")]
@@ -575,6 +582,7 @@ def test_coupled_sampling(family: Family, guesser: str, tree: str) -> None:
     assert 0 < result.stats.accepted < result.stats.drafted
 
 
+@pytest.mark.pairwise(among="file")
 @every_family
 @itself
 def test_rejection_sampling_with_itself_rejects_nothing(family: Family, kv: str) -> None:
