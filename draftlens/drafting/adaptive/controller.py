@@ -15,7 +15,7 @@ from typing import Any
 from draftlens.core.locks import ForkLock
 from draftlens.core.tree import EMPTY, Topology, chain, cut
 from draftlens.drafting.adaptive.acceptance_rates import AcceptanceRates
-from draftlens.drafting.adaptive.forward_costs import LiveCosts
+from draftlens.drafting.adaptive.forward_costs import SURPRISE, LiveCosts
 from draftlens.drafting.adaptive.round_plan import MAX_NODES, PLAIN, TREES, RoundPlan, level_sizes
 
 PLAN_EVERY = 4
@@ -30,8 +30,6 @@ the same answer or in later ones: the text may have changed since."""
 FIRST_PROBE = 8
 """Tokens that a paused draft must lack before it reads them to compare them with its own; twice as
 many after each time."""
-SURPRISE = 1.25
-"""Factor by which a round takes longer than expected after which a plain one is timed."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from draftlens.drafting.adaptive.cost_curve import CostCurve
 
 WINDOW = 8
 """Latest timings of each width that count, because the speed of a machine changes."""
+SURPRISE = 1.25
+"""Factor between a timing and its expectation that contradicts the curve."""
 FIRST_LIMIT = 3
 """Without a measured curve, the largest width to try first."""
 
@@ -16,8 +18,9 @@ class LiveCosts:
     """The cost curve of one model during answers.
 
     A width costs what the curve says, times the lower median of the latest ratios of timings to
-    the curve, at the closest width that has timings. A measured curve counts as one more timing,
-    so that a single slow forward, which is often an accident, changes nothing.
+    the curve, at the closest width that has timings. With a measured curve, the latest ratio of the
+    other widths counts as one more, so that a single slow forward, which is often an accident,
+    changes nothing, until two timings of a width contradict the curve.
 
     Args:
         curve: of the model; None if it was never measured. Then a forward of up to twice the
@@ -34,11 +37,12 @@ class LiveCosts:
         self.other = other
         self._timings: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=WINDOW))
         self._ratios: dict[int, float] = {}
+        self._trusted = curve is not None
 
     def adopt(self, curve: CostCurve) -> None:
         """Start anew with a curve that was measured since."""
         self.curve = curve
-        self.is_measured = True
+        self.is_measured = self._trusted = True
         self._timings.clear()
         self._ratios.clear()
 
@@ -66,7 +70,10 @@ class LiveCosts:
             predicted: their cost by the curve alone.
             seconds: what they took.
         """
-        self._timings[width].append(seconds / predicted)
+        timings = self._timings[width]
+        timings.append(seconds / predicted)
+        if len(timings) > 1 and not 1 / SURPRISE < _lower_median(list(timings)) < SURPRISE:
+            self._trusted = False
         self._ratios.clear()
 
     def ratio(self, width: int) -> float:
@@ -76,6 +83,13 @@ class LiveCosts:
             return self.other.ratio(1) if borrows else 1.0
         if width not in self._ratios:
             closest = min(self._timings, key=lambda timed: max(timed / width, width / timed))
-            ratios = sorted([*self._timings[closest], *([1.0] if self.is_measured else [])])
-            self._ratios[width] = ratios[(len(ratios) - 1) // 2]
+            ratios = list(self._timings[closest])
+            if self._trusted:
+                others = [t[-1] for timed, t in self._timings.items() if timed != closest]
+                ratios.append(_lower_median(others or [1.0]))
+            self._ratios[width] = _lower_median(ratios)
         return self._ratios[width]
+
+
+def _lower_median(values: list[float]) -> float:
+    return sorted(values)[(len(values) - 1) // 2]

@@ -57,9 +57,9 @@ class RoundPlan:
         tokens = [1.0] + [0.0] * tree.depth
         for parent, children in tree.children.items():
             depth = tree.depths[parent] if parent != ROOT else 0
-            rest = reached[parent]
+            rest = most = reached[parent]
             for node, rate in zip(children, (firsts[depth], *others), strict=False):
-                reached[node] = rest * rate
+                most = reached[node] = min(rest * rate, most)  # never rises with the rank
                 tokens[depth + 1] += reached[node]
                 rest -= reached[node]
         return cls(

@@ -64,7 +64,7 @@ def test_rare_slow_timings_never_change_anything() -> None:
     costs = LiveCosts(CURVE)
     for number in range(200):
         timed(costs, (1, 4, 9)[number % 3], 7.0 if number % (5) == 0 else 1.0)
-            assert ratios(costs) == [1.0] * len(WIDTHS)
+        assert ratios(costs) == [1.0] * len(WIDTHS)
 
 
 def test_a_slower_machine_is_noticed_after_two_timings() -> None:
