@@ -62,7 +62,6 @@ class TreeDrafter:
         self._agreement = (0, 0)
         self._proposed = EMPTY
         self._proposed_at = 0.0
-        self._confidences: list[list[float]] = []
 
     @property
     def forwards(self) -> int:
@@ -167,7 +166,6 @@ class TreeDrafter:
 
     def _propose_tuned(self, tuner: TreeTuner, batch: Batch, budget: int) -> DraftTree:
         began = time.perf_counter()
-        self._confidences = []
         tree = self._grow_tuned(tuner, batch, budget)
         self._proposed_at = time.perf_counter()
         tuner.drafted(self.rows.widths, self._proposed_at - began)
@@ -188,7 +186,6 @@ class TreeDrafter:
         running = [row for row, history in enumerate(batch.histories) if not history.finished]
 
         def goes_on(confidences: list[float]) -> bool:
-            self._confidences.append(confidences)
             return tuner.grown([confidences[row] for row in running])
 
         tree = self._grow(topology, batch, logits, goes_on)
@@ -215,7 +212,6 @@ class TreeDrafter:
             self._proposed,
             [verdict.paths[row] for row in rows],
             seconds,
-            [[values[row] for values in self._confidences] for row in rows],
         )
 
     def _no_tree(self, batch: Batch) -> DraftTree:
