@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import weakref
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -20,12 +19,12 @@ from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EAGER, Passes
+from draftlens.models.model_state import Slot
 from draftlens.models.rope import changing_frequencies
 
-# The code is that of a model, whatever calls use it.
-_LIBRARIES: weakref.WeakKeyDictionary[Any, Library] = weakref.WeakKeyDictionary()
+_LIBRARY = Slot[Library]("compiled passes")
 
-_OPENVINO: weakref.WeakKeyDictionary[Any, Passes] = weakref.WeakKeyDictionary()
+_OPENVINO = Slot[Passes]("passes by OpenVINO")
 
 ENGINES = ("inductor", "openvino")
 
@@ -76,7 +75,7 @@ def attach(backbones: Sequence[Backbone], compile: Compile) -> None:
 
 def compile_usual(backbone: Backbone) -> None:
     """Compile the passes of a request of one row, if `attach` has found that they can be."""
-    library = _LIBRARIES.get(backbone.model)
+    library = _LIBRARY.get(backbone.model)
     if library is None:
         return
     library.wait(*library.usual_shapes(position_axes(backbone)))
@@ -100,14 +99,14 @@ def describe(backbone: Backbone) -> str:
 
 def library_of(backbone: Backbone) -> Library | None:
     """The compiled passes of a model; None if they were never requested or are refused."""
-    return _LIBRARIES.get(backbone.model)
+    return _LIBRARY.get(backbone.model)
 
 
 def _by_openvino(backbone: Backbone) -> Passes:
     passes = _OPENVINO.get(backbone.model)
     if passes is None:
         passes = _new_openvino_passes(backbone)
-        _OPENVINO[backbone.model] = passes
+        _OPENVINO.set(backbone.model, passes)
     return passes
 
 
@@ -126,7 +125,7 @@ def _new_openvino_passes(backbone: Backbone) -> Passes:
 
 
 def _library_of(backbone: Backbone) -> Library | None:
-    library = _LIBRARIES.get(backbone.model)
+    library = _LIBRARY.get(backbone.model)
     if library is not None:
         return library
     reason = refusal(backbone)
@@ -140,7 +139,7 @@ def _library_of(backbone: Backbone) -> Library | None:
         _log.warning("passes of %s are not compiled: %s", backbone.name, error)
         return None
     library = Library(backbone, skeleton, folder, Compiler())
-    _LIBRARIES[backbone.model] = library
+    _LIBRARY.set(backbone.model, library)
     return library
 
 

@@ -1,0 +1,176 @@
+"""Timings of answers correct a measured curve, or take its place."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from draftlens.drafting.adaptive.cost_curve import CostCurve
+from draftlens.drafting.adaptive.forward_costs import (
+    FIRST_LIMIT,
+    WINDOW,
+    LiveCosts,
+)
+
+CURVE = CostCurve((1, 4, 9, 17), (1.0, 1.5, 2.0, 3.0), 256, 0.001, 0.0001)
+WIDTHS = range(1, 30)
+
+
+def timed(costs: LiveCosts, width: int, *ratios: float) -> LiveCosts:
+    """Record forwards that took so many times as long as the curve says."""
+    for ratio in ratios:
+        predicted = costs.curve.cost(width)
+        costs.record(width, predicted, ratio * predicted)
+    return costs
+
+
+def ratios(costs: LiveCosts) -> list[float]:
+    return [costs.ratio(width) for width in WIDTHS]
+
+
+def test_before_any_timing_the_curve_holds() -> None:
+    costs = LiveCosts(CURVE)
+    for width in WIDTHS:
+        assert not costs.has_timing(width)
+        assert costs.cost(width) == CURVE.cost(width)
+        assert costs.cost(width, 4, 1000) == CURVE.cost(width, 4, 1000)
+
+
+@pytest.mark.parametrize("width", [1, 4, 6, 17, 25])
+def test_one_slow_timing_changes_nothing_and_a_second_does(width: int) -> None:
+    """No width: neither its own cost nor that of its neighbours."""
+    costs = timed(LiveCosts(CURVE), width, 5.0)
+    assert costs.has_timing(width)
+    assert ratios(costs) == [1.0] * len(WIDTHS)
+    timed(costs, width, 5.0)
+    assert costs.ratio(width) == pytest.approx(5.0)
+    assert costs.cost(width) == pytest.approx(5 * CURVE.cost(width))
+
+
+@pytest.mark.parametrize("width", [1, 6, 25])
+@pytest.mark.parametrize("before", [2, 5, WINDOW, 3 * WINDOW])
+def test_one_slow_timing_among_usual_ones_changes_nothing(width: int, before: int) -> None:
+    costs = timed(LiveCosts(CURVE), width, *[1.2] * before)
+    expected = ratios(costs)
+    timed(costs, width, 9.0)
+    assert ratios(costs) == expected
+    timed(costs, width, *[1.2] * 3)
+    assert costs.ratio(width) == pytest.approx(1.2)
+
+
+def test_rare_slow_timings_never_change_anything() -> None:
+    """Each has enough usual ones around it, of whatever widths."""
+    costs = LiveCosts(CURVE)
+    for number in range(200):
+        timed(costs, (1, 4, 9)[number % 3], 7.0 if number % (5) == 0 else 1.0)
+        assert ratios(costs) == [1.0] * len(WIDTHS)
+
+
+def test_a_slower_machine_is_noticed_after_two_timings() -> None:
+    """They correct all widths, those of no timing as well."""
+    costs = timed(timed(LiveCosts(CURVE), 1, 3.0), 9, 3.0)
+    assert ratios(costs) == pytest.approx([3.0] * len(WIDTHS))
+
+
+def test_one_fast_timing_is_no_accident() -> None:
+    costs = timed(LiveCosts(CURVE), 4, 0.3)
+    assert ratios(costs) == pytest.approx([0.3] * len(WIDTHS))
+
+
+def test_a_change_of_the_machine_is_believed_after_half_a_window() -> None:
+    costs = timed(LiveCosts(CURVE), 4, *[1.0] * 50)
+    timed(costs, 4, *[2.0] * (WINDOW // 2))
+    assert costs.ratio(4) == 1.0
+    timed(costs, 4, 2.0)
+    assert costs.ratio(4) == pytest.approx(2.0)
+    timed(costs, 4, *[0.5] * (WINDOW // 2 + 1))
+    assert costs.ratio(4) == pytest.approx(0.5)
+
+
+def test_widths_without_timings_follow_the_closest_one() -> None:
+    """By the logarithm of the width: 4 is in the middle between 2 and 8."""
+    costs = timed(timed(LiveCosts(CURVE), 2, *[1.0] * WINDOW), 8, *[3.0] * WINDOW)
+    assert [costs.ratio(width) for width in (1, 2, 3)] == pytest.approx([1.0] * 3)
+    assert [costs.ratio(width) for width in (5, 8, 20, 1000)] == pytest.approx([3.0] * 4)
+    timed(costs, 4, *[7.0] * WINDOW)
+    assert [costs.ratio(w) for w in (2, 3, 4, 5, 6, 8)] == pytest.approx([1, 7, 7, 7, 3, 3])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noisy_timings_come_near_the_truth(seed: int) -> None:
+    """The machine is 1.4 times as slow as the curve; one forward in ten takes much longer."""
+    rng = random.Random(seed)
+    costs = LiveCosts(CURVE)
+    for _ in range(400):
+        accident = 6.0 if rng.random() < 0.1 else 1.0
+        timed(costs, rng.choice([1, 4, 9]), 1.4 * rng.uniform(0.95, 1.05) * accident)
+    for width in WIDTHS:
+        assert costs.ratio(width) == pytest.approx(1.4, rel=0.06)
+
+
+def test_a_timing_of_several_forwards_counts_for_the_widest() -> None:
+    costs = LiveCosts(CURVE)
+    predicted = CURVE.cost(1) + CURVE.cost(4)
+    for _ in range(2):
+        costs.record(4, predicted, 2 * predicted)
+    assert costs.cost(4) == pytest.approx(2 * CURVE.cost(4))
+    assert not costs.has_timing(1)
+
+
+def test_with_a_curve_all_measured_and_all_timed_widths_may_be_tried() -> None:
+    costs = LiveCosts(CURVE)
+    assert costs.largest == 17
+    timed(costs, 4, 1.0)
+    assert costs.largest == 17
+    timed(costs, 40, 1.0)
+    assert costs.largest == 40
+
+
+def test_without_a_curve_the_largest_width_to_try_doubles() -> None:
+    costs = LiveCosts(None)
+    assert costs.largest == FIRST_LIMIT
+    timed(costs, 1, 1.0)
+    assert costs.largest == FIRST_LIMIT
+    for width in (3, 6, 12):
+        timed(costs, width, 1.0)
+        assert costs.largest == 2 * width
+    timed(costs, 2, 1.0)
+    assert costs.largest == 24
+
+
+def test_without_a_curve_timings_are_the_curve() -> None:
+    """A forward of up to twice the width is taken to cost as much."""
+    costs = LiveCosts(None, scale=0.25)
+    assert costs.cost(1) == costs.cost(3, 2, 5000) == 0.25
+    costs.record(1, costs.curve.cost(1), 0.02)
+    assert costs.cost(1) == costs.cost(3) == pytest.approx(0.02)
+    for _ in range(2):
+        costs.record(3, costs.curve.cost(3), 0.06)
+    assert costs.cost(1) == pytest.approx(0.02)
+    assert costs.cost(3) == costs.cost(6) == pytest.approx(0.06)
+
+
+def test_without_a_curve_one_slow_timing_is_forgotten_with_the_next() -> None:
+    costs = timed(LiveCosts(None), 3, 9.0, 1.0)
+    assert costs.ratio(3) == pytest.approx(1.0)
+    timed(costs, 3, 1.0, 9.0, 1.0)
+    assert costs.ratio(3) == pytest.approx(1.0)
+
+
+def test_a_draft_without_a_curve_takes_the_ratio_of_the_other_model() -> None:
+    """Until it has timings of its own."""
+    target = LiveCosts(None, scale=1.0)
+    draft = LiveCosts(None, scale=0.1, other=target)
+    assert draft.cost(1) == pytest.approx(0.1)
+    timed(target, 1, 0.05)
+    assert draft.cost(1) == draft.cost(3) == pytest.approx(0.005)
+    draft.record(1, draft.curve.cost(1), 0.02)
+    assert draft.cost(1) == draft.cost(3) == pytest.approx(0.02)
+    timed(target, 1, *[9.0] * WINDOW)
+    assert draft.cost(1) == pytest.approx(0.02)
+
+
+def test_a_measured_draft_takes_nothing_from_the_other_model() -> None:
+    target = timed(LiveCosts(CURVE), 1, *[4.0] * WINDOW)
+    assert LiveCosts(CURVE, other=target).ratio(1) == 1.0
