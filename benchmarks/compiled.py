@@ -3,6 +3,7 @@
     python benchmarks/compiled.py passes --repeats 40
     python benchmarks/compiled.py decode --repeats 5
     python benchmarks/compiled.py large --layers 8
+    python benchmarks/compiled.py engines --layers 24
     python benchmarks/compiled.py families
     python benchmarks/compiled.py start
 
@@ -18,6 +19,7 @@ PARTS = {
     "passes": "compiled_parts.passes",
     "decode": "compiled_parts.decode",
     "large": "compiled_parts.large",
+    "engines": "compiled_parts.engines",
     "families": "compiled_parts.families",
     "start": "compiled_parts.start",
 }

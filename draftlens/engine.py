@@ -18,7 +18,7 @@ from draftlens.arguments import (
     names_beside_options,
 )
 from draftlens.batch.map import ClipAnswer, MapOptions, map_clips
-from draftlens.compile import attach, check_compile, compile_usual
+from draftlens.compile import Compile, attach, check_compile, compile_usual
 from draftlens.core.checks import whole, wrong
 from draftlens.core.errors import InputError
 from draftlens.core.names import IMAGE_PROMPT, VIDEO_PROMPT
@@ -134,7 +134,7 @@ class Engine:
         draft_processor: Any = None,
         prefill: Any = None,
         notice: str = "",
-        compile: bool = False,
+        compile: Compile = False,
     ) -> None:
         check_compile(compile)
         models = as_pair(target, draft, processor, draft_processor)
@@ -149,19 +149,20 @@ class Engine:
         if compile:
             self.compile(compile)
 
-    def compile(self, mode: bool = True) -> None:
+    def compile(self, mode: Compile = True) -> None:
         """Let decode forwards of the models run as compiled code.
 
         The code depends on the number of threads (`torch.set_num_threads`), which should be settled
         before.
 
         Args:
-            mode: True compiles the passes of single requests now, unless their code is on disk, and
-                further kinds of passes when they first run; this takes about a minute for each.
-                False takes the models' modules again.
+            mode: True or `"inductor"` compiles the passes of single requests now, unless their code
+                is on disk, and further kinds of passes when they first run; this takes about a
+                minute for each. `"openvino"` prepares OpenVINO's passes, for float32 models on the
+                CPU; it keeps a second copy of the weights. False takes the models' modules again.
 
         Raises:
-            ConfigError: the mode is neither.
+            ConfigError: the mode is another one, or OpenVINO is not installed.
         """
         models = [self.target] if self.draft is None else [self.target, self.draft]
         backbones = [model.backbone for model in models]

@@ -6,7 +6,7 @@ import time
 from typing import Any, Unpack
 
 from draftlens.arguments import model_name
-from draftlens.compile import check_compile
+from draftlens.compile import Compile, check_compile
 from draftlens.core.checks import switch
 from draftlens.engine import CALIBRATION_SECONDS, Engine
 from draftlens.methods.base import MethodLike, resolve, with_prefill
@@ -25,7 +25,7 @@ def load(
     calibrate: bool = True,
     prefill: Any = None,
     hosts: int | None = None,
-    compile: bool = False,
+    compile: Compile = False,
     **options: Unpack[LoadWords],
 ) -> Engine:
     """Load a target and its draft, and check that they can work together.
@@ -54,8 +54,8 @@ def load(
             and the other processes end with it.
         hosts: number of processes that read prompts together, on the CPU of this machine; they are
             started here, and the threads of torch are divided among them.
-        compile: whether decode forwards run as compiled code, which has the same tokens in float32
-            (`Engine.compile`). The code is kept in the user's cache folder.
+        compile: what computes decode forwards (`Engine.compile`), with the same tokens in float32:
+            True for compiled code, which is kept in the user's cache folder, or `"openvino"`.
         options: further options of loading, such as `revision`, `trust_remote_code`,
             `quantization`, `attn_implementation`, `device_map` and `cache_dir`
             (`models.loading.LoadOptions`); with the prefix `draft_` they are those of the draft.

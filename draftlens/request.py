@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex
 import torch
 
 from draftlens.arguments import checked_options, names_beside_options
-from draftlens.compile import attach
+from draftlens.compile import Compile, attach
 from draftlens.core.errors import ConfigError, DraftlensError, InputError
 from draftlens.core.references import GivenReferences
 from draftlens.core.sampling import as_seed, row_seeds
@@ -42,7 +42,7 @@ class CallOptions(GenerateOptions, total=False):
     references: GivenReferences | None
     prefill: Any
     hosts: int | None
-    compile: bool
+    compile: Compile
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Request:
     method: MethodLike = None
     seed: Seed = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    compile: bool | None = None
+    compile: Compile | None = None
     observer: Observer = NO_OBSERVER
     chat: ChatSource | None = None
     extras: Mapping[str, Any] = field(default_factory=dict)
@@ -182,7 +182,7 @@ def meet_hosts(target: Backbone, plan: Plan, hosts: int | None, inputs: Mapping[
     plan.prefill.meet(target, hosts, inputs)
 
 
-def models_of(target_model: Any, draft_model: Any, compile: bool | None = None) -> Models:
+def models_of(target_model: Any, draft_model: Any, compile: Compile | None = None) -> Models:
     """Transformers models, or backbones, as backbones, compiled if that is asked for."""
     target = Backbone.of(target_model)
     draft = None if draft_model is None else Backbone.of(draft_model)

@@ -95,7 +95,7 @@ def load_engine(
     calibrate: bool = True,
     prefill: Any = None,
     hosts: int | None = None,
-    compile: bool = False,
+    compile: Any = False,
 ) -> Engine:
     """Load a target and its draft while a spinner is shown; the draft `none` is no draft."""
     reads = make_prefill("full" if prefill is None else prefill)

@@ -67,6 +67,7 @@ class Decoding:
         method: a method or its name; None for the default.
         prefill: how the target reads prompts; None for the method's way.
         hosts: processes that read prompts together; None for this one alone.
+        compile: as for `draftlens.load`.
     """
 
     target: str
@@ -74,7 +75,7 @@ class Decoding:
     method: Method | str | None
     prefill: Any
     hosts: int | None
-    compile: bool
+    compile: Any
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class DecodingOptions:
     prefill: opt.Prefill = None
     hosts: opt.Hosts = None
     compile: opt.Compile = False
+    openvino: opt.OpenVino = False
 
     def parsed(self) -> Decoding:
         return Decoding(
@@ -97,7 +99,7 @@ class DecodingOptions:
             method=opt.parse_method(self.method, self.speculative_config, schedule=self.schedule),
             prefill=opt.parse_prefill(self.prefill),
             hosts=self.hosts,
-            compile=self.compile,
+            compile="openvino" if self.openvino else self.compile,
         )
 
 

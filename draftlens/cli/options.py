@@ -218,6 +218,14 @@ Compile = Annotated[
         rich_help_panel=MODELS,
     ),
 ]
+OpenVino = Annotated[
+    bool,
+    typer.Option(
+        "--openvino",
+        help="Run decode forwards by OpenVINO: float32 models on the CPU.",
+        rich_help_panel=MODELS,
+    ),
+]
 Answers = Annotated[
     Path | None,
     typer.Option(

@@ -122,6 +122,7 @@ def parse_command(
     limits: opt.MediaLimits = None,
     calibrate: opt.Calibrate = True,
     compile: opt.Compile = False,
+    openvino: opt.OpenVino = False,
     as_json: opt.AsJson = False,
 ) -> None:
     """Turn documents into Markdown and JSON, each page written or printed as it ends.
@@ -139,7 +140,7 @@ def parse_command(
         loading=loading,
         limits=opt.parse_limits(limits),
         calibrate=calibrate,
-        compile=compile,
+        compile="openvino" if openvino else compile,
         as_json=as_json,
     )
     parse_files(inputs, out, resume, run)

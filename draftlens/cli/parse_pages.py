@@ -60,7 +60,7 @@ class ParseRun:
     loading: Loading
     limits: Limits
     calibrate: bool
-    compile: bool
+    compile: Any
     as_json: bool
 
     def check(self) -> None:

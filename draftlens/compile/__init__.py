@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from draftlens.compile.switch import (
+    Compile,
     attach,
     check_compile,
     compile_usual,
@@ -10,4 +11,4 @@ from draftlens.compile.switch import (
     library_of,
 )
 
-__all__ = ["attach", "check_compile", "compile_usual", "describe", "library_of"]
+__all__ = ["Compile", "attach", "check_compile", "compile_usual", "describe", "library_of"]

@@ -136,6 +136,8 @@ class OpenVinoPasses:
 def _compiled(backbone: Backbone, axes: tuple[int, ...]) -> Any:
     """The model's pass as a compiled model of OpenVINO."""
     import openvino
+    from openvino.frontend import FrontEndManager
+    from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
     keys, values = _example(backbone)
     tokens = torch.zeros(ROWS, WIDTH, dtype=torch.long)
@@ -147,7 +149,10 @@ def _compiled(backbone: Backbone, axes: tuple[int, ...]) -> Any:
         # Tracing is deprecated in favour of torch.export, which takes minutes here.
         warnings.simplefilter("ignore")
         traced = torch.jit.trace(module, inputs, check_trace=False)  # type: ignore[no-untyped-call]
-        model = openvino.convert_model(traced, example_input=inputs)
+        # `openvino.convert_model` does the same and reports to its makers over the network.
+        frontend = FrontEndManager().load_by_framework("pytorch")
+        decoder = TorchScriptPythonDecoder(traced, example_input=inputs)
+        model = frontend.convert(frontend.load(decoder))
     options = {
         # Float32 models run in bfloat16 on processors that have it unless this is said.
         "INFERENCE_PRECISION_HINT": "f32",

@@ -16,6 +16,7 @@ from draftlens.documents.settings import ParseSettings, needs_target
 from draftlens.media import Limits
 
 if TYPE_CHECKING:
+    from draftlens.compile import Compile
     from draftlens.engine import Engine
 
 
@@ -29,7 +30,7 @@ def parse(
     limits: Limits | None = None,
     device: str | None = None,
     dtype: str | None = None,
-    compile: bool = False,
+    compile: Compile = False,
     **settings: Any,
 ) -> Iterator[ParsedPage]:
     """Read PDF files, images and folders of them, page by page.

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from draftlens.compile import check_compile
+from draftlens.compile import Compile, check_compile
 from draftlens.core.checks import switch
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.references import GivenReferences
@@ -75,7 +75,7 @@ class SpeculativeGenerate:
         tokenizer: Any = None,
         prefill: Any = None,
         hosts: int | None = None,
-        compile: bool = False,
+        compile: Compile = False,
         allow_long_prompt: bool = False,
     ) -> None:
         check_compile(compile)
