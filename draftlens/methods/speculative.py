@@ -70,6 +70,7 @@ class SpeculativeDecoding:
         return topology_of(self.tree, self.num_speculative_tokens)
 
     def plan(self, models: Models) -> Plan:
+        """How a session answers by this method."""
         draft = draft_of(models, f"method {name_of(self)!r}")
         drafter = ModelDrafter(
             DraftModelReader(draft),

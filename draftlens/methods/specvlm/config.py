@@ -101,6 +101,7 @@ class SpecVLM:
         return Pruning(self.pruner, self.prune_ratio)
 
     def plan(self, models: Models) -> Plan:
+        """How a session answers by this method."""
         pruning = self.pruning
         drafts_for_itself = self.draft == "self" or (self.draft == "auto" and models.draft is None)
         prompts: PromptBuilder
