@@ -22,7 +22,7 @@ from draftlens.compile import Compile, attach, check_compile, compile_usual
 from draftlens.core.checks import whole, wrong
 from draftlens.core.errors import InputError
 from draftlens.core.names import IMAGE_PROMPT, VIDEO_PROMPT
-from draftlens.core.prefill_readings import NO_READINGS, ReadingSpec
+from draftlens.core.prefill_readings import NO_FEATURES, FeatureSpec
 from draftlens.core.references import GivenReferences
 from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
@@ -306,7 +306,7 @@ class Engine:
         inputs: Inputs,
         *,
         clock: Clock | None = None,
-        readings: ReadingSpec = NO_READINGS,
+        readings: FeatureSpec = NO_FEATURES,
         observe: Observer | Callable[[Choice], None] | None = None,
         **options: Unpack[EngineOptions],
     ) -> Stream:

@@ -36,7 +36,7 @@ from specvlm_parts.scenes import TREES, Scene, check, passes, read_scene
 from torch import Tensor
 
 import draftlens
-from draftlens.core.prefill_readings import ATTENTION, ReadingSpec
+from draftlens.core.prefill_readings import ATTENTION, FeatureSpec
 from draftlens.decoding.observer import Observer
 from draftlens.drafting.pruning import Pruning
 from draftlens.engine import Engine
@@ -84,9 +84,9 @@ Rows = list[list[int]]
 COLUMNS = ("tokens", "guessed", "passes", "kept", "kept at the ends", "kept in the end frames")
 
 
-def readings() -> ReadingSpec:
+def readings() -> FeatureSpec:
     """What all cases need of the target's prefill."""
-    spec = ATTENTION | ReadingSpec(hidden_layers=(0, *DEPTHS))
+    spec = ATTENTION | FeatureSpec(hidden_layers=(0, *DEPTHS))
     for pruner in pruners().values():
         spec = spec | pruner.readings
     return spec

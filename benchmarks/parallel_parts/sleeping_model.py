@@ -36,7 +36,7 @@ PROMPT = (1, 2, 3, 1)
 LOUD = 10.0
 FAINT = 0.1
 """Factors on the scripted token and on the hidden states. The layer's share in the logits is large
-enough for `models.backbone.check_seam`, and too small to change the greedy token."""
+enough for `models.backbone.check_direct_calls`, and too small to change the greedy token."""
 
 
 class SleepingDecoder(Qwen2Model):  # type: ignore[misc]
@@ -75,7 +75,7 @@ class SleepingDecoder(Qwen2Model):  # type: ignore[misc]
         states = output.last_hidden_state
         width = states.shape[1]
         if position_ids is None:
-            # Only `check_seam` and stock forwards leave the positions out, without a cache.
+            # Only `check_direct_calls` and stock forwards leave the positions out, without a cache.
             position_ids = torch.arange(width, device=states.device)[None]
         said = nn.functional.one_hot(self.script[position_ids], VOCABULARY)
         output.last_hidden_state = FAINT * states + LOUD * said

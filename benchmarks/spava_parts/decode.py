@@ -28,7 +28,7 @@ from draftlens.core.process_group import ALONE, Hosts
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import make_prefill
-from draftlens.prefill.reading import Reading
+from draftlens.prefill.reading import PrefillReading
 from draftlens.prefill.spava.processes.launch import start
 from spava_parts.asked import FRAMES
 
@@ -60,7 +60,7 @@ def by_two(decode: str) -> Reader:
         backbone.hosts = hosts
         try:
             cache = prefill.new_cache(backbone, prompt, 60)
-            prefill.run(backbone, Reading(prompt, cache))
+            prefill.run(backbone, PrefillReading(prompt, cache))
         finally:
             backbone.hosts = ALONE
         return PrefilledPrompt(backbone, prompt, cache)

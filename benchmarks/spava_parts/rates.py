@@ -18,7 +18,7 @@ from draftlens.engine import Engine
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import Prefill
-from draftlens.prefill.reading import Reading
+from draftlens.prefill.reading import PrefillReading
 from spava_parts.loads import Load, Shape
 
 BYTES = 4
@@ -112,7 +112,7 @@ def seconds_of(
                 cache = target.new_cache(prompt, 1)
                 began = time.perf_counter()
                 spent = time.process_time()
-                prefill.run(target, Reading(prompt, cache))
+                prefill.run(target, PrefillReading(prompt, cache))
                 if repeat >= 0:
                     processors[name].append(time.process_time() - spent)
                     walls[name].append(time.perf_counter() - began)

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from draftlens.core.process_group import Arriving, Encoded, Hosts
-from draftlens.prefill.spava.vision import encode_by_hosts
+from draftlens.prefill.spava.vision import encode_by_ranks
 
 
 class TimedHosts:
@@ -73,7 +73,7 @@ class TimedHosts:
 
     def encode(self, model: Any, inputs: Mapping[str, Any]) -> Encoded:
         """See `Hosts.encode`."""
-        return encode_by_hosts(model, self, inputs)
+        return encode_by_ranks(model, self, inputs)
 
 
 class _Timed:

@@ -15,7 +15,7 @@ from draftlens.core.process_group import Hosts
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prepared, Prompt
 from draftlens.prefill.base import make_prefill
-from draftlens.prefill.reading import Reading
+from draftlens.prefill.reading import PrefillReading
 from draftlens.prefill.spava.blocks import Share
 from draftlens.prefill.spava.config import SpavaPrefill
 from spava_parts.baselines.masked import MaskedAttention, Rule
@@ -52,7 +52,7 @@ def exact(choice: str) -> Way:
 
     def read(backbone: Backbone, prompt: Prompt) -> Costed:
         cache = backbone.new_cache(prompt, 1)
-        output = prefill.run(backbone, Reading(prompt, cache))
+        output = prefill.run(backbone, PrefillReading(prompt, cache))
         return Costed(Read(prompt, cache, output.logits[0, -1]), 1.0)
 
     return read
@@ -63,7 +63,7 @@ def in_blocks(prefill: SpavaPrefill | SpavaAblation | StarPrefill) -> Way:
 
     def read(backbone: Backbone, prompt: Prompt) -> Costed:
         cache = backbone.new_cache(prompt, 1)
-        output = prefill.run(backbone, Reading(prompt, cache))
+        output = prefill.run(backbone, PrefillReading(prompt, cache))
         (row,) = prefill.rows(prompt)
         share = 1.0
         if row.blocks is not None:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from shared import backbones
 from torch import Tensor
 
-from draftlens.core.prefill_readings import NO_READINGS, ReadingSpec
+from draftlens.core.prefill_readings import NO_FEATURES, FeatureSpec
 from draftlens.drafting.pruning import Pruning
 from draftlens.engine import Engine
 from draftlens.pruning import Visual, keep_count, make_pruner
@@ -63,7 +63,7 @@ class ScorePruner:
         scores: float ``[n]``.
     """
 
-    readings: ClassVar[ReadingSpec] = NO_READINGS
+    readings: ClassVar[FeatureSpec] = NO_FEATURES
 
     def __init__(self, scores: Tensor) -> None:
         self.scores = scores

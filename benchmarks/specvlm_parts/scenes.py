@@ -19,7 +19,7 @@ from draftlens_lab.world.samples import Sample
 from shared import backbones, caption_sample, encoded_prompt, sample_inputs
 from torch import Tensor
 
-from draftlens.core.prefill_readings import ATTENTION, ReadingSpec
+from draftlens.core.prefill_readings import ATTENTION, FeatureSpec
 from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
 from draftlens.decoding.drafter import TargetContext
 from draftlens.drafting.pruning import Pruning
@@ -30,7 +30,7 @@ from draftlens.models.adapter import Backbone
 from draftlens.models.attention.scores import AttentionProbe
 from draftlens.models.prompt import Prepared, Prompt
 from draftlens.prefill.full import FullPrefill
-from draftlens.prefill.reading import Reading
+from draftlens.prefill.reading import PrefillReading
 
 Settings = dict[str, Any]
 
@@ -94,7 +94,7 @@ def read_scene(
     sample: Sample,
     frames: int,
     max_new_tokens: int,
-    spec: ReadingSpec = ATTENTION,
+    spec: FeatureSpec = ATTENTION,
 ) -> Scene:
     """Answer a sample by plain decoding, and prefill its prompt with these readings."""
     target, draft = backbones(engine)
@@ -105,7 +105,7 @@ def read_scene(
     prepared = target.prepare(inputs.target, max_new_tokens=1, do_sample=False)
     target_prompt = target.encode(prepared)
     cache = target.new_cache(target_prompt, 1)
-    output = FullPrefill().run(target, Reading(target_prompt, cache, spec))
+    output = FullPrefill().run(target, PrefillReading(target_prompt, cache, spec))
     context = TargetContext(target_prompt, cache, readings=output.readings)
     prompt = encoded_prompt(draft, inputs.draft or inputs.target)
     return Scene(inputs, prompt, context, prepared, result.tokens[0])

@@ -15,7 +15,7 @@ from shared import argument_parser, configure, environment, environment_line, sa
 from torch import Tensor, nn
 
 from draftlens import load
-from draftlens.core.prefill_readings import NO_READINGS
+from draftlens.core.prefill_readings import NO_FEATURES
 from draftlens.drafting.draft_prompt import DraftPrompt, prefilled
 from draftlens.methods.tabed.pooling import pool
 from draftlens.methods.tabed.views import Source
@@ -49,8 +49,8 @@ class PooledInFront:
     label = "pooled in front"
     same_without_media = True
     rewriting = ""
-    needs_eyes = True
-    readings = NO_READINGS
+    needs_vision = True
+    readings = NO_FEATURES
 
     def read(self, source: Source) -> DraftPrompt:
         """See `View.read`."""

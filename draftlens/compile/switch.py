@@ -83,7 +83,7 @@ def compile_usual(backbone: Backbone) -> None:
 
 def describe(backbone: Backbone) -> str:
     """Which passes of a model are compiled on this machine, or why none can be."""
-    reason = refusal(backbone)
+    reason = compile_refusal(backbone)
     if reason:
         return f"never: {reason}"
     missing = Compiler().missing
@@ -128,7 +128,7 @@ def _library_of(backbone: Backbone) -> Library | None:
     library = _LIBRARY.get(backbone.model)
     if library is not None:
         return library
-    reason = refusal(backbone)
+    reason = compile_refusal(backbone)
     if reason:
         _log.warning("passes of %s are not compiled: %s", backbone.name, reason)
         return None
@@ -143,7 +143,7 @@ def _library_of(backbone: Backbone) -> Library | None:
     return library
 
 
-def refusal(backbone: Backbone) -> str:
+def compile_refusal(backbone: Backbone) -> str:
     """Why passes of a model cannot be compiled, as far as this is known beforehand; else empty."""
     if backbone.attention != "sdpa":
         return f"it runs {backbone.attention} attention; load it with sdpa"

@@ -1,4 +1,4 @@
-"""Readings: what is measured on the way through the target's prefill, for pruners and drafters."""
+"""What is measured during the target's prefill, for pruners and drafters."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ class Score:
     """
 
     name: str
-    of: Callable[[Readings], Tensor | None]
+    of: Callable[[PrefillFeatures], Tensor | None]
 
 
 @dataclass(frozen=True)
-class ReadingSpec:
+class FeatureSpec:
     """Which readings a prefill takes. Specifications are united with ``|``.
 
     Args:
@@ -82,7 +82,7 @@ class ReadingSpec:
         hidden_layers: layers behind which the hidden states are kept; 0 means the embeddings that
             enter the first layer.
         similarities: how similar visual tokens are to the text.
-        score: of the pruner that requests the readings; None for `Readings.attention`. It concerns
+        score: of the pruner that requests them; None for `PrefillFeatures.attention`. It concerns
             this pruner alone, so a union has none.
     """
 
@@ -91,10 +91,10 @@ class ReadingSpec:
     similarities: tuple[Similarity, ...] = ()
     score: Score | None = field(default=None, compare=False)
 
-    def __or__(self, other: ReadingSpec) -> ReadingSpec:
+    def __or__(self, other: FeatureSpec) -> FeatureSpec:
         layers = sorted({*self.hidden_layers, *other.hidden_layers})
         similarities = sorted({*self.similarities, *other.similarities})
-        return ReadingSpec(self.attention or other.attention, tuple(layers), tuple(similarities))
+        return FeatureSpec(self.attention or other.attention, tuple(layers), tuple(similarities))
 
     def __bool__(self) -> bool:
         return self.attention or bool(self.hidden_layers) or bool(self.similarities)
@@ -104,7 +104,7 @@ class ReadingSpec:
         """What `scores` are, in a few words."""
         return ATTENTION_NAME if self.score is None else self.score.name
 
-    def scores(self, readings: Readings) -> Tensor | None:
+    def scores(self, readings: PrefillFeatures) -> Tensor | None:
         """What the pruner that requests these readings ranks visual tokens by, float32 ``[B, L]``;
         None if it was not read."""
         if self.score is None:
@@ -112,12 +112,12 @@ class ReadingSpec:
         return self.score.of(readings)
 
 
-NO_READINGS = ReadingSpec()
-ATTENTION = ReadingSpec(attention=True)
+NO_FEATURES = FeatureSpec()
+ATTENTION = FeatureSpec(attention=True)
 
 
 @dataclass(frozen=True)
-class Readings:
+class PrefillFeatures:
     """The readings of one prefill.
 
     Args:

@@ -33,7 +33,7 @@ class Acceptance:
         """What is not exact about accepted tokens, in words for the user."""
         if self.tolerance >= 1:
             return ()
-        return (f"guesses accepted with tolerance {self.tolerance:g}",)
+        return (f"draft tokens accepted with tolerance {self.tolerance:g}",)
 
     def check(self, do_sample: bool) -> None:
         """Refuse a way to choose tokens that the rule cannot follow.

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from draftlens.core.prefill_readings import Readings
+from draftlens.core.prefill_readings import PrefillFeatures
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.sampling import SamplingRule, check_processors
 from draftlens.core.sequence import Sequence, batch_of, sequences_of
@@ -23,7 +23,7 @@ from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prepared, Prompt
 from draftlens.models.rope import check_reach
 from draftlens.prefill.base import PrefillOutput
-from draftlens.prefill.reading import Reading
+from draftlens.prefill.reading import PrefillReading
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Admitted:
     arrival: Arrival
     prompt: Prompt
     cache: KVCache
-    readings: Readings
+    readings: PrefillFeatures
     verdict: Verdict
 
 
@@ -130,11 +130,11 @@ class Admission:
             else:
                 cache = batch.new_rows(len(sequences))
 
-        def hand_on(readings: Readings) -> None:
+        def hand_on(readings: PrefillFeatures) -> None:
             early(self._context(arrival, prompt, cache, readings))
 
         with self._observer.phase("target_prefill"):
-            reading = Reading(prompt, cache, self._readings, hand_on)
+            reading = PrefillReading(prompt, cache, self._readings, hand_on)
             output = self._plan.prefill.run(self._target, reading)
             no_tokens = torch.empty(len(sequences), 0, dtype=torch.long, device=self._target.device)
             verdict = self._plan.acceptance.judge(
@@ -148,7 +148,7 @@ class Admission:
         return self._context(rows.arrival, rows.prompt, rows.cache, rows.readings)
 
     def _context(
-        self, arrival: Arrival, prompt: Prompt, cache: KVCache, readings: Readings
+        self, arrival: Arrival, prompt: Prompt, cache: KVCache, readings: PrefillFeatures
     ) -> TargetContext:
         return TargetContext(
             prompt=prompt,

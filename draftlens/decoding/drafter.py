@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from draftlens.core.batch import Batch
-from draftlens.core.prefill_readings import NO_READINGS, Readings, ReadingSpec
+from draftlens.core.prefill_readings import NO_FEATURES, FeatureSpec, PrefillFeatures
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.tree import EMPTY
 from draftlens.decoding.observer import NO_OBSERVER, Observer
@@ -38,7 +38,7 @@ class TargetContext:
     prompt: Prompt
     cache: KVCache
     room: int = 0
-    readings: Readings = field(default_factory=Readings)
+    readings: PrefillFeatures = field(default_factory=PrefillFeatures)
     observer: Observer = NO_OBSERVER
     extras: Mapping[str, Any] = field(default_factory=dict)
     eos: frozenset[int] = frozenset()
@@ -51,7 +51,7 @@ class Drafter(Protocol):
     max_nodes: int
     """Most draft tokens of a row that `propose` returns; 0 for none ever."""
 
-    readings: ReadingSpec
+    readings: FeatureSpec
     """The readings of the target's prefill that `begin` needs."""
 
     needs_target_scores: bool
@@ -110,7 +110,7 @@ class NoDraft:
     """Drafts nothing, which makes the loop plain decoding."""
 
     max_nodes = 0
-    readings = NO_READINGS
+    readings = NO_FEATURES
     needs_target_scores = False
     forwards: int = 0
     cache_bytes: int = 0

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from draftlens.core.prefill_readings import NO_READINGS, ReadingSpec
+from draftlens.core.prefill_readings import NO_FEATURES, FeatureSpec
 from draftlens.core.view_record import Weighed
 from draftlens.pruning import Choice
 
@@ -36,7 +36,7 @@ class Observer:
             it by that of its clock.
     """
 
-    readings: ReadingSpec = NO_READINGS
+    readings: FeatureSpec = NO_FEATURES
     on_choice: Callable[[Choice], None] = ignore
     on_prune: Callable[[int, int], None] = ignore
     on_weights: Callable[[Weighed], None] = ignore

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from draftlens.core.errors import ConfigError
-from draftlens.core.prefill_readings import ATTENTION, NO_READINGS, ReadingSpec
+from draftlens.core.prefill_readings import ATTENTION, NO_FEATURES, FeatureSpec
 from draftlens.decoding.drafter import TargetContext
 from draftlens.drafting.pruning import Pruning
 from draftlens.models.adapter import Backbone
@@ -44,7 +44,7 @@ class PromptBuilder(Protocol):
     """
 
     backbone: Backbone
-    readings: ReadingSpec
+    readings: FeatureSpec
 
     def encode(self, inputs: Mapping[str, Any]) -> Any: ...
 
@@ -53,7 +53,7 @@ class PromptBuilder(Protocol):
         ...
 
 
-class DraftModelReader:
+class DraftPromptBuilder:
     """A draft model with its own processor and vision encoder reads its own prompt.
 
     Args:
@@ -64,7 +64,7 @@ class DraftModelReader:
     def __init__(self, backbone: Backbone, pruning: Pruning | None = None) -> None:
         self.backbone = backbone
         self.pruning = pruning
-        self.readings = NO_READINGS if pruning is None else pruning.pruner.readings
+        self.readings = NO_FEATURES if pruning is None else pruning.pruner.readings
 
     def encode(self, inputs: Mapping[str, Any]) -> Prompt:
         return self.backbone.encode(self.backbone.prepare_prompt(inputs))
@@ -76,7 +76,7 @@ class DraftModelReader:
         return prefilled(self.backbone, prompt)
 
 
-class SelfReader:
+class SelfPromptBuilder:
     """The target drafts for itself: the same weights read the target's prompt without most of its
     visual tokens (SpecVLM's Self-SD, and Sparse-to-Dense).
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from draftlens.core import tree as trees
 from draftlens.core.batch import Batch
-from draftlens.core.prefill_readings import ReadingSpec
+from draftlens.core.prefill_readings import FeatureSpec
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.tree import EMPTY, ROOT, Topology
 from draftlens.decoding.drafter import TargetContext, draw_children
@@ -45,7 +45,7 @@ class TreeDrafter:
     def __init__(
         self,
         rows: DraftRows,
-        readings: ReadingSpec,
+        readings: FeatureSpec,
         topology: Topology,
         tuners: Tuners | None = None,
         disagreement: Disagreement | None = None,

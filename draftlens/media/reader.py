@@ -38,7 +38,7 @@ class LostReaderError(MediaError):
     """The process that reads crashed, took too long or needed too much memory."""
 
 
-class Request(Protocol):
+class MediaRequest(Protocol):
     """What the process is asked for."""
 
     @property
@@ -76,12 +76,12 @@ class ReadRequest:
 
     @property
     def name(self) -> str:
-        """See `Request.name`."""
+        """See `MediaRequest.name`."""
         return self.source
 
     @property
     def max_memory(self) -> None:
-        """See `Request.max_memory`: the limits bound the pixels instead."""
+        """See `MediaRequest.max_memory`: the limits bound the pixels instead."""
 
     def answer(self) -> Any:
         """The `Video`, or the PIL image."""
@@ -112,7 +112,7 @@ class MediaReader:
         self._process: subprocess.Popen[bytes] | None = None
         self._end: weakref.finalize[Any, Any] | None = None
 
-    def read(self, request: Request) -> Any:
+    def read(self, request: MediaRequest) -> Any:
         """What the request asks for, such as the `Video` or the PIL image.
 
         Raises:
@@ -137,7 +137,7 @@ class MediaReader:
             raise MediaError(answer.sentence)
         return answer
 
-    def _excess(self, request: Request) -> str | None:
+    def _excess(self, request: MediaRequest) -> str | None:
         """Wait for the answer. What the process takes too much of, as a clause; None if it has
         answered."""
         assert self._connection is not None
@@ -218,7 +218,7 @@ def main(descriptor: int, threads: int) -> None:
     os._exit(0)
 
 
-def _answer(request: Request) -> Any:
+def _answer(request: MediaRequest) -> Any:
     try:
         return request.answer()
     except MediaError as error:
@@ -227,5 +227,5 @@ def _answer(request: Request) -> Any:
         return _Refused(f"cannot read {request.name}: {type(error).__name__}: {error}")
 
 
-def _lost(request: Request, cause: str) -> LostReaderError:
+def _lost(request: MediaRequest, cause: str) -> LostReaderError:
     return LostReaderError(str(refusal(request.name, cause)))

@@ -295,13 +295,13 @@ def draft_use_of(draft: str) -> str:
     return {"model": "needed", "self": "unused"}.get(draft, "optional")
 
 
-def draft_of(models: Models, described: str, needs_eyes: bool = True) -> Backbone:
+def draft_of(models: Models, described: str, needs_vision: bool = True) -> Backbone:
     """The draft model.
 
     Args:
         models: of the call.
         described: the method, in the words of the message.
-        needs_eyes: whether the draft reads the pictures and clips of its prompts.
+        needs_vision: whether the draft reads the pictures and clips of its prompts.
 
     Raises:
         ConfigError: there is none.
@@ -310,6 +310,6 @@ def draft_of(models: Models, described: str, needs_eyes: bool = True) -> Backbon
     if models.draft is None:
         raise ConfigError(f"{described} needs a draft model")
     check_vocabularies(models.target, models.draft)
-    if needs_eyes:
+    if needs_vision:
         check_eyes(models.target, models.draft, WITHOUT_EYES)
     return models.draft

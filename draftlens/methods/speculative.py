@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from draftlens.core.tree import Topology
 from draftlens.decoding.plan import Plan
 from draftlens.drafting.disagreement import Disagreement
-from draftlens.drafting.draft_prompt import DraftModelReader
+from draftlens.drafting.draft_prompt import DraftPromptBuilder
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.methods.base import Models, name_of
 from draftlens.methods.parts import (
@@ -70,9 +70,10 @@ class SpeculativeDecoding:
         return topology_of(self.tree, self.num_speculative_tokens)
 
     def plan(self, models: Models) -> Plan:
+        """How a session answers by this method."""
         draft = draft_of(models, f"method {name_of(self)!r}")
         drafter = ModelDrafter(
-            DraftModelReader(draft),
+            DraftPromptBuilder(draft),
             self.topology,
             models.target.vocab_size,
             tuners_of(self.tree, models.target, draft),

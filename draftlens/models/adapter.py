@@ -52,7 +52,7 @@ from draftlens.models.support import (
 )
 from draftlens.models.visual_grid import read_layout
 
-_CHECKED = Slot[bool]("passed check_seam")
+_CHECKED = Slot[bool]("passed check_direct_calls")
 
 
 class Backbone:
@@ -99,7 +99,7 @@ class Backbone:
         self._check_mode()
         with self._lock.exclusive():
             if not _CHECKED.get(model):
-                check_seam(self)
+                check_direct_calls(self)
                 _CHECKED.set(model, True)
 
     @classmethod
@@ -422,7 +422,7 @@ def _directed(attention: AttentionPass | None) -> dict[str, AttentionPass]:
 
 
 @torch.no_grad()
-def check_seam(backbone: Backbone) -> None:
+def check_direct_calls(backbone: Backbone) -> None:
     """Compare the model's own forward on four tokens with `Backbone.forward`, where the last token
     is one of a tree's two leaves. Logits that are scaled after the head, masks that are ignored and
     positions that are made elsewhere are found by no other check.

@@ -16,7 +16,7 @@ from transformers.generation.configuration_utils import GenerationMode
 from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
 from draftlens.core.text import tokenizer_of
 from draftlens.models.cache_argument import CACHE_ARGUMENTS, PAST_REFUSAL, cache_in, without_cache
-from draftlens.models.visual_grid import UNKNOWN, Layout, cells
+from draftlens.models.visual_grid import UNKNOWN, GridLayout, cells
 
 PASSED_SEPARATELY = (
     "input_ids",
@@ -126,7 +126,7 @@ class Prompt:
     next_position: Tensor
     visual: Tensor
     extra: dict[str, Any]
-    layout: Layout = UNKNOWN
+    layout: GridLayout = UNKNOWN
 
     @cached_property
     def cells(self) -> Tensor:

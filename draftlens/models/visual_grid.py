@@ -24,7 +24,7 @@ NO_CELL = -1
 
 
 @dataclass(frozen=True)
-class Layout:
+class GridLayout:
     """How the pictures and videos of a batch became N visual tokens, as far as it is known.
 
     Args:
@@ -48,10 +48,10 @@ class Layout:
     newline: Tensor | None = None
 
 
-UNKNOWN = Layout()
+UNKNOWN = GridLayout()
 
 
-def read_layout(model: Any, inputs: Mapping[str, Any], visual: Tensor, video: Tensor) -> Layout:
+def read_layout(model: Any, inputs: Mapping[str, Any], visual: Tensor, video: Tensor) -> GridLayout:
     """The layout of a batch as far as its model and its inputs contain it.
 
     `generate` may have encoded the pixels already. Then the layout is read from the features.
@@ -66,7 +66,7 @@ def read_layout(model: Any, inputs: Mapping[str, Any], visual: Tensor, video: Te
     has_pictures = "image" in encoded or "pixel_values" in inputs
     if not has_pictures:
         video = visual  # also correct where videos and pictures share a token id
-    return Layout(
+    return GridLayout(
         is_video=video[visual],
         num_frames=_num_frames(inputs.get("pixel_values_videos"), encoded.get("video")),
         tile_tokens=_tile_tokens(model.config),
@@ -149,7 +149,10 @@ def _newline_embedding(model: Any) -> Tensor | None:
 
 
 def cells(
-    visual: Tensor, position_ids: Tensor, layout: Layout = UNKNOWN, newlines: Tensor | None = None
+    visual: Tensor,
+    position_ids: Tensor,
+    layout: GridLayout = UNKNOWN,
+    newlines: Tensor | None = None,
 ) -> Tensor:
     """The (t, h, w) cell of every visual token, int64 ``[B, L, 3]``; `NO_CELL` at text.
 
@@ -176,7 +179,7 @@ def cells(
     return grids.to(visual.device)
 
 
-def _row_cells(parts: Tensor, axes: Tensor | None, newlines: Tensor, layout: Layout) -> Tensor:
+def _row_cells(parts: Tensor, axes: Tensor | None, newlines: Tensor, layout: GridLayout) -> Tensor:
     """Cells of one row, int64 ``[L, 3]``.
 
     Args:
@@ -200,7 +203,7 @@ def _row_cells(parts: Tensor, axes: Tensor | None, newlines: Tensor, layout: Lay
     return grid
 
 
-def _number_parts(visual: Tensor, layout: Layout) -> Tensor:
+def _number_parts(visual: Tensor, layout: GridLayout) -> Tensor:
     """The picture or video of each token, int64 ``[B, L]``.
 
     Pictures are numbered 1, 2, ..., videos -1, -2, ...; text is 0.

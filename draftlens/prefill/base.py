@@ -12,12 +12,12 @@ from torch import Tensor
 from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
 from draftlens.core.options import make
-from draftlens.core.prefill_readings import Readings
+from draftlens.core.prefill_readings import PrefillFeatures
 from draftlens.core.registry import Registry
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
-from draftlens.prefill.reading import Reading
+from draftlens.prefill.reading import PrefillReading
 
 NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
 
@@ -35,7 +35,7 @@ class PrefillOutput:
     """
 
     logits: Tensor
-    readings: Readings
+    readings: PrefillFeatures
     approximate: tuple[str, ...] = ()
     notes: Mapping[int, str] = field(default_factory=dict)
 
@@ -97,7 +97,7 @@ class Prefill(Protocol):
         """An empty cache for what `run` reads; arguments as for `Backbone.new_cache`."""
         ...
 
-    def run(self, backbone: Backbone, reading: Reading) -> PrefillOutput:
+    def run(self, backbone: Backbone, reading: PrefillReading) -> PrefillOutput:
         """Read a prompt into an empty cache and take the readings that are wanted.
 
         Args:

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from draftlens.core.prefill_readings import Readings, ReadingSpec, Similarity
+from draftlens.core.prefill_readings import FeatureSpec, PrefillFeatures, Similarity
 from draftlens.models.attention.scores import AttentionProbe
 from draftlens.models.attention.similarities import similarity
 from draftlens.models.prompt import Prompt
 
 
-class ReadingCollector:
+class FeatureCollector:
     """Receives hidden states layer by layer and keeps only what was requested.
 
     Args:
@@ -28,10 +28,10 @@ class ReadingCollector:
 
     def __init__(
         self,
-        spec: ReadingSpec,
+        spec: FeatureSpec,
         prompt: Prompt,
         num_layers: int,
-        early: Callable[[Readings], None] | None = None,
+        early: Callable[[PrefillFeatures], None] | None = None,
     ) -> None:
         self._spec = spec
         self._prompt = prompt
@@ -53,8 +53,10 @@ class ReadingCollector:
         if layer == self.layers[-1] and self._early is not None and not self._spec.attention:
             self._early(self.readings())
 
-    def readings(self, probe: AttentionProbe | None = None) -> Readings:
+    def readings(self, probe: AttentionProbe | None = None) -> PrefillFeatures:
         """All that was taken, with the attention that a probe has read in the same pass."""
         attention = None if probe is None else probe.result()
         by_layer = () if probe is None else tuple(probe.by_layer)
-        return Readings(attention, by_layer, dict(self._hidden_states), dict(self._similarities))
+        return PrefillFeatures(
+            attention, by_layer, dict(self._hidden_states), dict(self._similarities)
+        )

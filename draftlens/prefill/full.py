@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from draftlens.core.errors import UnsupportedModelError
-from draftlens.core.prefill_readings import Readings
+from draftlens.core.prefill_readings import PrefillFeatures
 from draftlens.models.adapter import Backbone
 from draftlens.models.attention.scores import AttentionProbe
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import OneProcess, PrefillOutput
-from draftlens.prefill.collector import ReadingCollector
-from draftlens.prefill.reading import Reading
+from draftlens.prefill.collector import FeatureCollector
+from draftlens.prefill.reading import PrefillReading
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class FullPrefill(OneProcess):
     def new_cache(self, backbone: Backbone, prompt: Prompt, room: int) -> KVCache:
         return backbone.new_cache(prompt, room)
 
-    def run(self, backbone: Backbone, reading: Reading) -> PrefillOutput:
+    def run(self, backbone: Backbone, reading: PrefillReading) -> PrefillOutput:
         """See `Prefill.run`.
 
         Raises:
@@ -42,9 +42,9 @@ class FullPrefill(OneProcess):
         cache = reading.cache
         if not reading.spec:
             logits = backbone.prefill(prompt, cache)
-            return PrefillOutput(logits, Readings())
+            return PrefillOutput(logits, PrefillFeatures())
         num_layers = backbone.text_config.num_hidden_layers
-        collector = ReadingCollector(reading.spec, prompt, num_layers, reading.early)
+        collector = FeatureCollector(reading.spec, prompt, num_layers, reading.early)
         if not reading.spec.attention:
             with backbone.watching(collector.layers, collector.receive):
                 logits = backbone.prefill(prompt, cache)

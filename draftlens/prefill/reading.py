@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from draftlens.core.prefill_readings import NO_READINGS, Readings, ReadingSpec
+from draftlens.core.prefill_readings import NO_FEATURES, FeatureSpec, PrefillFeatures
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
 
 
 @dataclass(frozen=True)
-class Reading:
+class PrefillReading:
     """One prompt that is to be read.
 
     Args:
@@ -27,5 +27,5 @@ class Reading:
 
     prompt: Prompt
     cache: KVCache
-    spec: ReadingSpec = NO_READINGS
-    early: Callable[[Readings], None] | None = None
+    spec: FeatureSpec = NO_FEATURES
+    early: Callable[[PrefillFeatures], None] | None = None

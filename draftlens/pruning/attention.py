@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from draftlens.core.errors import ConfigError
-from draftlens.core.prefill_readings import ATTENTION, NO_READINGS, ReadingSpec
+from draftlens.core.prefill_readings import ATTENTION, NO_FEATURES, FeatureSpec
 from draftlens.pruning.base import Visual, remaining, spread, top
 
 
@@ -31,7 +31,7 @@ class SpecVLMPruner:
         ConfigError: `attention_mass` is no share.
     """
 
-    readings: ClassVar[ReadingSpec] = ATTENTION
+    readings: ClassVar[FeatureSpec] = ATTENTION
     attention_mass: float = 0.4
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class SpecVLMPruner:
 class AttentionPruner:
     """Stage I alone, as far as the budget goes: the most attended tokens."""
 
-    readings: ClassVar[ReadingSpec] = ATTENTION
+    readings: ClassVar[FeatureSpec] = ATTENTION
 
     def select(self, visual: Visual, keep: int) -> Tensor:
         """The `keep` highest scores."""
@@ -74,7 +74,7 @@ class UniformPruner:
     """Every n-th token in raster order, over all frames (SpecVLM's stage II by itself, and its
     SD-Uniform)."""
 
-    readings: ClassVar[ReadingSpec] = NO_READINGS
+    readings: ClassVar[FeatureSpec] = NO_FEATURES
 
     def select(self, visual: Visual, keep: int) -> Tensor:
         """Equal distances in the order of the prompt."""

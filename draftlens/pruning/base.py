@@ -10,7 +10,7 @@ from torch import Tensor
 
 from draftlens.core.errors import ConfigError
 from draftlens.core.options import make
-from draftlens.core.prefill_readings import ATTENTION_NAME, ReadingSpec
+from draftlens.core.prefill_readings import ATTENTION_NAME, FeatureSpec
 from draftlens.core.registry import Registry
 
 
@@ -57,7 +57,7 @@ class Pruner(Protocol):
     """
 
     @property
-    def readings(self) -> ReadingSpec:
+    def readings(self) -> FeatureSpec:
         """The readings of the target's prefill that `select` needs, and the score made of them: a
         `ClassVar`, or a property if it depends on the options."""
         ...

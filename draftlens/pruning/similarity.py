@@ -9,8 +9,8 @@ from torch import Tensor
 from draftlens.core.errors import ConfigError
 from draftlens.core.prefill_readings import (
     TEXTS,
-    Readings,
-    ReadingSpec,
+    FeatureSpec,
+    PrefillFeatures,
     Score,
     Similarity,
     early_layer,
@@ -59,15 +59,15 @@ class UVPruner:
             raise ConfigError(f"variation is true or false, not {self.variation!r}")
 
     @property
-    def readings(self) -> ReadingSpec:
+    def readings(self) -> FeatureSpec:
         """See `Pruner.readings`: two similarities, or the attention of all layers."""
         gained = " gained" if self.variation else ""
         if self.criterion == "attention":
             where = gained or " of one layer"
-            return ReadingSpec(attention=True, score=Score(f"attention{where}", self._attention))
+            return FeatureSpec(attention=True, score=Score(f"attention{where}", self._attention))
         similarities = (self._first, self._last) if self.variation else (self._last,)
         score = Score(f"similarity to the text{gained}", self._similarity)
-        return ReadingSpec(similarities=similarities, score=score)
+        return FeatureSpec(similarities=similarities, score=score)
 
     def select(self, visual: Visual, keep: int) -> Tensor:
         """The `keep` highest scores (equation 4)."""
@@ -85,13 +85,13 @@ class UVPruner:
     def _last(self) -> Similarity:
         return Similarity(self.layer, self.text)
 
-    def _similarity(self, readings: Readings) -> Tensor | None:
+    def _similarity(self, readings: PrefillFeatures) -> Tensor | None:
         last = readings.similarities.get(self._last)
         if last is None or not self.variation:
             return last
         return last - readings.similarities[self._first]
 
-    def _attention(self, readings: Readings) -> Tensor | None:
+    def _attention(self, readings: PrefillFeatures) -> Tensor | None:
         layers = readings.attention_by_layer
         if not layers:
             return None

@@ -33,7 +33,7 @@ from draftlens.decoding import Plan, Session
 from draftlens.decoding.observer import Observer
 from draftlens.documents.reading import StandardPipeline, open_document
 from draftlens.drafting.adaptive.forward_costs import LiveCosts
-from draftlens.drafting.draft_prompt import DraftModelReader
+from draftlens.drafting.draft_prompt import DraftPromptBuilder
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.methods.base import METHODS, to_dict
 from draftlens.methods.tabed.views import VIEWS
@@ -409,7 +409,7 @@ def test_the_worked_round_of_structure(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     draft: Any = Scripted({21: [22, 25], 22: [23], 25: [26], 31: [32, 35], 32: [33], 35: [36]})
     tree = from_paths([[0], [1], [0, 0], [1, 0]])
-    drafter = ModelDrafter(DraftModelReader(draft), tree, target.vocab_size)
+    drafter = ModelDrafter(DraftPromptBuilder(draft), tree, target.vocab_size)
     session = Session(target, Plan(drafter), Clock(Stats()))
     prompt_ids = torch.tensor([[11, 12, 13, 14], [0, 15, 16, 17]])
     config: Any = SimpleNamespace(do_sample=False)

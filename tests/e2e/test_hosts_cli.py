@@ -149,5 +149,5 @@ def test_two_gpus_exchange_over_nccl(tmp_path: Path) -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
     statuses, outputs = under_torchrun(tmp_path, ASK_GPUS)
-    assert outputs[0][0] == "NcclWire True\n", outputs
+    assert outputs[0][0] == "NcclTransport True\n", outputs
     assert statuses == [0, 0]

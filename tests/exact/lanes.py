@@ -14,14 +14,14 @@ from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import chain
 from draftlens.decoding import Plan, Session
 from draftlens.decoding.acceptance import Acceptance
-from draftlens.drafting.draft_prompt import DraftModelReader, SelfReader
+from draftlens.drafting.draft_prompt import DraftPromptBuilder, SelfPromptBuilder
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.drafting.pruning import Pruning
 from draftlens.methods.parallelvlm.draft_inputs import OwnPrompt, TargetsPrompt
-from draftlens.methods.parallelvlm.draft_rows import Hypotheses
 from draftlens.methods.parallelvlm.draft_side import Worker
 from draftlens.methods.parallelvlm.messages import FromDraft, ToDraft
 from draftlens.methods.parallelvlm.schedule import Schedule
+from draftlens.methods.parallelvlm.speculated_rows import SpeculatedRows
 from draftlens.methods.parallelvlm.target_side import ParallelDrafter
 from draftlens.models.adapter import Backbone
 
@@ -113,24 +113,24 @@ def session_of(
     backbone = Backbone.of(target(family))
     if kind == "target":
         assert pruning is not None
-        reader: Any = SelfReader(backbone, pruning)
+        reader: Any = SelfPromptBuilder(backbone, pruning)
         reading: Any = TargetsPrompt(pruning)
     else:
-        reader = DraftModelReader(Backbone.of(draft(family, kind)), pruning)
+        reader = DraftPromptBuilder(Backbone.of(draft(family, kind)), pruning)
         reading = OwnPrompt(pruning)
     serial = ModelDrafter(reader, chain(schedule.longest), backbone.vocab_size)
     drafter = ParallelDrafter(link, reading, schedule, backbone.vocab_size, serial)
     return Session(backbone, Plan(drafter, acceptance=Acceptance(acceptance)), Clock(Stats()))
 
 
-def hypotheses_of(link: ScriptedLink) -> Hypotheses:
+def speculated_rows_of(link: ScriptedLink) -> SpeculatedRows:
     """The lane's rows in its only session."""
     [session] = link.worker._sessions.values()
-    return session._hypotheses
+    return session._speculated_rows
 
 
 @torch.inference_mode()
-def check_hypotheses(link: ScriptedLink, family: Family, rows: tuple[int, ...]) -> None:
+def check_speculated_rows(link: ScriptedLink, family: Family, rows: tuple[int, ...]) -> None:
     """The lane's cache equals that of a fresh pass over each row's prompt and hypothesis.
 
     Args:
@@ -138,7 +138,7 @@ def check_hypotheses(link: ScriptedLink, family: Family, rows: tuple[int, ...]) 
         family: of the models; the prompt is its richest one, not pruned.
         rows: of that prompt's batch, by the number in the session.
     """
-    lane = hypotheses_of(link)
+    lane = speculated_rows_of(link)
     cache = lane.draft_rows.cache
     assert cache is not None
     backbone = lane.draft_rows.backbone

@@ -28,8 +28,8 @@ from draftlens.core.process_group import ALONE
 from draftlens.models.adapter import Backbone
 from draftlens.prefill.spava.processes.jobs import ALLOWED
 from draftlens.prefill.spava.processes.launch import start
-from draftlens.prefill.spava.processes.process_group import GlooHosts
-from draftlens.prefill.spava.processes.worker_loop import exit_when_lost, follow_and_exit
+from draftlens.prefill.spava.processes.process_group import GlooRanks
+from draftlens.prefill.spava.processes.worker_loop import exit_when_lost, run_jobs_and_exit
 from draftlens.processes.channel import Channel
 from draftlens.processes.child import start_child
 
@@ -84,7 +84,7 @@ class Lead:
 class CountKept:
     """Job: tell rank 0 how many rows a rank keeps."""
 
-    def run(self, backbone: Backbone, hosts: GlooHosts) -> None:
+    def run(self, backbone: Backbone, hosts: GlooRanks) -> None:
         """Send the number."""
         hosts.gather(torch.tensor([len(hosts.kept)])).wait()
 
@@ -128,7 +128,7 @@ class Pool:
             order = Order(family, rank, size, self._store.port, prefix, patience, errors)
             self.pids.append(self._ask(order))
         store = PrefixStore(prefix, self._store)
-        hosts = GlooHosts(store, 0, size, patience, gloo_device())
+        hosts = GlooRanks(store, 0, size, patience, gloo_device())
         backbone.hosts = hosts
         try:
             yield backbone
@@ -218,7 +218,7 @@ def _follow(backbone: Backbone, order: Order) -> None:
     with open(order.errors, "w") as errors:
         os.dup2(errors.fileno(), 2)
     store = PrefixStore(order.prefix, TCPStore(ADDRESS, order.port, None, is_master=False))
-    hosts = GlooHosts(
+    hosts = GlooRanks(
         store,
         order.rank,
         order.size,
@@ -227,7 +227,7 @@ def _follow(backbone: Backbone, order: Order) -> None:
         exit_when_lost,
         [*ALLOWED, CountKept],
     )
-    follow_and_exit(backbone, hosts)
+    run_jobs_and_exit(backbone, hosts)
 
 
 @cache

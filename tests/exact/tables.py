@@ -22,7 +22,7 @@ from draftlens.decoding.acceptance import Acceptance
 from draftlens.decoding.drafter import NoDraft
 from draftlens.decoding.loop import decode
 from draftlens.decoding.session import Session
-from draftlens.drafting.draft_prompt import DraftModelReader
+from draftlens.drafting.draft_prompt import DraftPromptBuilder
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.methods.lookup.drafter import LookupDrafter
 from draftlens.methods.lookup.ngram_index import Vocabulary
@@ -146,7 +146,7 @@ def speak(
 ) -> Session:
     """A finished session: LENGTH tokens in each row. With references no model drafts: they are
     looked up."""
-    reader = DraftModelReader(TableModel(draft))  # type: ignore[arg-type]
+    reader = DraftPromptBuilder(TableModel(draft))  # type: ignore[arg-type]
     drafter: Any = ModelDrafter(reader, topology, VOCAB) if topology else NoDraft()
     if references:
         drafter = LookupDrafter(Vocabulary(VOCAB), 3, 3, 9, window=1)

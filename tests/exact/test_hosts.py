@@ -21,10 +21,10 @@ from torch import Tensor
 
 import draftlens
 from draftlens.core.errors import HostError
-from draftlens.core.prefill_readings import ReadingSpec, Similarity
+from draftlens.core.prefill_readings import FeatureSpec, Similarity
 from draftlens.models.adapter import Backbone
 from draftlens.prefill.base import PrefillOutput, make_prefill
-from draftlens.prefill.reading import Reading
+from draftlens.prefill.reading import PrefillReading
 from draftlens.request import Request, open_call
 
 pytestmark = [pytest.mark.dist]
@@ -38,7 +38,7 @@ RING = {"name": "ring", "decode": "gathered"}
 RING_SHARDED = {"name": "ring", "decode": "sharded"}
 
 EVERY = range(len(FAMILIES))
-SPEC = ReadingSpec(
+SPEC = FeatureSpec(
     attention=True, hidden_layers=(1,), similarities=(Similarity(layer=2, text="all"),)
 )
 
@@ -85,7 +85,7 @@ def read(backbone: Backbone, family: int, prefill: Any) -> tuple[PrefillOutput, 
     prompt = backbone.encode(backbone.prepare(given, max_new_tokens=1))
     reader = make_prefill(prefill)
     cache = reader.new_cache(backbone, prompt, 1)
-    return reader.run(backbone, Reading(prompt, cache, SPEC)), cache
+    return reader.run(backbone, PrefillReading(prompt, cache, SPEC)), cache
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])

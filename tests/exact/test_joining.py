@@ -16,7 +16,7 @@ from torch import Tensor
 import draftlens
 from draftlens import InputError
 from draftlens.core.batch import Batch
-from draftlens.core.prefill_readings import NO_READINGS
+from draftlens.core.prefill_readings import NO_FEATURES
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.sequence import Sequence as Row
 from draftlens.core.stats import Clock, Stats
@@ -223,7 +223,7 @@ class Scattered:
     """
 
     max_nodes = len(EAGLE_PATHS)
-    readings = NO_READINGS
+    readings = NO_FEATURES
     needs_target_scores = False
     forwards = 0
     cache_bytes = 0

@@ -22,7 +22,7 @@ from stock import NEW, reference, target
 import draftlens
 from draftlens.core.errors import HostError
 from draftlens.models.adapter import Backbone
-from draftlens.prefill.spava.processes.launch import LocalHosts, _Child, start
+from draftlens.prefill.spava.processes.launch import LocalRanks, _Child, start
 from draftlens.prefill.spava.processes.sockets import SocketLinks
 
 pytestmark = [pytest.mark.dist]
@@ -75,8 +75,8 @@ def backbone() -> Iterator[Backbone]:
     hosts_of(made).end()
 
 
-def hosts_of(backbone: Backbone) -> LocalHosts:
-    assert isinstance(backbone.hosts, LocalHosts)
+def hosts_of(backbone: Backbone) -> LocalRanks:
+    assert isinstance(backbone.hosts, LocalRanks)
     return backbone.hosts
 
 
@@ -160,7 +160,7 @@ def test_a_process_is_stopped_or_ends_between_two_calls() -> None:
     """The one is told from a process that works, and the other is not missed by the next call."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         child = _Child(process, socket.socket())
-        hosts = LocalHosts(SocketLinks({}), [child], 1, 5.0)
+        hosts = LocalRanks(SocketLinks({}), [child], 1, 5.0)
         assert hosts.is_usable
         assert not child.is_silent
         process.send_signal(signal.SIGSTOP)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from families import FAMILIES, Family, inputs
-from lanes import PromptLink, ScriptedLink, check_hypotheses, session_of
+from lanes import PromptLink, ScriptedLink, check_speculated_rows, session_of
 from stock import NEW, draft, ranks_of, reference, staggered, stock, target
 
 import draftlens
@@ -121,7 +121,7 @@ def test_the_cache_of_the_lane_is_that_of_its_hypothesis(family: Family, schedul
     session.add(session.target.prepare(given, **GREEDY), SEEDS, given)
     for number, _ in enumerate(decode(session)):
         if number in (8, 17, 26) and not link.sent:
-            check_hypotheses(link, family, (0, 1, 2))
+            check_speculated_rows(link, family, (0, 1, 2))
 
 
 @every_family

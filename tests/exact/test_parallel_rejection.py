@@ -29,7 +29,7 @@ from tables import (
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
-import draftlens.methods.parallelvlm.draft_rows as hypotheses
+import draftlens.methods.parallelvlm.speculated_rows as hypotheses
 from draftlens.core import verify
 from draftlens.core.sampling import SamplingRule
 from draftlens.core.stats import Clock, Stats
@@ -37,7 +37,7 @@ from draftlens.core.tree import chain
 from draftlens.decoding import Plan, Session
 from draftlens.decoding import decode as decode_serially
 from draftlens.decoding.acceptance import Acceptance
-from draftlens.drafting.draft_prompt import DraftModelReader
+from draftlens.drafting.draft_prompt import DraftPromptBuilder
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.methods.parallelvlm.draft_inputs import OwnPrompt
 from draftlens.methods.parallelvlm.link import WorkerLostError
@@ -77,7 +77,7 @@ def speak(
     rule = SamplingRule(processors, True, "rejection")
     backbone: Any = TableModel(table)
     target: Any = TableModel(TARGET)
-    serial = ModelDrafter(DraftModelReader(backbone), chain(window), VOCAB)
+    serial = ModelDrafter(DraftPromptBuilder(backbone), chain(window), VOCAB)
     link = link or PromptLink(backbone, 0)
     drafter = ParallelDrafter(link, OwnPrompt(), Schedule(window), VOCAB, serial)
     session = Session(target, Plan(drafter, acceptance=Acceptance("rejection")), Clock(Stats()))

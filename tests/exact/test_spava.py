@@ -14,7 +14,7 @@ import draftlens
 from draftlens.core.prefill_readings import ATTENTION
 from draftlens.models.adapter import Backbone
 from draftlens.prefill.base import make_prefill
-from draftlens.prefill.reading import Reading
+from draftlens.prefill.reading import PrefillReading
 from draftlens.prefill.spava.config import SpavaPrefill
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
@@ -137,7 +137,7 @@ def first_logits(family: Family, prefill: Any) -> torch.Tensor:
     prompt = backbone.encode(backbone.prepare(inputs(family, family.richest), max_new_tokens=1))
     cache = backbone.new_cache(prompt, 1)
     reader = make_prefill(prefill)
-    return reader.run(backbone, Reading(prompt, cache)).logits
+    return reader.run(backbone, PrefillReading(prompt, cache)).logits
 
 
 @every_family
@@ -148,7 +148,7 @@ def test_readings_of_the_query_are_those_of_its_softmax(family: Family) -> None:
     readings = []
     for prefill in (make_prefill("full"), SpavaPrefill(2, "n/1", 5)):
         cache = backbone.new_cache(prompt, 1)
-        readings.append(prefill.run(backbone, Reading(prompt, cache, ATTENTION)).readings)
+        readings.append(prefill.run(backbone, PrefillReading(prompt, cache, ATTENTION)).readings)
     full, blocks = readings
     assert full.attention is not None
     assert blocks.attention is not None

@@ -32,7 +32,7 @@ from torch import Tensor
 from transformers.generation.stopping_criteria import MaxLengthCriteria
 
 import draftlens
-from draftlens.core.prefill_readings import NO_READINGS
+from draftlens.core.prefill_readings import NO_FEATURES
 from draftlens.core.sampling import SamplingRule, row_seeds
 from draftlens.core.sequence import sequences_of
 from draftlens.core.stats import Clock, Stats
@@ -398,8 +398,8 @@ class TableView:
 
     same_without_media = False
     rewriting = ""
-    needs_eyes = False
-    readings = NO_READINGS
+    needs_vision = False
+    readings = NO_FEATURES
 
     @property
     def label(self) -> str:

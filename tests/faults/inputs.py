@@ -43,7 +43,7 @@ from draftlens.cli.folders import FolderRun, run_folder
 from draftlens.core.files import cache_folder, write_json
 from draftlens.documents.settings import ParseSettings
 from draftlens.drafting.adaptive.cost_curve import CostCurve
-from draftlens.drafting.adaptive.cost_store import path_of
+from draftlens.drafting.adaptive.cost_store import cost_file
 from draftlens.engine import ARGUMENTS
 from draftlens.generate_options import OPTIONS
 from draftlens.media import Limits, load_image, load_video
@@ -649,7 +649,7 @@ def small_engine() -> draftlens.Engine:
 
 def _cached(curve: CostCurve, model: Any) -> None:
     """Put the costs of a model into the cache."""
-    path = path_of(Backbone.of(model))
+    path = cost_file(Backbone.of(model))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, {"curve": curve.to_dict()})
 

@@ -48,7 +48,7 @@ def calibrate(backbone: Backbone, seconds: float) -> CostCurve:
     if curve is None or not _is_current(curve, backbone):
         curve = measure_curve(backbone, seconds)
         _store(backbone, curve)
-    _CURVES[backbone.model] = (path_of(backbone), curve)
+    _CURVES[backbone.model] = (cost_file(backbone), curve)
     return curve
 
 
@@ -72,7 +72,7 @@ def checked_curve(backbone: Backbone) -> CostCurve | None:
     """The curve of a model if `calibrate` has measured or compared it in this process, under the
     same conditions; None otherwise."""
     path, curve = _CURVES.get(backbone.model, (None, None))
-    return curve if path is not None and path == path_of(backbone) else None
+    return curve if path is not None and path == cost_file(backbone) else None
 
 
 def known_curve(backbone: Backbone) -> CostCurve | None:
@@ -87,7 +87,7 @@ def known_curve(backbone: Backbone) -> CostCurve | None:
     return curve
 
 
-def path_of(backbone: Backbone) -> Path:
+def cost_file(backbone: Backbone) -> Path:
     """The file of a model's curve; its name is a hash of `facts_of`."""
     return _path_by(facts_of(backbone))
 
@@ -103,7 +103,7 @@ def _is_current(curve: CostCurve, backbone: Backbone) -> bool:
 
 
 def _stored(backbone: Backbone) -> CostCurve | None:
-    return _read(path_of(backbone))
+    return _read(cost_file(backbone))
 
 
 def _read(path: Path) -> CostCurve | None:
@@ -111,7 +111,7 @@ def _read(path: Path) -> CostCurve | None:
 
 
 def _store(backbone: Backbone, curve: CostCurve) -> None:
-    path = path_of(backbone)
+    path = cost_file(backbone)
     facts = json.loads(json.dumps(facts_of(backbone), default=str))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

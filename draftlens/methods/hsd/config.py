@@ -132,6 +132,7 @@ class HSD:
             )
 
     def plan(self, models: Models) -> Plan:
+        """How a session answers by this method."""
         is_automatic = self.num_speculative_tokens is None
         drafter = self._drafter(models.target)
         return Plan(

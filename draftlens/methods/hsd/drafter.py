@@ -9,14 +9,14 @@ from typing import Any
 from draftlens.core.references import NO_REFERENCES, Text
 from draftlens.decoding.drafter import TargetContext
 from draftlens.methods.hsd.matcher import DocumentMatcher
-from draftlens.methods.hsd.reference_queue import ReferenceQueue, Region
-from draftlens.methods.hsd.reference_text import Document, TextReference
+from draftlens.methods.hsd.reference_queue import ReferenceQueue, ReferenceRegion
+from draftlens.methods.hsd.reference_text import ReferenceDocument, TextReference
 from draftlens.methods.hsd.variants import variants_of
 from draftlens.methods.lookup.acceptance import DraftBudget
 from draftlens.methods.lookup.answer_tail import BREAK
 from draftlens.methods.lookup.candidates import Matcher
 from draftlens.methods.lookup.drafter import REFERENCES, LookupDrafter
-from draftlens.methods.lookup.ngram_index import Reference, Source, TokenIndex, Vocabulary
+from draftlens.methods.lookup.ngram_index import Reference, TokenIndex, TokenSource, Vocabulary
 from draftlens.methods.lookup.text_tokens import TextCodec, ids_of
 
 MIN_DEPTH = 24
@@ -105,9 +105,11 @@ def document_matcher(
     for text in texts:
         variants = variants_of(text) if isinstance(text, str) and options.variants else [text]
         if codec is not None and options.by_text:
-            regions.append(Region(_as_texts(variants, codec, vocabulary)))
+            regions.append(ReferenceRegion(_as_texts(variants, codec, vocabulary)))
         else:
-            regions.append(Region(_as_tokens(variants, tokenizer, vocabulary, options.window)))
+            regions.append(
+                ReferenceRegion(_as_tokens(variants, tokenizer, vocabulary, options.window))
+            )
     return DocumentMatcher(
         queue=ReferenceQueue(regions, eos),
         sources=[Reference(TokenIndex(options.window, prompt))],
@@ -119,14 +121,19 @@ def document_matcher(
     )
 
 
-def _as_texts(variants: Sequence[Text], codec: TextCodec, vocabulary: Vocabulary) -> list[Source]:
-    return [TextReference(Document.of(variant, codec, vocabulary), codec) for variant in variants]
+def _as_texts(
+    variants: Sequence[Text], codec: TextCodec, vocabulary: Vocabulary
+) -> list[TokenSource]:
+    return [
+        TextReference(ReferenceDocument.of(variant, codec, vocabulary), codec)
+        for variant in variants
+    ]
 
 
 def _as_tokens(
     variants: Sequence[Text], tokenizer: Any, vocabulary: Vocabulary, window: int
-) -> list[Source]:
-    sources: list[Source] = []
+) -> list[TokenSource]:
+    sources: list[TokenSource] = []
     for variant in variants:
         tokens = vocabulary.with_breaks(ids_of(variant, tokenizer))
         sources.append(Reference(TokenIndex(window, tokens), cursor=0, is_whole=True))

@@ -16,8 +16,8 @@ from draftlens.methods.lookup.candidates import (
     distinct,
     longest_correct,
 )
-from draftlens.methods.lookup.ngram_index import Source
-from draftlens.methods.lookup.text_tokens import PieceDecoder, joined
+from draftlens.methods.lookup.ngram_index import TokenSource
+from draftlens.methods.lookup.text_tokens import PieceDecoder, joined_text
 
 MOST_RECOVERIES = 3
 """Most places at which a reference is continued after a rejected draft token."""
@@ -52,7 +52,7 @@ class DocumentMatcher(Matcher):
     def __init__(
         self,
         queue: ReferenceQueue,
-        sources: Sequence[Source] = (),
+        sources: Sequence[TokenSource] = (),
         recovery: bool = True,
         heads: bool = True,
         window: int = 3,
@@ -68,7 +68,7 @@ class DocumentMatcher(Matcher):
         self._unmatched = 0  # tokens of the answer that the position does not explain
         self._unmatched_text = ""  # their text, in front of the candidates
 
-    def number_of(self, source: Source) -> int:
+    def number_of(self, source: TokenSource) -> int:
         return self.queue.number_of(source)
 
     def candidates(self, most: int, length: int) -> list[Candidate]:
@@ -134,7 +134,7 @@ class DocumentMatcher(Matcher):
                 tokens = tokens[accepted:]
                 pieces = pieces[accepted:]
         self._unmatched += len(tokens)
-        self.position.advance(tokens, joined(pieces))
+        self.position.advance(tokens, joined_text(pieces))
         if self.position.source is not None:
             self.position.source.set_cursor(self.position.place)
 

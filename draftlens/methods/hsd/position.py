@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from draftlens.methods.hsd.edit_alignment import Alignment
-from draftlens.methods.lookup.ngram_index import Source
+from draftlens.methods.lookup.ngram_index import TokenSource
 
 INSIDE = 1.5
 """Cost, in differences, of a place inside a token, where the word is tokenized again."""
@@ -25,10 +25,10 @@ class Position:
     """
 
     def __init__(self) -> None:
-        self.source: Source | None = None
+        self.source: TokenSource | None = None
         self._alignment: Alignment | None = None
 
-    def move_to(self, source: Source, place: int) -> None:
+    def move_to(self, source: TokenSource, place: int) -> None:
         self.source = source
         self._alignment = Alignment(source.symbols, place)
 

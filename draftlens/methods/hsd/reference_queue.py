@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from draftlens.methods.lookup.answer_tail import AnswerTail
 from draftlens.methods.lookup.candidates import NO_REFERENCE, Candidate, Kind
-from draftlens.methods.lookup.ngram_index import Source
+from draftlens.methods.lookup.ngram_index import TokenSource
 from draftlens.methods.lookup.normalized_text import normalize
 
 USED = 0.3
@@ -24,7 +24,7 @@ MOST_HEADS = 2
 
 
 @dataclass(eq=False)
-class Region:
+class ReferenceRegion:
     """One reference.
 
     Args:
@@ -32,7 +32,7 @@ class Region:
         followed: symbols of it that the answer has followed.
     """
 
-    sources: list[Source]
+    sources: list[TokenSource]
     followed: int = 0
 
     @property
@@ -50,7 +50,7 @@ class ReferenceQueue:
 
     def __init__(
         self,
-        regions: Sequence[Region],
+        regions: Sequence[ReferenceRegion],
         eos: Sequence[int] = (),
     ) -> None:
         self.regions = list(regions)
@@ -60,14 +60,14 @@ class ReferenceQueue:
         self._variant = 0
 
     @property
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[TokenSource]:
         return [source for region in self.regions for source in region.sources]
 
     @property
     def is_begun(self) -> bool:
         return self._latest >= 0
 
-    def follow(self, source: Source, symbols: int) -> bool:
+    def follow(self, source: TokenSource, symbols: int) -> bool:
         """Count symbols of a reference as followed; false if it is none of the regions."""
         number = self.number_of(source)
         if number < 0:
@@ -97,7 +97,7 @@ class ReferenceQueue:
         yield from self._heads(self.regions, separators, tail, length)
 
     def next(
-        self, tail: AnswerTail, num_tokens: int, length: int, after: Source | None = None
+        self, tail: AnswerTail, num_tokens: int, length: int, after: TokenSource | None = None
     ) -> Iterator[Candidate]:
         """Candidates for what follows a region.
 
@@ -123,7 +123,7 @@ class ReferenceQueue:
         return [""]
 
     def _begun(
-        self, regions: Sequence[Region], tail: AnswerTail, num_tokens: int, length: int
+        self, regions: Sequence[ReferenceRegion], tail: AnswerTail, num_tokens: int, length: int
     ) -> Iterator[Candidate]:
         """Continuations of regions whose beginning ends the answer."""
         for region in regions:
@@ -142,7 +142,11 @@ class ReferenceQueue:
                     )
 
     def _heads(
-        self, regions: Sequence[Region], separators: Sequence[str], tail: AnswerTail, length: int
+        self,
+        regions: Sequence[ReferenceRegion],
+        separators: Sequence[str],
+        tail: AnswerTail,
+        length: int,
     ) -> Iterator[Candidate]:
         """The beginnings of the first regions; further separators only for the first."""
         for region in regions[:MOST_HEADS]:
@@ -161,11 +165,11 @@ class ReferenceQueue:
                     )
             separators = separators[:1]
 
-    def _preferred(self, region: Region) -> Source:
+    def _preferred(self, region: ReferenceRegion) -> TokenSource:
         """The variant that the answer used last."""
         return region.sources[min(self._variant, len(region.sources) - 1)]
 
-    def _unused(self, after: Source | None) -> list[Region]:
+    def _unused(self, after: TokenSource | None) -> list[ReferenceRegion]:
         """The unused regions, those after `after` first."""
         latest = self._latest
         if after is not None:
@@ -173,7 +177,7 @@ class ReferenceQueue:
         order = [*self.regions[latest + 1 :], *self.regions[: max(latest, 0)]]
         return [region for region in order if not region.is_used]
 
-    def number_of(self, source: Source) -> int:
+    def number_of(self, source: TokenSource) -> int:
         for number, region in enumerate(self.regions):
             if source in region.sources:
                 return number

@@ -8,14 +8,19 @@ from itertools import accumulate, islice
 
 from draftlens.core.references import Text
 from draftlens.methods.lookup.answer_tail import BREAK, AnswerTail
-from draftlens.methods.lookup.ngram_index import MOST_MATCHES, Continuation, Vocabulary, in_order
+from draftlens.methods.lookup.ngram_index import (
+    MOST_MATCHES,
+    Continuation,
+    Vocabulary,
+    sources_in_order,
+)
 from draftlens.methods.lookup.normalized_text import (
     WALL,
     NormalizedText,
     normalize_character,
     occurrences,
 )
-from draftlens.methods.lookup.text_tokens import TextCodec, joined
+from draftlens.methods.lookup.text_tokens import TextCodec, joined_text
 
 LONGEST_BEGINNING = 48
 """Letters and digits of a text that are compared with the end of an answer."""
@@ -27,7 +32,7 @@ MOST_REDONE = 4
 """Most tokens of a word that are tokenized again."""
 
 
-class Document:
+class ReferenceDocument:
     """A text and its tokens.
 
     Attributes:
@@ -40,13 +45,13 @@ class Document:
         self.tokens = vocabulary.with_breaks(ids)
         decoder = codec.decoder()
         pieces = [WALL if token == BREAK else decoder(token) for token in self.tokens]
-        self.text = joined(pieces)
+        self.text = joined_text(pieces)
         self.normalized = NormalizedText(self.text)
         ends = list(accumulate(map(len, pieces)))
         self._starts = [0, *ends[:-1]]
 
     @classmethod
-    def of(cls, text: Text, codec: TextCodec, vocabulary: Vocabulary) -> Document:
+    def of(cls, text: Text, codec: TextCodec, vocabulary: Vocabulary) -> ReferenceDocument:
         """The document of a reference. Special tokens that a text spells out are never proposed."""
         if not isinstance(text, str):
             return cls(text, codec, vocabulary)
@@ -84,7 +89,9 @@ class TextReference:
         cursor: see `Source.cursor`.
     """
 
-    def __init__(self, document: Document, codec: TextCodec, cursor: int | None = 0) -> None:
+    def __init__(
+        self, document: ReferenceDocument, codec: TextCodec, cursor: int | None = 0
+    ) -> None:
         self.document = document
         self.codec = codec
         self.cursor = cursor
@@ -102,7 +109,9 @@ class TextReference:
         if not window:
             return []
         places = list(occurrences(self.document.text, window))
-        return [(length, place) for place in islice(in_order(places, self.cursor), MOST_MATCHES)]
+        return [
+            (length, place) for place in islice(sources_in_order(places, self.cursor), MOST_MATCHES)
+        ]
 
     def _normalized_matches(self, window: str, tail: AnswerTail) -> list[tuple[int, int]]:
         normalized = self.document.normalized
@@ -113,7 +122,7 @@ class TextReference:
                 ends[in_text] = end
         found = []
         marks = tail.trailing_marks
-        for in_text in islice(in_order(list(ends), self.cursor), MOST_MATCHES):
+        for in_text in islice(sources_in_order(list(ends), self.cursor), MOST_MATCHES):
             agreement = self._agreement(ends[in_text], tail)
             found.append((agreement, self._after(in_text, marks)))
         return found

@@ -153,7 +153,7 @@ class DraftBudget:
             self.costs.record(tokens, self.costs.curve.cost(tokens, rows, context), seconds)
 
 
-def likeliest(chances: Sequence[float], number: int) -> list[int]:
+def likeliest_length(chances: Sequence[float], number: int) -> list[int]:
     """The `number` nodes with the best chances. The parent of each is among them."""
     order = sorted(range(len(chances)), key=lambda node: (-chances[node], node))
     return order[:number]

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TypeVar
 
 from draftlens.methods.lookup.normalized_text import normalize, normalize_character
-from draftlens.methods.lookup.text_tokens import PieceDecoder, joined
+from draftlens.methods.lookup.text_tokens import PieceDecoder, joined_text
 
 BREAK = -1
 """Stands for a token that may not be proposed. No window and no candidate crosses it."""
@@ -70,11 +70,11 @@ class AnswerTail:
         return BREAK in last(self._tokens, length)
 
     def text(self, length: int) -> str:
-        return joined(last(self._pieces, length))
+        return joined_text(last(self._pieces, length))
 
     def normalized(self, length: int) -> str:
         """The letters and digits of the last `length` tokens."""
-        return joined(last(self._normalized, length))
+        return joined_text(last(self._normalized, length))
 
     def normalized_tokens(self) -> Iterator[str]:
         """The letters and digits of each token, the last one first, up to a `BREAK`."""

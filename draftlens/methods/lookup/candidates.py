@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from draftlens.methods.lookup.answer_tail import AnswerTail
-from draftlens.methods.lookup.ngram_index import Reference, Source, TokenIndex
+from draftlens.methods.lookup.ngram_index import Reference, TokenIndex, TokenSource
 from draftlens.methods.lookup.prefix_tree import PrefixTree, merge
-from draftlens.methods.lookup.text_tokens import PieceDecoder, joined
+from draftlens.methods.lookup.text_tokens import PieceDecoder, joined_text
 
 LONGEST_WINDOW = 16
 """Tokens up to which a window grows to tell several matches apart."""
@@ -48,7 +48,7 @@ class Candidate:
 
     tokens: tuple[int, ...]
     agreement: int
-    reference: Source = field(repr=False)
+    reference: TokenSource = field(repr=False)
     end: int
     kind: Kind = Kind.MATCH
     reaches_end: bool = False
@@ -65,7 +65,7 @@ class Candidate:
             return Kind.HEAD, depth - self.boundary
         return self.kind, self.agreement + depth
 
-    def reference_at(self, depth: int) -> Source:
+    def reference_at(self, depth: int) -> TokenSource:
         """The text that the token after `depth` tokens comes from."""
         if self.head is None or depth < self.boundary:
             return self.reference
@@ -84,7 +84,7 @@ class Candidate:
             if step is not None:
                 return step
             accepted = min(accepted, self.boundary)
-        text = joined(pieces[: max(accepted, 0)])
+        text = joined_text(pieces[: max(accepted, 0)])
         place = self.reference.place_after(self.end, self.tokens[: max(accepted, 0)], text)
         if accepted <= 0 or place <= 0:
             return None
@@ -102,7 +102,7 @@ class Advance:
         between: separator that the answer put before it.
     """
 
-    source: Source
+    source: TokenSource
     start: int
     place: int
     between: str = ""
@@ -128,7 +128,7 @@ class Matcher:
 
     def __init__(
         self,
-        references: Iterable[Source] = (),
+        references: Iterable[TokenSource] = (),
         window: int = 3,
         context: Sequence[int] = (),
         longest_window: int = LONGEST_WINDOW,
@@ -136,7 +136,7 @@ class Matcher:
     ) -> None:
         self.window = window
         self.answer = TokenIndex(window)
-        self.references: list[Source] = [Reference(self.answer, repeats=True), *references]
+        self.references: list[TokenSource] = [Reference(self.answer, repeats=True), *references]
         self.tail = AnswerTail(max(longest_window, window), decoder)
         self.tail.extend(context[-self.tail.size :])
         self._candidates: list[Candidate] = []
@@ -149,7 +149,7 @@ class Matcher:
         self.answer.extend(tokens)
         self._candidates = []
 
-    def number_of(self, source: Source) -> int:
+    def number_of(self, source: TokenSource) -> int:
         """Index of the caller's reference that a text is a variant of, or `NO_REFERENCE`."""
         return NO_REFERENCE
 
@@ -165,7 +165,7 @@ class Matcher:
         return merge([candidate.tokens for candidate in candidates], max_nodes), candidates
 
     def _continuations(
-        self, matches: Iterable[tuple[int, Source, int]], length: int
+        self, matches: Iterable[tuple[int, TokenSource, int]], length: int
     ) -> Iterator[Candidate]:
         for agreement, reference, place in matches:
             continuation = reference.continuation(place, length, self.tail)
@@ -178,7 +178,7 @@ class Matcher:
                     reaches_end=continuation.reaches_end,
                 )
 
-    def _matches(self) -> list[tuple[int, Source, int]]:
+    def _matches(self) -> list[tuple[int, TokenSource, int]]:
         """Agreement, text and place of each match, the preferred one first."""
         for length in range(min(self.window, len(self.tail)), 0, -1):
             found = [
@@ -225,7 +225,7 @@ def longest_correct(
     return best, longest
 
 
-def _preference(match: tuple[int, Source, int]) -> tuple[int, bool]:
+def _preference(match: tuple[int, TokenSource, int]) -> tuple[int, bool]:
     agreement, reference, place = match
     return -agreement, place != reference.cursor
 

@@ -91,6 +91,7 @@ class Lookup:
             )
 
     def plan(self, models: Models) -> Plan:
+        """How a session answers by this method."""
         is_automatic = self.num_speculative_tokens is None
         check_room(chain(self.num_speculative_tokens or 0), models)
         return Plan(

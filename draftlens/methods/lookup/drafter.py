@@ -12,15 +12,15 @@ import torch
 
 from draftlens.core.batch import Batch
 from draftlens.core.history import History
-from draftlens.core.prefill_readings import NO_READINGS
+from draftlens.core.prefill_readings import NO_FEATURES
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.references import NO_REFERENCES
 from draftlens.core.rows import replace_by_last
 from draftlens.decoding.drafter import TargetContext
 from draftlens.decoding.observer import ignore
-from draftlens.methods.lookup.acceptance import DraftBudget, MatchRates, likeliest
+from draftlens.methods.lookup.acceptance import DraftBudget, MatchRates, likeliest_length
 from draftlens.methods.lookup.candidates import Candidate, Matcher
-from draftlens.methods.lookup.ngram_index import Reference, Source, TokenIndex, Vocabulary
+from draftlens.methods.lookup.ngram_index import Reference, TokenIndex, TokenSource, Vocabulary
 from draftlens.methods.lookup.prefix_tree import NO_CANDIDATES, PrefixTree
 from draftlens.methods.lookup.text_tokens import all_ids
 
@@ -29,7 +29,7 @@ REFERENCES = "references"
 
 
 @dataclass(eq=False)
-class Row:
+class LookupRow:
     """State of one row.
 
     Args:
@@ -76,7 +76,7 @@ class LookupDrafter:
         budget: chooses how many draft tokens are verified; None for all.
     """
 
-    readings = NO_READINGS
+    readings = NO_FEATURES
     needs_target_scores = False
     forwards: int = 0
     cache_bytes: int = 0
@@ -97,7 +97,7 @@ class LookupDrafter:
         self.window = window
         self.budget = budget
         self.rates = MatchRates()
-        self._rows: list[Row] = []
+        self._rows: list[LookupRow] = []
         self._width = 0
         self._context = 0
         self._proposed_at = 0.0
@@ -111,17 +111,17 @@ class LookupDrafter:
             self._extend(row, history)
             self._rows.append(row)
 
-    def _new_row(self, history: History, context: TargetContext, number: int) -> Row:
+    def _new_row(self, history: History, context: TargetContext, number: int) -> LookupRow:
         ids: list[int] = history.prompt_ids.tolist()
         length = context.prompt.lengths[number]
         prompt = self.vocabulary.with_breaks(ids[len(ids) - length :])
         attribute = partial(context.observer.on_reference, history.row)
-        return Row(self._matcher(prompt, context, number), attribute=attribute)
+        return LookupRow(self._matcher(prompt, context, number), attribute=attribute)
 
     def _matcher(self, prompt: Sequence[int], context: TargetContext, row: int) -> Matcher:
         """`prompt` has `BREAK` for tokens that may not be proposed; `row` counts the rows that
         join."""
-        references: list[Source] = [Reference(TokenIndex(self.window, prompt))]
+        references: list[TokenSource] = [Reference(TokenIndex(self.window, prompt))]
         for text in all_ids(context.extras.get(REFERENCES, NO_REFERENCES), row):
             index = TokenIndex(self.window, self.vocabulary.with_breaks(text))
             references.append(Reference(index, cursor=0))
@@ -158,7 +158,7 @@ class LookupDrafter:
         ]
         width = self.budget.width(running, len(batch), longest_context(batch))
         for row, values in zip(self._rows, chances, strict=True):
-            row.verified = row.tree.kept(likeliest(values, width))
+            row.verified = row.tree.kept(likeliest_length(values, width))
 
     def update(self, verdict: Verdict, batch: Batch) -> None:
         if self.budget is not None:
@@ -173,7 +173,7 @@ class LookupDrafter:
             self._extend(row, history)
         self._record_depth(deepest)
 
-    def _extend(self, row: Row, history: History) -> None:
+    def _extend(self, row: LookupRow, history: History) -> None:
         emitted = history.answer[row.known : history.length]
         row.matcher.extend(self.vocabulary.with_breaks(emitted))
         row.known = history.length

@@ -96,7 +96,7 @@ class Continuation:
     reaches_end: bool = False
 
 
-class Source(Protocol):
+class TokenSource(Protocol):
     """A text that an answer may repeat. Its places are indices of tokens or of characters."""
 
     cursor: int | None
@@ -155,7 +155,7 @@ class Reference:
 
     Args:
         index: of the text; rows may share it.
-        cursor: see `Source.cursor`.
+        cursor: see `TokenSource.cursor`.
         repeats: whether it is the answer itself, which is expected to repeat and has no cursor.
         is_whole: whether an answer may end, or go on with another text, where this one ends.
     """
@@ -174,7 +174,7 @@ class Reference:
         """The ends of a window that have a token after them, the preferred one first."""
         ends = self.index.ends(window)
         last = bisect_left(ends, len(self.index.tokens))
-        return list(islice(in_order(ends[:last], self.cursor), MOST_MATCHES))
+        return list(islice(sources_in_order(ends[:last], self.cursor), MOST_MATCHES))
 
     def continuation(self, place: int, length: int, tail: AnswerTail) -> Continuation:
         if self.repeats:
@@ -214,8 +214,8 @@ class Reference:
         return place >= len(self.index.tokens)
 
 
-def in_order(places: Sequence[int], cursor: int | None) -> Iterator[int]:
-    """Rising places in the order of preference (see `Source.cursor`)."""
+def sources_in_order(places: Sequence[int], cursor: int | None) -> Iterator[int]:
+    """Rising places in the order of preference (see `TokenSource.cursor`)."""
     first = len(places) if cursor is None else bisect_left(places, cursor)
     yield from places[first:]
     yield from reversed(places[:first])

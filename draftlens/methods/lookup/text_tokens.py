@@ -124,5 +124,5 @@ class TextCodec:
         return ids_of(text, self._tokenizer)
 
 
-def joined(pieces: Sequence[str]) -> str:
+def joined_text(pieces: Sequence[str]) -> str:
     return "".join(pieces)

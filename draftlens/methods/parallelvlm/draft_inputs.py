@@ -11,7 +11,7 @@ from draftlens.drafting.pruning import Pruning
 from draftlens.methods.parallelvlm.messages import Read, TargetSide
 
 
-class Reading(Protocol):
+class DraftReading(Protocol):
     """How the prompts of rows get to the draft worker."""
 
     @property

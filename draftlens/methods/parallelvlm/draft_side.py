@@ -11,8 +11,7 @@ from draftlens.core.errors import DraftlensError
 from draftlens.core.timeline import DRAFT, Span
 from draftlens.decoding.drafter import TargetContext
 from draftlens.decoding.observer import Observer
-from draftlens.drafting.draft_prompt import DraftModelReader, DraftPrompt, prefilled
-from draftlens.methods.parallelvlm.draft_rows import Hypotheses
+from draftlens.drafting.draft_prompt import DraftPrompt, DraftPromptBuilder, prefilled
 from draftlens.methods.parallelvlm.messages import (
     Arrive,
     Close,
@@ -27,6 +26,7 @@ from draftlens.methods.parallelvlm.messages import (
     TargetSide,
     ToDraft,
 )
+from draftlens.methods.parallelvlm.speculated_rows import SpeculatedRows
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
@@ -104,8 +104,8 @@ class _Session:
         self._backbone = backbone
         self._opened = opened
         self._send = send
-        self._reader = DraftModelReader(backbone, opened.pruning)
-        self._hypotheses = Hypotheses(backbone, opened.vocab_size)
+        self._reader = DraftPromptBuilder(backbone, opened.pruning)
+        self._speculated_rows = SpeculatedRows(backbone, opened.vocab_size)
         self._waiting: deque[tuple[Arrive, Prompt | None]] = deque()
         self._spans: list[Span] = []
         self._choices: list[Choice] = []
@@ -115,7 +115,7 @@ class _Session:
     @property
     def can_step(self) -> bool:
         """Whether a row may be drafted further."""
-        return self._hypotheses.can_step
+        return self._speculated_rows.can_step
 
     def handle(self, message: Arrive | Read | Decide | Leave) -> None:
         """Follow a message."""
@@ -124,17 +124,17 @@ class _Session:
         elif isinstance(message, Read):
             self._read(message)
         elif isinstance(message, Decide):
-            self._hypotheses.decide(message.decisions)
+            self._speculated_rows.decide(message.decisions)
         else:
-            self._hypotheses.remove(message.row)
+            self._speculated_rows.remove(message.row)
 
     def step(self) -> None:
         """One forward, whose tokens are sent."""
         began = time.perf_counter()
-        tokens = self._hypotheses.step()
+        tokens = self._speculated_rows.step()
         span = Span(DRAFT, "draft", began, time.perf_counter(), tokens=len(tokens))
         number = self._opened.answer
-        self._send(DraftTokens(number, tokens, self._hypotheses.nbytes, span))
+        self._send(DraftTokens(number, tokens, self._speculated_rows.nbytes, span))
 
     def _arrive(self, message: Arrive) -> None:
         encoded = None
@@ -167,13 +167,15 @@ class _Session:
         """Read the prompts of the rows that have waited longest."""
         arrived, _ = self._waiting.popleft()
         with self._phase("prefill"):
-            self._hypotheses.join(arrived.rows, arrived.batch, draft, arrived.room, arrived.limit)
+            self._speculated_rows.join(
+                arrived.rows, arrived.batch, draft, arrived.room, arrived.limit
+            )
         self._send(
             Joined(
                 self._opened.answer,
                 self._visual,
                 self._kept,
-                self._hypotheses.nbytes,
+                self._speculated_rows.nbytes,
                 tuple(self._choices) if self._opened.shows_choices else (),
                 tuple(self._spans),
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.drafting.pruning import Pruning
-from draftlens.methods.parallelvlm.draft_inputs import OwnPrompt, Reading, TargetsPrompt
+from draftlens.methods.parallelvlm.draft_inputs import DraftReading, OwnPrompt, TargetsPrompt
 from draftlens.methods.parallelvlm.placement import link_of
 from draftlens.methods.parallelvlm.schedule import Schedule
 from draftlens.methods.parallelvlm.target_side import ParallelDrafter
@@ -19,7 +19,7 @@ def make_drafter(
     reads_target_prompt: bool,
 ) -> ParallelDrafter:
     """Arguments as for `methods.parts.parallel_drafter`."""
-    reading: Reading = OwnPrompt(pruning)
+    reading: DraftReading = OwnPrompt(pruning)
     if reads_target_prompt and pruning is not None:
         reading = TargetsPrompt(pruning)
     link = link_of(drafter.prompts.backbone)

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from draftlens.core.batch import Batch
-from draftlens.core.prefill_readings import Readings
+from draftlens.core.prefill_readings import PrefillFeatures
 from draftlens.core.timeline import Span
 from draftlens.drafting.pruning import Pruning
 from draftlens.models.prompt import Prompt
@@ -71,7 +71,7 @@ class TargetSide:
     """
 
     prompt: Prompt
-    readings: Readings = field(default_factory=Readings)
+    readings: PrefillFeatures = field(default_factory=PrefillFeatures)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from draftlens.core.timeline import Span
 from draftlens.core.tree import chain
 from draftlens.decoding.drafter import Drafter, TargetContext
 from draftlens.decoding.observer import ignore
-from draftlens.methods.parallelvlm.draft_inputs import Reading
+from draftlens.methods.parallelvlm.draft_inputs import DraftReading
 from draftlens.methods.parallelvlm.link import Link, WorkerLostError
 from draftlens.methods.parallelvlm.messages import Decide, DraftTokens, FromDraft, Joined, Leave
 from draftlens.methods.parallelvlm.schedule import Round, Schedule
@@ -61,7 +61,7 @@ class ParallelDrafter:
     def __init__(
         self,
         link: Link | None,
-        reading: Reading,
+        reading: DraftReading,
         schedule: Schedule,
         vocab_size: int,
         serial: Drafter,

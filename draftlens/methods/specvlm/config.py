@@ -13,7 +13,12 @@ from draftlens.core.errors import ConfigError
 from draftlens.core.tree import Topology
 from draftlens.decoding.plan import Plan
 from draftlens.drafting.disagreement import Disagreement
-from draftlens.drafting.draft_prompt import DraftModelReader, PromptBuilder, SelfReader, check_kv
+from draftlens.drafting.draft_prompt import (
+    DraftPromptBuilder,
+    PromptBuilder,
+    SelfPromptBuilder,
+    check_kv,
+)
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.drafting.pruning import Pruning
 from draftlens.methods.base import Models, name_of
@@ -101,15 +106,16 @@ class SpecVLM:
         return Pruning(self.pruner, self.prune_ratio)
 
     def plan(self, models: Models) -> Plan:
+        """How a session answers by this method."""
         pruning = self.pruning
         drafts_for_itself = self.draft == "self" or (self.draft == "auto" and models.draft is None)
         prompts: PromptBuilder
         if drafts_for_itself:
-            prompts = SelfReader(models.target, pruning, self.kv)
+            prompts = SelfPromptBuilder(models.target, pruning, self.kv)
         else:
             self._check_reuse()
             described = f"method {name_of(self)!r} with draft 'model'"
-            prompts = DraftModelReader(draft_of(models, described), pruning)
+            prompts = DraftPromptBuilder(draft_of(models, described), pruning)
         settings = (drafts_for_itself, self.kv, *settings_of(pruning))
         disagreement = None if drafts_for_itself else Disagreement(prompts.backbone.name)
         drafter = ModelDrafter(

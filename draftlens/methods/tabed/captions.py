@@ -60,7 +60,8 @@ class Captioning:
         captioner: who writes them. Captions that are given stand for the pictures and clips of a
             batch in order of appearance.
         prompt: the instruction to a model; None for `caption_writers.PROMPTS`.
-        max_tokens: most tokens of a caption that a model writes; bounds others, too (`shortened`).
+        max_tokens: most tokens of a caption that a model writes; bounds others, too
+            (`shortened_caption`).
 
     Raises:
         ConfigError: a value makes no sense.
@@ -167,11 +168,11 @@ class GivenCaptions:
 
     Args:
         captions: one for each picture and clip of a batch, in order of appearance.
-        max_tokens: bounds their length (`shortened`).
+        max_tokens: bounds their length (`shortened_caption`).
     """
 
     def __init__(self, captions: Sequence[str], max_tokens: int = MAX_TOKENS) -> None:
-        self._captions = [shortened(caption, max_tokens) for caption in captions]
+        self._captions = [shortened_caption(caption, max_tokens) for caption in captions]
 
     def of(self, source: ChatSource) -> list[list[str]]:
         """See `Captions.of`. A batch without pictures and clips takes none.
@@ -194,7 +195,7 @@ class Captioner:
 
     Args:
         writer: describes pictures and clips.
-        max_tokens: bounds the length of captions (`shortened`).
+        max_tokens: bounds the length of captions (`shortened_caption`).
         remembered: captions by pixels that were written before; new ones are added.
     """
 
@@ -245,11 +246,11 @@ class Captioner:
                 raise CaptionError(
                     f"the captioner returned {type(text).__name__} in place of a string"
                 )
-        lines = [shortened(text, self._max_tokens) for text in texts]
+        lines = [shortened_caption(text, self._max_tokens) for text in texts]
         return dict(zip(new, lines, strict=True))
 
 
-def shortened(caption: str, max_tokens: int) -> str:
+def shortened_caption(caption: str, max_tokens: int) -> str:
     """A caption as one line of limited length.
 
     What a tokenizer could take for one of its special tokens, such as ``<image>``, is left out: a

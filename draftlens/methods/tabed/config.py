@@ -119,6 +119,7 @@ class TABED:
         return topology_of(self.tree, self.num_speculative_tokens)
 
     def plan(self, models: Models) -> Plan:
+        """How a session answers by this method."""
         check_room(self.topology, models)
         drafts_for_itself = self.draft == "self" or (self.draft == "auto" and models.draft is None)
         backbone = models.target if drafts_for_itself else self._draft(models)
@@ -146,17 +147,17 @@ class TABED:
 
     def _draft(self, models: Models) -> Backbone:
         """The draft model; it must see only if all views need that."""
-        needs_eyes = all(view.needs_eyes for view in self.views)
-        return draft_of(models, f"method {name_of(self)!r} with draft 'model'", needs_eyes)
+        needs_vision = all(view.needs_vision for view in self.views)
+        return draft_of(models, f"method {name_of(self)!r} with draft 'model'", needs_vision)
 
 
 def _readable(views: tuple[View, ...], backbone: Backbone) -> tuple[View, ...]:
     """The views that a model can read: one that takes no pictures reads words only."""
     if _sees(backbone):
         return views
-    readable = tuple(view for view in views if not view.needs_eyes)
+    readable = tuple(view for view in views if not view.needs_vision)
     if len(readable) < len(views):
-        left_out = ", ".join(view.label for view in views if view.needs_eyes)
+        left_out = ", ".join(view.label for view in views if view.needs_vision)
         _log.info("the draft %s takes no pictures: without %s", backbone.name, left_out)
     return readable
 

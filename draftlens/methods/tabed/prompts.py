@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from draftlens.core.prefill_readings import NO_READINGS
+from draftlens.core.prefill_readings import NO_FEATURES
 from draftlens.decoding.drafter import TargetContext
 from draftlens.drafting.draft_prompt import DraftPrompt
 from draftlens.media.chat_source import CaptionError
@@ -45,7 +45,7 @@ class ViewPrompts:
         self.views = tuple(views)
         self.is_target = is_target
         self.config = config
-        self.readings = NO_READINGS
+        self.readings = NO_FEATURES
         for view in self.views:
             self.readings = self.readings | view.readings
         self._causes: dict[int, str] = {}

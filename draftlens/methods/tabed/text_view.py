@@ -22,7 +22,7 @@ PLACEHOLDERS = ("image_token_id", "image_token_index", "video_token_id", "video_
 
 
 @dataclass(frozen=True)
-class Span:
+class TextSpan:
     """Neighbouring tokens of a prompt.
 
     Args:
@@ -34,7 +34,7 @@ class Span:
     end: int
 
 
-Find = Callable[[Sequence[int], frozenset[int], Any], list[Span] | None]
+Find = Callable[[Sequence[int], frozenset[int], Any], list[TextSpan] | None]
 """Finds the tokens that stand for pictures and clips in a row of token ids, given the ids that
 represent pixels and the model's configuration. None if they cannot be told from text."""
 
@@ -90,7 +90,7 @@ def _rows(input_ids: Tensor, attention_mask: Tensor | None) -> list[list[int]]:
     return [ids[mask != 0].tolist() for ids, mask in pairs]
 
 
-def _replaced(row: Sequence[int], spans: Sequence[Span], line_break: int | None) -> list[int]:
+def _replaced(row: Sequence[int], spans: Sequence[TextSpan], line_break: int | None) -> list[int]:
     text: list[int] = []
     position = 0
     for span in spans:
@@ -112,32 +112,32 @@ def _left_padded(rows: Sequence[Sequence[int]], device: torch.device) -> dict[st
     return {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
 
 
-def _runs(row: Sequence[int], placeholders: frozenset[int]) -> list[Span]:
+def _runs(row: Sequence[int], placeholders: frozenset[int]) -> list[TextSpan]:
     spans = []
     position = 0
     for token, run in groupby(row):
         end = position + sum(1 for _ in run)
         if token in placeholders:
-            spans.append(Span(position, end))
+            spans.append(TextSpan(position, end))
         position = end
     return spans
 
 
 def _find_nothing(
     row: Sequence[int], placeholders: frozenset[int], config: Any
-) -> list[Span] | None:
+) -> list[TextSpan] | None:
     """Other families: rows of text only."""
     return None if placeholders & set(row) else []
 
 
-def _find_runs(row: Sequence[int], placeholders: frozenset[int], config: Any) -> list[Span]:
+def _find_runs(row: Sequence[int], placeholders: frozenset[int], config: Any) -> list[TextSpan]:
     """LLaVA: nothing but placeholders."""
     return _runs(row, placeholders)
 
 
 def _find_marked(
     row: Sequence[int], placeholders: frozenset[int], config: Any
-) -> list[Span] | None:
+) -> list[TextSpan] | None:
     """Qwen2-VL and Qwen2.5-VL: placeholders between a start and an end."""
     spans = _regions(row, config.vision_start_token_id, config.vision_end_token_id)
     if spans is None or not _hold_all(spans, row, placeholders):
@@ -147,7 +147,7 @@ def _find_marked(
 
 def _find_marked_frames(
     row: Sequence[int], placeholders: frozenset[int], config: Any
-) -> list[Span] | None:
+) -> list[TextSpan] | None:
     """Qwen3-VL: each frame of a clip has its own start and end, after words that tell its time.
 
     transformers 5 writes all this between another start and end. Older processors do not, and then
@@ -163,7 +163,7 @@ def _find_marked_frames(
 
 def _find_surrounded(
     row: Sequence[int], placeholders: frozenset[int], config: Any
-) -> list[Span] | None:
+) -> list[TextSpan] | None:
     """InternVL: each run of placeholders between two tokens that its configuration does not name.
 
     The frames of a clip have words between them, and so may pictures. Only pictures with one token
@@ -177,14 +177,14 @@ def _find_surrounded(
     markers = {(row[run.first - 1], row[run.end]) for run in runs}
     if len(markers) > 1:
         return None
-    spans = [Span(run.first - 1, run.end + 1) for run in runs]
+    spans = [TextSpan(run.first - 1, run.end + 1) for run in runs]
     for span, following in pairwise(spans):
         if not 0 <= following.first - span.end <= 1:
             return None
     return spans
 
 
-def _regions(row: Sequence[int], start: int, end: int) -> list[Span] | None:
+def _regions(row: Sequence[int], start: int, end: int) -> list[TextSpan] | None:
     """What stands between a start and its end, both included; None if some have no other."""
     spans = []
     open_at: list[int] = []
@@ -196,11 +196,11 @@ def _regions(row: Sequence[int], start: int, end: int) -> list[Span] | None:
                 return None
             first = open_at.pop()
             if not open_at:
-                spans.append(Span(first, index + 1))
+                spans.append(TextSpan(first, index + 1))
     return None if open_at else spans
 
 
-def _hold_all(spans: Sequence[Span], row: Sequence[int], placeholders: frozenset[int]) -> bool:
+def _hold_all(spans: Sequence[TextSpan], row: Sequence[int], placeholders: frozenset[int]) -> bool:
     inside = [[token in placeholders for token in row[span.first : span.end]] for span in spans]
     number = sum(token in placeholders for token in row)
     return all(map(any, inside)) and sum(map(sum, inside)) == number

@@ -12,10 +12,10 @@ import torch
 from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError, DraftlensError
 from draftlens.core.options import describe, make
-from draftlens.core.prefill_readings import NO_READINGS, ReadingSpec
+from draftlens.core.prefill_readings import NO_FEATURES, FeatureSpec
 from draftlens.core.registry import Registry
 from draftlens.decoding.drafter import TargetContext
-from draftlens.drafting.draft_prompt import DraftPrompt, SelfReader, append_slots, prefilled
+from draftlens.drafting.draft_prompt import DraftPrompt, SelfPromptBuilder, append_slots, prefilled
 from draftlens.drafting.pruning import Pruning
 from draftlens.methods.tabed.pooling import pool
 from draftlens.methods.tabed.text_view import text_ids
@@ -97,10 +97,10 @@ class View(Protocol):
     same_without_media: bool
     """Whether the view is the whole prompt where that shows no picture and no clip."""
 
-    needs_eyes: bool
+    needs_vision: bool
     """Whether the model must take pictures or clips."""
 
-    readings: ReadingSpec
+    readings: FeatureSpec
     """The readings of the target's prefill that `read` needs."""
 
     def read(self, source: Source) -> DraftPrompt:
@@ -154,8 +154,8 @@ class MultimodalView:
     label = "multimodal"
     same_without_media = True
     rewriting = ""
-    needs_eyes = True
-    readings = NO_READINGS
+    needs_vision = True
+    readings = NO_FEATURES
 
     def read(self, source: Source) -> DraftPrompt:
         if not source.is_target:
@@ -189,8 +189,8 @@ class TextView:
 
     same_without_media = True
     rewriting = "text"
-    needs_eyes = False
-    readings = NO_READINGS
+    needs_vision = False
+    readings = NO_FEATURES
 
     def __post_init__(self) -> None:
         if not isinstance(self.instead, str):
@@ -236,8 +236,8 @@ class CaptionView:
     label = "caption"
     same_without_media = True
     rewriting = "caption"
-    needs_eyes = False
-    readings = NO_READINGS
+    needs_vision = False
+    readings = NO_FEATURES
 
     def __post_init__(self) -> None:
         if isinstance(self.captioner, list):
@@ -273,8 +273,8 @@ class PooledView:
 
     same_without_media = True
     rewriting = ""
-    needs_eyes = True
-    readings = NO_READINGS
+    needs_vision = True
+    readings = NO_FEATURES
 
     def __post_init__(self) -> None:
         if type(self.size) is not int or self.size < 2:
@@ -307,7 +307,7 @@ class PrunedView:
 
     same_without_media = True
     rewriting = ""
-    needs_eyes = True
+    needs_vision = True
 
     def __post_init__(self) -> None:
         is_number = isinstance(self.ratio, (int, float)) and not isinstance(self.ratio, bool)
@@ -324,14 +324,14 @@ class PrunedView:
         return f"{name}({self.ratio:g}{chosen})"
 
     @property
-    def readings(self) -> ReadingSpec:
+    def readings(self) -> FeatureSpec:
         """The readings that the pruner needs."""
-        spec: ReadingSpec = self.pruner.readings
+        spec: FeatureSpec = self.pruner.readings
         return spec
 
     def read(self, source: Source) -> DraftPrompt:
         pruning = Pruning(self.pruner, self.ratio)
         if source.is_target:
-            return SelfReader(source.backbone, pruning, "gather").read(None, source.context)
+            return SelfPromptBuilder(source.backbone, pruning, "gather").read(None, source.context)
         pruned = pruning.apply(source.whole, source.context)
         return prefilled(source.backbone, pruned.prompt)

@@ -11,11 +11,11 @@ from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import PrefillOutput
-from draftlens.prefill.reading import Reading
+from draftlens.prefill.reading import PrefillReading
 from draftlens.prefill.spava.kv_placement import check_decode, new_cache
 from draftlens.prefill.spava.one_process import check_directed, read_in_blocks
-from draftlens.prefill.spava.ring_chunks import Length, check_length
-from draftlens.prefill.spava.rows import Division, Row, rows_of
+from draftlens.prefill.spava.ring_chunks import Length, check_ring_length
+from draftlens.prefill.spava.rows import Division, PromptRow, prompt_rows
 from draftlens.prefill.spava.several import SeveralProcesses
 
 ABLATIONS = "the prefill 'spava-ablation' of draftlens-lab has it"
@@ -31,7 +31,7 @@ class SpavaPrefill(SeveralProcesses):
     The query after the context attends to everything. What is computed depends on these options and
     the prompt alone, never on the number of processes.
 
-    Rows that are too short for this are read exactly; `rows_of` states the rule, and
+    Rows that are too short for this are read exactly; `prompt_rows` states the rule, and
     `Result.notes` names them.
 
     Args:
@@ -65,8 +65,8 @@ class SpavaPrefill(SeveralProcesses):
 
     def __post_init__(self) -> None:
         check_decode(self.decode)
-        check_length("anchor", self.anchor)
-        check_length("passing", self.passing)
+        check_ring_length("anchor", self.anchor)
+        check_ring_length("passing", self.passing)
         check_whole("blocks", self.blocks)
         if not isinstance(self.zigzag, bool):
             raise ConfigError(f"zigzag must be true or false, not {self.zigzag!r}")
@@ -80,9 +80,9 @@ class SpavaPrefill(SeveralProcesses):
         passing = f"passing {self.passing}" if self.passing else "nothing passed"
         return f"{self.blocks} blocks, anchor {self.anchor}, {passing}"
 
-    def rows(self, prompt: Prompt) -> list[Row]:
+    def rows(self, prompt: Prompt) -> list[PromptRow]:
         """How each row of a prompt is divided."""
-        return rows_of(prompt, Division(self.blocks, self.anchor, self.passing))
+        return prompt_rows(prompt, Division(self.blocks, self.anchor, self.passing))
 
     def check(self, backbone: Backbone) -> None:
         check_directed(backbone)
@@ -95,7 +95,7 @@ class SpavaPrefill(SeveralProcesses):
         """
         return new_cache(backbone, prompt, room, self.decode)
 
-    def run(self, backbone: Backbone, reading: Reading) -> PrefillOutput:
+    def run(self, backbone: Backbone, reading: PrefillReading) -> PrefillOutput:
         """See `Prefill.run`.
 
         Raises:

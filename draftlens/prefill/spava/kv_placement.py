@@ -73,16 +73,16 @@ def is_sharded(backbone: Backbone, prompt: Prompt, room: int, decode: str) -> bo
     """
     if decode != "auto":
         return decode == "sharded"
-    shape = Shape.of(backbone)
+    shape = CacheShape.of(backbone)
     tokens = sum(prompt.lengths)
     if tokens * shape.bytes_per_token > free_bytes(backbone.device):
         return True
-    costs = costs_of(backbone, shape)
+    costs = placement_costs(backbone, shape)
     return costs.sharded(tokens, room) < costs.gathered(tokens, room)
 
 
 @dataclass(frozen=True)
-class Shape:
+class CacheShape:
     """What a model keeps of a token.
 
     Args:
@@ -99,7 +99,7 @@ class Shape:
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, backbone: Backbone) -> Shape:
+    def of(cls, backbone: Backbone) -> CacheShape:
         """That of a model, by its configuration."""
         config = backbone.text_config
         heads = config.num_attention_heads
@@ -149,7 +149,7 @@ class KeepingCosts:
 _COSTS = Slot[KeepingCosts]("costs of decoding with several ranks")
 
 
-def costs_of(backbone: Backbone, shape: Shape) -> KeepingCosts:
+def placement_costs(backbone: Backbone, shape: CacheShape) -> KeepingCosts:
     """The costs of a model's group, measured when they are first needed, in some milliseconds.
 
     Raises:
@@ -182,7 +182,7 @@ class Exchanges:
         hosts.gather(bulk, [BULK] * hosts.size).wait()
 
 
-def _measured(backbone: Backbone, shape: Shape) -> KeepingCosts:
+def _measured(backbone: Backbone, shape: CacheShape) -> KeepingCosts:
     hosts = backbone.hosts
     small = torch.zeros(MESSAGE, device=backbone.device)
     bulk = torch.zeros(BULK, device=backbone.device)
@@ -206,7 +206,7 @@ def _measured(backbone: Backbone, shape: Shape) -> KeepingCosts:
     )
 
 
-def _attention_seconds(device: torch.device, shape: Shape) -> float:
+def _attention_seconds(device: torch.device, shape: CacheShape) -> float:
     """Of one query and one key, in one layer."""
     query = torch.randn(shape.heads, 1, shape.width, device=device).to(shape.dtype)
     keys = torch.randn(shape.key_heads, KEYS, shape.width, device=device).to(shape.dtype)

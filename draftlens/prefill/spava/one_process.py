@@ -7,29 +7,29 @@ from collections.abc import Sequence
 import torch
 
 from draftlens.core.errors import UnsupportedModelError
-from draftlens.core.prefill_readings import Readings
+from draftlens.core.prefill_readings import PrefillFeatures
 from draftlens.models.adapter import Backbone
 from draftlens.models.attention.scores import AttentionProbe
 from draftlens.models.model_state import Slot
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import PrefillOutput
-from draftlens.prefill.collector import ReadingCollector
+from draftlens.prefill.collector import FeatureCollector
 from draftlens.prefill.full import FullPrefill
-from draftlens.prefill.reading import Reading
+from draftlens.prefill.reading import PrefillReading
 from draftlens.prefill.spava.blocks import Share
 from draftlens.prefill.spava.one_process_attention import BlockAttention
 from draftlens.prefill.spava.passing_keys import Choose, keys_by_query
 from draftlens.prefill.spava.rank_attention import InShards
-from draftlens.prefill.spava.rank_zero import Hand, Held, OnRankZero, read_by_hosts
-from draftlens.prefill.spava.rows import Row, notes_of
+from draftlens.prefill.spava.rank_zero import Hand, Held, OnRankZero, read_by_ranks
+from draftlens.prefill.spava.rows import PromptRow, notes_of
 
 _CHECKED = Slot[bool]("passed check_directed")
 
 
 def read_in_blocks(
     backbone: Backbone,
-    reading: Reading,
-    rows: Sequence[Row],
+    reading: PrefillReading,
+    rows: Sequence[PromptRow],
     approximate: tuple[str, ...],
     zigzag: bool = True,
     choose: Choose = keys_by_query,
@@ -55,20 +55,20 @@ def read_in_blocks(
     if backbone.hosts.size > 1:
         size = backbone.hosts.size
         hands = [_hand(prompt, rows, size, rank, zigzag) for rank in range(size)]
-        output = read_by_hosts(backbone, backbone.hosts, reading, hands)
+        output = read_by_ranks(backbone, backbone.hosts, reading, hands)
         return PrefillOutput(output.logits, output.readings, approximate, notes)
     num_layers = backbone.text_config.num_hidden_layers
-    collector = ReadingCollector(reading.spec, prompt, num_layers, reading.early)
+    collector = FeatureCollector(reading.spec, prompt, num_layers, reading.early)
     probe = AttentionProbe(prompt.visual, prompt.lengths) if reading.spec.attention else None
     divisions = [row.blocks for row in rows]
     attention = BlockAttention(divisions, prompt.lengths, choose, probe)
     with backbone.alone(), backbone.watching(collector.layers, collector.receive):
         logits = backbone.prefill(prompt, reading.cache, attention)
-    readings = collector.readings(probe) if reading.spec else Readings()
+    readings = collector.readings(probe) if reading.spec else PrefillFeatures()
     return PrefillOutput(logits, readings, approximate, notes)
 
 
-def _hand(prompt: Prompt, rows: Sequence[Row], size: int, rank: int, zigzag: bool) -> Hand:
+def _hand(prompt: Prompt, rows: Sequence[PromptRow], size: int, rank: int, zigzag: bool) -> Hand:
     """The share of one of several ranks."""
     shares: list[Share | None] = []
     held: list[Held] = []

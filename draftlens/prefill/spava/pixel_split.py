@@ -265,7 +265,7 @@ KNOWN: Mapping[tuple[str, str], Maker] = {
 """How the pixels of a family are divided, by its `model_type` and the modality."""
 
 
-def shares_of(model_type: str, modality: str, given: Mapping[str, Any]) -> Shares | None:
+def pixel_shares(model_type: str, modality: str, given: Mapping[str, Any]) -> Shares | None:
     """The shares of the pixels of one modality.
 
     Args:

@@ -17,7 +17,7 @@ from draftlens.models.prompt import Prompt
 from draftlens.prefill.spava.rank_attention import InShards, ShardAttention
 from draftlens.prefill.spava.ring_attention import InRing, RingAttention
 from draftlens.prefill.spava.sharded_attention import HeldRow
-from draftlens.prefill.spava.sharded_scores import Local, Readers, probe_by_hosts
+from draftlens.prefill.spava.sharded_scores import Local, Readers, probe_by_ranks
 
 ShardAttentionPass = ShardAttention | RingAttention
 """The attention of one rank's pass."""
@@ -118,7 +118,7 @@ class Outcome:
             rows = zip(queries, self.owned(number), self.shard.places, strict=True)
             layers.append([Local(asked, pair[0], places) for asked, pair, places in rows])
         scalings = self.attention.scalings
-        scores = probe_by_hosts(layers, scalings, self.shard.readers, hosts)
+        scores = probe_by_ranks(layers, scalings, self.shard.readers, hosts)
         return torch.cat([row for layer in scores for row in layer])
 
     def states_message(self, layer: int) -> Tensor:

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from draftlens.core.prefill_readings import Readings
+from draftlens.core.prefill_readings import PrefillFeatures
 from draftlens.core.process_group import Hosts
 from draftlens.models.adapter import Backbone
 from draftlens.models.attention.scores import AttentionProbe
 from draftlens.models.prompt import Prompt
 from draftlens.models.prompt_subset import gather
 from draftlens.prefill.base import PrefillOutput
-from draftlens.prefill.collector import ReadingCollector
-from draftlens.prefill.reading import Reading
+from draftlens.prefill.collector import FeatureCollector
+from draftlens.prefill.reading import PrefillReading
 from draftlens.prefill.spava.blocks import Share
 from draftlens.prefill.spava.rank import Outcome, Shard, read_shard
 from draftlens.prefill.spava.rank_attention import InShards
@@ -67,8 +67,8 @@ class Hand:
     maker: InShards | InRing
 
 
-def read_by_hosts(
-    backbone: Backbone, hosts: Hosts, reading: Reading, hands: Sequence[Hand]
+def read_by_ranks(
+    backbone: Backbone, hosts: Hosts, reading: PrefillReading, hands: Sequence[Hand]
 ) -> PrefillOutput:
     """Read a prompt by all hosts; called on rank 0.
 
@@ -84,7 +84,7 @@ def read_by_hosts(
     """
     prompt = reading.prompt
     num_layers = backbone.text_config.num_hidden_layers
-    collector = ReadingCollector(reading.spec, prompt, num_layers, reading.early)
+    collector = FeatureCollector(reading.spec, prompt, num_layers, reading.early)
     probe = AttentionProbe(prompt.visual, prompt.lengths) if reading.spec.attention else None
     places = [_places(hand) for hand in hands]
     readers = () if probe is None else _readers(probe, places)
@@ -104,7 +104,7 @@ def read_by_hosts(
         for layer in collector.layers:
             collector.receive(layer, collected.states(layer))
     if not reading.spec:
-        return PrefillOutput(outcome.logits, Readings())
+        return PrefillOutput(outcome.logits, PrefillFeatures())
     return PrefillOutput(outcome.logits, collector.readings(probe))
 
 
@@ -159,7 +159,7 @@ class _Collected:
     def __init__(
         self,
         hosts: Hosts,
-        reading: Reading,
+        reading: PrefillReading,
         places: Sequence[Sequence[Tensor]],
         outcome: Outcome,
     ) -> None:

@@ -10,10 +10,10 @@ from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import PrefillOutput
 from draftlens.prefill.full import FullPrefill
-from draftlens.prefill.reading import Reading
+from draftlens.prefill.reading import PrefillReading
 from draftlens.prefill.spava.kv_placement import check_decode, new_cache
 from draftlens.prefill.spava.one_process import check_directed
-from draftlens.prefill.spava.rank_zero import Hand, Held, OnRankZero, read_by_hosts
+from draftlens.prefill.spava.rank_zero import Hand, Held, OnRankZero, read_by_ranks
 from draftlens.prefill.spava.ring_attention import Chunks, InRing
 from draftlens.prefill.spava.several import SeveralProcesses
 
@@ -60,7 +60,7 @@ class RingPrefill(SeveralProcesses):
         """
         return new_cache(backbone, prompt, room, self.decode)
 
-    def run(self, backbone: Backbone, reading: Reading) -> PrefillOutput:
+    def run(self, backbone: Backbone, reading: PrefillReading) -> PrefillOutput:
         """See `Prefill.run`.
 
         Raises:
@@ -72,7 +72,7 @@ class RingPrefill(SeveralProcesses):
         if hosts.size == 1 or max(lengths) < least:
             return FullPrefill().run(backbone, reading)
         hands = [_hand(lengths, rank, hosts.size, least) for rank in range(hosts.size)]
-        return read_by_hosts(backbone, hosts, reading, hands)
+        return read_by_ranks(backbone, hosts, reading, hands)
 
 
 def _hand(lengths: Sequence[int], rank: int, size: int, least: int) -> Hand:

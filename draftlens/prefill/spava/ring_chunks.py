@@ -13,7 +13,7 @@ Length = int | str
 _SHARE = re.compile(r"n/([1-9][0-9]*)")
 
 
-def check_length(option: str, value: Any) -> None:
+def check_ring_length(option: str, value: Any) -> None:
     """Refuse what is neither a number of tokens nor a share.
 
     Raises:
@@ -32,7 +32,7 @@ def tokens_of(length: Length, context: int) -> int:
     """The number of tokens of a length.
 
     Args:
-        length: checked by `check_length`.
+        length: checked by `check_ring_length`.
         context: n.
 
     Example:

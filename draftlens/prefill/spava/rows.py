@@ -26,7 +26,7 @@ class Division:
 
 
 @dataclass(frozen=True)
-class Row:
+class PromptRow:
     """How one row is read.
 
     Args:
@@ -38,7 +38,7 @@ class Row:
     note: str = ""
 
 
-def rows_of(prompt: Prompt, division: Division) -> list[Row]:
+def prompt_rows(prompt: Prompt, division: Division) -> list[PromptRow]:
     """How each row of a prompt is read.
 
     The context is everything up to the last visual token, and the query what lies behind. The last
@@ -61,7 +61,7 @@ def rows_of(prompt: Prompt, division: Division) -> list[Row]:
     return rows
 
 
-def _row(division: Division, length: int, last_visual: int) -> Row:
+def _row(division: Division, length: int, last_visual: int) -> PromptRow:
     """One row.
 
     Args:
@@ -70,10 +70,10 @@ def _row(division: Division, length: int, last_visual: int) -> Row:
         last_visual: place of the last visual token; -1 for none.
     """
     if last_visual < 0:
-        return Row(None, "it shows neither a picture nor a clip")
+        return PromptRow(None, "it shows neither a picture nor a clip")
     context = min(last_visual + 1, length - 1)
     if length - context > context:
-        return Row(
+        return PromptRow(
             None,
             f"the {length - context} tokens behind the last visual one are more than the "
             f"{context} up to it",
@@ -82,14 +82,14 @@ def _row(division: Division, length: int, last_visual: int) -> Row:
     passing = tokens_of(division.passing, context)
     too_small = vanishes(division.anchor, context) or vanishes(division.passing, context)
     if too_small or context - anchor < division.blocks:
-        return Row(
+        return PromptRow(
             None,
             f"the {context} tokens up to the last visual one are too few for {division.blocks} "
             f"blocks, anchor {division.anchor} and passing {division.passing}",
         )
-    return Row(divide(length, context, anchor, passing, division.blocks))
+    return PromptRow(divide(length, context, anchor, passing, division.blocks))
 
 
-def notes_of(rows: Sequence[Row]) -> dict[int, str]:
+def notes_of(rows: Sequence[PromptRow]) -> dict[int, str]:
     """What the user is told about rows that are read exactly, by row."""
     return {row: f"read exactly: {one.note}" for row, one in enumerate(rows) if one.note}

@@ -33,7 +33,7 @@ class HeldRow:
     values: tuple[Tensor, ...]
 
 
-class Source(Protocol):
+class KeySource(Protocol):
     """The keys and values of one rank."""
 
     def seen(
@@ -52,7 +52,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class OnRankZero:
+class AttentionOnRankZero:
     """Rank 0's part of the prompts, and all tokens behind them.
 
     Args:
@@ -66,7 +66,7 @@ class OnRankZero:
     def seen(
         self, layer: int, row: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
     ) -> Part:
-        """See `Source.seen`. New tokens attend to each other as the mask says."""
+        """See `KeySource.seen`. New tokens attend to each other as the mask says."""
         length = self.lengths[row]
         window = slice(length, length + query.shape[1])
         before = attend(query, key[:, :length], value[:, :length], scaling)
@@ -105,7 +105,7 @@ class SpreadAttention:
         num_layers: layers that have called it.
     """
 
-    def __init__(self, source: Source, hosts: Hosts) -> None:
+    def __init__(self, source: KeySource, hosts: Hosts) -> None:
         self.num_layers = 0
         self._source = source
         self._hosts = hosts

@@ -20,9 +20,9 @@ from draftlens.models.attention.dispatch import AttentionPass
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.sharded_rows import SpreadRow
 from draftlens.prefill.spava.sharded_attention import (
+    AttentionOnRankZero,
     HeldRow,
     OnOtherRank,
-    OnRankZero,
     SpreadAttention,
 )
 
@@ -103,7 +103,7 @@ class ShardedCache(KVCache):
         job = Along(tuple(row.number for row in self.spread), tokens, position_ids)
         with self.hosts.answering():
             self.hosts.give([job] * (self.hosts.size - 1))
-            yield SpreadAttention(OnRankZero(self.lengths, mask), self.hosts)
+            yield SpreadAttention(AttentionOnRankZero(self.lengths, mask), self.hosts)
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class Local:
     places: Tensor
 
 
-def probe_by_hosts(
+def probe_by_ranks(
     layers: Sequence[Sequence[Local]],
     scalings: Sequence[float],
     readers: Sequence[Readers],

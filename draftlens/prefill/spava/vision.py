@@ -19,7 +19,7 @@ from torch import Tensor
 
 from draftlens.core.process_group import Encoded, Hosts
 from draftlens.prefill.spava.blocks import parts_of
-from draftlens.prefill.spava.pixel_split import PIXELS, Shares, shares_of
+from draftlens.prefill.spava.pixel_split import PIXELS, Shares, pixel_shares
 
 MODALITIES = {"image": "pictures", "video": "videos"}
 """Modalities, and what users call them."""
@@ -28,7 +28,7 @@ ENCODED = "mm_encoder_outputs"
 """The argument of `generate` that holds features."""
 
 
-def encode_by_hosts(model: Any, hosts: Hosts, inputs: Mapping[str, Any]) -> Encoded:
+def encode_by_ranks(model: Any, hosts: Hosts, inputs: Mapping[str, Any]) -> Encoded:
     """Encode the pixels among some arguments of `generate` by all hosts; called on rank 0.
 
     Args:
@@ -48,7 +48,7 @@ def encode_by_hosts(model: Any, hosts: Hosts, inputs: Mapping[str, Any]) -> Enco
             continue
         shares = None
         if ENCODED in inspect.signature(model.forward).parameters:
-            shares = shares_of(model.config.model_type, modality, given)
+            shares = pixel_shares(model.config.model_type, modality, given)
         if shares is None:
             notes.append(f"{words} were encoded by one host: they cannot be divided exactly")
         elif shares.units < 2:

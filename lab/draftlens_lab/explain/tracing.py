@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from draftlens.core.errors import ConfigError, InputError
-from draftlens.core.prefill_readings import ATTENTION, NO_READINGS, ReadingSpec
+from draftlens.core.prefill_readings import ATTENTION, NO_FEATURES, FeatureSpec
 from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.text import TextDecoder
@@ -239,9 +239,9 @@ def _pruning(method: Method) -> Pruning:
     return pruning
 
 
-def _readings_for_heatmap(pruning: Pruning) -> ReadingSpec:
+def _readings_for_heatmap(pruning: Pruning) -> FeatureSpec:
     """The heatmap shows the pruner's own score; attention, even unused, if it has none."""
-    return ATTENTION if pruning.pruner.readings.score is None else NO_READINGS
+    return ATTENTION if pruning.pruner.readings.score is None else NO_FEATURES
 
 
 @dataclass(frozen=True)
@@ -253,9 +253,9 @@ class _Run:
 def _run_others(
     engine: Engine, inputs: Inputs, method: Method, compare: bool, options: dict[str, Any]
 ) -> dict[str, _Run]:
-    others: list[tuple[str, MethodLike, ReadingSpec]] = []
+    others: list[tuple[str, MethodLike, FeatureSpec]] = []
     if compare:
-        others.append((PLAIN, PLAIN, NO_READINGS))
+        others.append((PLAIN, PLAIN, NO_FEATURES))
     if _schedule(method) != SERIAL:
         readings = _readings_for_heatmap(_pruning(method))
         others.append((SERIAL, with_option(method, "schedule", SERIAL), readings))

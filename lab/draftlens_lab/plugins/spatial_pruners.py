@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from draftlens.core.errors import ConfigError
-from draftlens.core.prefill_readings import NO_READINGS, ReadingSpec
+from draftlens.core.prefill_readings import NO_FEATURES, FeatureSpec
 from draftlens.pruning.base import Visual, remaining, spread
 
 
@@ -18,7 +18,7 @@ from draftlens.pruning.base import Visual, remaining, spread
 class GridPruner:
     """Every frame keeps a grid of its own, evenly spaced in both directions."""
 
-    readings: ClassVar[ReadingSpec] = NO_READINGS
+    readings: ClassVar[FeatureSpec] = NO_FEATURES
 
     def select(self, visual: Visual, keep: int) -> Tensor:
         """Frames share the budget as evenly as whole numbers allow; each keeps the cells nearest to
@@ -72,7 +72,7 @@ class RandomPruner:
         ConfigError: `seed` is no whole number from 0.
     """
 
-    readings: ClassVar[ReadingSpec] = NO_READINGS
+    readings: ClassVar[FeatureSpec] = NO_FEATURES
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -97,7 +97,7 @@ class WindowPruner:
         ConfigError: `window` is another word.
     """
 
-    readings: ClassVar[ReadingSpec] = NO_READINGS
+    readings: ClassVar[FeatureSpec] = NO_FEATURES
     window: str = "front"
 
     def __post_init__(self) -> None:
@@ -115,7 +115,7 @@ class WindowPruner:
 class NonePruner:
     """Prunes nothing: the draft sees everything, whatever the ratio."""
 
-    readings: ClassVar[ReadingSpec] = NO_READINGS
+    readings: ClassVar[FeatureSpec] = NO_FEATURES
 
     def select(self, visual: Visual, keep: int) -> Tensor:
         """All tokens."""
@@ -126,7 +126,7 @@ class NonePruner:
 class AllPruner:
     """Prunes everything: a draft that only reads, whatever the ratio."""
 
-    readings: ClassVar[ReadingSpec] = NO_READINGS
+    readings: ClassVar[FeatureSpec] = NO_FEATURES
 
     def select(self, visual: Visual, keep: int) -> Tensor:
         """No token."""

@@ -15,13 +15,13 @@ from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import OneProcess, PrefillOutput
-from draftlens.prefill.reading import Reading
+from draftlens.prefill.reading import PrefillReading
 from draftlens.prefill.spava.blocks import divide
 from draftlens.prefill.spava.config import check_whole
 from draftlens.prefill.spava.one_process import check_directed, read_in_blocks
 from draftlens.prefill.spava.passing_keys import NEIGHBOURS, Choose, keys_by_query
-from draftlens.prefill.spava.ring_chunks import Length, check_length
-from draftlens.prefill.spava.rows import Division, Row, rows_of
+from draftlens.prefill.spava.ring_chunks import Length, check_ring_length
+from draftlens.prefill.spava.rows import Division, PromptRow, prompt_rows
 
 
 def random_keys(query: Tensor, key: Tensor, count: int, layer: int, block: int) -> Tensor:
@@ -75,8 +75,8 @@ class SpavaAblation(OneProcess):
     rounding: int = 1
 
     def __post_init__(self) -> None:
-        check_length("anchor", self.anchor)
-        check_length("passing", self.passing)
+        check_ring_length("anchor", self.anchor)
+        check_ring_length("passing", self.passing)
         check_whole("blocks", self.blocks)
         check_whole("rounding", self.rounding)
         check_whole("pool", self.pool)
@@ -96,12 +96,12 @@ class SpavaAblation(OneProcess):
             words.append(f"rounded to {self.rounding}")
         return (f"spava-ablation prefill: {', '.join(words)}",)
 
-    def rows(self, prompt: Prompt) -> list[Row]:
+    def rows(self, prompt: Prompt) -> list[PromptRow]:
         """How each row of a prompt is divided."""
-        rows = rows_of(prompt, Division(self.blocks, self.anchor, self.passing))
+        rows = prompt_rows(prompt, Division(self.blocks, self.anchor, self.passing))
         return [self._rounded(row) for row in rows]
 
-    def _rounded(self, row: Row) -> Row:
+    def _rounded(self, row: PromptRow) -> PromptRow:
         blocks = row.blocks
         if blocks is None or self.rounding == 1:
             return row
@@ -110,8 +110,10 @@ class SpavaAblation(OneProcess):
             for tokens in (blocks.anchor, blocks.passing)
         )
         if blocks.context - anchor < blocks.count:
-            return Row(None, f"anchor {anchor} leaves too few tokens for {self.blocks} blocks")
-        return Row(divide(blocks.length, blocks.context, anchor, passing, blocks.count))
+            return PromptRow(
+                None, f"anchor {anchor} leaves too few tokens for {self.blocks} blocks"
+            )
+        return PromptRow(divide(blocks.length, blocks.context, anchor, passing, blocks.count))
 
     def check(self, backbone: Backbone) -> None:
         check_directed(backbone)
@@ -119,7 +121,7 @@ class SpavaAblation(OneProcess):
     def new_cache(self, backbone: Backbone, prompt: Prompt, room: int) -> KVCache:
         return backbone.new_cache(prompt, room)
 
-    def run(self, backbone: Backbone, reading: Reading) -> PrefillOutput:
+    def run(self, backbone: Backbone, reading: PrefillReading) -> PrefillOutput:
         choose = SELECTS[self.select]
         if self.select == "query":
             choose = partial(keys_by_query, neighbours=self.pool)

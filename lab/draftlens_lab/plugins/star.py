@@ -9,11 +9,11 @@ from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import PrefillOutput
-from draftlens.prefill.reading import Reading
+from draftlens.prefill.reading import PrefillReading
 from draftlens.prefill.spava.config import check_whole
 from draftlens.prefill.spava.kv_placement import check_decode, new_cache
 from draftlens.prefill.spava.one_process import check_directed, read_in_blocks
-from draftlens.prefill.spava.rows import Division, Row, rows_of
+from draftlens.prefill.spava.rows import Division, PromptRow, prompt_rows
 from draftlens.prefill.spava.several import SeveralProcesses
 
 
@@ -53,9 +53,9 @@ class StarPrefill(SeveralProcesses):
     def approximate(self) -> tuple[str, ...]:
         return (f"star prefill: {self.blocks} blocks",)
 
-    def rows(self, prompt: Prompt) -> list[Row]:
+    def rows(self, prompt: Prompt) -> list[PromptRow]:
         """How each row of a prompt is divided."""
-        return rows_of(prompt, Division(self.blocks - 1, f"n/{self.blocks}", 0))
+        return prompt_rows(prompt, Division(self.blocks - 1, f"n/{self.blocks}", 0))
 
     def check(self, backbone: Backbone) -> None:
         check_directed(backbone)
@@ -68,5 +68,5 @@ class StarPrefill(SeveralProcesses):
         """
         return new_cache(backbone, prompt, room, self.decode)
 
-    def run(self, backbone: Backbone, reading: Reading) -> PrefillOutput:
+    def run(self, backbone: Backbone, reading: PrefillReading) -> PrefillOutput:
         return read_in_blocks(backbone, reading, self.rows(reading.prompt), self.approximate)

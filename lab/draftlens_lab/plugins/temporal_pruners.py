@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from draftlens.core.errors import ConfigError
-from draftlens.core.prefill_readings import NO_READINGS, ReadingSpec
+from draftlens.core.prefill_readings import NO_FEATURES, FeatureSpec
 from draftlens.pruning.base import Visual, remaining, spread, top
 
 
@@ -38,7 +38,7 @@ def _whole_frames(visual: Visual, order: Tensor, keep: int) -> Tensor:
 class FramePruner:
     """Drops whole frames at regular intervals (the paper's SD-Frame)."""
 
-    readings: ClassVar[ReadingSpec] = NO_READINGS
+    readings: ClassVar[FeatureSpec] = NO_FEATURES
 
     def select(self, visual: Visual, keep: int) -> Tensor:
         """As many evenly spaced frames as the budget pays for, the last of them in part."""
@@ -54,7 +54,7 @@ class FastVIDPruner:
     """Drops the frames most like the one before, after FastVID (arXiv 2503.11187) as the paper uses
     it."""
 
-    readings: ClassVar[ReadingSpec] = NO_READINGS
+    readings: ClassVar[FeatureSpec] = NO_FEATURES
 
     def select(self, visual: Visual, keep: int) -> Tensor:
         """Whole frames, those with the greatest change before them first; the first frame leads."""
@@ -80,7 +80,7 @@ class DyCokePruner:
         ConfigError: a group of less than one frame.
     """
 
-    readings: ClassVar[ReadingSpec] = NO_READINGS
+    readings: ClassVar[FeatureSpec] = NO_FEATURES
     group: int = 4
 
     def __post_init__(self) -> None:

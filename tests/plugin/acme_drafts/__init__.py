@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from draftlens.core.batch import Batch
-from draftlens.core.prefill_readings import NO_READINGS, ReadingSpec
+from draftlens.core.prefill_readings import NO_FEATURES, FeatureSpec
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.tree import chain, cut
 from draftlens.decoding import Plan, make_schedule
@@ -32,7 +32,7 @@ class NewestPruner:
         skip: how many of the very newest are left out where that is possible.
     """
 
-    readings: ClassVar[ReadingSpec] = NO_READINGS
+    readings: ClassVar[FeatureSpec] = NO_FEATURES
     skip: int = 0
 
     def select(self, visual: Visual, keep: int) -> Tensor:
@@ -48,7 +48,7 @@ class HistoryDrafter:
         length: tokens of a guess.
     """
 
-    readings = NO_READINGS
+    readings = NO_FEATURES
     needs_target_scores = False
     forwards = 0
     cache_bytes = 0
@@ -112,8 +112,8 @@ class FaintView:
 
     same_without_media: ClassVar[bool] = True
     rewriting: ClassVar[str] = ""
-    needs_eyes: ClassVar[bool] = True
-    readings: ClassVar[ReadingSpec] = NO_READINGS
+    needs_vision: ClassVar[bool] = True
+    readings: ClassVar[FeatureSpec] = NO_FEATURES
     strength: float = 0.5
 
     @property

@@ -276,7 +276,7 @@ def test_modules_that_code_cannot_stand_for_are_refused(
     assert backbone.passes is EAGER
     assert "hooks" in caplog.text
     handle.remove()
-    assert switch.refusal(backbone) == ""
+    assert switch.compile_refusal(backbone) == ""
     with pytest.raises(ConfigError, match="or False, not 'always'"):
         switch.attach([backbone], "always")  # type: ignore[arg-type]
 

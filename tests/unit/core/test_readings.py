@@ -1,4 +1,4 @@
-"""Readings that several parts request are united."""
+"""PrefillFeatures that several parts request are united."""
 
 from __future__ import annotations
 
@@ -8,47 +8,47 @@ import torch
 from draftlens.core.errors import ConfigError
 from draftlens.core.prefill_readings import (
     ATTENTION,
-    NO_READINGS,
-    Readings,
-    ReadingSpec,
+    NO_FEATURES,
+    FeatureSpec,
+    PrefillFeatures,
     Score,
     Similarity,
 )
 
 
 def test_union() -> None:
-    two = ReadingSpec(hidden_layers=(3, 0)) | ReadingSpec(hidden_layers=(1, 3))
-    assert two == ReadingSpec(hidden_layers=(0, 1, 3))
-    assert ATTENTION | two == two | ATTENTION == ReadingSpec(True, (0, 1, 3))
-    assert NO_READINGS | NO_READINGS == NO_READINGS
-    assert NO_READINGS | ATTENTION == ATTENTION
+    two = FeatureSpec(hidden_layers=(3, 0)) | FeatureSpec(hidden_layers=(1, 3))
+    assert two == FeatureSpec(hidden_layers=(0, 1, 3))
+    assert ATTENTION | two == two | ATTENTION == FeatureSpec(True, (0, 1, 3))
+    assert NO_FEATURES | NO_FEATURES == NO_FEATURES
+    assert NO_FEATURES | ATTENTION == ATTENTION
 
 
 def test_truth() -> None:
-    assert not NO_READINGS
+    assert not NO_FEATURES
     assert ATTENTION
-    assert ReadingSpec(hidden_layers=(0,))
-    assert ReadingSpec(similarities=(Similarity(0),))
+    assert FeatureSpec(hidden_layers=(0,))
+    assert FeatureSpec(similarities=(Similarity(0),))
 
 
 def test_union_of_similarities() -> None:
     """Each is taken once; the score is that of one pruner alone."""
     one, two, three = Similarity(0), Similarity(20), Similarity(20, "after")
     score = Score("length", lambda readings: None)
-    both = ReadingSpec(similarities=(two, one), score=score) | ReadingSpec(
+    both = FeatureSpec(similarities=(two, one), score=score) | FeatureSpec(
         similarities=(three, two)
     )
-    assert both == ReadingSpec(similarities=(one, three, two))
+    assert both == FeatureSpec(similarities=(one, three, two))
     assert both.score is None
     assert (ATTENTION | both).attention
 
 
 def test_scores_are_attention_unless_the_spec_names_others() -> None:
     attention = torch.ones(1, 2)
-    readings = Readings(attention=attention)
-    assert NO_READINGS.scores(readings) is attention
-    assert NO_READINGS.scores(Readings()) is None
-    doubled = ReadingSpec(True, score=Score("twice the attention", lambda found: found.attention))
+    readings = PrefillFeatures(attention=attention)
+    assert NO_FEATURES.scores(readings) is attention
+    assert NO_FEATURES.scores(PrefillFeatures()) is None
+    doubled = FeatureSpec(True, score=Score("twice the attention", lambda found: found.attention))
     assert doubled.scores(readings) is attention
     assert doubled == ATTENTION
     assert doubled.score_name == "twice the attention"

@@ -14,7 +14,7 @@ from draftlens.core.proposal import Verdict
 from draftlens.core.rows import replace_by_last, without_row
 from draftlens.core.sequence import Sequence
 from draftlens.core.tree import EMPTY, Topology, chain, from_paths
-from draftlens.drafting.draft_prompt import DraftModelReader, DraftPrompt, prefilled
+from draftlens.drafting.draft_prompt import DraftPrompt, DraftPromptBuilder, prefilled
 from draftlens.drafting.draft_rows import DraftRows
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.models.adapter import Backbone
@@ -41,7 +41,7 @@ class Party:
         self.rng = random.Random(seed)
         self.backbone = Backbone.of(target(family))
         vocab = self.backbone.vocab_size
-        self.drafter = ModelDrafter(DraftModelReader(self.backbone), EMPTY, vocab)
+        self.drafter = ModelDrafter(DraftPromptBuilder(self.backbone), EMPTY, vocab)
         self.model = self.drafter.rows
         self.rows: list[Sequence] = []
         self.plan: list[int] = []

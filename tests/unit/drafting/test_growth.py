@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers.generation import logits_process as hf
 
 from draftlens.core.batch import Batch
-from draftlens.core.prefill_readings import NO_READINGS
+from draftlens.core.prefill_readings import NO_FEATURES
 from draftlens.core.proposal import DraftTree
 from draftlens.core.sampling import SamplingRule
 from draftlens.core.tree import EAGLE_PATHS, ROOT, Topology, chain, from_paths, path_to
@@ -46,7 +46,7 @@ class Table(TreeDrafter):
 
     def __init__(self, logits: Tensor, batch: Batch) -> None:
         rows: Any = SimpleNamespace(run_on=lambda *_: None)
-        super().__init__(rows, NO_READINGS, TREES["chain"])
+        super().__init__(rows, NO_FEATURES, TREES["chain"])
         self.logits = logits
         self.batch = batch
 

@@ -19,7 +19,7 @@ from draftlens.core.tree import EAGLE_PATHS, EMPTY, ROOT, Topology, chain, cut, 
 from draftlens.decoding.drafter import TargetContext
 from draftlens.drafting import model_drafter
 from draftlens.drafting.adaptive.controller import Situation
-from draftlens.drafting.draft_prompt import DraftModelReader
+from draftlens.drafting.draft_prompt import DraftPromptBuilder
 from draftlens.drafting.growth import levels
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.models.kv_cache import KVCache
@@ -125,7 +125,7 @@ def begun(
         {},
     )
     model: Any = Scripted()
-    drafter = ModelDrafter(DraftModelReader(model), topology, vocab, **more)
+    drafter = ModelDrafter(DraftPromptBuilder(model), topology, vocab, **more)
     encoded = drafter.encode({"input_ids": prompt_ids})
     drafter.begin(batch_of(rows), encoded, TargetContext(prompt, KVCache(1, 2, 3), room=20))
     return drafter, rows

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from draftlens.core.errors import ConfigError, UnsupportedModelError
-from draftlens.core.prefill_readings import ATTENTION, Readings, ReadingSpec
+from draftlens.core.prefill_readings import ATTENTION, FeatureSpec, PrefillFeatures
 from draftlens.decoding.drafter import TargetContext
 from draftlens.decoding.observer import Observer
 from draftlens.drafting import pruning as pruned
 from draftlens.drafting.pruning import Pruning
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
-from draftlens.models.visual_grid import Layout
+from draftlens.models.visual_grid import GridLayout
 from draftlens.pruning import Choice, Pruner, Visual, make_pruner
 from draftlens.pruning.base import top
 from draftlens.pruning.similarity import UVPruner
@@ -38,7 +38,7 @@ def prompt(*runs: int, frames: int | None = None, tile: int | None = None, seed:
         visual[row, FIRST : FIRST + run] = True
     embeds = torch.randn(rows, longest, 5, generator=torch.Generator().manual_seed(seed))
     following = torch.tensor(lengths)[:, None]
-    layout = Layout(visual[visual], frames, tile)
+    layout = GridLayout(visual[visual], frames, tile)
     return Prompt(
         embeds, torch.arange(longest).expand(rows, -1), lengths, following, visual, {}, layout
     )
@@ -65,7 +65,7 @@ def seen(target: Prompt, scores: Tensor | None, notes: Notes | None = None) -> T
     return TargetContext(
         target,
         KVCache(1, len(target.lengths), 1),
-        readings=Readings(attention=scores),
+        readings=PrefillFeatures(attention=scores),
         observer=Observer(phase=notes.phase, on_prune=notes.pruned),
     )
 
@@ -82,7 +82,7 @@ def numbered(target: Prompt) -> Tensor:
 class Listener:
     """Keeps the first tokens and remembers what it was shown."""
 
-    readings: ClassVar[ReadingSpec] = ATTENTION
+    readings: ClassVar[FeatureSpec] = ATTENTION
 
     def __init__(self) -> None:
         self.shown: list[Visual] = []
@@ -280,7 +280,7 @@ def test_similarities_reach_the_pruner_that_reads_them(grids: tuple[Sides, Sides
     choices: list[Choice] = []
     context = replace(
         seen(target, None),
-        readings=Readings(attention=attention, similarities={low: first, high: last}),
+        readings=PrefillFeatures(attention=attention, similarities={low: first, high: last}),
         observer=Observer(on_choice=choices.append),
     )
     kept = Pruning(pruner, 0.5).keep(draft, context)

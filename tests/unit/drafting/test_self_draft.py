@@ -9,14 +9,14 @@ import pytest
 
 from draftlens import SpecVLM
 from draftlens.core.errors import ConfigError
-from draftlens.drafting.draft_prompt import SelfReader
+from draftlens.drafting.draft_prompt import SelfPromptBuilder
 from draftlens.drafting.pruning import Pruning
 from draftlens.pruning.attention import UniformPruner
 
 
 def by_hand(kv: str) -> Any:
     target: Any = SimpleNamespace(vocab_size=100)
-    return SelfReader(target, Pruning(UniformPruner(), 0.5), kv)
+    return SelfPromptBuilder(target, Pruning(UniformPruner(), 0.5), kv)
 
 
 def by_config(kv: str) -> Any:

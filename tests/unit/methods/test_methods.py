@@ -23,7 +23,7 @@ from draftlens import (
 from draftlens.core.errors import ConfigError, IncompatiblePairError
 from draftlens.core.tree import chain, from_paths
 from draftlens.decoding.drafter import NoDraft
-from draftlens.drafting.draft_prompt import DraftModelReader, SelfReader
+from draftlens.drafting.draft_prompt import DraftPromptBuilder, SelfPromptBuilder
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.methods.base import METHODS, Method, Models, from_dict, resolve, to_dict, with_option
 from draftlens.methods.parts import TREES
@@ -354,11 +354,11 @@ def test_drafters() -> None:
 @pytest.mark.parametrize(
     ("draft", "has_draft", "reader"),
     [
-        ("auto", True, DraftModelReader),
-        ("auto", False, SelfReader),
-        ("model", True, DraftModelReader),
-        ("self", True, SelfReader),
-        ("self", False, SelfReader),
+        ("auto", True, DraftPromptBuilder),
+        ("auto", False, SelfPromptBuilder),
+        ("model", True, DraftPromptBuilder),
+        ("self", True, SelfPromptBuilder),
+        ("self", False, SelfPromptBuilder),
     ],
 )
 def test_the_model_that_drafts(draft: str, has_draft: bool, reader: type) -> None:
@@ -366,7 +366,7 @@ def test_the_model_that_drafts(draft: str, has_draft: bool, reader: type) -> Non
     plan = SpecVLM(draft=draft).plan(models)
     assert isinstance(plan.drafter, ModelDrafter)
     assert type(plan.drafter.prompts) is reader
-    assert plan.uses_draft is (reader is DraftModelReader)
+    assert plan.uses_draft is (reader is DraftPromptBuilder)
     assert bool(plan.drafter.readings)
 
 

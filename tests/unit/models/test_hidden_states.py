@@ -10,12 +10,12 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from draftlens.core.errors import ConfigError, UnsupportedModelError
-from draftlens.core.prefill_readings import ReadingSpec
+from draftlens.core.prefill_readings import FeatureSpec
 from draftlens.models.adapter import Backbone
 from draftlens.models.cache_argument import with_cache
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.full import FullPrefill
-from draftlens.prefill.reading import Reading
+from draftlens.prefill.reading import PrefillReading
 
 BY_NAME = {family.name: family for family in FAMILIES}
 two_families = pytest.mark.parametrize("name", ["llava", "qwen2_5_vl"])
@@ -64,8 +64,8 @@ def test_a_prefill_returns_the_requested_layers(name: str) -> None:
     expected = stock_states(backbone, prompt)
     plain = backbone.prefill(prompt, backbone.new_cache(prompt, 1))
     for attention in (False, True):
-        spec = ReadingSpec(attention, hidden_layers=(0, 1))
-        reading = Reading(prompt, backbone.new_cache(prompt, 1), spec)
+        spec = FeatureSpec(attention, hidden_layers=(0, 1))
+        reading = PrefillReading(prompt, backbone.new_cache(prompt, 1), spec)
         output = FullPrefill().run(backbone, reading)
         assert sorted(output.readings.hidden_states) == [0, 1]
         for layer, states in output.readings.hidden_states.items():

@@ -22,7 +22,7 @@ from draftlens.core.errors import (
 )
 from draftlens.core.tree import chain
 from draftlens.decoding import Plan
-from draftlens.drafting.draft_prompt import DraftModelReader
+from draftlens.drafting.draft_prompt import DraftPromptBuilder
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.media.conversation import Conversation
 from draftlens.methods.base import Models
@@ -43,8 +43,8 @@ class Blindly:
     """Speculative decoding with a draft that needs no eyes."""
 
     def plan(self, models: Models) -> Plan:
-        draft = draft_of(models, "this method", needs_eyes=False)
-        drafter = ModelDrafter(DraftModelReader(draft), chain(3), models.target.vocab_size)
+        draft = draft_of(models, "this method", needs_vision=False)
+        drafter = ModelDrafter(DraftPromptBuilder(draft), chain(3), models.target.vocab_size)
         plan = SpeculativeDecoding(3).plan(Models(models.target, models.target))
         return replace(plan, drafter=drafter, uses_draft=True)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
-from draftlens.models.visual_grid import NO_CELL, Layout, cells, read_layout
+from draftlens.models.visual_grid import NO_CELL, GridLayout, cells, read_layout
 
 BY_NAME = {family.name: family for family in FAMILIES}
 Cells = list[tuple[int, int, int]]
@@ -142,7 +142,7 @@ def row_cells(
 ) -> list[list[int]]:
     """Cells of the visual tokens of a row without M-RoPE; with `frames` they are a video."""
     positions = torch.arange(visual.shape[1])[None]
-    layout = Layout(visual[visual] if frames else None, frames, tile)
+    layout = GridLayout(visual[visual] if frames else None, frames, tile)
     return cells(visual, positions, layout)[visual].tolist()  # type: ignore[no-any-return]
 
 
@@ -182,7 +182,7 @@ def test_neither_frames_nor_tiles_larger_than_the_run() -> None:
     assert row_cells(flat(4), frames=4) == [[t, 0, 0] for t in range(4)]
 
 
-def with_newlines(*runs: str, layout: Layout) -> list[list[int]]:
+def with_newlines(*runs: str, layout: GridLayout) -> list[list[int]]:
     """Cells of a row of runs: a dot is a token of a picture or video, a bar is a newline."""
     visual = flat(*map(len, runs))
     newlines = torch.zeros_like(visual)
@@ -192,7 +192,7 @@ def with_newlines(*runs: str, layout: Layout) -> list[list[int]]:
 
 def test_details_end_their_rows_with_newlines() -> None:
     """They follow a tile with the whole picture; time continues in the next run."""
-    found_cells = with_newlines(".......|...|", "....|", layout=Layout(tile_tokens=4))
+    found_cells = with_newlines(".......|...|", "....|", layout=GridLayout(tile_tokens=4))
     assert found_cells[:4] == [[0, h, w] for h in range(2) for w in range(2)]
     assert found_cells[4:12] == [[1, h, min(w, 2)] for h in range(2) for w in range(4)]
     assert found_cells[12:] == [[2, 0, 0], [2, 0, 1], [2, 1, 0], [2, 1, 1], [2, 1, 1]]
@@ -200,7 +200,7 @@ def test_details_end_their_rows_with_newlines() -> None:
 
 def test_details_without_a_column() -> None:
     """A very thin picture has no tokens in its rows except the newlines."""
-    assert with_newlines("....|||", layout=Layout(tile_tokens=4)) == [
+    assert with_newlines("....|||", layout=GridLayout(tile_tokens=4)) == [
         [0, 0, 0],
         [0, 0, 1],
         [0, 1, 0],
@@ -211,20 +211,20 @@ def test_details_without_a_column() -> None:
 def test_newlines_of_another_layout() -> None:
     """With an unknown tile size, or with newlines in the first tile, newlines are ignored."""
     for picture, tile in (("....|..|", None), ("..|..|....|", 4)):
-        assert with_newlines(picture, layout=Layout(tile_tokens=tile)) == row_cells(
+        assert with_newlines(picture, layout=GridLayout(tile_tokens=tile)) == row_cells(
             flat(len(picture)), tile=tile
         )
 
 
 def test_a_video_has_its_frames_also_with_newlines() -> None:
-    video = Layout(torch.ones(9, dtype=torch.bool), num_frames=2, tile_tokens=4)
+    video = GridLayout(torch.ones(9, dtype=torch.bool), num_frames=2, tile_tokens=4)
     assert with_newlines("........|", layout=video)[3:6] == [[0, 1, 1], [1, 0, 0], [1, 0, 1]]
 
 
 def test_pictures_and_videos_side_by_side() -> None:
     """Each begins where its tokens begin; sizes that do not add up are ignored."""
     kinds = torch.tensor([False] * 5 + [True] * 9 + [False] * 10)
-    layout = Layout(kinds, 2, 4, picture_tokens=(5, 5, 5), video_tokens=(9,))
+    layout = GridLayout(kinds, 2, 4, picture_tokens=(5, 5, 5), video_tokens=(9,))
     row = "....|........|....|....|"
     assert [t for t, _, _ in with_newlines(row, layout=layout)] == [0] * 5 + [1] * 4 + [2] * 5 + [
         3
@@ -235,7 +235,7 @@ def test_pictures_and_videos_side_by_side() -> None:
 
 def test_sizes_go_through_the_rows_of_a_batch() -> None:
     visual = torch.tensor([[1, 1, 1, 1, 0, 0], [0, 1, 1, 1, 1, 1]]).bool()
-    layout = Layout(picture_tokens=(2, 2, 1, 4))
+    layout = GridLayout(picture_tokens=(2, 2, 1, 4))
     assert cells(visual, torch.arange(6)[None].expand(2, -1), layout)[..., 0].tolist() == [
         [0, 0, 1, 1, -1, -1],
         [-1, 0, 1, 1, 1, 1],

@@ -13,7 +13,7 @@ import torch
 from visuals import RASTERS, check_evenly_spaced, film, newlines
 
 from draftlens.core.errors import ConfigError
-from draftlens.core.prefill_readings import Readings, Similarity
+from draftlens.core.prefill_readings import PrefillFeatures, Similarity
 from draftlens.pruning import PRUNERS, Visual, keep_count, make_pruner
 from draftlens.pruning.attention import AttentionPruner, SpecVLMPruner, UniformPruner
 from draftlens.pruning.base import spread, top
@@ -126,7 +126,7 @@ def test_attention_that_was_not_read(name: str) -> None:
 @pytest.mark.parametrize("variation", [True, False])
 def test_scores_that_were_not_read(criterion: str, variation: bool) -> None:
     pruner = UVPruner(criterion=criterion, variation=variation)
-    assert pruner.readings.scores(Readings()) is None
+    assert pruner.readings.scores(PrefillFeatures()) is None
     visual = Visual(torch.zeros(3, 3, dtype=torch.long), torch.zeros(3, 2))
     with pytest.raises(
         ConfigError, match=f"needs the target's {criterion} readings, and none were taken"
@@ -152,7 +152,9 @@ def test_what_uv_reads() -> None:
     assert spec.similarities == (first, last)
     assert not spec.attention
     assert UVPruner(layer=7, text="after", variation=False).readings.similarities == (last,)
-    readings = Readings(similarities={first: torch.tensor([[1.0]]), last: torch.tensor([[3.0]])})
+    readings = PrefillFeatures(
+        similarities={first: torch.tensor([[1.0]]), last: torch.tensor([[3.0]])}
+    )
     assert spec.scores(readings) == 2
     assert UVPruner(layer=7, text="after", variation=False).readings.scores(readings) == 3
     assert make_pruner("uv") == UVPruner(layer=20, text="all")

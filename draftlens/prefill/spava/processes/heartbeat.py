@@ -25,7 +25,7 @@ def ignore(why: str) -> None:
     """Rank 0 finds out by itself, and raises."""
 
 
-class Beats:
+class Heartbeat:
     """Gives signs of life of one rank from a thread of its own, until `stop`.
 
     A process that is stopped or dead gives none. One that only computes does, since torch's

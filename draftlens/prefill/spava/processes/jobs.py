@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from draftlens.models.prompt import Prompt
-from draftlens.models.visual_grid import Layout
+from draftlens.models.visual_grid import GridLayout
 from draftlens.prefill.spava.blocks import Blocks, Share
 from draftlens.prefill.spava.kv_placement import Exchanges
 from draftlens.prefill.spava.rank import Shard
@@ -28,7 +28,7 @@ PARTS: tuple[type, ...] = (
     Chunks,
     InRing,
     InShards,
-    Layout,
+    GridLayout,
     Prompt,
     Readers,
     Share,

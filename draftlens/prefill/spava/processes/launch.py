@@ -25,10 +25,10 @@ from draftlens.models.adapter import Backbone
 from draftlens.prefill.spava.processes.process_group import (
     PATIENCE_SECONDS,
     START_SECONDS,
-    GroupHosts,
+    GroupRanks,
 )
 from draftlens.prefill.spava.processes.sockets import SocketLinks, mesh
-from draftlens.prefill.spava.processes.worker_loop import follow_and_exit
+from draftlens.prefill.spava.processes.worker_loop import run_jobs_and_exit
 from draftlens.processes.channel import Channel, ClosedError
 from draftlens.processes.child import connected, start_child
 from draftlens.processes.shared_model import ModelParts, share
@@ -50,13 +50,13 @@ ENDING_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
-class Place:
+class LaunchPlace:
     """A process' place in a group.
 
     Args:
         rank, size: which rank, of how many.
         sockets: descriptors of the sockets to the other ranks, by rank.
-        patience: as for `GroupHosts`.
+        patience: as for `GroupRanks`.
     """
 
     rank: int
@@ -156,7 +156,7 @@ class _Parent:
         """See `Signs.stop`."""
 
 
-class LocalHosts(GroupHosts):
+class LocalRanks(GroupRanks):
     """A group of this process, which is rank 0, and further ones that it has started.
 
     They end with this object, with this process however it ends, and when one of them is lost.
@@ -165,7 +165,7 @@ class LocalHosts(GroupHosts):
         links: to the children.
         children: the other processes.
         threads: of torch in each of them.
-        patience: as for `GroupHosts`.
+        patience: as for `GroupRanks`.
     """
 
     remedy = "; the next call starts new ones"
@@ -189,7 +189,7 @@ class LocalHosts(GroupHosts):
         return self.lost is None and all(child.process.poll() is None for child in self._children)
 
     def abandon(self, why: str) -> None:
-        """See `GroupHosts.abandon`. The other processes hold nothing that could be lost."""
+        """See `GroupRanks.abandon`. The other processes hold nothing that could be lost."""
         super().abandon(why)
         self._finalizer()
 
@@ -207,7 +207,7 @@ def start(
     size: int,
     threads: int = 1,
     patience: float = PATIENCE_SECONDS,
-) -> LocalHosts:
+) -> LocalRanks:
     """Start further processes with a model, and let it read its prompts together with them.
 
     Args:
@@ -238,7 +238,7 @@ def start(
                 children.append(_start_child(list(descriptors.values()), threads))
                 channel = Channel(children[-1].control)
                 channel.send_parcel(_copy(parcel))
-                channel.send(Place(rank, size, descriptors, patience))
+                channel.send(LaunchPlace(rank, size, descriptors, patience))
                 channel.flush(START_SECONDS)
         _close(others)
         for child in children:
@@ -254,7 +254,7 @@ def start(
         raise
     finally:
         _close(others)
-    hosts = LocalHosts(links, children, threads, patience)
+    hosts = LocalRanks(links, children, threads, patience)
     backbone.hosts = hosts
     return hosts
 
@@ -300,9 +300,9 @@ def main(descriptor: int, threads: int) -> None:
     control = socket.socket(fileno=descriptor)
     channel = Channel(control)
     parts: ModelParts = channel.receive(None)
-    place: Place = channel.receive(None)
+    place: LaunchPlace = channel.receive(None)
     backbone = Backbone(parts.build())
     links = SocketLinks({rank: socket.socket(fileno=fd) for rank, fd in place.sockets.items()})
-    hosts = GroupHosts(place.rank, place.size, place.patience, links, _Parent(control, links))
+    hosts = GroupRanks(place.rank, place.size, place.patience, links, _Parent(control, links))
     control.sendall(READY)
-    follow_and_exit(backbone, hosts)
+    run_jobs_and_exit(backbone, hosts)

@@ -20,10 +20,15 @@ from torch.distributed import ProcessGroupGloo
 from draftlens.core.errors import HostError
 from draftlens.core.locks import ForkAware, ForkLock
 from draftlens.core.process_group import Arriving, Encoded
-from draftlens.prefill.spava.processes.heartbeat import Beats, ignore
+from draftlens.prefill.spava.processes.heartbeat import Heartbeat, ignore
 from draftlens.prefill.spava.processes.jobs import ALLOWED, packed, unpacked
-from draftlens.prefill.spava.processes.transport import LinkWire, Operation, Wire, wire_of
-from draftlens.prefill.spava.vision import encode_by_hosts
+from draftlens.prefill.spava.processes.transport import (
+    LinkTransport,
+    Operation,
+    Transport,
+    transport_of,
+)
+from draftlens.prefill.spava.vision import encode_by_ranks
 
 PATIENCE_SECONDS = 40.0
 """Longest time that a rank waits for another one inside an answer."""
@@ -67,7 +72,7 @@ class Signs(Protocol):
         ...
 
 
-class GroupHosts(ForkAware):
+class GroupRanks(ForkAware):
     """`Hosts` over `Links`. Messages go from rank to rank directly.
 
     Args:
@@ -120,7 +125,7 @@ class GroupHosts(ForkAware):
         self._forgotten.append(number)
 
     def encode(self, model: Any, inputs: Mapping[str, Any]) -> Encoded:
-        return encode_by_hosts(model, self, inputs)
+        return encode_by_ranks(model, self, inputs)
 
     def all_gather(self, local: Tensor, sizes: Sequence[int]) -> Arriving:
         others = [rank for rank in range(self.size) if rank != self.rank]
@@ -170,9 +175,9 @@ class GroupHosts(ForkAware):
         ordered = [tensors[rank] for rank in sorted(tensors)]
         return _Traveling(self, ordered, works, sent, local.device)
 
-    def _wire_of(self, device: torch.device) -> Wire:
+    def _wire_of(self, device: torch.device) -> Transport:
         """The wire for tensors of a device."""
-        return LinkWire(self._links)
+        return LinkTransport(self._links)
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -258,7 +263,7 @@ class GroupHosts(ForkAware):
         raise HostError(f"{self.lost}{self.remedy}") from error
 
 
-class GlooHosts(GroupHosts):
+class GlooRanks(GroupRanks):
     """A group over gloo, and over NCCL for tensors of GPUs if each rank has one of its own
     (`prefill.spava.processes.transport`). Jobs always go over gloo.
 
@@ -268,7 +273,7 @@ class GlooHosts(GroupHosts):
 
     Args:
         store: the group's key-value store; the group's own client of it.
-        rank, size, patience, jobs: as for `GroupHosts`.
+        rank, size, patience, jobs: as for `GroupRanks`.
         device: of gloo, see `ProcessGroupGloo.create_device`; None for the default.
         on_lost: called from another thread when another rank has found that the group is lost, with
             a sentence that says why.
@@ -286,7 +291,7 @@ class GlooHosts(GroupHosts):
         on_lost: Callable[[str], None] = ignore,
         jobs: Sequence[type] = ALLOWED,
     ) -> None:
-        beats = Beats(store.clone(), rank, size, on_lost)
+        beats = Heartbeat(store.clone(), rank, size, on_lost)
         weakref.finalize(self, beats.stop).atexit = False  # which a fork would run, too
         gloo: Any = ProcessGroupGloo  # its stubs are incomplete
         options = gloo._Options()
@@ -294,16 +299,16 @@ class GlooHosts(GroupHosts):
         options._devices = [device or gloo.create_default_device()]
         super().__init__(rank, size, patience, gloo(store, rank, size, options), beats, jobs)
         self._store = store
-        self._wires: dict[torch.device, Wire] = {}
+        self._wires: dict[torch.device, Transport] = {}
 
-    def _wire_of(self, device: torch.device) -> Wire:
+    def _wire_of(self, device: torch.device) -> Transport:
         """The wire for tensors of a device. Ranks make the same exchanges, so all of them choose at
         their first one."""
-        gloo = LinkWire(self._links)
+        gloo = LinkTransport(self._links)
         if device.type == "cpu":
             return gloo
         if device not in self._wires:
-            self._wires[device] = wire_of(
+            self._wires[device] = transport_of(
                 device, gloo, self._store, self.rank, self.size, self._patience
             )
         return self._wires[device]
@@ -333,7 +338,7 @@ class _Traveling:
 
     def __init__(
         self,
-        hosts: GroupHosts,
+        hosts: GroupRanks,
         tensors: list[Tensor],
         works: Sequence[tuple[int, Any]],
         sent: Tensor,

@@ -16,7 +16,7 @@ from draftlens.core.process_group import ALONE, Hosts
 from draftlens.models.adapter import Backbone
 from draftlens.models.model_state import Slot
 from draftlens.prefill.base import NO_INPUTS, check_is_number_of_hosts
-from draftlens.prefill.spava.processes.launch import LocalHosts, start
+from draftlens.prefill.spava.processes.launch import LocalRanks, start
 from draftlens.prefill.spava.processes.torchrun import is_launched, join
 
 MOST_HOSTS = 256
@@ -85,7 +85,7 @@ def _group_of(backbone: Backbone, hosts: int | None, inputs: Mapping[str, Any]) 
     used."""
     with _STARTING:
         group = _GROUP.get(backbone.model) or backbone.hosts
-        if group.size > 1 and (group.is_usable or not isinstance(group, LocalHosts)):
+        if group.size > 1 and (group.is_usable or not isinstance(group, LocalRanks)):
             return group
         group = _new_group(backbone, hosts, inputs, group)
         if group.size > 1:
@@ -105,7 +105,7 @@ def _new_group(
     if is_launched():
         return join(backbone, digest=digest_of(inputs))
     threads = torch.get_num_threads()
-    if isinstance(lost, LocalHosts):
+    if isinstance(lost, LocalRanks):
         lost.end()
         threads = lost.threads * lost.size  # they were divided then
         hosts = hosts or lost.size

@@ -13,8 +13,8 @@ from torch.distributed.rendezvous import rendezvous
 from draftlens.core.errors import ConfigError, HostError, InputError
 from draftlens.models.adapter import Backbone
 from draftlens.prefill.spava.processes.heartbeat import ignore
-from draftlens.prefill.spava.processes.process_group import PATIENCE_SECONDS, GlooHosts
-from draftlens.prefill.spava.processes.worker_loop import exit_when_lost, follow_and_exit
+from draftlens.prefill.spava.processes.process_group import PATIENCE_SECONDS, GlooRanks
+from draftlens.prefill.spava.processes.worker_loop import exit_when_lost, run_jobs_and_exit
 
 
 def is_launched() -> bool:
@@ -34,7 +34,7 @@ def own_device(device: str | None) -> str | None:
     return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
 
 
-def join(backbone: Backbone, patience: float = PATIENCE_SECONDS, digest: str = "") -> GlooHosts:
+def join(backbone: Backbone, patience: float = PATIENCE_SECONDS, digest: str = "") -> GlooRanks:
     """Let the processes of torchrun read prompts together; each calls this with its own copy of the
     same model.
 
@@ -58,11 +58,11 @@ def join(backbone: Backbone, patience: float = PATIENCE_SECONDS, digest: str = "
         check_first(own, rank)
         check_equal(own, rank, size, digest)
         on_lost = exit_when_lost if rank else ignore
-        hosts = GlooHosts(own, rank, size, patience, None, on_lost)
+        hosts = GlooRanks(own, rank, size, patience, None, on_lost)
     except RuntimeError as error:
         raise HostError(f"the hosts that torchrun started did not meet: {error}") from error
     if rank:
-        follow_and_exit(backbone, hosts)
+        run_jobs_and_exit(backbone, hosts)
     atexit.register(hosts.end)
     backbone.hosts = hosts
     return hosts

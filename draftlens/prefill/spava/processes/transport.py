@@ -32,7 +32,7 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class LinkWire:
+class LinkTransport:
     """Operations over gloo or sockets, of tensors of the CPU.
 
     Args:
@@ -67,7 +67,7 @@ class LinkWire:
 
 
 @dataclass(frozen=True)
-class NcclWire:
+class NcclTransport:
     """Operations over NCCL, of tensors of this rank's GPU. Waiting for them with a timeout holds up
     the calling thread, so that a lost rank is noticed as with gloo.
 
@@ -84,7 +84,7 @@ class NcclWire:
         return tensor
 
     def begin(self, operations: Sequence[Operation], tag: int, fail: Fail) -> list[tuple[int, Any]]:
-        """See `LinkWire.begin`. All are begun together: one after the other they could wait
+        """See `LinkTransport.begin`. All are begun together: one after the other they could wait
         for each other in a circle."""
         if not operations:
             return []
@@ -99,14 +99,14 @@ class NcclWire:
             fail(rank, error)
 
 
-Wire = LinkWire | NcclWire
+Transport = LinkTransport | NcclTransport
 """How the tensors of a device travel: `carried` is a tensor where the wire takes it from, and
 `begin` begins all operations of one exchange."""
 
 
-def wire_of(
-    device: torch.device, gloo: LinkWire, store: Any, rank: int, size: int, patience: timedelta
-) -> Wire:
+def transport_of(
+    device: torch.device, gloo: LinkTransport, store: Any, rank: int, size: int, patience: timedelta
+) -> Transport:
     """The wire for tensors of a device; called by all ranks at the same time.
 
     NCCL is used if each rank has a GPU of its own, which NCCL needs.
@@ -126,4 +126,4 @@ def wire_of(
     nccl: Any = torch.distributed.ProcessGroupNCCL  # type: ignore[attr-defined]
     options = nccl.Options()
     options._timeout = patience
-    return NcclWire(nccl(PrefixStore("nccl", store), rank, size, options), device)
+    return NcclTransport(nccl(PrefixStore("nccl", store), rank, size, options), device)

@@ -8,10 +8,10 @@ from typing import NoReturn
 
 from draftlens.core.errors import HostError
 from draftlens.models.adapter import Backbone
-from draftlens.prefill.spava.processes.process_group import GroupHosts
+from draftlens.prefill.spava.processes.process_group import GroupRanks
 
 
-def follow(backbone: Backbone, hosts: GroupHosts) -> None:
+def follow(backbone: Backbone, hosts: GroupRanks) -> None:
     """Run the jobs of rank 0 until it has no more.
 
     Raises:
@@ -24,7 +24,7 @@ def follow(backbone: Backbone, hosts: GroupHosts) -> None:
         job.run(backbone, hosts)
 
 
-def follow_and_exit(backbone: Backbone, hosts: GroupHosts) -> NoReturn:
+def run_jobs_and_exit(backbone: Backbone, hosts: GroupRanks) -> NoReturn:
     """The same, and end the process: with status 0 when rank 0 has ended in order, else with status
     2 and one sentence on standard error."""
     try:

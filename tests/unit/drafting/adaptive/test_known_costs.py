@@ -22,8 +22,8 @@ from draftlens.drafting.adaptive.cost_store import (
     STALE,
     calibrate,
     calibrate_models,
+    cost_file,
     known_curve,
-    path_of,
 )
 from draftlens.models import facts
 from draftlens.models.adapter import Backbone
@@ -136,44 +136,44 @@ def test_a_model_of_the_same_structure_has_the_same_curve(
 def test_what_changes_the_cost_changes_the_file(
     backbone: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths = [path_of(backbone)]
+    paths = [cost_file(backbone)]
     for other in (
         Backbone.of(FAMILY.build(num_hidden_layers=3)),
         Backbone.of(FAMILY.build(intermediate_size=128)),
         Backbone.of(FAMILY.build().to(torch.bfloat16)),
         Backbone.of(OTHER_FAMILY.build()),
     ):
-        paths.append(path_of(other))
+        paths.append(cost_file(other))
     eager = FAMILY.build()
     eager.set_attn_implementation("eager")
-    paths.append(path_of(Backbone.of(eager)))
+    paths.append(cost_file(Backbone.of(eager)))
     threads = torch.get_num_threads()
     with monkeypatch.context() as patch:
         patch.setattr(torch, "get_num_threads", lambda: threads + 1)
-        paths.append(path_of(backbone))
+        paths.append(cost_file(backbone))
     for module in (facts.torch, facts.transformers):
         with monkeypatch.context() as patch:
             patch.setattr(module, "__version__", "99")
-            paths.append(path_of(backbone))
+            paths.append(cost_file(backbone))
     with monkeypatch.context() as patch:
         patch.setattr(platform, "processor", lambda: "a faster one")
-        paths.append(path_of(backbone))
+        paths.append(cost_file(backbone))
     with monkeypatch.context() as patch:
         quantized = SimpleNamespace(load_in_4bit=True)
         patch.setattr(backbone.model.config, "quantization_config", quantized, raising=False)
-        paths.append(path_of(backbone))
+        paths.append(cost_file(backbone))
     with monkeypatch.context() as patch:
         patch.setattr("draftlens.models.facts.FORMAT", 99)
-        paths.append(path_of(backbone))
+        paths.append(cost_file(backbone))
     assert len(set(paths)) == len(paths) == 12
-    assert path_of(backbone) == paths[0]
+    assert cost_file(backbone) == paths[0]
 
 
 def test_a_file_names_the_facts_that_its_curve_depends_on(
     backbone: Backbone, measured: Measurements
 ) -> None:
     curve = calibrate(backbone, 1.0)
-    values = json.loads(path_of(backbone).read_text())
+    values = json.loads(cost_file(backbone).read_text())
     assert CostCurve.from_dict(values["curve"]) == curve
     assert values["facts"]["threads"] == torch.get_num_threads()
     assert values["facts"]["dtype"] == "torch.float32"
@@ -247,8 +247,8 @@ CORRUPT = {
 def test_a_corrupt_file_is_replaced(
     content: bytes, backbone: Backbone, measured: Measurements, new_process: Callable[[], None]
 ) -> None:
-    path_of(backbone).parent.mkdir(parents=True)
-    path_of(backbone).write_bytes(content)
+    cost_file(backbone).parent.mkdir(parents=True)
+    cost_file(backbone).write_bytes(content)
     assert known_curve(backbone) is None
     curve = calibrate(backbone, 1.0)
     assert len(measured.calls) == 1
@@ -269,7 +269,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(
 
 
 def test_a_file_that_cannot_be_read_is_no_error(backbone: Backbone, measured: Measurements) -> None:
-    path_of(backbone).mkdir(parents=True)
+    cost_file(backbone).mkdir(parents=True)
     assert known_curve(backbone) is None
     calibrate(backbone, 1.0)
     assert len(measured.calls) == 1

@@ -23,7 +23,7 @@ from benchmarks.parallel_parts.virtual import Costs, drawn_text, lockstep, seria
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import chain
 from draftlens.decoding import Plan, Session
-from draftlens.drafting.draft_prompt import DraftModelReader
+from draftlens.drafting.draft_prompt import DraftPromptBuilder
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.methods.parallelvlm.draft_inputs import OwnPrompt
 from draftlens.methods.parallelvlm.loop import decode
@@ -53,7 +53,7 @@ def in_lane(target: Any, draft: Any, schedule: Schedule, seed: int) -> tuple[lis
     """The answer with a scripted lane, and its session."""
     backbone = Backbone.of(target)
     guessing = Backbone.of(draft)
-    reader = DraftModelReader(guessing)
+    reader = DraftPromptBuilder(guessing)
     serial_drafter = ModelDrafter(reader, chain(schedule.longest), backbone.vocab_size)
     link = ScriptedLink(guessing, seed)
     drafter = ParallelDrafter(link, OwnPrompt(), schedule, backbone.vocab_size, serial_drafter)

@@ -12,12 +12,12 @@ from text_tokenizers import all_tokenizers
 
 from draftlens.methods.hsd.drafter import DocumentOptions, document_matcher
 from draftlens.methods.hsd.matcher import DocumentMatcher
-from draftlens.methods.hsd.reference_text import Document, TextReference
+from draftlens.methods.hsd.reference_text import ReferenceDocument, TextReference
 from draftlens.methods.lookup.answer_tail import BREAK, AnswerTail
 from draftlens.methods.lookup.candidates import Kind
 from draftlens.methods.lookup.ngram_index import Vocabulary
 from draftlens.methods.lookup.normalized_text import WALL
-from draftlens.methods.lookup.text_tokens import TextCodec, joined
+from draftlens.methods.lookup.text_tokens import TextCodec, joined_text
 
 repeatable = settings(derandomize=True, deadline=None, database=None, max_examples=40)
 EOS = 0
@@ -44,7 +44,7 @@ class Page:
 
     def say(self, text: str) -> None:
         """The answer says this next."""
-        ids = self.codec.continuation(joined(self.codec.pieces(self.ids))[-20:], text)
+        ids = self.codec.continuation(joined_text(self.codec.pieces(self.ids))[-20:], text)
         self.ids += ids
         self.matcher.extend(ids)
 
@@ -59,8 +59,8 @@ class Page:
 
     def text_behind(self, ids: Sequence[int]) -> str:
         """The text that the answer gains by tokens."""
-        whole = joined(self.codec.pieces([*self.ids, *ids]))
-        return whole[len(joined(self.codec.pieces(self.ids))) :]
+        whole = joined_text(self.codec.pieces([*self.ids, *ids]))
+        return whole[len(joined_text(self.codec.pieces(self.ids))) :]
 
 
 @every_tokenizer
@@ -119,7 +119,7 @@ def test_special_tokens_in_a_text_are_not_proposed() -> None:
     page = Page([text], heads=False)
     page.say("hello")
     assert page.guesses()[0] == " world"
-    document = Document.of(text, page.codec, VOCABULARY)
+    document = ReferenceDocument.of(text, page.codec, VOCABULARY)
     assert BREAK in document.tokens
     page.say(" world")
     for candidate in page.matcher.candidates(4, 40):
@@ -131,7 +131,7 @@ def test_special_tokens_in_a_text_are_not_proposed() -> None:
 def test_ids_that_do_not_exist_are_walls() -> None:
     codec = TextCodec(all_tokenizers()["bpe"])
     ids = [*codec.encode("hello"), -1, 10**9, *codec.encode(" world")]
-    document = Document(ids, codec, VOCABULARY)
+    document = ReferenceDocument(ids, codec, VOCABULARY)
     assert document.normalized.text == f"hello{WALL}{WALL}world"
     tail = AnswerTail(16, codec.decoder())
     tail.extend(codec.encode("hello world"))
@@ -144,13 +144,13 @@ def test_a_guess_is_the_text_from_its_place_on(place: int, length: int, name: st
     """Whole words and broken ones; the place behind it is that of what was taken."""
     text = "the foot ball world, hello. the - foot\nfo ot ball"
     codec = TextCodec(all_tokenizers()[name])
-    source = TextReference(Document.of(text, codec, VOCABULARY), codec)
+    source = TextReference(ReferenceDocument.of(text, codec, VOCABULARY), codec)
     place = min(place, len(text))
     ids = codec.encode(text[:place])
     tail = AnswerTail(16, codec.decoder())
     tail.extend([*codec.encode("x"), *ids])
     continuation = source.continuation(place, length, tail)
-    said = joined(codec.pieces([*codec.encode("x"), *ids, *continuation.tokens]))[1 + place :]
+    said = joined_text(codec.pieces([*codec.encode("x"), *ids, *continuation.tokens]))[1 + place :]
     assert text[place:].startswith(said)
     assert continuation.reaches_end == (said == text[place:] and len(continuation.tokens) <= length)
     assert source.place_after(place, continuation.tokens, said) == place + len(said)

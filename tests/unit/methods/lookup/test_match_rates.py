@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from draftlens.core.tree import ROOT
 from draftlens.drafting.adaptive.cost_curve import CostCurve
 from draftlens.drafting.adaptive.forward_costs import LiveCosts
-from draftlens.methods.lookup.acceptance import DraftBudget, MatchRates, likeliest
+from draftlens.methods.lookup.acceptance import DraftBudget, MatchRates, likeliest_length
 from draftlens.methods.lookup.candidates import Candidate, Kind
 from draftlens.methods.lookup.ngram_index import Reference, TokenIndex
 from draftlens.methods.lookup.prefix_tree import PrefixTree, merge
@@ -71,7 +71,7 @@ def test_chances_of_nodes_equal_the_slow_twin(sequences: list[list[int]], seed: 
         parent = tree.topology.parents[node]
         assert 0 <= chance <= (1 if parent == ROOT else chances[parent])
     for number in range(len(tree) + 1):
-        assert len(tree.kept(likeliest(chances, number))) == number
+        assert len(tree.kept(likeliest_length(chances, number))) == number
 
 
 def slow_width(

@@ -19,7 +19,7 @@ from draftlens.methods.lookup.text_tokens import (
     MOST_HELD_BACK,
     StreamDecoder,
     TextCodec,
-    joined,
+    joined_text,
 )
 
 repeatable = settings(derandomize=True, deadline=None, database=None, max_examples=50)
@@ -35,7 +35,7 @@ def test_pieces_make_the_text_again(name: str, text: str) -> None:
     tokenizer = all_tokenizers()[name]
     codec = TextCodec(tokenizer)
     ids = codec.encode(text)
-    assert joined(codec.pieces([*codec.encode("x"), *ids])) == "x" + text
+    assert joined_text(codec.pieces([*codec.encode("x"), *ids])) == "x" + text
     slow = TextDecoder(tokenizer.decode)
     assert [slow.add([token]) for token in ids] == codec.pieces(ids)
 
@@ -47,7 +47,7 @@ def test_a_continuation_is_what_the_text_gains(name: str, before: str, text: str
     codec = TextCodec(all_tokenizers()[name])
     ids = codec.encode(before)
     more = codec.continuation(before, text)
-    assert joined(codec.pieces([*codec.encode("."), *ids, *more])) == f".{before}{text}"
+    assert joined_text(codec.pieces([*codec.encode("."), *ids, *more])) == f".{before}{text}"
 
 
 def test_a_text_behind_another_one_has_no_space_of_its_own() -> None:
@@ -64,9 +64,9 @@ def test_bytes_that_make_no_character_are_given_up() -> None:
     first_byte = codec.encode("日")[0]
     decoder = codec.decoder()
     pieces = [decoder(first_byte) for _ in range(3 * MOST_HELD_BACK)]
-    assert not joined(pieces).strip("\N{REPLACEMENT CHARACTER}")
+    assert not joined_text(pieces).strip("\N{REPLACEMENT CHARACTER}")
     later = [decoder(token) for token in codec.encode("hello hello hello hello")]
-    assert "hello hello" in joined(later)
+    assert "hello hello" in joined_text(later)
 
 
 def test_a_stream_that_fails_begins_again() -> None:
@@ -82,7 +82,7 @@ def test_a_stream_that_fails_begins_again() -> None:
     assert decoder(ids[0])
     decoder._stream = Torn()
     assert decoder(ids[0]) == ""
-    assert joined([decoder(token) for token in ids]) == "hello world"
+    assert joined_text([decoder(token) for token in ids]) == "hello world"
 
 
 def test_letters_and_digits() -> None:

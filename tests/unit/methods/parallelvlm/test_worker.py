@@ -16,7 +16,6 @@ from transformers.generation import logits_process as hf
 
 from draftlens.core.errors import InputError
 from draftlens.core.sampling import SamplingRule
-from draftlens.methods.parallelvlm.draft_rows import Hypotheses
 from draftlens.methods.parallelvlm.draft_side import Worker
 from draftlens.methods.parallelvlm.messages import (
     Arrive,
@@ -31,6 +30,7 @@ from draftlens.methods.parallelvlm.messages import (
     Leave,
     Open,
 )
+from draftlens.methods.parallelvlm.speculated_rows import SpeculatedRows
 from draftlens.models.adapter import Backbone
 
 FAMILY = FAMILIES[0]
@@ -136,12 +136,12 @@ def test_any_error_can_be_sent(backbone: Backbone, monkeypatch: pytest.MonkeyPat
         def __init__(self, one: int, other: int) -> None:
             super().__init__(f"{one} and {other}")
 
-    def fail(hypotheses: Hypotheses) -> None:
+    def fail(hypotheses: SpeculatedRows) -> None:
         raise OddError(1, 2)
 
     lane = Lane(backbone)
     lane.open(1)
-    monkeypatch.setattr(Hypotheses, "step", fail)
+    monkeypatch.setattr(SpeculatedRows, "step", fail)
     lane.worker.step()
     failed = pickle.loads(pickle.dumps(lane.made[-1]))
     assert str(failed.error) == "OddError: 1 and 2"
@@ -191,7 +191,7 @@ def test_a_verdict_that_agrees_changes_nothing(backbone: Backbone) -> None:
     lane.open(1)
     own = tokens_of(lane.run())
     [session] = lane.worker._sessions.values()
-    cache = session._hypotheses.draft_rows.cache
+    cache = session._speculated_rows.draft_rows.cache
     assert cache is not None
     lengths = list(cache.lengths)
     lane.decide(1, Decision(0, 0, tuple(own[:2]), LIMIT + 2))

@@ -31,7 +31,7 @@ from draftlens.methods.tabed.captions import (
     captioned,
     captions_of,
     make_captions,
-    shortened,
+    shortened_caption,
 )
 from draftlens.models.adapter import Backbone
 
@@ -165,11 +165,13 @@ def test_the_draft_reads_captions_in_place_of_media() -> None:
 
 
 def test_captions_are_one_line_of_limited_length() -> None:
-    assert shortened(" A cat\n sits.  ", 32) == "A cat sits."
-    assert shortened("one two three four", 2) == "one two"
-    assert shortened("猫" * 100, 5) == "猫" * 40
-    assert shortened("", 5) == ""
-    assert shortened("A<image>cat.<|im_end|> [IMG] 1 < 2 > 0 [1]", 9) == "A cat. 1 < 2 > 0 [1]"
+    assert shortened_caption(" A cat\n sits.  ", 32) == "A cat sits."
+    assert shortened_caption("one two three four", 2) == "one two"
+    assert shortened_caption("猫" * 100, 5) == "猫" * 40
+    assert shortened_caption("", 5) == ""
+    assert (
+        shortened_caption("A<image>cat.<|im_end|> [IMG] 1 < 2 > 0 [1]", 9) == "A cat. 1 < 2 > 0 [1]"
+    )
     long = of_callable(lambda _: "word " * 100, max_tokens=4)
     assert described(long, chat(picture(1))) == [["word word word word"]]
 

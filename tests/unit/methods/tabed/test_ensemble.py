@@ -86,7 +86,9 @@ class Scene:
     def context(self, given: Mapping[str, Any]) -> TargetContext:
         prompt = self.backbone.encode(self.backbone.prepare_prompt(given))
         cache = self.backbone.new_cache(prompt, 0)
-        return TargetContext(prompt, cache, observer=Observer(on_weights=self.seen.append))
+        return TargetContext(
+            prompt, cache, room=200, observer=Observer(on_weights=self.seen.append)
+        )
 
     def prompt(self, view: View, row: int) -> Prompt:
         """What a view makes of one row alone."""

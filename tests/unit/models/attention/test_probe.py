@@ -27,7 +27,7 @@ from draftlens.models.attention.dispatch import dispatching
 from draftlens.models.attention.scores import AttentionProbe
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.full import FullPrefill
-from draftlens.prefill.reading import Reading
+from draftlens.prefill.reading import PrefillReading
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 
@@ -46,7 +46,7 @@ def encoded(family: Family, given: dict[str, Any]) -> tuple[Backbone, Prompt]:
 
 
 def probed(backbone: Backbone, prompt: Prompt) -> Tensor:
-    reading = Reading(prompt, backbone.new_cache(prompt, 1), ATTENTION)
+    reading = PrefillReading(prompt, backbone.new_cache(prompt, 1), ATTENTION)
     output = FullPrefill().run(backbone, reading)
     assert output.readings.attention is not None
     return output.readings.attention

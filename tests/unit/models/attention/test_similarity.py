@@ -17,9 +17,9 @@ from torch.nn.functional import cosine_similarity
 
 from draftlens.core.prefill_readings import (
     ATTENTION,
-    NO_READINGS,
-    Readings,
-    ReadingSpec,
+    NO_FEATURES,
+    FeatureSpec,
+    PrefillFeatures,
     Similarity,
     early_layer,
 )
@@ -27,7 +27,7 @@ from draftlens.models.adapter import Backbone
 from draftlens.models.attention.similarities import similarity
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.full import FullPrefill
-from draftlens.prefill.reading import Reading
+from draftlens.prefill.reading import PrefillReading
 from draftlens.pruning.similarity import UVPruner
 from tests.unit.models.attention.test_probe import alone, eager
 
@@ -50,8 +50,8 @@ def encoded(family: Family, kind: str) -> tuple[Backbone, Prompt]:
     return backbone, backbone.encode(backbone.prepare(inputs(family, kind), max_new_tokens=1))
 
 
-def taken(backbone: Backbone, prompt: Prompt, spec: ReadingSpec) -> Readings:
-    reading = Reading(prompt, backbone.new_cache(prompt, 1), spec)
+def taken(backbone: Backbone, prompt: Prompt, spec: FeatureSpec) -> PrefillFeatures:
+    reading = PrefillReading(prompt, backbone.new_cache(prompt, 1), spec)
     return FullPrefill().run(backbone, reading).readings
 
 
@@ -98,7 +98,7 @@ def test_similarities_equal_an_explicit_map(family: Family, kind: str) -> None:
     """In a ragged batch, at both ends of what may be read, with both texts."""
     backbone, prompt = encoded(family, kind)
     wanted = tuple(Similarity(layer, text) for layer in (0, 20) for text in ("all", "after"))
-    readings = taken(backbone, prompt, ReadingSpec(similarities=wanted)).similarities
+    readings = taken(backbone, prompt, FeatureSpec(similarities=wanted)).similarities
     assert tuple(readings) == wanted
     last = {2: 1, 3: 2}[backbone.text_config.num_hidden_layers]
     for row, length in enumerate(prompt.lengths):
@@ -222,9 +222,9 @@ def test_readings_change_nothing() -> None:
     """Neither logits nor cache, and no hook stays behind."""
     backbone, prompt = encoded(BY_NAME["qwen3_vl"], "mixed")
     made = []
-    for spec in (NO_READINGS, UVPruner().readings, UVPruner().readings | ATTENTION):
+    for spec in (NO_FEATURES, UVPruner().readings, UVPruner().readings | ATTENTION):
         cache = backbone.new_cache(prompt, 1)
-        output = FullPrefill().run(backbone, Reading(prompt, cache, spec))
+        output = FullPrefill().run(backbone, PrefillReading(prompt, cache, spec))
         sides = [side for layer in cache.layers for side in (layer.keys, layer.values)]
         made.append([output.logits, *sides])
     for others in made[1:]:
@@ -272,10 +272,10 @@ def test_readings_arrive_early(wanted: int, run: int) -> None:
     """Once, when just the layers that they need have run; the result holds them too."""
     backbone, prompt = encoded(deeper("qwen2_5_vl"), "video")
     spec = UVPruner(layer=wanted).readings
-    arrived: list[tuple[Readings, int]] = []
+    arrived: list[tuple[PrefillFeatures, int]] = []
     seen: list[int] = []
     hooks = layers_seen(backbone, seen)
-    reading = Reading(
+    reading = PrefillReading(
         prompt,
         backbone.new_cache(prompt, 1),
         spec,
@@ -298,11 +298,13 @@ def test_early_readings_are_complete() -> None:
     needs the whole pass, or if there is nothing to read."""
     backbone, prompt = encoded(deeper("llava"), "image")
     uv = UVPruner(layer=2).readings
-    hidden = ReadingSpec(hidden_layers=(1, DEEP))
-    arrived: list[Readings] = []
-    for spec in (uv, uv | hidden, hidden, uv | ATTENTION, NO_READINGS):
+    hidden = FeatureSpec(hidden_layers=(1, DEEP))
+    arrived: list[PrefillFeatures] = []
+    for spec in (uv, uv | hidden, hidden, uv | ATTENTION, NO_FEATURES):
         cache = backbone.new_cache(prompt, 1)
-        output = FullPrefill().run(backbone, Reading(prompt, cache, spec, early=arrived.append))
+        output = FullPrefill().run(
+            backbone, PrefillReading(prompt, cache, spec, early=arrived.append)
+        )
         assert sorted(output.readings.similarities) == sorted(spec.similarities)
         assert (output.readings.attention is not None) is spec.attention
     assert [sorted(readings.hidden_states) for readings in arrived] == [[], [1, DEEP], [1, DEEP]]
@@ -312,10 +314,10 @@ def test_early_readings_are_complete() -> None:
 def test_an_error_of_the_receiver_ends_the_pass_and_removes_the_hooks() -> None:
     backbone, prompt = encoded(BY_NAME["llava"], "image")
 
-    def fail(readings: Readings) -> None:
+    def fail(readings: PrefillFeatures) -> None:
         raise FloatingPointError
 
-    reading = Reading(prompt, backbone.new_cache(prompt, 1), UVPruner().readings, early=fail)
+    reading = PrefillReading(prompt, backbone.new_cache(prompt, 1), UVPruner().readings, early=fail)
     with pytest.raises(FloatingPointError):
         FullPrefill().run(backbone, reading)
     assert not any(layer._forward_pre_hooks for layer in backbone.decoder.layers)
@@ -339,12 +341,12 @@ def test_other_threads_pass_while_one_is_watched_and_are_not_seen() -> None:
     with ThreadPoolExecutor(1) as pool:
         passes = []
 
-        def work_beside(readings: Readings) -> None:
+        def work_beside(readings: PrefillFeatures) -> None:
             passes.append(pool.submit(other_pass))
             assert done.wait(LONG)
 
         cache = backbone.new_cache(prompt, 1)
-        reading = Reading(prompt, cache, UVPruner(layer=3).readings, early=work_beside)
+        reading = PrefillReading(prompt, cache, UVPruner(layer=3).readings, early=work_beside)
         output = FullPrefill().run(backbone, reading)
     assert torch.equal(passes[0].result(), plain)
     for entry, scores in output.readings.similarities.items():

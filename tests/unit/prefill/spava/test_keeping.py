@@ -11,7 +11,7 @@ import torch
 from draftlens.core.errors import ConfigError
 from draftlens.core.process_group import Alone
 from draftlens.prefill.base import make_prefill
-from draftlens.prefill.spava.kv_placement import KeepingCosts, Shape, is_sharded
+from draftlens.prefill.spava.kv_placement import CacheShape, KeepingCosts, is_sharded
 
 CONFIG = SimpleNamespace(
     num_hidden_layers=10, num_attention_heads=4, num_key_value_heads=2, hidden_size=32
@@ -42,7 +42,7 @@ def test_unknown_places_are_refused(name: str) -> None:
 
 def test_bytes_of_a_token() -> None:
     """Keys and values of two heads of eight, two bytes each, in ten layers."""
-    assert Shape.of(backbone()).bytes_per_token == 2 * 10 * 2 * 8 * 2
+    assert CacheShape.of(backbone()).bytes_per_token == 2 * 10 * 2 * 8 * 2
 
 
 def test_costs_of_both_ways() -> None:

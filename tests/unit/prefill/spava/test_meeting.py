@@ -14,10 +14,15 @@ from torch.distributed import HashStore
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.process_group import ALONE
 from draftlens.prefill.base import make_prefill
-from draftlens.prefill.spava.processes.launch import LocalHosts
+from draftlens.prefill.spava.processes.launch import LocalRanks
 from draftlens.prefill.spava.processes.rendezvous import digest_of, meet
 from draftlens.prefill.spava.processes.torchrun import check_equal, check_first, own_device
-from draftlens.prefill.spava.processes.transport import LinkWire, NcclWire, Operation, wire_of
+from draftlens.prefill.spava.processes.transport import (
+    LinkTransport,
+    NcclTransport,
+    Operation,
+    transport_of,
+)
 
 
 @pytest.fixture
@@ -70,7 +75,7 @@ def test_alone_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert own_device("cuda") == "cuda"
 
 
-class Started(LocalHosts):
+class Started(LocalRanks):
     """A group of new processes."""
 
     def __init__(self, size: int, threads: int) -> None:
@@ -189,11 +194,11 @@ def test_the_ranks_of_torchrun_meet_once() -> None:
 def test_ranks_without_a_gpu_of_their_own_exchange_over_gloo(device: str) -> None:
     """NCCL refuses two ranks on one GPU."""
     store = HashStore()
-    gloo = LinkWire(None)
+    gloo = LinkTransport(None)
     patience = timedelta(seconds=1)
     with ThreadPoolExecutor(2) as ranks:
         calls = [
-            ranks.submit(wire_of, torch.device(device), gloo, store, rank, 2, patience)
+            ranks.submit(transport_of, torch.device(device), gloo, store, rank, 2, patience)
             for rank in range(2)
         ]
     assert [call.result() for call in calls] == [gloo, gloo]
@@ -202,7 +207,7 @@ def test_ranks_without_a_gpu_of_their_own_exchange_over_gloo(device: str) -> Non
 def test_operations_over_nccl_are_begun_together() -> None:
     """Otherwise two ranks that send to each other would wait for each other."""
     group = Recorded()
-    wire = NcclWire(group, torch.device("cuda:0"))
+    wire = NcclTransport(group, torch.device("cuda:0"))
     tensor = torch.zeros(1)
     operations = [Operation(1, tensor, is_send=False), Operation(2, tensor, is_send=True)]
     assert wire.begin(operations, 7, pytest.fail) == [(1, "end")]  # type: ignore[arg-type]

@@ -13,19 +13,19 @@ from draftlens.methods.base import to_dict
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import PREFILLS, make_prefill
 from draftlens.prefill.spava.config import SpavaPrefill
-from draftlens.prefill.spava.rows import Division, Row, rows_of
+from draftlens.prefill.spava.rows import Division, PromptRow, prompt_rows
 
 DIVISION = Division(blocks=4, anchor="n/64", passing="n/32")
 
 
-def row(before: int, visual: int, behind: int, division: Division = DIVISION) -> Row:
+def row(before: int, visual: int, behind: int, division: Division = DIVISION) -> PromptRow:
     """The row of a prompt with text, visual tokens, and text behind them."""
     length = before + visual + behind
     is_visual = torch.zeros(1, length, dtype=torch.bool)
     is_visual[0, before : before + visual] = True
     ids = torch.arange(length)[None]
     prompt = Prompt(torch.zeros(1, length, 1), ids, [length], ids[:, -1:] + 1, is_visual, {})
-    return rows_of(prompt, division)[0]
+    return prompt_rows(prompt, division)[0]
 
 
 def test_the_context_ends_with_the_last_visual_token() -> None:
@@ -55,7 +55,7 @@ def test_a_prompt_may_end_with_a_picture() -> None:
         (row(0, 70, 5, Division(70, 1, 1)), "too few for 70 blocks, anchor 1 and passing 1"),
     ],
 )
-def test_rows_that_are_read_exactly_say_why(found: Row, why: str) -> None:
+def test_rows_that_are_read_exactly_say_why(found: PromptRow, why: str) -> None:
     assert found.blocks is None
     assert why in found.note
 

@@ -14,12 +14,12 @@ from draftlens.core import tree as trees
 from draftlens.core.tree import ROOT, Topology
 from draftlens.models.attention.scores import AttentionProbe
 from draftlens.prefill.spava.sharded_attention import (
+    AttentionOnRankZero,
     HeldRow,
     OnOtherRank,
-    OnRankZero,
     SpreadAttention,
 )
-from draftlens.prefill.spava.sharded_scores import Local, Readers, probe_by_hosts
+from draftlens.prefill.spava.sharded_scores import Local, Readers, probe_by_ranks
 
 HEADS, GROUPS, WIDTH = 4, 2, 8
 TREE = Topology((ROOT, ROOT, 0, 1))
@@ -65,7 +65,7 @@ def decode(queries: Tensor, hosts: InThreads) -> Tensor:
         cached[0, row, :, : keys.shape[1]] = keys
         cached[1, row, :, : keys.shape[1]] = values
     mask = trees.attention_mask(lengths, trees.ancestors(TREE))
-    attention = SpreadAttention(OnRankZero(lengths, mask), hosts)
+    attention = SpreadAttention(AttentionOnRankZero(lengths, mask), hosts)
     return attention.attend(None, queries, cached[0], cached[1], mask)[0]
 
 
@@ -108,7 +108,7 @@ def test_a_probe_measures_where_the_keys_are(monkeypatch: pytest.MonkeyPatch, pa
                 asked = queries[layer, row][:, own]
                 rows.append(Local(asked, keys[layer, row][:, places], places))
             layers.append(rows)
-        return probe_by_hosts(layers, scalings, readers, hosts)
+        return probe_by_ranks(layers, scalings, readers, hosts)
 
     measured = by_all_ranks(3, measure)
     for layer in range(2):
@@ -125,7 +125,7 @@ def test_nobody_reads_where_there_is_no_text_behind_pixels() -> None:
 
     def measure(hosts: InThreads) -> list[list[Tensor]]:
         local = Local(torch.empty(HEADS, 0, WIDTH), random(GROUPS, 5, WIDTH), torch.arange(5))
-        return probe_by_hosts([[local]], [1.0], [nobody], hosts)
+        return probe_by_ranks([[local]], [1.0], [nobody], hosts)
 
     for measured in by_all_ranks(2, measure):
         assert measured[0][0].tolist() == [0] * 5

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from draftlens.core.process_group import ALONE, Alone, Encoded
 from draftlens.models.adapter import Backbone
-from draftlens.prefill.spava.vision import encode_by_hosts
+from draftlens.prefill.spava.vision import encode_by_ranks
 
 KINDS = [
     (family, kind, size)
@@ -55,7 +55,7 @@ class InTurn(Alone):
             job.run(self._backbone, follower)
 
     def encode(self, model: Any, inputs: Mapping[str, Any]) -> Encoded:
-        return encode_by_hosts(model, self, inputs)
+        return encode_by_ranks(model, self, inputs)
 
     def gather(self, local: Tensor, sizes: Sequence[int] = ()) -> Any:
         arrived = [local, *(follower.sent.pop(0) for follower in self._followers)]

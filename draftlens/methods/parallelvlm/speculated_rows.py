@@ -21,7 +21,7 @@ from draftlens.models.adapter import Backbone
 
 
 @dataclass(eq=False)
-class Hypothesis:
+class SpeculatedRow:
     """One row: the answer as far as it is known, and the guesses behind it.
 
     Args:
@@ -64,7 +64,7 @@ class Hypothesis:
         return same
 
 
-class Hypotheses:
+class SpeculatedRows:
     """The rows of a session as a draft model continues them: `DraftRows` that hold draft tokens
     before they are accepted. A verdict that rejects them rolls back its own row only.
 
@@ -78,7 +78,7 @@ class Hypotheses:
     """
 
     def __init__(self, backbone: Backbone, vocab_size: int) -> None:
-        self.rows: list[Hypothesis] = []
+        self.rows: list[SpeculatedRow] = []
         self.draft_rows = DraftRows(backbone, vocab_size)
 
     @property
@@ -108,7 +108,7 @@ class Hypotheses:
             tip = None
             if logits is not None:
                 tip = with_ids_of_the_target(logits[row, -1], self.draft_rows.vocab_size)
-            self.rows.append(Hypothesis(number, history, limit, tip, []))
+            self.rows.append(SpeculatedRow(number, history, limit, tip, []))
 
     def decide(self, decisions: Sequence[Decision]) -> None:
         """Follow the target's verdicts; draft tokens that they reject are forgotten."""
@@ -147,7 +147,7 @@ class Hypotheses:
             row.tip = None
         return tuple(guesses)
 
-    def _is_open(self, row: Hypothesis) -> bool:
+    def _is_open(self, row: SpeculatedRow) -> bool:
         is_readable = row.tip is not None or bool(row.tokens)
         return is_readable and not row.finished and len(row.tokens) < row.limit
 
@@ -186,5 +186,5 @@ def _probabilities(batch: Batch, scores: Tensor) -> list[Tensor | None]:
     return probs
 
 
-def _history(row: Hypothesis) -> History:
+def _history(row: SpeculatedRow) -> History:
     return replace(row.history, answer=row.tokens, length=len(row.tokens))
