@@ -111,7 +111,7 @@ def _by_openvino(backbone: Backbone) -> Passes:
 
 
 def _new_openvino_passes(backbone: Backbone) -> Passes:
-    reason = refusal(backbone) or openvino_refusal(backbone)
+    reason = compile_refusal(backbone) or openvino_refusal(backbone)
     if not reason:
         try:
             passes = OpenVinoPasses(backbone)
