@@ -11,8 +11,9 @@ READY := $(VENV)/.ready
 demo: $(INSTALLED)
 	$(BIN)/draftlens demo
 
+# Some hundred tests start a process, which reads bytecode sooner than it compiles.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Random calls with fresh seeds; EXAMPLES=20000 for a long run.
 EXAMPLES ?= 3000
