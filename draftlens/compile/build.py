@@ -15,32 +15,26 @@ from draftlens.compile.shapes import ANY, PassShape
 from draftlens.compile.skeleton import Skeleton
 
 ROWS = 3
-"""Rows in the place of any number of them, while a pass is traced."""
+"""Rows in a traced pass, for any number of them."""
 
 WIDTH = 5
-"""Tokens of each row, likewise; unlike `ROWS`, so that neither is taken for the other."""
+"""Tokens of each row in a traced pass; unlike `ROWS`, so that the two are not confused."""
 
 REACH = 96
-"""Cached tokens while a pass is traced."""
+"""Cached tokens in a traced pass."""
 
 CAPACITY = 160
-"""Reserved tokens while a pass is traced."""
+"""Reserved tokens in a traced pass."""
 
 OPTIONS: dict[str, Any] = {
     # The weights are those of the process that runs the code.
     "aot_inductor.package_constants_in_so": False,
     "compile_threads": 1,
 }
-"""Options of inductor."""
 
 
 def build(skeleton: Skeleton, shape: PassShape, path: Path) -> None:
-    """Trace and compile a kind of pass, and write it to a file, which appears when it is complete.
-
-    Args:
-        skeleton: the model.
-        shape: the kind of pass.
-        path: ends in ``.pt2``.
+    """Trace and compile a kind of pass into a ``.pt2`` file, which appears when it is complete.
 
     Raises:
         Exception: whatever torch and the compiler raise on code that cannot be traced or compiled.
@@ -58,11 +52,7 @@ def build(skeleton: Skeleton, shape: PassShape, path: Path) -> None:
 
 
 def traced(skeleton: Skeleton, shape: PassShape) -> ExportedProgram:
-    """The operations of a pass.
-
-    Raises:
-        Exception: the code depends on values or on sizes that vary.
-    """
+    """The operations of a pass. Raises if the code depends on values or on sizes that vary."""
     program = export(
         skeleton.build(),
         _inputs(skeleton, shape),

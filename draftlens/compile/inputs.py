@@ -22,12 +22,8 @@ def inputs_of(
 ) -> list[Tensor] | None:
     """The inputs of `StaticPass.forward`, lists unpacked, of a forward over a cache.
 
-    Args:
-        tokens, position_ids, mask: as for `Backbone.forward`.
-        cache: gets room for the tokens.
-
-    Returns:
-        None if the cache has no buffers yet, or has no room and must not grow.
+    The cache gets room for the tokens. None if it has no buffers yet, or has no room and must not
+    grow.
     """
     width = tokens.shape[1]
     reach = max(cache.lengths) + width
@@ -42,7 +38,7 @@ def inputs_of(
 
 
 def _slots(lengths: Sequence[int], width: int, device: torch.device) -> Tensor:
-    """Where the next tokens of each row are written, int64 ``[B, T]``."""
+    """Slots of the next tokens of each row, int64 ``[B, T]``."""
     if len(lengths) == 1:
         return torch.arange(lengths[0], lengths[0] + width, device=device)[None]
     return torch.tensor(lengths, device=device)[:, None] + torch.arange(width, device=device)
@@ -50,7 +46,7 @@ def _slots(lengths: Sequence[int], width: int, device: torch.device) -> Tensor:
 
 @torch.inference_mode()
 def check_pass(backbone: Backbone, compiled: Compiled, shape: PassShape) -> None:
-    """Compare compiled code with the model's modules, on some tokens behind a prompt of two.
+    """Compare compiled code with the model's modules, on some tokens after a prompt of two.
 
     Raises:
         UnsupportedModelError: their logits differ.

@@ -1,4 +1,4 @@
-"""A model without its weights: what another process needs in order to compile its passes."""
+"""A model without its weights, from which another process compiles its passes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ class TensorFacts:
 
     @classmethod
     def of(cls, tensor: Tensor, owner: str) -> TensorFacts:
-        """The facts of a tensor."""
         return cls(
             shape=tuple(tensor.shape),
             stride=tuple(tensor.stride()),
@@ -53,7 +52,7 @@ class TensorFacts:
         )
 
     def made(self) -> Tensor:
-        """A tensor like it. Of one that is not small no byte is touched, so that it takes no
+        """A tensor like it. The bytes of one that is not small are never touched, so it takes no
         memory."""
         tensor = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
         if self.values is not None:
@@ -63,13 +62,7 @@ class TensorFacts:
 
 @dataclass(frozen=True)
 class LayerFacts:
-    """The states that one decoder layer keeps.
-
-    Args:
-        heads: of keys and values.
-        key_width, value_width: of each head.
-        dtype: of the states.
-    """
+    """The states that one decoder layer keeps."""
 
     heads: int
     key_width: int
@@ -82,8 +75,6 @@ class Skeleton:
     """The structure of a model.
 
     Args:
-        architecture: its class.
-        config: its configuration.
         tensors: facts of all parameters and buffers, by name.
         divisor: of its logits (`Backbone.divisor`).
         layers: what its cache holds.
@@ -119,16 +110,12 @@ class Skeleton:
         )
 
     def check(self, model: Any) -> None:
-        """Make sure that a model still has this structure.
-
-        Raises:
-            UnsupportedModelError: it has another one.
-        """
+        """Raise `UnsupportedModelError` unless a model still has this structure."""
         if _facts_of_tensors(model) != self.tensors:
             raise UnsupportedModelError("the model's parameters have changed since")
 
     def has_small_tensors_of(self, model: Any) -> bool:
-        """Whether the values of a model's small tensors, which the code may hold, are these."""
+        """Whether a model's small tensors, whose values the code may hold, are these."""
         return all(
             TensorFacts.of(_tensor_of(model, name), facts.owner) == facts
             for name, facts in self.tensors.items()
@@ -136,8 +123,8 @@ class Skeleton:
         )
 
     def build(self) -> StaticPass:
-        """The pass of a model of this structure. Its weights have no values, and take no memory as
-        long as nobody writes or reads them.
+        """The pass of a model of this structure. Its weights have no values, and take no memory
+        until they are written or read.
 
         Raises:
             ValueError: the class builds another structure from the configuration, so the model was
@@ -151,7 +138,6 @@ class Skeleton:
 
 
 def pass_of(model: Any, divisor: float) -> StaticPass:
-    """The pass of a model of transformers, with its own modules."""
     decoder = model.get_decoder()
     head = model.get_output_embeddings()
     embed = model.get_input_embeddings()

@@ -1,4 +1,4 @@
-"""Who compiles: from the option `compile` to passes behind the seam of a model."""
+"""Implements the `compile` option."""
 
 from __future__ import annotations
 
@@ -26,11 +26,7 @@ _log = logging.getLogger("draftlens")
 
 
 def check_compile(value: Any) -> None:
-    """Refuse what is no value of the option `compile`.
-
-    Raises:
-        ConfigError: names the values.
-    """
+    """Raise `ConfigError` for an unknown value of the option `compile`."""
     if not isinstance(value, bool):
         raise ConfigError(
             f"compile must be True (passes are compiled before they first run) or False, "
@@ -39,11 +35,8 @@ def check_compile(value: Any) -> None:
 
 
 def attach(backbones: Sequence[Backbone], compile: bool) -> None:
-    """Let models compute their decode forwards by compiled code, or by their modules again.
-
-    Args:
-        backbones: the models.
-        compile: whether their passes are compiled, each before it first runs.
+    """Let models compute their decode forwards by compiled code, each pass compiled before it first
+    runs, or by their modules again.
 
     Raises:
         ConfigError: `compile` has another value.

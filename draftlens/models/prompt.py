@@ -33,7 +33,7 @@ ASSISTED = ("prompt_lookup_num_tokens", "assistant_early_exit")
 """Options of a GenerationConfig that request stock assisted generation."""
 
 PROMPT_ONLY = ("visual_pos_masks", "deepstack_visual_embeds")
-"""Further tensors of a language model that matter to the prompt's own tokens only."""
+"""Further tensors of a language model that concern the prompt's own tokens only."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,8 @@ class Prepared:
         processors: transformers logits processors, in order, options included.
         criteria: transformers stopping criteria.
         config: the resolved GenerationConfig.
-        model_kwargs: further arguments of the model's forward; vision features may be encoded
-            already.
-        notes: what the user should know about how pixels were encoded, in words.
+        model_kwargs: further arguments of the model's forward, vision features possibly encoded.
+        notes: messages to the user about how pixels were encoded.
     """
 
     input_ids: Tensor
@@ -59,7 +58,7 @@ class Prepared:
 
     @property
     def pad_token_id(self) -> int:
-        """The id that `generate` writes behind rows that have ended; 0 where there is none."""
+        """The id that `generate` writes after rows that have ended; 0 where there is none."""
         pad = getattr(self.config, "_pad_token_tensor", None)
         return 0 if pad is None else int(pad)
 
@@ -130,8 +129,8 @@ class Prompt:
 
     @cached_property
     def cells(self) -> Tensor:
-        """The (t, h, w) cell of every visual token, int64 ``[B, L, 3]`` (`models.visual_grid`); of
-        a whole prompt only."""
+        """The (t, h, w) cell of every visual token of a whole prompt, int64 ``[B, L, 3]``
+        (`models.visual_grid`)."""
         newline = self.layout.newline
         newlines = None
         if newline is not None:
@@ -140,30 +139,27 @@ class Prompt:
 
     @property
     def kind(self) -> str:
-        """What the prompt shows: `video`, `picture` or, without either, `text`."""
+        """`video`, `picture` or, without either, `text`."""
         if not bool(self.visual.any()):
             return "text"
         is_video = self.layout.is_video
         return "video" if is_video is not None and bool(is_video.any()) else "picture"
 
     def outline(self) -> Prompt:
-        """The prompt without embeddings and further tensors: the cells of its tokens remain."""
+        """The prompt without embeddings and further tensors, with the cells of its tokens."""
         outline = replace(self, embeds=self.embeds[..., :0], extra={})
         # Cells follow from the embeddings, too, where a model marks the ends of rows by them.
         outline.__dict__["cells"] = self.cells
         return outline
 
     def positions(self, steps: Tensor) -> Tensor:
-        """Positions of answer tokens, int64 ``[..., B, T]``, from their indices in the answer,
-        int64 ``[B, T]``."""
+        """Positions int64 ``[..., B, T]`` of answer tokens from their indices in the answer ``[B,
+        T]``."""
         return self.next_position + steps
 
     def followed_by(self, embeds: Tensor) -> Prompt:
-        """The prompt with text tokens behind each row's own last one; padding stays at the end.
-
-        Args:
-            embeds: embeddings of these tokens, ``[B, T, D]``.
-        """
+        """The prompt with text embeddings ``[B, T, D]`` after each row's last token; padding stays
+        last."""
         num_rows, num_tokens = embeds.shape[:2]
         steps = torch.arange(num_tokens, device=self.next_position.device).expand(num_rows, -1)
         slots = torch.tensor(self.lengths)[:, None] + torch.arange(num_tokens)
@@ -193,8 +189,7 @@ class Prompt:
 
 
 def checked_inputs(inputs: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
-    """A processor's output as stock `generate` needs it: on the model's device, padding on the
-    left.
+    """A processor's output as stock `generate` needs it: on the model's device, left-padded.
 
     Raises:
         InputError: there are no `input_ids`, a row has no tokens, or an earlier turn's cache is
@@ -212,11 +207,8 @@ def checked_inputs(inputs: Mapping[str, Any], device: torch.device) -> dict[str,
 
 
 def with_checked_mask(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The same arguments with an attention mask of whole numbers, if there is a mask.
-
-    Raises:
-        InputError: a row has no tokens.
-    """
+    """The same arguments with an integer attention mask, if any. Raises `InputError` for a row
+    without tokens."""
     checked = dict(inputs)
     mask = checked.get("attention_mask")
     if mask is None:
@@ -230,7 +222,6 @@ def with_checked_mask(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def left_padded(inputs: dict[str, Any]) -> dict[str, Any]:
-    """The same inputs with padding moved to the left, where stock `generate` needs it."""
     mask = inputs.get("attention_mask")
     if mask is None or bool((mask[:, -1] != 0).all()):
         return inputs
@@ -241,8 +232,8 @@ def left_padded(inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def neutral_config(max_new_tokens: int, own: GenerationConfig) -> GenerationConfig:
-    """Greedy decoding of one answer with no further option; answers of several tokens end where
-    the model's own configuration says."""
+    """Greedy decoding without further options; answers of several tokens end where the model's own
+    configuration ends them."""
     ends = ("eos_token_id", "pad_token_id") if max_new_tokens > 1 else ()
     return GenerationConfig(
         **{name: getattr(own, name) for name in ends},
@@ -256,7 +247,7 @@ def neutral_config(max_new_tokens: int, own: GenerationConfig) -> GenerationConf
 
 
 def with_config(model: Any, config: GenerationConfig) -> Any:
-    """The same modules and weights under another generation config. The model keeps its own, since
+    """The same modules and weights under another generation config; the model keeps its own, since
     other threads may be using it."""
     other = copy(model)
     other.generation_config = config
@@ -280,13 +271,9 @@ def checked_options(options: Mapping[str, Any], model_config: Any) -> dict[str, 
 def with_stop_strings(options: Mapping[str, Any], model_config: Any = None) -> dict[str, Any]:
     """The same options of `generate` with `stop_strings` as a criterion.
 
-    A callable `custom_generate` makes `generate` lose the tokenizer that it needs for them
-    (transformers 5.24).
-
-    Args:
-        options: the options.
-        model_config: the model's own generation config. It holds the stop strings if neither the
-            options nor their `generation_config` do.
+    With a callable `custom_generate`, `generate` loses the tokenizer that it needs for them
+    (transformers 5.24). `model_config` (the model's own) holds the stop strings if neither the
+    options nor their `generation_config` do.
 
     Raises:
         ConfigError: no tokenizer is given.
@@ -359,11 +346,8 @@ def _position_ids(
 
 
 def _further_arguments(name: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments besides those that every pass sets itself.
-
-    Raises:
-        UnsupportedModelError: one holds tensors, and it is unknown whether answers need them too.
-    """
+    """Arguments that not every pass sets. Raises `UnsupportedModelError` for a tensor that answers
+    may need too."""
     extra = {
         key: value
         for key, value in kwargs.items()
@@ -381,7 +365,7 @@ def _further_arguments(name: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gather_tokens(values: Mapping[str, Any], order: Tensor, shape: torch.Size) -> dict[str, Any]:
-    """The same values with tensors of one entry per token put in another order ``[B, L]``."""
+    """The same values, tensors of one entry per token reordered by ``[B, L]``."""
     gathered = dict(values)
     for key, value in values.items():
         if _per_token(value, shape):

@@ -10,12 +10,7 @@ from draftlens.core.errors import InputError
 
 @dataclass(frozen=True)
 class _Limit:
-    """Frequencies that depend on whether a forward passes a position.
-
-    Attributes:
-        kind: type of the rotary positions, as transformers calls it.
-        num_tokens: sequence length beyond which the frequencies differ.
-    """
+    """A sequence length beyond which the frequencies of a kind of RoPE differ."""
 
     kind: str
     num_tokens: int
@@ -30,10 +25,10 @@ def check_reach(model_name: str, text_config: Any, prompt: int, longest: int) ->
     limit it would compute other logits for the same token.
 
     Args:
-        model_name: name of the model, for the message.
+        model_name: for the message.
         text_config: configuration of the language model.
-        prompt: number of tokens of the longest prompt.
-        longest: number of tokens of the longest prompt and the longest possible answer together.
+        prompt: tokens of the longest prompt.
+        longest: tokens of the longest prompt and the longest possible answer together.
 
     Raises:
         InputError: the call may pass the limit.
@@ -50,13 +45,12 @@ def check_reach(model_name: str, text_config: Any, prompt: int, longest: int) ->
 
 
 def changing_frequencies(text_config: Any) -> str:
-    """The type of a language model's rotary positions if their frequencies depend on how far a
-    forward reaches (`dynamic`, `longrope`); else empty."""
+    """The RoPE type of a language model whose frequencies depend on how far a forward reaches
+    (`dynamic`, `longrope`); else empty."""
     return next((limit.kind for limit in _limits(text_config)), "")
 
 
 def _limits(text_config: Any) -> list[_Limit]:
-    """The limits of a model, which may have several sets of frequencies for its layer types."""
     rope = getattr(text_config, "rope_parameters", None) or {}
     nested = [part for part in rope.values() if isinstance(part, dict) and "rope_type" in part]
     limits = []

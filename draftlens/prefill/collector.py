@@ -17,7 +17,7 @@ class FeatureCollector:
 
     Args:
         spec: the readings to take.
-        prompt: that is read.
+        prompt: the prompt being read.
         num_layers: of the model.
         early: receives the readings as soon as all of them are taken, from inside the forward. It
             is not called if `spec` has attention, which needs the whole pass, or is empty.
@@ -42,7 +42,7 @@ class FeatureCollector:
         self.layers = sorted({*spec.hidden_layers, *self._similar_at.values()})
 
     def receive(self, layer: int, states: Tensor) -> None:
-        """Take what is requested of the hidden states ``[B, L, D]`` behind `layer` layers."""
+        """Take what is requested of the hidden states ``[B, L, D]`` after `layer` layers."""
         if layer in self._spec.hidden_layers:
             self._hidden_states[layer] = states
         for entry, place in self._similar_at.items():
@@ -54,7 +54,7 @@ class FeatureCollector:
             self._early(self.readings())
 
     def readings(self, probe: AttentionProbe | None = None) -> PrefillFeatures:
-        """All that was taken, with the attention that a probe has read in the same pass."""
+        """All readings, with the attention that a probe has read in the same pass."""
         attention = None if probe is None else probe.result()
         by_layer = () if probe is None else tuple(probe.by_layer)
         return PrefillFeatures(

@@ -22,12 +22,7 @@ _CHUNK = 1 << 16
 
 @dataclass
 class _Outgoing:
-    """A message on its way.
-
-    Args:
-        left: bytes that are not sent yet.
-        files: descriptors that go with its first byte.
-    """
+    """A pending message: unsent bytes, and the descriptors that go with its first byte."""
 
     left: bytes
     files: list[int]
@@ -38,13 +33,10 @@ class ClosedError(Exception):
 
 
 class Channel:
-    """Messages over a stream socket.
+    """Messages over a connected stream socket, which the channel owns.
 
-    A message that the other side does not take at once waits here and is sent on by later calls, so
-    that sending never blocks.
-
-    Args:
-        sock: connected; the channel owns it.
+    Sending never blocks: a message that the other side does not take at once is sent on by later
+    calls.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -60,7 +52,6 @@ class Channel:
         return cls(here), there
 
     def fileno(self) -> int:
-        """The socket's descriptor."""
         return self._socket.fileno()
 
     def send(self, message: Any) -> None:
@@ -74,7 +65,7 @@ class Channel:
         self.send_parcel(pack(message))
 
     def send_parcel(self, parcel: Parcel) -> None:
-        """Send a parcel, whose file is closed afterwards; see `send`."""
+        """Send a parcel, whose file is closed afterwards."""
         files = [] if parcel.file is None else [parcel.file]
         in_line = parcel.pickled
         if len(in_line) > _INLINE:
@@ -89,10 +80,8 @@ class Channel:
             raise
 
     def flush(self, timeout: float | None = 0.0) -> None:
-        """Send on what waits.
-
-        Args:
-            timeout: seconds to wait for the other side; 0 for none, None for any time.
+        """Send pending messages, waiting at most `timeout` seconds for the other side (None: any
+        time).
 
         Raises:
             ClosedError: the other side has gone.
@@ -132,10 +121,7 @@ class Channel:
         poll.poll(timeout * 1000)
 
     def receive(self, timeout: float | None) -> Any:
-        """The next message.
-
-        Args:
-            timeout: seconds to wait for it; 0 for none, None for any time.
+        """The next message, waiting at most `timeout` seconds for it (None: any time).
 
         Raises:
             ClosedError: the other side has gone.
@@ -161,7 +147,6 @@ class Channel:
         return unpack(Parcel(pickled, self._files.pop(0) if has_tensors else None))
 
     def _fill(self, timeout: float | None) -> None:
-        """Receive some bytes."""
         try:
             self._socket.settimeout(timeout)
             received, files, _, _ = socket.recv_fds(self._socket, _CHUNK, 8)

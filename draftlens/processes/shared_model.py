@@ -15,7 +15,7 @@ from draftlens.processes.shared_tensors import Parcel, pack, unpack
 
 @dataclass(frozen=True)
 class ModelParts:
-    """What a model of transformers is built from again.
+    """The parts from which a transformers model is built again.
 
     Args:
         architecture: its class.
@@ -31,7 +31,6 @@ class ModelParts:
 
     @classmethod
     def of(cls, model: Any) -> ModelParts:
-        """The parts of a model."""
         return cls(type(model), model.config, model.generation_config, dict(_tensors(model)))
 
     def build(self) -> Any:
@@ -57,11 +56,8 @@ class ModelParts:
 
 
 def share(model: Any) -> Parcel:
-    """The parts of a model, whose weights this process and every one that unpacks the parcel then
-    have in common.
-
-    Args:
-        model: on the CPU. Its parameters and buffers move to the memory of the parcel.
+    """The parts of a CPU model. Its parameters and buffers move to the memory of the parcel, which
+    this process and every one that unpacks the parcel share.
 
     Raises:
         TypeError, AttributeError, pickle.PicklingError: a part cannot be pickled.

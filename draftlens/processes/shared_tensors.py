@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 SMALLEST = 16_384
-"""Bytes of a tensor from which on it goes into the file."""
+"""Bytes of the smallest tensor that goes into the file."""
 
 ALIGNMENT = 64
-"""Bytes; tensors in the file begin at multiples of it."""
+"""Tensors in the file begin at multiples of this many bytes."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,7 @@ class Parcel:
 
 
 def pack(value: Any, smallest: int = SMALLEST) -> Parcel:
-    """Make a parcel.
-
-    Args:
-        value: anything that can be pickled.
-        smallest: bytes of a tensor from which on it goes into the file.
+    """Make a parcel of a value; tensors of at least `smallest` bytes go into the file.
 
     Raises:
         TypeError, AttributeError, pickle.PicklingError: a part of the object cannot be pickled.
@@ -70,7 +66,6 @@ def pack(value: Any, smallest: int = SMALLEST) -> Parcel:
 
 
 def file_of(contents: bytes) -> int:
-    """The descriptor of an anonymous file with these contents."""
     file = os.memfd_create("draftlens")
     try:
         with open(file, "wb", closefd=False) as writer:
@@ -92,7 +87,7 @@ def unpack(parcel: Parcel) -> Any:
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves large tensors out and notes their places in the file."""
+    """Leaves large tensors out and records their offsets in the file."""
 
     def __init__(self, buffer: io.BytesIO, smallest: int) -> None:
         super().__init__(buffer, protocol=pickle.HIGHEST_PROTOCOL)
@@ -135,7 +130,7 @@ class _Unpickler(pickle.Unpickler):
         self._tensors: dict[int, Tensor] = {}
 
     def persistent_load(self, place: Any) -> Tensor:
-        """A tensor from its place; the same object for the same one."""
+        """A tensor from its offset; the same object for the same one."""
         key, offset, dtype, shape, is_parameter = place
         if key not in self._tensors:
             assert self.contents is not None

@@ -1,4 +1,4 @@
-"""Pruning by the target's attention, and its two stages by themselves (SpecVLM, section 3)."""
+"""Pruning by the target's attention, and its two stages separately (SpecVLM, section 3)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SpecVLMPruner:
         return torch.cat([first, second]).sort().values
 
     def _stage_one_count(self, descending: Tensor) -> int:
-        """The fewest tokens that hold the share `attention_mass` of the attention."""
+        """The fewest tokens that hold λ of the attention."""
         if not self.attention_mass:
             return 0
         mass = descending.double().cumsum(0)
@@ -60,22 +60,20 @@ class SpecVLMPruner:
 
 @dataclass(frozen=True)
 class AttentionPruner:
-    """Stage I alone, as far as the budget goes: the most attended tokens."""
+    """Stage I alone, for the whole budget: the most attended tokens."""
 
     readings: ClassVar[FeatureSpec] = ATTENTION
 
     def select(self, visual: Visual, keep: int) -> Tensor:
-        """The `keep` highest scores."""
         return top(_scores(visual), keep)
 
 
 @dataclass(frozen=True)
 class UniformPruner:
-    """Every n-th token in raster order, over all frames (SpecVLM's stage II by itself, and its
+    """Every n-th token in raster order, over all frames (SpecVLM's stage II alone, its
     SD-Uniform)."""
 
     readings: ClassVar[FeatureSpec] = NO_FEATURES
 
     def select(self, visual: Visual, keep: int) -> Tensor:
-        """Equal distances in the order of the prompt."""
         return spread(len(visual), keep, visual.cells.device)

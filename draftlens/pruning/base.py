@@ -1,4 +1,4 @@
-"""The seam of all pruners: one row's visual tokens in, the indices of those that stay out."""
+"""The protocol of all pruners: one row's visual tokens in, the indices of the kept ones out."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Visual:
     Args:
         cells: int64 ``[n, 3]``, frame, row and column of each (`models.visual_grid`).
         features: ``[n, D]``, the embeddings that the draft would read.
-        scores: float32 ``[n]``, the score that the pruner's readings name: the attention of the
-            target's text to each token, unless they name another one. None if it was not read.
+        scores: float32 ``[n]``, the score that the pruner's readings name (by default the attention
+            of the target's text to each token). None if it was not read.
     """
 
     cells: Tensor
@@ -119,7 +119,6 @@ def top(scores: Tensor, keep: int) -> Tensor:
 
 
 def remaining(count: int, chosen: Tensor) -> Tensor:
-    """The indices below `count` that are not in `chosen`, increasing, int64."""
     is_free = torch.ones(count, dtype=torch.bool, device=chosen.device)
     is_free[chosen] = False
     return is_free.nonzero()[:, 0]

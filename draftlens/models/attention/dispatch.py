@@ -1,8 +1,8 @@
 """One attention function, registered with transformers, that a pass can direct elsewhere.
 
-A forward that is given an `AttentionPass` under the keyword `ARGUMENT` computes its attention by
-it in every layer; any other forward computes transformers' `sdpa`, without copies of keys and
-values for grouped queries (`models.attention.gqa`).
+A forward with an `AttentionPass` under the keyword `ARGUMENT` computes its attention by it in every
+layer; any other forward computes transformers' `sdpa`, without copies of keys and values for
+grouped queries (`models.attention.gqa`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from draftlens.models.attention.switch import SharedSwitch
 
 NAME = "draftlens"
 ARGUMENT = "draftlens_attention"
-"""The keyword argument of a decoder's forward that carries the `AttentionPass`."""
 
 
 class AttentionPass(Protocol):
@@ -64,8 +63,8 @@ _SWITCH = SharedSwitch(NAME)
 
 @contextmanager
 def dispatching(decoder: Any) -> Iterator[None]:
-    """Let a language model's forwards be directed by `ARGUMENT`, and read the keys of a group of
-    queries once, while the context lasts. Several threads may be inside."""
+    """Let `ARGUMENT` direct a language model's forwards while the context lasts, and read the keys
+    of a group of queries once. Several threads may be inside."""
     _SWITCH.enter(decoder.config)
     try:
         yield

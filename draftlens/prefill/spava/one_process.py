@@ -34,18 +34,18 @@ def read_in_blocks(
     zigzag: bool = True,
     choose: Choose = keys_by_query,
 ) -> PrefillOutput:
-    """Read a prompt, by all hosts of the backbone.
+    """Read a prompt, by all ranks of the backbone.
 
     Args:
-        backbone: reads.
-        reading: what.
+        backbone: of this process.
+        reading: the prompt and the readings.
         rows: how each row is read.
         approximate: what differs from the model's own prefill if a row is read in blocks.
-        zigzag: how blocks are dealt to several hosts (`prefill.spava.blocks.dealt`).
-        choose: chooses passing keys in one process; several choose them by the question.
+        zigzag: how blocks are dealt to several ranks (`prefill.spava.blocks.dealt`).
+        choose: chooses passing keys in one process; several ranks choose them by the question.
 
     Raises:
-        HostError: a host is lost.
+        HostError: a rank is lost.
     """
     notes = notes_of(rows)
     prompt = reading.prompt
@@ -69,7 +69,6 @@ def read_in_blocks(
 
 
 def _hand(prompt: Prompt, rows: Sequence[PromptRow], size: int, rank: int, zigzag: bool) -> Hand:
-    """The share of one of several ranks."""
     shares: list[Share | None] = []
     held: list[Held] = []
     for row, length in zip(rows, prompt.lengths, strict=True):
@@ -88,7 +87,7 @@ def check_directed(backbone: Backbone) -> None:
     """Compare two prefills of four tokens: the model's own, and one whose attention is directed.
 
     Raises:
-        UnsupportedModelError: the model does not pass its attention on, or asks for more than a
+        UnsupportedModelError: the model does not pass its attention on, or needs more than a
             softmax of scaled products.
     """
     if _CHECKED.get(backbone.model):

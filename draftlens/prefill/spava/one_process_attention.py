@@ -1,8 +1,8 @@
 """Attention in blocks that share an anchor and pass few keys on (SPAVA, eq. 4 and 5), in one
 process.
 
-This is the whole method for one host, and the plain twin of what several hosts compute together
-(`prefill.spava.rank_attention`): both attend to the same keys, whatever the number of hosts.
+This is the whole method in one process, and the reference for several ranks
+(`prefill.spava.rank_attention`): both attend to the same keys, whatever the number of ranks.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from draftlens.prefill.spava.lse_merge import merge, merge_running
 from draftlens.prefill.spava.passing_keys import Choose, keys_by_query
 
 UNKNOWN_TERMS = ("sliding_window", "softcap", "s_aux", "position_bias", "block_mask")
-"""Arguments by which transformers asks an attention function for something else than a softmax of
-scaled products over all earlier keys."""
+"""Arguments by which transformers requests more than a softmax of scaled products over all earlier
+keys."""
 
 
 class BlockAttention:
@@ -30,9 +30,9 @@ class BlockAttention:
 
     Args:
         rows: the division of each row; None for rows that are read exactly.
-        lengths: tokens of each row; padding comes behind them.
+        lengths: tokens of each row; padding follows them.
         choose: chooses the passing keys.
-        probe: reads attention scores beside the pass, as if all tokens saw all earlier ones; the
+        probe: reads attention scores in the same pass, as if all tokens saw all earlier ones; the
             query does.
 
     Attributes:
@@ -82,14 +82,10 @@ class BlockAttention:
 
 
 def scaling_of(query: Tensor, kwargs: dict[str, Any]) -> float:
-    """The factor of the products that a layer asks for.
-
-    Args:
-        query: ``[..., D]``.
-        kwargs: arguments of transformers' attention functions.
+    """The factor of the products, from the arguments of transformers' attention functions.
 
     Raises:
-        UnsupportedModelError: the layer asks for more than a softmax of scaled products.
+        UnsupportedModelError: the layer needs more than a softmax of scaled products.
     """
     unknown = [name for name in UNKNOWN_TERMS if kwargs.get(name) is not None]
     if unknown:
@@ -110,7 +106,7 @@ def attend_in_blocks(
     layer: int,
     choose: Choose = keys_by_query,
 ) -> Tensor:
-    """One layer of one row: what all hosts compute together.
+    """One layer of one row: what all ranks compute together.
 
     The anchor is causal. Block j attends to the anchor, to the passing keys of the blocks before
     it, and to itself causally. The query attends to every key once.
@@ -155,14 +151,8 @@ def attend_in_blocks(
 
 
 class _Shared:
-    """Keys and values that later blocks attend to: the anchor's, and those that blocks pass on.
-
-    Each is copied once, whatever the number of blocks that attend to it.
-
-    Args:
-        key, value: of the row, ``[H', L, D]`` and ``[H', L, E]``.
-        blocks: of the row.
-    """
+    """Keys ``[H', K, D]`` and values ``[H', K, E]`` that later blocks attend to: the anchor's, and
+    those that blocks pass on. Each is copied once, whatever the number of blocks."""
 
     def __init__(self, key: Tensor, value: Tensor, blocks: Blocks) -> None:
         room = blocks.anchor + sum(blocks.passed(block) for block in range(blocks.count))
@@ -172,7 +162,7 @@ class _Shared:
 
     @property
     def states(self) -> tuple[Tensor, Tensor]:
-        """Those that were added, ``[H', K, D]`` and ``[H', K, E]``."""
+        """All states so far, ``[H', K, D]`` and ``[H', K, E]``."""
         return self._keys[:, : self._count], self._values[:, : self._count]
 
     def add(self, key: Tensor, value: Tensor) -> None:
@@ -184,5 +174,5 @@ class _Shared:
 
 
 def taken(states: Tensor, places: Tensor) -> Tensor:
-    """Some keys or values of each head, ``[H', K, D]`` and int64 ``[H', P]`` to ``[H', P, D]``."""
+    """From ``[H', K, D]`` by indices int64 ``[H', P]`` to ``[H', P, D]``."""
     return states.gather(1, places[..., None].expand(-1, -1, states.shape[-1]))

@@ -1,7 +1,7 @@
-"""How the pixels of a batch are divided into shares that can be encoded apart from each other.
+"""How the pixels of a batch are divided into shares that can be encoded separately.
 
 The unit is a frame of a video, or a picture. Vision towers attend within a unit only, so the
-features of the shares, put together, are those of the whole.
+concatenated features of the shares are those of the whole.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 PIXELS = ("pixel_values", "pixel_values_videos")
-"""Arguments of encoders that hold pixels."""
 
 
 class Shares(Protocol):
@@ -28,7 +27,7 @@ class Shares(Protocol):
 
     @property
     def groups(self) -> int:
-        """Number of tensors of features that the model makes."""
+        """Number of feature tensors that the model makes."""
         ...
 
     @property
@@ -37,17 +36,16 @@ class Shares(Protocol):
         ...
 
     def arguments(self, first: int, last: int) -> dict[str, Any]:
-        """Arguments of the model's encoder for the units from `first` up to `last`, at least
-        one."""
+        """Arguments of the encoder for the units from `first` up to `last`, at least one."""
         ...
 
     def groups_of(self, first: int, last: int) -> list[int]:
-        """To which group each tensor of features belongs that the encoder makes of these units.
-        A group consists of the pieces of all shares, in order."""
+        """The group of each feature tensor that the encoder makes of these units. A group consists
+        of the pieces of all shares, in order."""
         ...
 
     def dropped(self, last: int) -> int:
-        """How many tokens at the end of each of these tensors are not to be kept."""
+        """Tokens to drop at the end of each of these tensors."""
         ...
 
 
@@ -67,7 +65,7 @@ class Pictures:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Pictures | None:
-        """The shares of some arguments; None if they cannot be divided."""
+        """None if these arguments cannot be divided."""
         pixels = given["pixel_values"]
         numbers = given.get("batch_num_images")
         sizes = [1] * len(pixels) if numbers is None else [int(n) for n in numbers if n]
@@ -108,11 +106,7 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Frames:
-    """Videos ``[V, F, C, H, W]``, behind whose features the model puts one token.
-
-    Args:
-        given: arguments of the encoder.
-    """
+    """Videos ``[V, F, C, H, W]``; the model appends one token to the features of each."""
 
     given: Mapping[str, Any]
 
@@ -126,7 +120,7 @@ class Frames:
 
     @property
     def num_states(self) -> int:
-        """See `Shares.num_states`: one for each frame."""
+        """One for each frame."""
         return self.units * self.groups
 
     def arguments(self, first: int, last: int) -> dict[str, Any]:
@@ -137,7 +131,7 @@ class Frames:
         return list(range(self.groups))
 
     def dropped(self, last: int) -> int:
-        """See `Shares.dropped`: the token behind the features, but for the last frames."""
+        """The appended token, but for the last frames."""
         return int(last < self.units)
 
 
@@ -157,12 +151,10 @@ class Grids:
 
     @classmethod
     def of_pictures(cls, given: Mapping[str, Any]) -> Grids:
-        """The shares of pictures."""
         return cls(given, "pixel_values", "image_grid_thw")
 
     @classmethod
     def of_videos(cls, given: Mapping[str, Any]) -> Grids:
-        """The shares of videos."""
         return cls(given, "pixel_values_videos", "video_grid_thw")
 
     @property
@@ -174,7 +166,7 @@ class Grids:
         return len(self.given[self.grid])
 
     def _pieces(self, first: int, last: int) -> list[tuple[int, int]]:
-        """The videos that some units belong to, and how many of the units are of each."""
+        """The videos of these units, and how many of the units each has."""
         pieces = []
         end = 0
         for video, length in enumerate(self.given[self.grid][:, 0].tolist()):
@@ -205,11 +197,11 @@ class Grids:
 @dataclass(frozen=True)
 class PaddedPictures:
     """Pictures ``[B, N, C, H, W]`` of B prompts, padded by pictures of zeros, which the model
-    leaves out.
+    skips.
 
     Args:
         given: arguments of the encoder.
-        real: prompt and place of every other picture, int64 ``[n, 2]``.
+        real: prompt and index of every other picture, int64 ``[n, 2]``.
     """
 
     given: Mapping[str, Any]
@@ -218,7 +210,7 @@ class PaddedPictures:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> PaddedPictures | None:
-        """The shares of some arguments; None if all pictures are padding."""
+        """None if all pictures are padding."""
         real = (given["pixel_values"] != 0).flatten(2).any(-1).nonzero()
         return cls(given, real) if len(real) else None
 
@@ -266,15 +258,7 @@ KNOWN: Mapping[tuple[str, str], Maker] = {
 
 
 def pixel_shares(model_type: str, modality: str, given: Mapping[str, Any]) -> Shares | None:
-    """The shares of the pixels of one modality.
-
-    Args:
-        model_type: of the model's configuration.
-        modality: `image` or `video`.
-        given: arguments of the model's encoder.
-
-    Returns:
-        None if the family is not known, or these pixels cannot be divided.
-    """
+    """The shares of the pixels of one modality (`image` or `video`), from the encoder's arguments;
+    None if the family is unknown, or these pixels cannot be divided."""
     maker = KNOWN.get((model_type, modality))
     return None if maker is None else maker(given)

@@ -1,8 +1,8 @@
-"""Attention in blocks by several hosts (SPAVA, algorithm 1): what each of them computes.
+"""Attention in blocks by several ranks (SPAVA, algorithm 1): what each of them computes.
 
-A host holds the anchor, its blocks and the query. It sends the keys that its blocks pass on, and
-computes everything that needs no other host while they travel.
-`prefill.spava.one_process_attention` is the plain twin in one process.
+A rank holds the anchor, its blocks and the query. It sends the keys that its blocks pass on, and
+meanwhile computes everything that needs no other rank. `prefill.spava.one_process_attention` is the
+reference in one process.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class ShardAttention:
     """An `AttentionPass` over the tokens of one rank.
 
     Args:
-        shares: what this rank holds of each row; None for rows that rank 0 reads alone.
-        lengths: tokens of each row on this rank; padding comes behind them.
+        shares: this rank's part of each row; None for rows that rank 0 reads alone.
+        lengths: tokens of each row on this rank; padding follows them.
         hosts: the group.
 
     Attributes:
@@ -132,7 +132,7 @@ class ShardAttention:
     def _send_answers(
         self, rows: Sequence[_Local], query: Tensor, value: Tensor, attend: Attend
     ) -> Arriving:
-        """What the query sees on this rank: output and log-sum-exp in one message."""
+        """The query's attention on this rank: output and log-sum-exp in one message."""
         pieces = [query.new_empty(0, dtype=torch.float32)]
         for local in rows:
             part = _query_part(local, attend)
@@ -149,7 +149,7 @@ class ShardAttention:
     def _receive_passing(
         self, rows: Sequence[_Local], arriving: Arriving, key: Tensor, value: Tensor
     ) -> list[dict[int, tuple[Tensor, Tensor]]]:
-        """For each row the passing keys and values by block."""
+        """Per row the passing keys and values by block."""
         passed: list[dict[int, tuple[Tensor, Tensor]]] = [{} for _ in rows]
         heads = key.shape[1]
         for rank, message in enumerate(arriving.wait()):
@@ -169,7 +169,7 @@ class ShardAttention:
     def _receive_answers(
         self, rows: Sequence[_Local], arriving: Arriving, query: Tensor, value: Tensor
     ) -> list[Tensor]:
-        """For each row what the query sees on all ranks together."""
+        """Per row the query's attention over all ranks."""
         messages = arriving.wait()
         merged = []
         first = 0
@@ -191,7 +191,7 @@ def _num_passed(rows: Sequence[_Local], rank: int) -> int:
 
 
 def _query_part(local: _Local, attend: Attend) -> Part:
-    """The query on this rank: its slice of the anchor and its blocks; on rank 0 itself too."""
+    """The query over the rank's slice of the anchor and its blocks; on rank 0 also over itself."""
     anchor = local.share.anchor_slice
     own = slice(local.share.blocks.anchor, local.behind.start)
     keys = torch.cat([local.key[:, anchor], local.key[:, own]], 1)
@@ -244,14 +244,10 @@ def _write(
 
 @dataclass(frozen=True)
 class InShards:
-    """Makes the attention of one rank that reads rows in blocks.
-
-    Args:
-        shares: what the rank holds of each row; None for rows that rank 0 reads alone.
-    """
+    """Makes the attention of one rank that reads rows in blocks; arguments as for
+    `ShardAttention`."""
 
     shares: tuple[Share | None, ...]
 
     def make(self, lengths: Sequence[int], hosts: Hosts) -> ShardAttention:
-        """The attention of a pass over rows of these lengths."""
         return ShardAttention(self.shares, lengths, hosts)

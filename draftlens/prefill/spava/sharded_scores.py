@@ -1,9 +1,8 @@
-"""Attention scores of visual tokens, measured where their keys are (SpecVLM, eq. 4 and 5).
+"""Attention scores of visual tokens, measured on the ranks with their keys (SpecVLM, eq. 4 and 5).
 
-Several hosts hold the keys of a row, and none holds all. Each computes the log-sum-exp of the
-readers' scaled products with its own keys; merged over the hosts these are the normalizers of the
-softmax over all keys. Then each sums the weights of its own keys. `models.attention.scores` is the
-plain twin in one process.
+Each rank computes the log-sum-exp of the readers' scaled products with its own keys; merged over
+the ranks these are the normalizers of the softmax over all keys. Then each sums the weights of its
+own keys. `models.attention.scores` is the reference in one process.
 """
 
 from __future__ import annotations
@@ -31,17 +30,16 @@ class Readers:
     owners: Tensor
 
     def number_of(self, rank: int) -> int:
-        """How many queries a rank has."""
         return int((self.owners == rank).sum())
 
 
 @dataclass(frozen=True)
 class Local:
-    """What one rank has of one row in one layer.
+    """One rank's part of one row in one layer.
 
     Args:
         queries: of its readers, rotated, ``[H, r, D]``.
-        keys: of the tokens that it answers for, rotated, ``[H', n, D]``.
+        keys: of the tokens that it owns, rotated, ``[H', n, D]``.
         places: of these tokens in the row, int64 ``[n]``.
     """
 
@@ -58,11 +56,11 @@ def probe_by_ranks(
 ) -> list[list[Tensor]]:
     """Scores of this rank's tokens; every rank calls it at the same time.
 
-    For every token the score is the sum over heads and readers behind it of the softmax over all
+    For every token the score is the sum over heads and readers after it of the softmax over all
     tokens up to the reader, text and visual alike.
 
     Args:
-        layers: what this rank has, by layer and row.
+        layers: this rank's parts, by layer and row.
         scalings: factor of the products, by layer.
         readers: of each row, the same on all ranks.
         hosts: the group.
@@ -115,11 +113,11 @@ def _all_queries(
 def _products(
     queries: Tensor, local: Local, readers: Readers, scaling: float
 ) -> Iterator[tuple[int, slice, Tensor]]:
-    """Scaled products of readers and keys, in parts, so that memory stays bounded.
+    """Scaled products of readers and keys, in parts that bound the memory.
 
     Yields:
         The head of the keys, which of its queries (reader by reader within each of its query
-        heads), and their products, float32 ``[S, n]``, -inf where a key lies behind a reader.
+        heads), and their products, float32 ``[S, n]``, -inf where a key comes after a reader.
     """
     key_heads, num_keys, width = local.keys.shape
     grouped = queries.reshape(key_heads, -1, width)
@@ -145,7 +143,7 @@ def _normalizers(queries: Tensor, local: Local, readers: Readers, scaling: float
 
 
 def _merged(normalizers: Sequence[Sequence[Tensor]], hosts: Hosts) -> list[list[Tensor]]:
-    """The same over the keys of all ranks."""
+    """Log-sum-exp over the keys of all ranks."""
     message = torch.cat([own.flatten() for layer in normalizers for own in layer])
     arrived = hosts.all_gather(message, [len(message)] * hosts.size).wait()
     total = torch.stack(arrived).logsumexp(0)
@@ -163,7 +161,7 @@ def _merged(normalizers: Sequence[Sequence[Tensor]], hosts: Hosts) -> list[list[
 def _weights(
     queries: Tensor, local: Local, readers: Readers, scaling: float, normalizers: Tensor
 ) -> Tensor:
-    """What all readers and heads attend to each key of this rank, float32 ``[n]``."""
+    """Attention of all readers and heads to each key of this rank, float32 ``[n]``."""
     total = torch.zeros(local.keys.shape[1], dtype=torch.float32, device=local.keys.device)
     for head, part, products in _products(queries, local, readers, scaling):
         total += torch.exp(products - normalizers[head, part, None]).sum(0)

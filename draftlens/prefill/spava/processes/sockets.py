@@ -19,23 +19,17 @@ import torch
 from torch import Tensor
 
 HEADER = struct.Struct("<qq")
-"""In front of each message: its tag, and its size in bytes."""
+"""Before each message: its tag, and its size in bytes."""
 
 BUFFER = 4 << 20
-"""Bytes that are requested for the buffer of a socket; the system may grant fewer."""
+"""Bytes requested for the buffer of a socket; the system may grant fewer."""
 
 LONGEST_POLL = 60.0
 """Seconds; `poll` takes no more than some weeks."""
 
 
 class Transfer:
-    """A tensor that is sent or received.
-
-    Args:
-        links: which move it.
-        tensor: flat, on the CPU; it lives as long as this object.
-        tag: number of the exchange.
-    """
+    """A flat CPU tensor that is sent or received; `tag` is the number of the exchange."""
 
     def __init__(self, links: SocketLinks, tensor: Tensor, tag: int) -> None:
         numbers: Any = tensor.detach().view(torch.uint8).numpy()
@@ -72,7 +66,7 @@ class SocketLinks:
         sockets: connected, by the rank of the other side.
 
     Attributes:
-        closed: ranks whose processes have gone, as far as it was noticed.
+        closed: ranks whose processes have ended, as far as detected.
     """
 
     def __init__(self, sockets: Mapping[int, socket.socket]) -> None:
@@ -80,22 +74,15 @@ class SocketLinks:
         self._lines = {rank: _Line(sock) for rank, sock in sockets.items()}
 
     def send(self, tensors: list[Tensor], rank: int, tag: int) -> Transfer:
-        """Begin to send a tensor, which must not change until it has been sent.
-
-        Raises:
-            RuntimeError: the other rank has ended.
-        """
+        """Begin to send a tensor, which must not change until then. Raises `RuntimeError` if the
+        rank has ended."""
         transfer = Transfer(self, tensors[0], tag)
         self._lines[rank].outgoing.append(transfer)
         self._move(rank)
         return transfer
 
     def recv(self, tensors: list[Tensor], rank: int, tag: int) -> Transfer:
-        """Begin to receive a tensor into the one given.
-
-        Raises:
-            RuntimeError: the other rank has ended.
-        """
+        """Begin to receive into the given tensor. Raises `RuntimeError` if the rank has ended."""
         transfer = Transfer(self, tensors[0], tag)
         self._lines[rank].incoming.append(transfer)
         return transfer
@@ -110,12 +97,11 @@ class SocketLinks:
                 self._move(rank)
 
     def close(self) -> None:
-        """Close the sockets."""
         for line in self._lines.values():
             line.socket.close()
 
     def _ready(self, seconds: float) -> list[int]:
-        """Wait for ranks with which something can be moved."""
+        """The ranks whose sockets became ready."""
         poll = select.poll()
         ranks = {}
         for rank, line in self._lines.items():
@@ -134,7 +120,7 @@ class SocketLinks:
 
 
 class _Line:
-    """The socket to one other rank, and what is on its way through it."""
+    """The socket to one other rank, and its pending transfers."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
@@ -145,12 +131,12 @@ class _Line:
 
     @property
     def events(self) -> int:
-        """What `poll` is to wait for."""
+        """Event mask for `poll`."""
         receiving = select.POLLIN if self.incoming else 0
         return receiving | (select.POLLOUT if self.outgoing else 0)
 
     def move(self) -> None:
-        """Send and receive what can be without waiting.
+        """Send and receive what is possible without waiting.
 
         Raises:
             OSError: the other side has gone.
@@ -188,7 +174,7 @@ def _without_waiting() -> Iterator[None]:
 
 
 def mesh(size: int) -> list[dict[int, socket.socket]]:
-    """For each of several ranks the sockets to all others, by their ranks."""
+    """For each rank the sockets to all others, by their ranks."""
     sockets: list[dict[int, socket.socket]] = [{} for _ in range(size)]
     for rank in range(size):
         for other in range(rank + 1, size):
