@@ -35,10 +35,7 @@ OPTIONS: dict[str, Any] = {
 
 def build(skeleton: Skeleton, shape: PassShape, path: Path) -> None:
     """Trace and compile a kind of pass into a ``.pt2`` file, which appears when it is complete.
-
-    Raises:
-        Exception: whatever torch and the compiler raise on code that cannot be traced or compiled.
-    """
+    Raises any error of torch or the compiler on code that cannot be traced or compiled."""
     partial = path.with_suffix(f".{os.getpid()}.pt2")
     try:
         with torch.no_grad():

@@ -29,7 +29,7 @@ def main(descriptor: int, threads: int) -> None:
         while True:
             channel.send(_carry_out(channel.receive(None)))
             channel.flush(None)
-    # The parent has gone. Nothing here is worth an orderly end, which could take a while.
+    # The parent has ended. An orderly exit could take long, and nothing here needs it.
     os._exit(0)
 
 

@@ -30,19 +30,16 @@ class Order:
 
 @dataclass(frozen=True)
 class Built:
-    """An executed order: the seconds that it took, and why there is no file, empty if there is
-    one."""
+    """An executed order: its seconds, and why there is no file; empty if there is one."""
 
     seconds: float
     failure: str = ""
 
 
 class Compiler:
-    """Compiles passes in a separate process and waits for them.
-
-    Tracing a model in this process would block other threads, and the compiler takes its folder and
-    the mode of its files from process-wide state, which belongs to the caller.
-    """
+    """Compiles passes in a separate process and waits for them: tracing a model in this process
+    would block other threads, and the compiler takes its folder and the mode of its files from
+    process-wide state, which belongs to the caller."""
 
     def __init__(self) -> None:
         self._owner = os.getpid()
@@ -77,8 +74,7 @@ class Compiler:
 
 @contextmanager
 def _started() -> Iterator[Channel]:
-    """The compiling process, which ends at once with the context or with this process; unfinished
-    files do not appear."""
+    """The compiling process, which ends at once with the context or with this process."""
     threads = torch.get_num_threads()
     start = partial(start_child, module="draftlens.compile.child", threads=threads)
     ours, process = connected(start)

@@ -20,11 +20,8 @@ Compiled = Callable[[list[Tensor]], Tensor]
 def inputs_of(
     tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
 ) -> list[Tensor] | None:
-    """The inputs of `StaticPass.forward`, lists unpacked, of a forward over a cache.
-
-    The cache gets room for the tokens. None if it has no buffers yet, or has no room and must not
-    grow.
-    """
+    """The inputs of `StaticPass.forward`, lists unpacked, of a forward over a cache, which gets
+    room for the tokens. None if it has no buffers yet, or has no room and must not grow."""
     width = tokens.shape[1]
     reach = max(cache.lengths) + width
     buffers = cache.whole_buffers(reach)
@@ -46,11 +43,8 @@ def _slots(lengths: Sequence[int], width: int, device: torch.device) -> Tensor:
 
 @torch.inference_mode()
 def check_pass(backbone: Backbone, compiled: Compiled, shape: PassShape) -> None:
-    """Compare compiled code with the model's modules, on some tokens after a prompt of two.
-
-    Raises:
-        UnsupportedModelError: their logits differ.
-    """
+    """Raise `UnsupportedModelError` if compiled code and the model's modules differ in logits, on
+    some tokens after a prompt of two."""
     rows = 1 if shape.rows == 1 else 2
     width = 1 if shape.width == 1 else 3
     ids = torch.arange(1, 1 + rows * (2 + width), device=backbone.device).reshape(rows, -1)

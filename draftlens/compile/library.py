@@ -23,13 +23,7 @@ _log = logging.getLogger("draftlens")
 
 
 class Library:
-    """Loads the code of passes, and has missing code compiled.
-
-    Args:
-        backbone: the model, which is not kept alive.
-        skeleton: its structure.
-        folder: of the files.
-        compiler: makes the files that are missing.
+    """Loads the code of passes, and has missing code compiled. The model is not kept alive.
 
     Attributes:
         runners: the code that can be called, by kind of pass.
@@ -57,8 +51,7 @@ class Library:
         return PassShape.of(position_ids, self._few_apart)
 
     def usual_shapes(self, axes: tuple[int, ...]) -> list[PassShape]:
-        """The kinds of passes of a request of one row; `axes` are the leading dimensions of
-        positions."""
+        """The kinds of passes of a request of one row; `axes` lead the model's positions."""
         shapes = [PassShape(1, 1, axes), PassShape(1, ANY, axes)]
         if self._few_apart:
             shapes.append(PassShape(1, ANY, axes, is_few=True))
@@ -91,8 +84,8 @@ class Library:
         return [s for s in shapes if s not in self.runners and s not in self.failures]
 
     def refresh(self) -> None:
-        """Reload code whose weights the model no longer has: they have moved to the memory that a
-        draft worker shares, or were replaced."""
+        """Reload code with weights that the model no longer has: they have moved to the memory that
+        a draft worker shares, or were replaced."""
         tensors = named_tensors(self._module)
         is_current = all(runner.reads(tensors) for runner in self.runners.values())
         model = self._model()

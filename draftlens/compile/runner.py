@@ -38,7 +38,7 @@ class Runner:
         return self._loader.boxed_run(inputs)[0]
 
     def reads(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Whether these are the tensors whose memory the code reads."""
+        """Whether the code reads the memory of these tensors."""
         return all(
             tensors[name].data_ptr() == constant.data_ptr()
             for name, constant in self._constants.items()

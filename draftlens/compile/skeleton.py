@@ -22,14 +22,8 @@ SMALL = 8
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """A tensor without its values, unless it is small.
-
-    Args:
-        shape, stride, dtype, device: as of the tensor.
-        is_parameter: whether it is one.
-        owner: name of the first tensor that is the same object.
-        values: of a tensor of at most `SMALL` elements; else None.
-    """
+    """A tensor without its values, unless it has at most `SMALL` elements; `owner` is the name of
+    the first tensor that is the same object."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -52,7 +46,7 @@ class TensorFacts:
         )
 
     def made(self) -> Tensor:
-        """A tensor like it. The bytes of one that is not small are never touched, so it takes no
+        """A tensor like it. Bytes of one that is not small are never touched: it takes no
         memory."""
         tensor = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
         if self.values is not None:
@@ -72,14 +66,7 @@ class LayerFacts:
 
 @dataclass(frozen=True)
 class Skeleton:
-    """The structure of a model.
-
-    Args:
-        tensors: facts of all parameters and buffers, by name.
-        divisor: of its logits (`Backbone.divisor`).
-        layers: what its cache holds.
-        device: of its inputs.
-    """
+    """The structure of a model, without the values of its tensors."""
 
     architecture: type
     config: Any
@@ -115,7 +102,7 @@ class Skeleton:
             raise UnsupportedModelError("the model's parameters have changed since")
 
     def has_small_tensors_of(self, model: Any) -> bool:
-        """Whether a model's small tensors, whose values the code may hold, are these."""
+        """Whether a model's small tensors, possibly constants of the code, are these."""
         return all(
             TensorFacts.of(_tensor_of(model, name), facts.owner) == facts
             for name, facts in self.tensors.items()

@@ -14,11 +14,9 @@ from draftlens.models.cache_argument import with_cache
 
 
 class StaticPass(nn.Module):
-    """Embeddings, decoder layers and output head of a model over buffers of keys and values.
-
-    It calls the modules as `Backbone.forward` does. Python numbers there (lengths of rows,
-    capacity) are tensors or sizes of tensors here. `divisor` is that of the logits.
-    """
+    """Embeddings, decoder layers and output head over buffers of keys and values, called as in
+    `Backbone.forward`; its Python numbers (lengths, capacity) are tensors or sizes of tensors
+    here."""
 
     def __init__(self, decoder: Any, head: Any, embed: Any, divisor: float) -> None:
         super().__init__()

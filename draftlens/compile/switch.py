@@ -36,11 +36,7 @@ def check_compile(value: Any) -> None:
 
 def attach(backbones: Sequence[Backbone], compile: bool) -> None:
     """Let models compute their decode forwards by compiled code, each pass compiled before it first
-    runs, or by their modules again.
-
-    Raises:
-        ConfigError: `compile` has another value.
-    """
+    runs, or by their modules again. Raises `ConfigError` for another value."""
     check_compile(compile)
     for backbone in backbones:
         backbone.passes = EAGER

@@ -56,8 +56,7 @@ _CHECKED = Slot[bool]("passed check_direct_calls")
 
 
 class Backbone:
-    """A transformers model as this library drives it, for use by several threads
-    (`models.model_lock`).
+    """A transformers model as this library drives it, in any thread (`models.model_lock`).
 
     Args:
         model: any `PreTrainedModel` that generates text, on one device or spread by accelerate,
@@ -81,7 +80,7 @@ class Backbone:
         self._lock = lock_of(model)
         self.decoder, self.head, self.embed = parts_of(model, self.name)
         self.text_config = model.config.get_text_config(decoder=True)
-        # Granite's models divide the logits behind their head.
+        # Granite models divide the logits after their head.
         self.divisor = float(getattr(self.text_config, "logits_scaling", None) or 1.0)
         self.has_large_matrices = has_large([self.decoder, self.head])
         self.has_groups = has_groups(self.text_config)
@@ -138,9 +137,8 @@ class Backbone:
         return self._prepare(self.model, inputs, options)
 
     def prepare_prompt(self, inputs: Mapping[str, Any], max_new_tokens: int = 1) -> Prepared:
-        """Prepare inputs for a greedy continuation, independent of the model's generation config.
-        Without an `attention_mask` every token is read; ids out of range are replaced by the last
-        id."""
+        """Prepare inputs for a greedy continuation, whatever the model's generation config. Without
+        an `attention_mask` every token is read; ids out of range become the last id."""
         ids = inputs.get("input_ids")
         if ids is not None:
             inputs = {**inputs, "input_ids": ids.clamp_max(self.vocab_size - 1)}
@@ -210,8 +208,7 @@ class Backbone:
         attention: AttentionPass | None = None,
         num_logits: int = 1,
     ) -> Tensor:
-        """Fill an empty cache with the prompt; logits after each row's last K tokens, ``[B, K,
-        V]``.
+        """Fill an empty cache with the prompt; logits ``[B, K, V]`` after each row's last K tokens.
 
         Rows are left-aligned, so a causal pass is correct for all of them: padding comes last, no
         token attends to it, and the first new tokens overwrite its slots in the cache.
@@ -266,14 +263,12 @@ class Backbone:
     def greedy_chain(
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, count: int, vocab_size: int
     ) -> Tensor | None:
-        """Append one token to every row and continue greedily, faster than by `forward`. All rows
-        of the cache are equally long.
+        """Append a token to each of equally long rows and continue greedily, faster than `forward`.
 
         Args:
             tokens: int64 ``[B, 1]``.
             position_ids: of `tokens`, int64 ``[..., B, 1]``; those of later tokens follow.
             cache: grows by `count` in every row.
-            count: number of forwards.
             vocab_size: only ids below it are chosen.
 
         Returns:
@@ -312,7 +307,7 @@ class Backbone:
 
     @torch.inference_mode()
     def forward_along(self, tokens: Tensor, position_ids: Tensor, attention: AttentionPass) -> None:
-        """`forward` by a rank whose `attention` sends what it computes to rank 0."""
+        """`forward` by a rank whose `attention` sends its results to rank 0."""
         with self._dispatching():
             self.decoder(
                 inputs_embeds=self.embed(tokens),

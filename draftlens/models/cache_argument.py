@@ -1,7 +1,5 @@
-"""The argument of a forward that carries the cache of keys and values.
-
-transformers 5.24 renames `past_key_values` to `cache` in all models and in `generate`.
-"""
+"""The argument of a forward that carries the cache of keys and values; transformers 5.24 renames
+`past_key_values` to `cache` in all models and in `generate`."""
 
 from __future__ import annotations
 

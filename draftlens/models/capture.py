@@ -43,12 +43,8 @@ def _stop_here(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def layers_of(decoder: Any, name: str, layers: Sequence[int]) -> Sequence[nn.Module]:
-    """The layers of a language model, of which hidden states after `layers` will be read.
-
-    Raises:
-        UnsupportedModelError: the language model does not list its layers.
-        ConfigError: there is no such layer.
-    """
+    """The layers of a language model, checked to be listed (else `UnsupportedModelError`) and to
+    include `layers` (else `ConfigError`)."""
     modules: Sequence[nn.Module] | None = getattr(decoder, "layers", None)
     if modules is None:
         raise UnsupportedModelError(f"{name} does not list the layers of its decoder")

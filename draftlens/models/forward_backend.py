@@ -10,12 +10,8 @@ from draftlens.models.kv_cache import KVCache
 
 
 class Passes(Protocol):
-    """Computes decode forwards of a model other than by calling its modules.
-
-    Attributes:
-        label: names what computes the forwards, for the conditions under which costs were measured;
-            empty if the modules do.
-    """
+    """Computes decode forwards of a model other than by calling its modules. `label` names the
+    backend in measured costs; empty for the modules."""
 
     @property
     def label(self) -> str: ...
@@ -27,12 +23,9 @@ class Passes(Protocol):
     def run(
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
     ) -> Tensor | None:
-        """Logits of a forward, ``[B, T, V]``, or None if the modules are to compute it.
-
-        Args:
-            tokens, position_ids, mask: as for `Backbone.forward`.
-            cache: receives keys and values of the tokens after each row's length; its lengths stay.
-        """
+        """Logits of a forward, ``[B, T, V]``, or None to let the modules compute it; arguments as
+        for `Backbone.forward`. Writes keys and values after each row's length; keeps the
+        lengths."""
         ...
 
     def run_chain(

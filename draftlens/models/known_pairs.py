@@ -29,13 +29,8 @@ BY_CONFIG = "by its published sizes only"
 @dataclass(frozen=True)
 class Shape:
     """The sizes that all copies of a model share, quantized and fine-tuned ones included.
-
-    Args:
-        model_type: of the configuration, such as `qwen2_5_vl`.
-        text_type: of the language model's configuration, such as `qwen2`; empty for Qwen's
-            own, which are named after the model.
-        hidden_size, num_layers: of the language model.
-    """
+    `text_type` is the language model's, such as `qwen2`; empty for Qwen's own, named after the
+    model."""
 
     model_type: str
     text_type: str
@@ -56,11 +51,9 @@ class Shape:
 
 @dataclass(frozen=True)
 class KnownPair:
-    """A target and the draft that `draft="auto"` uses for it.
+    """A target and the draft that `draft="auto"` uses for it, both by Hub id.
 
     Args:
-        target: Hub id.
-        draft: Hub id of a smaller model with the same tokenizer.
         shape: of the target, by which copies are recognized.
         checked: how the pair was checked, `LOADED` or `BY_CONFIG`; tokenizers and vocabularies are
             compared at every load all the same.
@@ -155,12 +148,8 @@ GROUP = "draftlens.models"
 
 
 def path_of(name: str, role: str) -> str:
-    """The path or id to pass to `from_pretrained`.
-
-    Args:
-        name: a folder, a Hub id, `embedded` for the packaged pair, or the name of an entry point
-            `draftlens.models` of another package.
-        role: `target` or `draft`.
+    """The path or id to pass to `from_pretrained`, for a folder, a Hub id, `embedded` (the packaged
+    pair) or the name of an entry point `draftlens.models`; the role is `target` or `draft`.
 
     Raises:
         ConfigError: the name is `reader`, and the package that holds it is not installed.

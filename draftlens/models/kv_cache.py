@@ -27,15 +27,13 @@ GROWTH = 1.5
 
 
 class KVCache(Cache):  # type: ignore[misc]
-    """A transformers `Cache` over buffers ``[B, H, capacity, D]``, allocated at the first forward
-    of each layer.
+    """A transformers `Cache` over buffers ``[B, H, capacity, D]``, each allocated at first use.
 
     In one pass the model calls `update` once per layer (all write after the same lengths), then the
     caller counts the new tokens by `advance` and, after verification, selects those that stay by
     `keep`.
 
     Args:
-        num_layers: decoder layers.
         rows: B.
         capacity: tokens that a row can hold, draft tokens included.
         grows: whether a pass beyond the capacity enlarges the buffers (by `GROWTH`) instead of
@@ -45,7 +43,7 @@ class KVCache(Cache):  # type: ignore[misc]
 
     Attributes:
         lengths: tokens that each row holds.
-        spread: for each row where its tokens are if several ranks hold them
+        spread: where each row's tokens are if several ranks hold them
             (`prefill.spava.sharded_cache`); empty if this process holds all.
     """
 
@@ -78,12 +76,9 @@ class KVCache(Cache):  # type: ignore[misc]
         return sum(layer.buffers.nbytes for layer in self.layers)
 
     def whole_buffers(self, end: int) -> tuple[list[Any], list[Any]] | None:
-        """Keys and values of each layer over the whole capacity, ``[B, H, capacity, D]``, for a
-        pass that writes slots itself; the capacity is the same in all layers.
-
-        Buffers with fewer than `end` slots per row grow first. None before the first forward of a
-        layer, and of a cache that must not grow.
-        """
+        """Keys and values of each layer, ``[B, H, capacity, D]``, for a pass that writes slots
+        itself. Buffers with fewer than `end` slots per row grow first, all to the same capacity.
+        None before the first forward of a layer, and of a cache that must not grow."""
         layers: Any = self.layers
         whole = self._whole
         if whole is not None and end <= self.capacity and whole.is_of(self, layers):
@@ -111,12 +106,8 @@ class KVCache(Cache):  # type: ignore[misc]
         self.lengths = list(lengths)
 
     def keep(self, base: Sequence[int], slots: Sequence[Sequence[int]]) -> None:
-        """Keep some of the slots after `base`, in order and without gaps, and drop the rest.
-
-        Args:
-            base: per row, how many leading tokens stay where they are.
-            slots: per row, strictly increasing offsets after `base`: the accepted path of a tree.
-        """
+        """Keep some slots after `base` (per row, the tokens that stay in place), without gaps, and
+        drop the rest; `slots` are strictly increasing offsets: the accepted path of a tree."""
         moves = [
             (row, start + slot, start + place)
             for row, (start, row_slots) in enumerate(zip(base, slots, strict=True))
@@ -136,11 +127,8 @@ class KVCache(Cache):  # type: ignore[misc]
             places = block.move(*places)
 
     def new_rows(self, count: int) -> KVCache:
-        """A cache over further rows of the same buffers, for the prefill of rows that `join` adds
-        later.
-
-        Present rows are copied only when spare rows are used up; then the spare rows are doubled.
-        """
+        """A cache over further rows of the same buffers, for the prefill of rows that `join` later.
+        Present rows are copied only when spare rows are used up, which then double."""
         rows = self._empty_rows(count)
         rows.first_row = len(self.lengths)
         rows.layers = [_Layer(rows, layer.buffers) for layer in self.layers]
@@ -164,15 +152,8 @@ class KVCache(Cache):  # type: ignore[misc]
         self.lengths.pop()
 
     def taken(self, slots_by_layer: Sequence[Sequence[Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Copies of the keys and values of some tokens of the prompts.
-
-        Args:
-            slots_by_layer: per layer and row their indices in the prompt, int64 ``[K]``; K may
-                differ by row.
-
-        Yields:
-            For each layer keys and values ``[B, H, K, D]``, undefined after a shorter row's tokens.
-        """
+        """For each layer copies of keys and values ``[B, H, K, D]``, undefined after a shorter
+        row's tokens; `slots_by_layer` has the prompt indices int64 ``[K]`` per layer and row."""
         for layer, slots in zip(self.layers, slots_by_layer, strict=True):
             index = _padded(slots).to(layer.device)
             rows = torch.arange(len(slots), device=layer.device)[:, None]
@@ -278,8 +259,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write ``[B, H, T, D]`` after each row's length; views up to the end of the longest
-        row."""
+        """Write ``[B, H, T, D]`` after each row's length; returns views up to the longest row."""
         cache = self.cache
         num_tokens = key_states.shape[2]
         end = max(cache.lengths) + num_tokens
@@ -316,7 +296,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
                 f"the cache holds {cache.capacity} tokens a row; {end} were asked of it"
             )
         cache.capacity = max(end, int(GROWTH * cache.capacity))
-        cache._whole = None  # lest the smaller buffers stay in memory
+        cache._whole = None  # so that the smaller buffers are freed
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Length and offset of the keys that the next `update` returns."""

@@ -51,14 +51,8 @@ def load_model(
     options: LoadOptions = PLAIN,
     template: Any = None,
 ) -> Loaded:
-    """Load a checkpoint and its processor, from the local cache if it is there. A draft may be a
-    model of text only.
-
-    Args:
-        name: a folder, a Hub id, or `embedded`.
-        role: `target` or `draft`.
-        options: device, dtype, revision and the like.
-        template: a processor whose chat template a draft of text only uses if it has none.
+    """Load a checkpoint (a folder, a Hub id, or `embedded`) and its processor, from the local cache
+    if it is there. A draft may be text-only; its fallback chat template is that of `template`.
 
     Raises:
         ConfigError: nothing can be loaded from `name`, or the device cannot be used.
@@ -77,12 +71,8 @@ def load_model(
 
 
 def wrap(model: Any, processor: Any, role: str, template: Any = None) -> Loaded:
-    """A loaded transformers model with its processor (a tokenizer for a draft of text only).
-
-    Raises:
-        ConfigError: there is no processor.
-        UnsupportedModelError: the model lacks something that draftlens needs.
-    """
+    """A loaded transformers model with its processor (a tokenizer for a draft of text only). Raises
+    `ConfigError` without a processor, or `UnsupportedModelError`."""
     if processor is None:
         raise ConfigError(f"a {role} that is loaded already needs its processor: give both")
     backbone = Backbone.of(model)
@@ -100,10 +90,8 @@ def wrap(model: Any, processor: Any, role: str, template: Any = None) -> Loaded:
 def as_pair(
     target: Any, draft: Any, processor: Any, draft_processor: Any
 ) -> tuple[Loaded, Loaded | None]:
-    """A target and a draft, each `Loaded` or a transformers model with its processor.
-
-    A draft without a processor uses that of the target, or only its tokenizer if the draft takes
-    fewer modalities.
+    """A target and a draft, each `Loaded` or a transformers model with its processor. A draft
+    without one uses the target's, or only its tokenizer if the draft takes fewer modalities.
 
     Raises:
         ConfigError: the target has no processor.
@@ -126,8 +114,7 @@ def as_pair(
 def load_pair(
     target: str, draft: str | None, options: PairOptions = PLAIN_PAIR
 ) -> tuple[Loaded, Loaded | None]:
-    """Load a target and its draft (`auto` for the known one, None for none) and check that they
-    fit.
+    """Load a target and its draft (`auto` for the known one, None for none); check that they fit.
 
     Raises:
         ConfigError: as for `load_model`, or no draft is known for the target.
@@ -181,7 +168,7 @@ def check_source(name: str, role: str, options: LoadOptions) -> None:
 
 
 def _check_folder(folder: Path, name: str, role: str) -> None:
-    """Raise `ConfigError` for a folder without a checkpoint; the message lists subfolders that have
+    """Raise `ConfigError` for a folder without a checkpoint; the message lists subfolders with
     one."""
     if not folder.is_dir():
         raise ConfigError(f"cannot load the {role} {name!r}: it is a file, not a folder")
@@ -198,12 +185,7 @@ def _is_in_cache(path: str, options: LoadOptions) -> bool:
 
 @dataclass(frozen=True)
 class _Source:
-    """A checkpoint to be read.
-
-    Args:
-        path: folder or Hub id.
-        offline: whether only the local cache is read.
-    """
+    """A checkpoint at a folder or Hub id `path`; `offline`: only the local cache is read."""
 
     name: str
     role: str

@@ -128,10 +128,8 @@ class LoadOptions:
         return arguments
 
     def model_arguments(self) -> dict[str, Any]:
-        """The further arguments of a model's `from_pretrained`.
-
-        On a device other than the CPU, weights are read straight onto it, so that main memory need
-        not hold the model.
+        """The further arguments of a model's `from_pretrained`. On a device other than the CPU,
+        weights are read straight onto it, so that main memory need not hold the model.
 
         Raises:
             ConfigError: the package that quantizes is not installed, or refuses the values.
@@ -266,8 +264,7 @@ def _check_quantization(quantization: Any) -> None:
 
 
 def _quantization_config(quantization: Any) -> Any:
-    """The quantization config of transformers. Raises `ConfigError` if the package is missing or
-    refuses the values."""
+    """transformers' quantization config. Raises `ConfigError`: no package, or refused values."""
     try:
         if isinstance(quantization, str):
             import_module(PACKAGES[quantization])

@@ -20,11 +20,8 @@ class PassLock:
     Plain forwards share a model. A pass that sets hooks for all threads, or changes the attention
     of the model, is exclusive: it waits for running passes and blocks others. A thread that holds
     the lock exclusively may take it again. Two threads that hold it shared must not both request it
-    exclusively, which would deadlock.
-
-    Attributes:
-        hooks: held while a shared holder sets or removes hooks that ignore the passes of other
-            threads.
+    exclusively, which would deadlock. The lock `hooks` is held while a shared holder sets or
+    removes hooks that ignore the passes of other threads.
     """
 
     def __init__(self) -> None:
@@ -58,15 +55,9 @@ class PassLock:
 
     @contextmanager
     def hooked(self, module: nn.Module, function: Callable[..., Any], after: bool) -> Iterator[Any]:
-        """Call a function before or after each forward of a module. A fork by another thread drops
-        it.
-
-        Args:
-            module: of the model.
-            function: as `register_forward_pre_hook` with `with_kwargs` takes it, or
-                `register_forward_hook` if `after`.
-            after: whether it is called after the forward.
-        """
+        """Call a function before or `after` each forward of a module; its signature is that of
+        `register_forward_pre_hook` with `with_kwargs`, or `register_forward_hook`. A fork by
+        another thread drops it."""
         hook = Hook(module, function)
         self._hooks.append(hook)  # before it is set, since a fork may come between
         try:
@@ -182,7 +173,7 @@ def _leave_to_parent() -> None:
     for lock in locks:
         lock.leave_to_parent()
     if locks:
-        # The threads of OpenMP do not exist here, and operations would wait for them for ever.
+        # A fork has no OpenMP threads; parallel operations would wait for them forever.
         torch.set_num_threads(1)
 
 

@@ -10,8 +10,8 @@ T = TypeVar("T")
 
 
 class Slot(Generic[T]):
-    """One kind of value, of which each model has at most one. No value may hold its model: neither
-    would ever be freed."""
+    """One kind of value, at most one per model. A value must not hold its model: neither would be
+    freed."""
 
     def __init__(self, name: str) -> None:
         self._name = name

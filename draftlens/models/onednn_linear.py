@@ -1,9 +1,8 @@
 """Products of a few rows with large matrices, by the kernel that reads the matrix least often.
 
 `torch.nn.functional.linear` calls MKL for float32 on x86, which reads a matrix once for every three
-rows, up to fifteen of them; oneDNN reads it once. oneDNN is slower with two or three rows, and its
-calls cost tens of microseconds more, which matters for small matrices. The weights are read in
-place, without a copy in a layout of oneDNN.
+rows, up to fifteen of them; oneDNN reads it once, in place. oneDNN is slower with two or three
+rows, and its calls cost tens of microseconds more, which matters for small matrices.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ def is_large(size: torch.Size | tuple[int, ...], dtype: torch.dtype, device: tor
 
 
 def is_available() -> bool:
-    """Whether torch has both libraries, may use oneDNN (`torch.backends.mkldnn.enabled`), and keeps
-    float32 precision."""
+    """Whether torch has both libraries, may use oneDNN, and keeps float32 precision."""
     return bool(
         torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
         and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]

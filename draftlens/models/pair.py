@@ -29,8 +29,8 @@ def unseen(target: Backbone, draft: Backbone) -> frozenset[str]:
 
 
 def check_eyes(target: Backbone, draft: Backbone, remedy: str = "") -> None:
-    """Raise `IncompatiblePairError` if the draft lacks the target's image or video input; `remedy`
-    ends the message."""
+    """Raise `IncompatiblePairError` plus `remedy` if the draft lacks the target's image or video
+    input."""
     missing = unseen(target, draft)
     if missing:
         kinds = ", ".join(sorted(missing))

@@ -43,8 +43,6 @@ class Prepared:
     Args:
         input_ids: int64 ``[B, L]``, left-padded.
         processors: transformers logits processors, in order, options included.
-        criteria: transformers stopping criteria.
-        config: the resolved GenerationConfig.
         model_kwargs: further arguments of the model's forward, vision features possibly encoded.
         notes: messages to the user about how pixels were encoded.
     """
@@ -71,12 +69,8 @@ def capture_call(
     generation_config: Any,
     **kwargs: Any,
 ) -> Prepared:
-    """A `custom_generate` that returns its arguments.
-
-    Raises:
-        ConfigError: beam search and other strategies that do not choose one token after the other.
-        InputError: a cache that holds tokens already.
-    """
+    """A `custom_generate` that returns its arguments. Raises `ConfigError` for beam search and the
+    like, `InputError` for a cache that holds tokens."""
     _check_strategy(generation_config)
     cache = cache_in(kwargs)
     if cache is not None and cache.get_seq_length() > 0:
@@ -116,7 +110,6 @@ class Prompt:
         next_position: position of the first new token, int64 ``[B, 1]`` or ``[axes, B, 1]``.
         visual: which tokens represent pixels, bool ``[B, L]``.
         extra: further arguments of the language model, such as Qwen3-VL's deepstack features.
-        layout: how pictures and videos became tokens, as far as that is known.
     """
 
     embeds: Tensor
@@ -129,8 +122,7 @@ class Prompt:
 
     @cached_property
     def cells(self) -> Tensor:
-        """The (t, h, w) cell of every visual token of a whole prompt, int64 ``[B, L, 3]``
-        (`models.visual_grid`)."""
+        """Each visual token's (t, h, w) cell, int64 ``[B, L, 3]``; of a whole prompt only."""
         newline = self.layout.newline
         newlines = None
         if newline is not None:
@@ -153,13 +145,13 @@ class Prompt:
         return outline
 
     def positions(self, steps: Tensor) -> Tensor:
-        """Positions int64 ``[..., B, T]`` of answer tokens from their indices in the answer ``[B,
-        T]``."""
+        """Positions int64 ``[..., B, T]`` of answer tokens from their indices ``[B, T]`` in the
+        answer."""
         return self.next_position + steps
 
     def followed_by(self, embeds: Tensor) -> Prompt:
-        """The prompt with text embeddings ``[B, T, D]`` after each row's last token; padding stays
-        last."""
+        """The prompt with embeddings ``[B, T, D]`` after each row's last token, before any
+        padding."""
         num_rows, num_tokens = embeds.shape[:2]
         steps = torch.arange(num_tokens, device=self.next_position.device).expand(num_rows, -1)
         slots = torch.tensor(self.lengths)[:, None] + torch.arange(num_tokens)
@@ -189,12 +181,8 @@ class Prompt:
 
 
 def checked_inputs(inputs: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
-    """A processor's output as stock `generate` needs it: on the model's device, left-padded.
-
-    Raises:
-        InputError: there are no `input_ids`, a row has no tokens, or an earlier turn's cache is
-            given.
-    """
+    """A processor's output as stock `generate` needs it: on the model's device, left-padded. Raises
+    `InputError` without `input_ids`, for an empty row, or with an earlier turn's cache."""
     if inputs.get("input_ids") is None:
         raise InputError("inputs must hold the processor's input_ids")
     if cache_in(inputs) is not None:
@@ -207,8 +195,7 @@ def checked_inputs(inputs: Mapping[str, Any], device: torch.device) -> dict[str,
 
 
 def with_checked_mask(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The same arguments with an integer attention mask, if any. Raises `InputError` for a row
-    without tokens."""
+    """The same arguments with an integer mask, if any. Raises `InputError` for an empty row."""
     checked = dict(inputs)
     mask = checked.get("attention_mask")
     if mask is None:
@@ -255,12 +242,9 @@ def with_config(model: Any, config: GenerationConfig) -> Any:
 
 
 def checked_options(options: Mapping[str, Any], model_config: Any) -> dict[str, Any]:
-    """Options of `generate` without a cache, and with `stop_strings` as a criterion.
-
-    Raises:
-        InputError: an earlier turn's cache is given.
-        ConfigError: an `assistant_model` is given, or `stop_strings` without a tokenizer.
-    """
+    """Options of `generate` without a cache, with `stop_strings` as a criterion. Raises
+    `InputError` for a cache, `ConfigError` for an assistant or for `stop_strings` without a
+    tokenizer."""
     if options.get("assistant_model") is not None:
         raise ConfigError("assistant_model is for stock generate: give it as draft")
     if cache_in(options) is not None:
@@ -269,15 +253,10 @@ def checked_options(options: Mapping[str, Any], model_config: Any) -> dict[str, 
 
 
 def with_stop_strings(options: Mapping[str, Any], model_config: Any = None) -> dict[str, Any]:
-    """The same options of `generate` with `stop_strings` as a criterion.
-
-    With a callable `custom_generate`, `generate` loses the tokenizer that it needs for them
-    (transformers 5.24). `model_config` (the model's own) holds the stop strings if neither the
-    options nor their `generation_config` do.
-
-    Raises:
-        ConfigError: no tokenizer is given.
-    """
+    """The same options of `generate` with `stop_strings` as a criterion: with a callable
+    `custom_generate`, `generate` loses the tokenizer that they need (transformers 5.24). The
+    model's own config applies if neither the options nor their `generation_config` have them.
+    Raises `ConfigError` without a tokenizer."""
     remaining = dict(options)
     tokenizer = tokenizer_of(remaining.pop("tokenizer", None))
     if "stop_strings" in remaining:
@@ -297,13 +276,8 @@ def with_stop_strings(options: Mapping[str, Any], model_config: Any = None) -> d
 def build_prompt(
     name: str, kwargs: dict[str, Any], embed: Callable[[Tensor], Tensor], visual: Tensor
 ) -> Prompt:
-    """A `Prompt` from the keyword arguments that a model passes to its language model.
-
-    Args:
-        name: of the model, for messages.
-        kwargs: the arguments.
-        embed: from ids to embeddings.
-        visual: which tokens represent pixels, bool ``[B, L]``.
+    """A `Prompt` from the keyword arguments that a model passes to its language model; `embed` maps
+    ids to embeddings, `visual` is bool ``[B, L]``.
 
     Raises:
         UnsupportedModelError: the model makes its own attention mask, or passes something else that
@@ -346,8 +320,7 @@ def _position_ids(
 
 
 def _further_arguments(name: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments that not every pass sets. Raises `UnsupportedModelError` for a tensor that answers
-    may need too."""
+    """Arguments that not every pass sets. Raises `UnsupportedModelError` for unknown tensors."""
     extra = {
         key: value
         for key, value in kwargs.items()

@@ -14,7 +14,7 @@ from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prepared
 
 STRETCHED = ("linear", "yarn")
-"""Kinds of RoPE whose configuration may state the positions before they are multiplied by its
+"""Kinds of RoPE with configurations that may state the positions before they are multiplied by the
 factor. Others (`llama3`, `longrope`) state the positions with the factor."""
 
 UNBOUNDED = ("dynamic",)
@@ -85,12 +85,8 @@ def num_ids_of(backbone: Backbone) -> int | None:
 
 
 def check_length(backbone: Backbone, prepared: Prepared, allowed: bool) -> None:
-    """Raise `InputError` for a prompt of more positions than a model was made for, unless
-    `allowed`.
-
-    Transformers answers such prompts, usually with nonsense. Several visual tokens may share a
-    position.
-    """
+    """Raise `InputError` for a prompt of more positions than the model was made for (its answers
+    are usually nonsense), unless `allowed`. Several visual tokens may share a position."""
     most = max_positions(backbone.text_config)
     if allowed or most is None:
         return

@@ -17,13 +17,8 @@ POSITIONS = ("original", "compact")
 
 @dataclass(frozen=True)
 class _Selection:
-    """Selected tokens of B rows, padded to the longest.
-
-    Attributes:
-        index: indices of the selected tokens, int64 ``[B, K]``; 0 at padding.
-        real: which entries of `index` are not padding, bool ``[B, K]``.
-        visual: which tokens of the whole prompt are visual, bool ``[B, L]``.
-    """
+    """Selected tokens of B rows, padded to the longest: indices int64 ``[B, K]`` (0 at padding),
+    which of them are real, bool ``[B, K]``, and the prompt's visual tokens, bool ``[B, L]``."""
 
     index: Tensor
     real: Tensor
@@ -35,7 +30,6 @@ def gather(prompt: Prompt, kept_indices: Sequence[Tensor], positions: str = "ori
     token, such as deepstack features.
 
     Args:
-        prompt: prompt of B rows.
         kept_indices: for each row the indices of the tokens to keep, int64 ``[K]``, strictly rising
             and below the row's length. K may differ between rows.
         positions: `"original"` leaves every token at its position, which preserves relative
@@ -43,8 +37,7 @@ def gather(prompt: Prompt, kept_indices: Sequence[Tensor], positions: str = "ori
 
     Raises:
         ConfigError: `positions` is not one of `POSITIONS`.
-        InputError: indices do not rise or are out of range, a row keeps no token, or the number of
-            rows differs from the prompt's.
+        InputError: invalid indices, a row that keeps no token, or another number of rows.
         UnsupportedModelError: the language model takes a further tensor of unknown shape.
     """
     if positions not in POSITIONS:
@@ -101,8 +94,7 @@ def _select(prompt: Prompt, kept_indices: Sequence[Tensor]) -> _Selection:
 
 def _gather_argument(name: str, value: Any, selection: _Selection) -> Any:
     """One further argument of the language model: tensors and sequences of tensors are selected,
-    other values stay. Raises `UnsupportedModelError` for a tensor neither per token nor per visual
-    token."""
+    other values stay. Raises `UnsupportedModelError` for any other tensor."""
     if _is_tensor_sequence(value):
         return [_gather_argument(name, part, selection) for part in value]
     if not isinstance(value, Tensor) or value.ndim == 0:

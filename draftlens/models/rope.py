@@ -1,4 +1,4 @@
-"""Rotary positions whose frequencies depend on the length of the sequence."""
+"""Rotary positions with frequencies that depend on the length of the sequence."""
 
 from __future__ import annotations
 
@@ -17,21 +17,13 @@ class _Limit:
 
 
 def check_reach(model_name: str, text_config: Any, prompt: int, longest: int) -> None:
-    """Raise where draft tokens could change the frequencies of the tokens before them.
+    """Raise `InputError` where draft tokens could change the frequencies of the tokens before them.
 
     transformers recomputes `dynamic` frequencies for the last position of each forward beyond a
     limit. `longrope` has one set of frequencies for forwards within its limit and one for longer
     ones. A forward over draft tokens reaches further than one over a single token, so near the
-    limit it would compute other logits for the same token.
-
-    Args:
-        model_name: for the message.
-        text_config: configuration of the language model.
-        prompt: tokens of the longest prompt.
-        longest: tokens of the longest prompt and the longest possible answer together.
-
-    Raises:
-        InputError: the call may pass the limit.
+    limit it would compute other logits for the same token. `prompt` and `longest` are the tokens of
+    the longest prompt, without and with the longest possible answer.
     """
     for limit in _limits(text_config):
         # All forwards of a prompt beyond the limit use the longer set of longrope.
@@ -45,8 +37,8 @@ def check_reach(model_name: str, text_config: Any, prompt: int, longest: int) ->
 
 
 def changing_frequencies(text_config: Any) -> str:
-    """The RoPE type of a language model whose frequencies depend on how far a forward reaches
-    (`dynamic`, `longrope`); else empty."""
+    """`dynamic` or `longrope` if the RoPE frequencies depend on how far a forward reaches; else
+    empty."""
     return next((limit.kind for limit in _limits(text_config)), "")
 
 

@@ -11,13 +11,9 @@ from draftlens.core.process_group import Hosts
 
 
 class SpreadRow:
-    """One row on rank 0; the other ranks keep their part of it while this object lives.
-
-    Attributes:
-        number: under which ranks above 0 keep their part (`Hosts.kept`).
-        places: per rank, the prompt indices of the tokens that it holds, int64 rising; empty
-            while rank 0 holds all.
-    """
+    """One row on rank 0; other ranks keep their part under `number` (`Hosts.kept`) while this
+    object lives. `places` has per rank the prompt indices of its tokens, int64 rising; empty while
+    rank 0 holds all."""
 
     def __init__(self, hosts: Hosts) -> None:
         self.number = hosts.new_number()

@@ -22,8 +22,7 @@ MEDIA = ("image", "video", "vision", "audio", "img", "boi", "eoi")
 
 
 def parts_of(model: Any, name: str) -> tuple[Any, Any, Any]:
-    """The language model, output head and input embeddings. Raises `UnsupportedModelError` for
-    another architecture."""
+    """The language model, output head and input embeddings. Raises `UnsupportedModelError`."""
     if getattr(model.config, "is_encoder_decoder", False) or not hasattr(model, "generate"):
         raise UnsupportedModelError(f"{name} is no decoder-only model with generate()")
     decoder = model.get_decoder()
@@ -51,7 +50,7 @@ def unwrapped_model(model: Any) -> Any:
     while isinstance(model, nn.Module):
         if isinstance(model, (nn.DataParallel, DistributedDataParallel)):
             model = model.module
-        elif hasattr(model, "_orig_mod"):  # by `torch.compile`, whose class takes long to import
+        elif hasattr(model, "_orig_mod"):  # by `torch.compile`; importing its class is slow
             model = model._orig_mod
         else:
             break
@@ -73,19 +72,15 @@ def has_groups(text_config: Any) -> bool:
 
 
 def execution_device(module: Any) -> torch.device:
-    """The device of inputs; accelerate knows that of a spread or offloaded module, whose weights
-    may be elsewhere."""
+    """The device of inputs; accelerate knows that of a spread or offloaded module."""
     device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
     return torch.device(device) if device is not None else next(module.parameters()).device
 
 
 def check_rollback(model_name: str, text_config: Any) -> None:
-    """Raise `UnsupportedModelError` for a model whose cache cannot be rolled back after a
-    rejection.
-
-    That is one with a sliding window, linear attention or another recurrent state in a layer, or
-    with attention to pictures apart from the text; the message names the kind of layer.
-    """
+    """Raise `UnsupportedModelError`, naming the kind of layer, unless the cache can be rolled back:
+    no layer has a sliding window, linear attention or another recurrent state, or attends to
+    pictures apart from the text."""
     if getattr(text_config, "cross_attention_layers", None):
         raise UnsupportedModelError(
             f"{model_name} attends to pictures through layers of cross-attention; "
@@ -108,8 +103,7 @@ def check_attention(model_name: str, attention: str) -> None:
 
 
 def media_ids(config: Any) -> frozenset[int]:
-    """Ids that stand for pixels in a prompt, and for the marks around them; meaningless in a
-    text."""
+    """Ids of pixels in a prompt, and of the marks around them; meaningless in a text."""
     ids: set[int] = set()
     for name, value in vars(config).items():
         is_id = name.endswith(("_token_id", "_token_index"))

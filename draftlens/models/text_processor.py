@@ -11,14 +11,9 @@ READ = ("input_ids", "attention_mask")
 
 
 class TextProcessor:
-    """Tokenizer and chat template of a language model, in the form of a processor.
-
-    A tokenizer without a padding token pads with any: the attention mask hides padding. `template`
-    is a processor whose chat template is used if the tokenizer has none.
-
-    Raises:
-        UnsupportedModelError: there is no chat template.
-    """
+    """Tokenizer and chat template of a language model, in the form of a processor. Without a
+    padding token any other pads: the mask hides it. `template` is a processor with the fallback for
+    a missing chat template; raises `UnsupportedModelError` if there is none."""
 
     image_processor = None
     video_processor = None
@@ -42,7 +37,7 @@ class TextProcessor:
         add_generation_prompt: bool = False,
         tokenize: bool = False,
     ) -> str:
-        """The text of a chat. Contents are strings, or items, of which those of type `text` are
+        """The text of a chat. Contents are strings, or items; only those of type `text` are
         used."""
         assert not tokenize
         if self._template is not None:

@@ -2,9 +2,9 @@
 
 M-RoPE positions contain the cells. For other models a video is divided evenly into its frames, and
 a picture into tiles of the size that the vision tower takes. If newline tokens follow the first
-tile of a picture, the tokens after that tile are one grid whose rows end with newlines. Frames and
-tiles are taken to be square. Tokens at the end that fill no frame or tile, and newlines, get the
-cell of the token before them.
+tile of a picture, the tokens after that tile are one grid with a newline at the end of each row.
+Frames and tiles are taken to be square. Tokens at the end that fill no frame or tile, and newlines,
+get the cell of the token before them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,12 @@ class GridLayout:
     """How the pictures and videos of a batch became N visual tokens; None or empty if unknown.
 
     Args:
-        is_video: whether each of the visual tokens represents a video, bool ``[N]``; None if none
-            does.
+        is_video: whether each visual token represents a video, bool ``[N]``; None if none does.
         num_frames: frames of each video.
         tile_tokens: visual tokens that the vision tower makes of one tile.
         picture_tokens: tokens of each picture (or of each tile), in order.
         video_tokens: tokens of each video, in order.
-        newline: embedding that the model inserts after each row of a picture, ``[D]``; None if
-            there is none.
+        newline: embedding that the model inserts after each row of a picture, ``[D]``, or None.
     """
 
     is_video: Tensor | None = None
@@ -50,15 +48,9 @@ UNKNOWN = GridLayout()
 
 
 def read_layout(model: Any, inputs: Mapping[str, Any], visual: Tensor, video: Tensor) -> GridLayout:
-    """The layout of a batch as far as its model and its inputs contain it. If `generate` has
-    encoded the pixels already, it is read from the features.
-
-    Args:
-        model: a model of transformers.
-        inputs: keyword arguments of its forward.
-        visual: which tokens represent pixels, bool ``[B, L]``.
-        video: which of them have a token id that is used for videos only, bool ``[B, L]``.
-    """
+    """The layout of a batch as far as its model and the arguments of its forward contain it, read
+    from the features if `generate` has encoded the pixels already. `visual` and `video` (token ids
+    used for videos only) are bool ``[B, L]``."""
     encoded = inputs.get("mm_encoder_outputs") or {}
     has_pictures = "image" in encoded or "pixel_values" in inputs
     if not has_pictures:
@@ -74,13 +66,8 @@ def read_layout(model: Any, inputs: Mapping[str, Any], visual: Tensor, video: Te
 
 
 def _num_frames(pixels: Any, encoded_video: Any) -> int | None:
-    """Frames of each video of a batch, where the model has an axis for frames.
-
-    Args:
-        pixels: pixels of the videos, if they are not encoded yet.
-        encoded_video: output of the video encoder: the features of all frames before pooling, and
-            one row for each video after it.
-    """
+    """Frames of each video of a batch, where the model has an axis for frames. `encoded_video` has
+    the features of all frames before pooling, and one row for each video after it."""
     if isinstance(pixels, Tensor):
         return pixels.shape[1] if pixels.ndim == 5 else None
     frame_features = getattr(encoded_video, "last_hidden_state", None)
@@ -155,7 +142,6 @@ def cells(
         visual: which tokens represent pixels, bool ``[B, L]``.
         position_ids: int64 ``[B, L]``, or ``[axes, B, L]`` under M-RoPE (the last three axes are
             time, height and width).
-        layout: layout of the batch.
         newlines: which tokens end a row of a picture, bool ``[B, L]``.
     """
     axes = None
@@ -172,14 +158,8 @@ def cells(
 
 
 def _row_cells(parts: Tensor, axes: Tensor | None, newlines: Tensor, layout: GridLayout) -> Tensor:
-    """Cells of one row, int64 ``[L, 3]``.
-
-    Args:
-        parts: the picture or video of each token, int64 ``[L]`` (`_number_parts`).
-        axes: M-RoPE positions, int64 ``[3, L]``; None without M-RoPE.
-        newlines: which tokens end a row of a picture, bool ``[L]``.
-        layout: layout of the batch.
-    """
+    """Cells of one row, int64 ``[L, 3]``, from its parts int64 ``[L]`` (`_number_parts`), M-RoPE
+    axes int64 ``[3, L]`` or None, and the tokens that end a row of a picture, bool ``[L]``."""
     grid = torch.full((len(parts), 3), NO_CELL)
     time = 0
     for run in _runs(parts):
@@ -196,8 +176,7 @@ def _row_cells(parts: Tensor, axes: Tensor | None, newlines: Tensor, layout: Gri
 
 
 def _number_parts(visual: Tensor, layout: GridLayout) -> Tensor:
-    """Each token's part, int64 ``[B, L]``: pictures are 1, 2, ..., videos -1, -2, ..., text is
-    0."""
+    """Each token's part, int64 ``[B, L]``: pictures 1, 2, ..., videos -1, -2, ..., text 0."""
     num_visual = int(visual.sum())
     if layout.is_video is None:
         is_video = torch.zeros(num_visual, dtype=torch.bool)
@@ -213,8 +192,7 @@ def _number_parts(visual: Tensor, layout: GridLayout) -> Tensor:
 
 
 def _repeat_numbers(token_counts: tuple[int, ...], num_tokens: int) -> Tensor:
-    """Each token's part, int64 ``[num_tokens]``, counted from 1; all are 1 where the counts do not
-    add up to `num_tokens`."""
+    """Each token's part, int64 ``[num_tokens]``, from 1; all 1 if the counts do not add up."""
     if sum(token_counts) != num_tokens:
         return torch.ones(num_tokens, dtype=torch.long)
     numbers = torch.arange(1, len(token_counts) + 1)
@@ -241,9 +219,8 @@ def _mrope_cells(axes: Tensor) -> Tensor:
 def _picture_cells(newlines: Tensor, tile_tokens: int | None) -> Tensor:
     """Cells of a picture's tokens, int64 ``[count, 3]``; `newlines` is bool ``[count]``.
 
-    The first tile is an overview of the picture; what follows is a grid of details whose rows end
-    with newlines. Without newlines after the first tile, or with newlines in it, the layout is
-    another one and the cells are a plain raster.
+    The first tile is an overview of the picture, followed by a grid of details with a newline after
+    each row. Without newlines there, or with newlines in the tile, the cells are a plain raster.
     """
     count = len(newlines)
     if not tile_tokens or not newlines[tile_tokens:].any() or newlines[:tile_tokens].any():
@@ -261,11 +238,8 @@ def _picture_cells(newlines: Tensor, tile_tokens: int | None) -> Tensor:
 
 
 def _raster_cells(count: int, num_frames: int | None, tile_tokens: int | None) -> Tensor:
-    """Cells of a run of `count` tokens in raster order, int64 ``[count, 3]``.
-
-    The run is divided into `num_frames` frames, else into tiles of `tile_tokens`, else it is one
-    picture. Each is as wide as the smallest square that holds it.
-    """
+    """Cells of a run in raster order, int64 ``[count, 3]``: `num_frames` frames, else tiles of
+    `tile_tokens`, else one picture; each as wide as the smallest square that holds it."""
     if num_frames and num_frames <= count:
         frame_tokens = count // num_frames
     elif tile_tokens and tile_tokens <= count:

@@ -134,10 +134,6 @@ PREFILLS = Registry(
 
 
 def make_prefill(choice: Any) -> Prefill:
-    """A prefill from a name, a mapping with `name` and options, or a prefill.
-
-    Raises:
-        ConfigError: a name or option is unknown.
-    """
+    """A prefill from a name, a mapping with `name`, or a prefill. Raises `ConfigError`."""
     prefill: Prefill = make(PREFILLS, choice, "run")
     return prefill

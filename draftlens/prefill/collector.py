@@ -13,17 +13,12 @@ from draftlens.models.prompt import Prompt
 
 
 class FeatureCollector:
-    """Receives hidden states layer by layer and keeps only what was requested.
+    """Receives hidden states layer by layer and keeps only what was requested. `layers` are those
+    that it needs, rising; 0 for the embeddings.
 
     Args:
-        spec: the readings to take.
-        prompt: the prompt being read.
-        num_layers: of the model.
         early: receives the readings as soon as all of them are taken, from inside the forward. It
             is not called if `spec` has attention, which needs the whole pass, or is empty.
-
-    Attributes:
-        layers: those whose hidden states are needed, rising; 0 for the embeddings.
     """
 
     def __init__(

@@ -37,15 +37,14 @@ def start_child(
     farewell: str = "",
     further: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a process that runs ``main(descriptor, threads)`` of a module.
+    """Start a process that runs ``main(descriptor, threads)`` of a module of draftlens.
 
     It is no fork and no spawned copy of the caller's main module, so scripts without a main guard,
     notebooks and daemonic parents work.
 
     Args:
-        descriptor: of a socket whose other end this process keeps. The child inherits it, and ends
+        descriptor: of a socket; this process keeps its other end. The child inherits it, and ends
             at once when the other end has gone.
-        module: of draftlens.
         threads: of torch and its libraries.
         farewell: printed then by the child on standard error. With one its status is 2, else 0.
         further: more descriptors that the child inherits.
@@ -71,11 +70,8 @@ def start_child(
 def connected(
     start: Callable[[int], subprocess.Popen[bytes]],
 ) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """This process' end of a new socket, and the child, which `start` gives the other end.
-
-    Raises:
-        OSError: no process can be started.
-    """
+    """This process' end of a new socket, and the child, which `start` gives the other end. Raises
+    `OSError` if no process can be started."""
     ours, theirs = socket.socketpair()
     try:
         with no_interrupts():

@@ -15,14 +15,8 @@ from draftlens.processes.shared_tensors import Parcel, pack, unpack
 
 @dataclass(frozen=True)
 class ModelParts:
-    """The parts from which a transformers model is built again.
-
-    Args:
-        architecture: its class.
-        config: its configuration.
-        generation_config: its defaults of `generate`.
-        tensors: all parameters and buffers by name; tied ones are the same object.
-    """
+    """The parts from which a transformers model is built again: all parameters and buffers by name,
+    tied ones as the same object, without the modules."""
 
     architecture: type
     config: Any

@@ -25,13 +25,8 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Parcel:
-    """An object in two parts.
-
-    Args:
-        pickled: everything but the large tensors.
-        file: descriptor of the file with the large tensors, which `unpack` or the channel that
-            sends it closes; None if there are none.
-    """
+    """An object in two parts: the large tensors in a file (None if there are none), everything else
+    pickled. `unpack`, or the channel that sends it, closes the file."""
 
     pickled: bytes
     file: int | None
@@ -43,11 +38,8 @@ class Parcel:
 
 
 def pack(value: Any, smallest: int = SMALLEST) -> Parcel:
-    """Make a parcel of a value; tensors of at least `smallest` bytes go into the file.
-
-    Raises:
-        TypeError, AttributeError, pickle.PicklingError: a part of the object cannot be pickled.
-    """
+    """Make a parcel; tensors of at least `smallest` bytes go into the file. Raises errors of
+    pickle."""
     buffer = io.BytesIO()
     pickler = _Pickler(buffer, smallest)
     pickler.dump(value)
@@ -77,8 +69,7 @@ def file_of(contents: bytes) -> int:
 
 
 def unpack(parcel: Parcel) -> Any:
-    """The object of a parcel. Its large tensors share the memory of the file; the descriptor is
-    closed."""
+    """The object of a parcel. Its large tensors share the memory of the file, which is closed."""
     contents = None
     if parcel.file is not None:
         contents = _mapped(parcel.file, os.fstat(parcel.file).st_size)

@@ -21,8 +21,7 @@ def _scores(visual: Visual) -> Tensor:
 
 @dataclass(frozen=True)
 class SpecVLMPruner:
-    """Stage I keeps the most attended tokens, stage II spreads the rest over what is left (eq. 6
-    and 7).
+    """Stage I keeps the most attended tokens, stage II spaces the rest evenly (eq. 6 and 7).
 
     Args:
         attention_mass: λ, the share of all visual attention that stage I must hold, 0 to 1.
@@ -41,8 +40,8 @@ class SpecVLMPruner:
             )
 
     def select(self, visual: Visual, keep: int) -> Tensor:
-        """The smallest set that holds λ of the attention, at most `keep`, and uniformly spaced
-        others up to `keep`."""
+        """The smallest set with λ of the attention, at most `keep`; evenly spaced others up to
+        `keep`."""
         scores = _scores(visual)
         order = scores.argsort(descending=True, stable=True)
         first = order[: min(self._stage_one_count(scores[order]), keep, len(visual))]
@@ -70,8 +69,7 @@ class AttentionPruner:
 
 @dataclass(frozen=True)
 class UniformPruner:
-    """Every n-th token in raster order, over all frames (SpecVLM's stage II alone, its
-    SD-Uniform)."""
+    """Every n-th token in raster order (SpecVLM's stage II alone, its SD-Uniform)."""
 
     readings: ClassVar[FeatureSpec] = NO_FEATURES
 

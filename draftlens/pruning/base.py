@@ -35,14 +35,8 @@ class Visual:
 
 @dataclass(frozen=True)
 class Choice:
-    """A pruner's choice among one row's n visual tokens, for observers.
-
-    Args:
-        positions: of the visual tokens in the draft's prompt, int64 ``[n]``.
-        visual: the input of the pruner.
-        kept: the indices that it chose, int64 ``[K]``, increasing.
-        score_name: what `visual.scores` are.
-    """
+    """A pruner's choice among one row's n visual tokens, for observers: the positions of these in
+    the draft's prompt, int64 ``[n]``, and the chosen indices, int64 ``[K]``, increasing."""
 
     positions: Tensor
     visual: Visual
@@ -51,10 +45,8 @@ class Choice:
 
 
 class Pruner(Protocol):
-    """Chooses visual tokens for the draft; text always stays.
-
-    A pruner is a frozen dataclass whose fields are its options.
-    """
+    """Chooses visual tokens for the draft; text always stays. A pruner is a frozen dataclass with
+    its options as fields."""
 
     @property
     def readings(self) -> FeatureSpec:
@@ -68,10 +60,8 @@ class Pruner(Protocol):
 
 
 def keep_count(count: int, prune_ratio: float) -> int:
-    """How many of `count` visual tokens stay: n(1 - r), rounded down.
-
-    1e-9 is added first, because 100 * (1 - 0.9) is 9.999999999999998 in floating point.
-    """
+    """How many of `count` visual tokens stay: n(1 - r), rounded down. 1e-9 is added first, because
+    100 * (1 - 0.9) is 9.999999999999998 in floating point."""
     return int(count * (1 - prune_ratio) + 1e-9)
 
 
@@ -104,8 +94,7 @@ def make_pruner(choice: Any) -> Pruner:
 
 
 def spread(count: int, keep: int, device: torch.device) -> Tensor:
-    """`keep` of `count` places at equal distances, the middle of each equal part, int64
-    ``[keep]``."""
+    """`keep` of `count` places, the middle of each equal part, int64 ``[keep]``."""
     if keep > count:
         raise ConfigError(f"cannot keep {keep} of {count} tokens")
     middles = (torch.arange(keep, device=device) * 2 + 1) * count
@@ -113,7 +102,7 @@ def spread(count: int, keep: int, device: torch.device) -> Tensor:
 
 
 def top(scores: Tensor, keep: int) -> Tensor:
-    """Indices of the `keep` highest scores, increasing; the first of equal ones, int64
+    """Indices of the `keep` highest scores, the first of equal ones; increasing, int64
     ``[keep]``."""
     return scores.argsort(descending=True, stable=True)[:keep].sort().values
 

@@ -32,7 +32,7 @@ class UVPruner:
             (`core.prefill_readings.early_layer`).
         text: `"all"` sums over all text tokens, `"after"` over those after the first visual token.
         criterion: `"similarity"`; or `"attention"`, the attention that a token receives in layer L
-            from the text after it, whatever `text` is (SpecVLM, equation 4, in one layer). It needs
+            from the text after it, for any `text` (SpecVLM, equation 4, in one layer), which needs
             the target's whole prefill.
         variation: whether the score is the change since the beginning, which for similarities is
             S^0 and for attention that of the first layer. If not, it is S^L or the attention in

@@ -32,15 +32,8 @@ def attend(
 def attend_in_groups(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None
 ) -> Tensor:
-    """Attention of grouped queries under a mask, ``[B, H, T, E]``.
-
-    Args:
-        query: ``[B, H, T, D]``.
-        key: ``[B, H', K, D]`` with H' dividing H.
-        value: ``[B, H', K, E]``.
-        mask: bool ``[B, 1, T, K]``.
-        scaling: factor of the products; None for one over the square root of D.
-    """
+    """Attention ``[B, H, T, E]``: query ``[B, H, T, D]``, key ``[B, H', K, D]``, value
+    ``[B, H', K, E]``, mask bool ``[B, 1, T, K]``, scaling None for one over the root of D."""
     is_single = query.shape[2] == 1  # transformers packs it, too
     if query.device.type == "cpu" and not is_single and key.shape[-1] == value.shape[-1]:
         return scaled_dot_product_attention(

@@ -18,18 +18,11 @@ BLOCK = 1 << 24
 
 
 class AttentionProbe:
-    """An `AttentionPass` that measures eq. 4 and 5 of SpecVLM (up to a factor, which does not
-    change a ranking).
+    """An `AttentionPass` that measures eq. 4 and 5 of SpecVLM, up to a constant factor.
 
-    For every visual token j the score is the sum over layers, heads and readers i of
-    softmax(q_i K^T)_j. The readers are all text tokens after the first visual token of their row.
-
-    Args:
-        visual: which prompt tokens represent pixels, bool ``[B, L]``.
-        lengths: tokens of each row; padding follows them.
-
-    Attributes:
-        by_layer: scores of each layer so far, float32 ``[B, L]``, zero at text and padding.
+    For every visual token j (bool ``[B, L]``) the score is the sum over layers, heads and readers i
+    of softmax(q_i K^T)_j. The readers are all text tokens after the first visual token of their
+    row. `by_layer` has the scores so far, float32 ``[B, L]``, zero at text and padding.
     """
 
     def __init__(self, visual: Tensor, lengths: list[int]) -> None:
@@ -54,8 +47,7 @@ class AttentionProbe:
         return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
 
     def add(self, query: Tensor, key: Tensor, scaling: float) -> None:
-        """Add the scores of one layer: query ``[B, H, L, D]``, key ``[B, H', L, D]``, H' dividing
-        H."""
+        """Add one layer's scores: query ``[B, H, L, D]``, key ``[B, H', L, D]``, H' dividing H."""
         scores = torch.zeros(self.visual.shape, dtype=torch.float32, device=self.visual.device)
         for row, readers in enumerate(self.readers):
             if len(readers):

@@ -20,8 +20,7 @@ def similarity(states: Tensor, visual: Tensor, lengths: list[int], text: str) ->
     Args:
         states: hidden states of a pass, ``[B, L, D]``; anything at padding, which comes last.
         visual: which tokens represent pixels, bool ``[B, L]``.
-        lengths: tokens of each row.
-        text: `"all"` or `"after"`, see `core.readings.Similarity`.
+        text: `"all"` or `"after"`, see `core.prefill_readings.Similarity`.
 
     Returns:
         float32 ``[B, L]`` on the device of `visual`, zero at text and padding, and in rows without

@@ -67,8 +67,7 @@ def parts_of(total: int, count: int) -> list[int]:
 
 
 def divide(length: int, context: int, anchor: int, passing: int, count: int) -> Blocks:
-    """A row with `count` blocks that differ by one token at most; count <= context - anchor
-    (l_a)."""
+    """A row with `count` blocks that differ by one token at most; count <= context - anchor."""
     edges = [anchor]
     for size in parts_of(context - anchor, count):
         edges.append(edges[-1] + size)

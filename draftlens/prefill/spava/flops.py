@@ -19,8 +19,7 @@ class Work:
     """Counters of one pass of one process.
 
     Attributes:
-        flops: of products of queries with keys and of weights with values: 2 (D + E) for each
-            query, head and key that the query attends to.
+        flops: 2 (D + E) for each query, head and key that the query attends to.
         received: elements that arrived from other processes.
         waits: exchanges that the pass waited for.
     """

@@ -56,9 +56,8 @@ def attend_by_formula(
     causal: bool = False,
     visible: Tensor | None = None,
 ) -> Part:
-    """`attend` for devices and dtypes without a kernel, and for few keys under a mask; the
-    reference of the kernels. `visible` is bool ``[T, K]`` with at least one key per query, or None
-    for no mask."""
+    """`attend` for devices and dtypes without a kernel, and for few keys under a mask `visible`,
+    bool ``[T, K]`` with at least one key per query; the reference of the kernels."""
     heads, num_queries, width = query.shape
     groups = key.shape[0]
     precise = torch.float64 if query.dtype == torch.float64 else torch.float32

@@ -50,14 +50,8 @@ def new_cache(backbone: Backbone, prompt: Prompt, room: int, decode: str) -> KVC
 
 
 def is_sharded(backbone: Backbone, prompt: Prompt, room: int, decode: str) -> bool:
-    """Whether keys and values stay with the ranks.
-
-    With `auto` they do if rank 0 has no room for all of them, or if that makes an answer of `room`
-    tokens faster, by the measured costs of exchanges and attention.
-
-    Raises:
-        HostError: a rank is lost.
-    """
+    """Whether keys and values stay with the ranks; for `auto` if rank 0 lacks the memory, or if it
+    makes an answer of `room` tokens faster by measured costs. Raises `HostError`."""
     if decode != "auto":
         return decode == "sharded"
     shape = CacheShape.of(backbone)
@@ -70,14 +64,7 @@ def is_sharded(backbone: Backbone, prompt: Prompt, room: int, decode: str) -> bo
 
 @dataclass(frozen=True)
 class CacheShape:
-    """What a model keeps per token.
-
-    Args:
-        layers: of the language model.
-        heads, key_heads: of queries, and of keys.
-        width: of a head.
-        dtype: of keys and values.
-    """
+    """Per token: layers, heads of queries and of keys, elements of a head, and dtype."""
 
     layers: int
     heads: int
@@ -104,8 +91,6 @@ class KeepingCosts:
     """Costs of decoding by placement, in seconds, without the costs that both share.
 
     Args:
-        size: number of ranks.
-        layers: of the language model.
         message: one exchange of small tensors.
         moving: moving the keys and values of one token to rank 0, in all layers.
         attention: attending to one more key in one layer.
@@ -118,7 +103,7 @@ class KeepingCosts:
     attention: float
 
     def gathered(self, tokens: int, passes: int) -> float:
-        """Keys move once, and rank 0 attends to all of them, in `passes` passes after the
+        """Keys move once, and rank 0 attends to all of them in `passes` passes after the
         prompts."""
         elsewhere = tokens * (self.size - 1) / self.size
         return elsewhere * self.moving + passes * self.layers * tokens * self.attention
@@ -132,8 +117,7 @@ _COSTS = Slot[KeepingCosts]("costs of decoding with several ranks")
 
 
 def placement_costs(backbone: Backbone, shape: CacheShape) -> KeepingCosts:
-    """The costs of a model's group, measured on first use, in some milliseconds. Raises
-    `HostError`."""
+    """The costs of a model's group, measured on first use in milliseconds. Raises `HostError`."""
     costs = _COSTS.get(backbone.model)
     if costs is None or costs.size != backbone.hosts.size:
         costs = _measured(backbone, shape)

@@ -30,10 +30,8 @@ class Part:
 
 
 def merge(parts: Sequence[Part]) -> Part:
-    """Merge parts of disjoint sets of keys and the same queries, at least one.
-
-    The output has the dtype of the log-sum-exp, and zeros where no part saw a key.
-    """
+    """Merge parts of disjoint sets of keys and the same queries, at least one. The output has the
+    dtype of the log-sum-exp, and zeros where no part saw a key."""
     return merge_stacked(
         torch.stack([part.out for part in parts]), torch.stack([part.lse for part in parts])
     )
@@ -63,6 +61,5 @@ def merge_running(first: Part, second: Part) -> Part:
 
 
 def _where_seen(out: Tensor, weights: Tensor) -> Tensor:
-    """The output in the dtype of the weights, zeroed where the weight is 0, since 0 x NaN is
-    NaN."""
+    """The output in the weights' dtype, zeroed where the weight is 0, since 0 x NaN is NaN."""
     return torch.where(weights[..., None] > 0, out.to(weights.dtype), 0.0)

@@ -1,4 +1,4 @@
-"""Reads prompts whose rows are divided into blocks, by one process or by several."""
+"""Reads prompts in blocks, by one process or by several."""
 
 from __future__ import annotations
 
@@ -34,12 +34,9 @@ def read_in_blocks(
     zigzag: bool = True,
     choose: Choose = keys_by_query,
 ) -> PrefillOutput:
-    """Read a prompt, by all ranks of the backbone.
+    """Read a prompt, each row as `rows` plans it, by all ranks of the backbone.
 
     Args:
-        backbone: of this process.
-        reading: the prompt and the readings.
-        rows: how each row is read.
         approximate: what differs from the model's own prefill if a row is read in blocks.
         zigzag: how blocks are dealt to several ranks (`prefill.spava.blocks.dealt`).
         choose: chooses passing keys in one process; several ranks choose them by the question.
@@ -85,11 +82,8 @@ def _hand(prompt: Prompt, rows: Sequence[PromptRow], size: int, rank: int, zigza
 @torch.no_grad()
 def check_directed(backbone: Backbone) -> None:
     """Compare two prefills of four tokens: the model's own, and one whose attention is directed.
-
-    Raises:
-        UnsupportedModelError: the model does not pass its attention on, or needs more than a
-            softmax of scaled products.
-    """
+    Raises `UnsupportedModelError` if the model does not pass its attention on, or needs more than a
+    softmax of scaled products."""
     if _CHECKED.get(backbone.model):
         return
     ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size

@@ -11,8 +11,7 @@ Choose = Callable[[Tensor, Tensor, int, int, int], Tensor]
 """Chooses the passing keys of one block in one layer, as `keys_by_query`."""
 
 NEIGHBOURS = 5
-"""Window of the maximum filter over the scores of a block's keys, an odd number: chosen keys bring
-their neighbours."""
+"""Odd window of the maximum over neighbouring scores: chosen keys bring their neighbours."""
 
 
 def keys_by_query(

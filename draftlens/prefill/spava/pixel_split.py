@@ -1,8 +1,6 @@
-"""How the pixels of a batch are divided into shares that can be encoded separately.
-
-The unit is a frame of a video, or a picture. Vision towers attend within a unit only, so the
-concatenated features of the shares are those of the whole.
-"""
+"""How the pixels of a batch are divided into shares that can be encoded separately. The unit is a
+frame of a video, or a picture: vision towers attend within a unit only, so the concatenated
+features of the shares are those of the whole."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ class Shares(Protocol):
 
     @property
     def num_states(self) -> int | None:
-        """Entries of the encoder's hidden states, where they are read (`models.cells`)."""
+        """Entries of the encoder's hidden states, where they are read (`models.visual_grid`)."""
         ...
 
     def arguments(self, first: int, last: int) -> dict[str, Any]:
@@ -51,13 +49,9 @@ class Shares(Protocol):
 
 @dataclass(frozen=True)
 class Pictures:
-    """Pictures along the first dimension, and further arguments with an entry for each.
-
-    Args:
-        given: arguments of the encoder. With `batch_num_images` the pictures of a prompt stay
-            together, because the model cuts a picture into patches only if it is alone.
-        sizes: pictures of each unit.
-    """
+    """Pictures along the first dimension, `sizes` in each unit, and further arguments with an entry
+    for each. With `batch_num_images` the pictures of a prompt stay together, because the model cuts
+    a picture into patches only if it is alone."""
 
     given: Mapping[str, Any]
     sizes: Sequence[int]
@@ -137,12 +131,8 @@ class Frames:
 
 @dataclass(frozen=True)
 class Grids:
-    """Pictures and videos as patches in one row, with a grid (t, h, w) for each.
-
-    Args:
-        given: arguments of the encoder.
-        pixels, grid: the names of its patches ``[P, D]`` and grids int64 ``[V, 3]``.
-    """
+    """Pictures and videos as patches ``[P, D]`` in one row, with grids (t, h, w), int64
+    ``[V, 3]``."""
 
     given: Mapping[str, Any]
     pixels: str
@@ -197,12 +187,7 @@ class Grids:
 @dataclass(frozen=True)
 class PaddedPictures:
     """Pictures ``[B, N, C, H, W]`` of B prompts, padded by pictures of zeros, which the model
-    skips.
-
-    Args:
-        given: arguments of the encoder.
-        real: prompt and index of every other picture, int64 ``[n, 2]``.
-    """
+    skips; `real` has prompt and index of the others, int64 ``[n, 2]``."""
 
     given: Mapping[str, Any]
     real: Tensor

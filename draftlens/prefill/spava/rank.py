@@ -28,11 +28,10 @@ class Shard:
 
     Args:
         prompt: the tokens of the rank; at least one for each row.
-        maker: makes the attention of the pass.
         owned: per row, indices among the rank's tokens of those that it owns, int64.
         places: per row, indices of the same tokens in the row.
         readers: of each row, if attention scores are requested; else empty.
-        layers: those whose hidden states rank 0 needs, rising.
+        layers: those with hidden states that rank 0 needs, rising.
         numbers: under which the ranks above 0 keep the keys and values of each row; empty if they
             send them to rank 0.
     """
@@ -69,16 +68,8 @@ class Shard:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a rank's pass.
-
-    Args:
-        shard: what was read.
-        logits: after each row's last tokens, ``[B, K, V]``.
-        cache: keys and values of the rank's tokens.
-        states: hidden states ``[B, T, D]`` by layer.
-        queries: queries ``[H, r, D]`` of the rank's readers, by layer and row.
-        attention: of the pass.
-    """
+    """The result of a rank's pass: logits ``[B, K, V]`` after each row's last tokens, hidden states
+    ``[B, T, D]`` by layer, and queries ``[H, r, D]`` of the rank's readers by layer and row."""
 
     shard: Shard
     logits: Tensor
@@ -88,8 +79,7 @@ class Outcome:
     attention: ShardAttentionPass
 
     def owned(self, layer: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Per row keys ``[H', n, D]`` and values ``[H', n, E]`` of the tokens that the rank
-        owns."""
+        """Per row keys ``[H', n, D]`` and values ``[H', n, E]`` of the tokens that it owns."""
         states = self.cache.layers[layer]
         for row, places in enumerate(self.shard.owned):
             yield states.keys[row][:, places], states.values[row][:, places]
@@ -150,12 +140,8 @@ class _Recorder:
 
 @torch.inference_mode()  # as the passes that write the caches
 def read_shard(backbone: Backbone, hosts: Hosts, shard: Shard) -> Outcome:
-    """Read the tokens of one rank in one pass; every rank does it at the same time.
-
-    Raises:
-        HostError: another rank is lost.
-        UnsupportedModelError: the model does not pass its attention on.
-    """
+    """Read the tokens of one rank in one pass; every rank does it at the same time. Raises
+    `HostError`, or `UnsupportedModelError` if the model does not pass its attention on."""
     cache = backbone.new_cache(shard.prompt, 0)
     attention = shard.maker.make(shard.prompt.lengths, hosts)
     recorder = _Recorder(attention, shard.local_readers(hosts.rank))

@@ -1,8 +1,8 @@
 """Attention in blocks by several ranks (SPAVA, algorithm 1): what each of them computes.
 
 A rank holds the anchor, its blocks and the query. It sends the keys that its blocks pass on, and
-meanwhile computes everything that needs no other rank. `prefill.spava.one_process_attention` is the
-reference in one process.
+meanwhile computes everything that needs no other rank. The reference in one process is
+`prefill.spava.one_process_attention`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,7 @@ from draftlens.prefill.spava.passing_keys import keys_by_query
 
 @dataclass(frozen=True)
 class _Local:
-    """Rotated states of one row's tokens on this rank.
-
-    Args:
-        query: ``[H, T, D]``.
-        key: ``[H', T, D]``.
-        value: ``[H', T, E]``.
-        share: which tokens these are.
-    """
+    """Rotated states of one row on this rank: ``[H, T, D]``, ``[H', T, D]`` and ``[H', T, E]``."""
 
     query: Tensor
     key: Tensor
@@ -57,12 +50,6 @@ class ShardAttention:
     Args:
         shares: this rank's part of each row; None for rows that rank 0 reads alone.
         lengths: tokens of each row on this rank; padding follows them.
-        hosts: the group.
-
-    Attributes:
-        work: what this rank computed and received so far.
-        num_layers: layers that have called it.
-        scalings: of each layer.
     """
 
     def __init__(
@@ -244,8 +231,7 @@ def _write(
 
 @dataclass(frozen=True)
 class InShards:
-    """Makes the attention of one rank that reads rows in blocks; arguments as for
-    `ShardAttention`."""
+    """Makes the `ShardAttention` of one rank, of its shares and given lengths."""
 
     shares: tuple[Share | None, ...]
 

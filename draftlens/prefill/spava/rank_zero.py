@@ -1,8 +1,5 @@
-"""One prompt read by several ranks: shares are dealt, read at the same time, and collected.
-
-Keys and values move to rank 0 once, after the pass, or they stay where they are
-(`prefill.spava.sharded_cache`).
-"""
+"""One prompt read by several ranks: shares are dealt, read at the same time, and collected. Keys
+and values move to rank 0 after the pass, or stay where they are (`prefill.spava.sharded_cache`)."""
 
 from __future__ import annotations
 
@@ -60,14 +57,8 @@ class Hand:
 def read_by_ranks(
     backbone: Backbone, hosts: Hosts, reading: PrefillReading, hands: Sequence[Hand]
 ) -> PrefillOutput:
-    """Read a prompt by all ranks; called on rank 0.
-
-    Args:
-        backbone: of rank 0.
-        hosts: the group.
-        reading: what to read. If its cache is a `ShardedCache`, the ranks keep their keys and
-            values, else they send them to rank 0.
-        hands: of all ranks, in order.
+    """Read a prompt by all ranks, with the hands of all in order; called on rank 0. If the cache is
+    a `ShardedCache`, the ranks keep their keys and values, else they send them to rank 0.
 
     Raises:
         HostError: a rank is lost.
@@ -104,7 +95,7 @@ def _places(hand: Hand) -> list[Tensor]:
 
 
 def _readers(probe: AttentionProbe, places: Sequence[Sequence[Tensor]]) -> tuple[Readers, ...]:
-    """The tokens of each row whose attention is measured, and their owners."""
+    """The tokens of each row that have their attention measured, and their owners."""
     readers = []
     for row, in_row in enumerate(probe.readers):
         wanted = in_row.cpu()
@@ -136,14 +127,8 @@ def _shard(
 
 
 class _Collected:
-    """The messages of all ranks on rank 0, put in the order of the prompt.
-
-    Args:
-        hosts: the group.
-        reading: what was read.
-        places: of all ranks and rows, the tokens that the rank owns.
-        outcome: of rank 0.
-    """
+    """The messages of all ranks on rank 0, put in the order of the prompt. `places` has by rank and
+    row the tokens that the rank owns."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""An exact prefill by several ranks, whose keys and values travel around a ring."""
+"""An exact prefill by several ranks; keys and values travel around a ring."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from draftlens.prefill.spava.several import SeveralProcesses
 
 @dataclass(frozen=True)
 class RingPrefill(SeveralProcesses):
-    """Reads prompts exactly, each rank its share of the tokens; with one process it is the full
-    prefill.
+    """Reads prompts exactly, each rank its share of the tokens; the full prefill in one process.
 
     A row with fewer tokens than two for each rank is read by rank 0 alone.
 

@@ -1,4 +1,4 @@
-"""Exact attention by several ranks, whose keys and values travel around a ring (Liu et al. 2023).
+"""Exact attention by several ranks; keys and values travel around a ring (Liu et al. 2023).
 
 A row is cut into two chunks for each rank, of which rank h holds the chunks h and 2W-1-h, so that
 all have about equal work under a causal mask. Every product is unmasked or square and causal.
@@ -79,13 +79,7 @@ class Chunks:
 
 
 class RingAttention:
-    """An `AttentionPass` over the tokens of one rank, with the attributes of `ShardAttention`.
-
-    Args:
-        rows: this rank's part of each row; None for rows that rank 0 reads alone.
-        lengths: tokens of each row on this rank; padding follows them.
-        hosts: the group.
-    """
+    """`ShardAttention` in a ring: an `AttentionPass` over the chunks of one rank."""
 
     def __init__(self, rows: Sequence[Chunks | None], lengths: Sequence[int], hosts: Hosts) -> None:
         self.work = Work()

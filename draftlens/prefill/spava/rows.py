@@ -21,12 +21,7 @@ class Division:
 
 @dataclass(frozen=True)
 class PromptRow:
-    """How one row is read.
-
-    Args:
-        blocks: its division; None if it is read exactly.
-        note: why it is read exactly, in words for the user; empty if it is not.
-    """
+    """How one row is read: its division, or None and a note to the user why it is read exactly."""
 
     blocks: Blocks | None
     note: str = ""

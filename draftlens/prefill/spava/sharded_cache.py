@@ -1,8 +1,6 @@
-"""A cache whose prompts stay with the ranks that have read them.
-
-Rank 0 holds its share of every prompt and all tokens after it, so trees, rollbacks and capacities
-concern rank 0 alone. Each pass is run by all ranks at once (`prefill.spava.sharded_attention`).
-"""
+"""A cache with prompts that stay on the ranks that have read them. Rank 0 holds its share of every
+prompt and all tokens after it, so trees, rollbacks and capacities concern rank 0 alone. All ranks
+run each pass at once (`prefill.spava.sharded_attention`)."""
 
 from __future__ import annotations
 
@@ -115,12 +113,7 @@ class Along:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Job: send rank 0 the keys and values of some tokens.
-
-    Args:
-        numbers: of the rows.
-        places: per layer and row, where this rank holds the tokens, int64 ``[n]``.
-    """
+    """Job: send rank 0 the keys and values at `places`, int64 ``[n]`` per layer and row."""
 
     numbers: tuple[int, ...]
     places: tuple[tuple[Tensor, ...], ...]

@@ -19,12 +19,7 @@ from draftlens.models.attention.scores import BLOCK
 
 @dataclass(frozen=True)
 class Readers:
-    """The tokens of one row whose attention is measured.
-
-    Args:
-        places: in the row, int64 ``[R]``, rising.
-        owners: the rank that has the query of each, int64 ``[R]``.
-    """
+    """The measured tokens of one row, int64 ``[R]``, rising, and the ranks with their queries."""
 
     places: Tensor
     owners: Tensor
@@ -35,13 +30,8 @@ class Readers:
 
 @dataclass(frozen=True)
 class Local:
-    """One rank's part of one row in one layer.
-
-    Args:
-        queries: of its readers, rotated, ``[H, r, D]``.
-        keys: of the tokens that it owns, rotated, ``[H', n, D]``.
-        places: of these tokens in the row, int64 ``[n]``.
-    """
+    """One rank's part of one row in one layer: rotated queries of its readers ``[H, r, D]``,
+    rotated keys of its tokens ``[H', n, D]``, and the places of these in the row, int64 ``[n]``."""
 
     queries: Tensor
     keys: Tensor
@@ -54,19 +44,11 @@ def probe_by_ranks(
     readers: Sequence[Readers],
     hosts: Hosts,
 ) -> list[list[Tensor]]:
-    """Scores of this rank's tokens; every rank calls it at the same time.
+    """Scores of this rank's tokens by layer and row, float32 ``[n]``; every rank calls it at the
+    same time. The scalings are by layer; `readers` is the same on all ranks.
 
     For every token the score is the sum over heads and readers after it of the softmax over all
     tokens up to the reader, text and visual alike.
-
-    Args:
-        layers: this rank's parts, by layer and row.
-        scalings: factor of the products, by layer.
-        readers: of each row, the same on all ranks.
-        hosts: the group.
-
-    Returns:
-        By layer and row, float32 ``[n]``.
     """
     queries = _all_queries(layers, readers, hosts)
     rows = range(len(readers))
@@ -113,12 +95,9 @@ def _all_queries(
 def _products(
     queries: Tensor, local: Local, readers: Readers, scaling: float
 ) -> Iterator[tuple[int, slice, Tensor]]:
-    """Scaled products of readers and keys, in parts that bound the memory.
-
-    Yields:
-        The head of the keys, which of its queries (reader by reader within each of its query
-        heads), and their products, float32 ``[S, n]``, -inf where a key comes after a reader.
-    """
+    """Scaled products of readers and keys, in parts that bound the memory: the head of the keys, a
+    slice of its queries (reader by reader within each of its query heads), and their products,
+    float32 ``[S, n]``, -inf where a key comes after a reader."""
     key_heads, num_keys, width = local.keys.shape
     grouped = queries.reshape(key_heads, -1, width)
     last_visible = readers.places.repeat(grouped.shape[1] // max(len(readers.places), 1))

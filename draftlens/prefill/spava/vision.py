@@ -1,9 +1,6 @@
 """Pixels encoded by several ranks (SPAVA, eq. 3 and 6): rank h of H encodes floor(F/H) + [h < F mod
-H] of F frames.
-
-Rank 0 deals the pixels and receives the features, made by the model's own encoder. The reference in
-one process is `generate`, which encodes all pixels.
-"""
+H] of F frames, by the model's own encoder. Rank 0 deals the pixels and receives the features. The
+reference in one process is `generate`, which encodes all pixels."""
 
 from __future__ import annotations
 
@@ -90,14 +87,8 @@ def _job(modality: str, shares: Shares, first: int, last: int) -> Encode:
 
 @dataclass(frozen=True)
 class Encode:
-    """Job: encode some pixels and send rank 0 their features.
-
-    Args:
-        modality: `image` or `video`.
-        arguments: of the model's encoder; empty if this rank encodes nothing.
-        num_pieces: feature tensors that it makes of them.
-        dropped: tokens at the end of each that are not kept.
-    """
+    """Job: encode some pixels and send rank 0 their features, `num_pieces` tensors without the last
+    `dropped` tokens of each. Without arguments this rank encodes nothing."""
 
     modality: str
     arguments: dict[str, Any]
@@ -157,15 +148,8 @@ def _grouped(
     groups: Sequence[Sequence[int]],
     num_groups: int,
 ) -> list[list[Tensor]]:
-    """The features of all ranks by level and group.
-
-    Args:
-        own: of rank 0.
-        lengths: of each rank, tokens of its pieces.
-        messages: of each rank.
-        groups: of each rank, the group of each piece.
-        num_groups: of all ranks together.
-    """
+    """The features of all ranks by level and group, from rank 0's own pieces, the tokens of each
+    piece and the message of each rank, and the group of each piece."""
     width = own.levels[0][0].shape[-1]
     empty = own.levels[0][0].new_empty(0, width)
     parts = [[[empty] for _ in range(num_groups)] for _ in own.levels]
@@ -180,11 +164,8 @@ def _grouped(
 
 
 def _completed(output: Any, levels: Sequence[list[Tensor]], num_states: int | None) -> Any:
-    """Rank 0's own output with the features of all ranks.
-
-    Hidden states before pooling are not sent, because models do not read them; only their number is
-    filled in.
-    """
+    """Rank 0's own output with the features of all ranks. Hidden states before pooling are not
+    sent, because models do not read them; only their number is filled in."""
     is_stacked = isinstance(output.pooler_output, Tensor)
     output.pooler_output = torch.stack(levels[0]) if is_stacked else levels[0]
     if len(levels) > 1:

@@ -26,14 +26,11 @@ def ignore(why: str) -> None:
 
 
 class Heartbeat:
-    """Writes the heartbeat of one rank from a thread of its own, until `stop`.
-
-    A stopped or dead process writes none. A busy one does, since torch's operations release the
-    interpreter lock.
+    """Writes the heartbeat of one rank from a thread of its own, until `stop`. A stopped or dead
+    process writes none. A busy one does, since torch's operations release the interpreter lock.
 
     Args:
         store: a client of the group's key-value store for this object alone.
-        rank, size: which rank, of how many.
         on_lost: called from that thread with the sentence that another rank passed to `tell`.
     """
 
@@ -63,18 +60,17 @@ class Heartbeat:
         return told[-1]
 
     def _tell(self, told: list[str]) -> None:
-        with suppress(RuntimeError), self._using:  # the store may have gone
+        with suppress(RuntimeError), self._using:  # the store may have ended
             told.append(self._store.compare_set(LOST, "", told[0]).decode())
 
     def silent(self) -> list[int]:
-        """The ranks without a heartbeat for `SILENCE_SECONDS` (for which it waits), earliest
-        first."""
+        """The ranks without a heartbeat for `SILENCE_SECONDS`, which it waits; earliest first."""
         found: list[int] = []
         watch = threading.Thread(target=self._watch, args=(found,), daemon=True)
         watch.start()
         watch.join(SILENCE_SECONDS + ANSWER_SECONDS)
         if watch.is_alive() and self._rank:
-            return [0]  # the store does not answer, and it is where rank 0 is
+            return [0]  # the store, on rank 0, does not answer
         return list(found)
 
     def _watch(self, found: list[int]) -> None:
@@ -82,7 +78,7 @@ class Heartbeat:
             before = self._signs()
             time.sleep(SILENCE_SECONDS)
             after = self._signs()
-        except RuntimeError:  # the store has gone, and with it rank 0
+        except RuntimeError:  # the store has ended, and with it rank 0
             found += [0] if self._rank else []
             return
         still = [rank for rank, sign in before.items() if after[rank] == sign]
@@ -99,7 +95,7 @@ class Heartbeat:
             try:
                 self._beat()
                 why = self._told()
-            except RuntimeError:  # the store has gone, and with it those who would read this
+            except RuntimeError:  # the store has ended, and with it all readers
                 return
             if why:
                 self._on_lost(why)

@@ -45,13 +45,8 @@ def packed(content: Any) -> memoryview:
 
 
 def unpacked(parcel: Tensor, device: torch.device, allowed: Sequence[type]) -> Any:
-    """The content of `packed` bytes (uint8), tensors on `device`.
-
-    Only objects of the `allowed` classes are made.
-
-    Raises:
-        ValueError: the bytes are no job, or hold objects of another class.
-    """
+    """The content of `packed` bytes (uint8), tensors on `device`. Only objects of the `allowed`
+    classes are made; raises `ValueError` for others, or for bytes that are no job."""
     buffer = io.BytesIO(parcel.numpy().tobytes())
     try:
         with torch.serialization.safe_globals(list(allowed)):

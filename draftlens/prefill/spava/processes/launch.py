@@ -51,13 +51,7 @@ ENDING_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class LaunchPlace:
-    """A process' place in a group.
-
-    Args:
-        rank, size: which rank, of how many.
-        sockets: descriptors of the sockets to the other ranks, by rank.
-        patience: as for `GroupRanks`.
-    """
+    """A process' place in a group; `sockets` are descriptors by the rank of the other side."""
 
     rank: int
     size: int
@@ -81,7 +75,7 @@ class _Child:
         return psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED
 
     def wait_until_ready(self) -> None:
-        """Wait until libraries and model are loaded; raise `OSError` if it has ended or takes too
+        """Wait until libraries and model are loaded; raise `OSError` if it ended or takes too
         long."""
         self.control.settimeout(START_SECONDS)
         if self.control.recv(len(READY)) != READY:
@@ -137,16 +131,8 @@ class _Parent:
 
 
 class LocalRanks(GroupRanks):
-    """A group of this process, which is rank 0, and further ones that it has started.
-
-    They end with this object, with this process however it ends, and when one of them is lost.
-
-    Args:
-        links: to the children.
-        children: the other processes.
-        threads: of torch in each of them.
-        patience: as for `GroupRanks`.
-    """
+    """A group of this process, which is rank 0, and further ones that it has started. They end with
+    this object, with this process however it ends, and when any of them is lost."""
 
     remedy = "; the next call starts new ones"
 
@@ -267,8 +253,8 @@ def _end(links: SocketLinks, children: Sequence[_Child], owner: int) -> None:
 
 
 def main(descriptor: int, threads: int) -> None:
-    """Entry point of a new process; `descriptor` is the inherited socket, through which the model
-    and the place come."""
+    """Entry point of a new process, which gets the model and its place over the inherited
+    socket."""
     torch.set_num_threads(threads)
     control = socket.socket(fileno=descriptor)
     channel = Channel(control)

@@ -42,7 +42,7 @@ HEADER = 8
 
 
 class Links(Protocol):
-    """Sends CPU tensors to other ranks. Both methods begin an operation and return an object whose
+    """Sends CPU tensors to other ranks. Both methods begin an operation and return an object; its
     `wait` takes a timeout and raises RuntimeError if a rank was lost."""
 
     def send(self, tensors: list[Tensor], rank: int, tag: int) -> Any: ...
@@ -70,11 +70,8 @@ class GroupRanks(ForkAware):
     """`Hosts` over `Links`. Messages go from rank to rank directly.
 
     Args:
-        rank, size: which rank, of how many.
         patience: seconds that a rank waits for another one inside an answer. It must be longer than
             one layer takes.
-        links: to the other ranks.
-        signs: of their life.
         jobs: classes of which jobs may consist.
     """
 
@@ -188,12 +185,8 @@ class GroupRanks(ForkAware):
             self._send_bytes(packed((forgotten, job)), rank)
 
     def next_job(self, device: torch.device) -> Any:
-        """Wait for a job of rank 0, tensors on `device`; None if there are no more.
-
-        Raises:
-            HostError: rank 0 is lost.
-            ValueError: it has sent no job.
-        """
+        """Wait for a job of rank 0, tensors on `device`; None if there are no more. Raises
+        `HostError` if rank 0 is lost, `ValueError` if it has sent no job."""
         size = self._receive_bytes(HEADER, IDLE).view(torch.int64)
         if not int(size):
             return None
@@ -221,11 +214,7 @@ class GroupRanks(ForkAware):
             self._fail(rank, error)
 
     def settle(self, rank: int, work: Any, patience: timedelta | None = None) -> None:
-        """Wait for an operation with another rank.
-
-        Raises:
-            HostError: a rank was lost; the message names it.
-        """
+        """Wait for an operation with another rank. Raises `HostError` with the lost rank."""
         try:
             work.wait(self._patience if patience is None else patience)
         except RuntimeError as error:
@@ -236,7 +225,7 @@ class GroupRanks(ForkAware):
             raise HostError(f"{self.lost}{self.remedy}")
 
     def _fail(self, rank: int, error: RuntimeError) -> NoReturn:
-        """Raise for a failed operation with `rank`, or for another rank that has been silent for
+        """Raise for a failed operation with `rank`, or for a rank that has been silent for
         longer."""
         silent = self._signs.silent()
         self.abandon(_sentence(silent[0] if silent else rank, bool(silent)))
@@ -253,10 +242,8 @@ class GlooRanks(GroupRanks):
 
     Args:
         store: the group's own client of its key-value store.
-        rank, size, patience, jobs: as for `GroupRanks`.
         device: of gloo, see `ProcessGroupGloo.create_device`; None for the default.
-        on_lost: called from another thread with a sentence when another rank has found that the
-            group is lost.
+        on_lost: called from another thread with a sentence when another rank reports a loss.
     """
 
     remedy = ": start all processes again"
@@ -305,15 +292,7 @@ class GlooRanks(GroupRanks):
 
 
 class _Traveling:
-    """Implements `Arriving`.
-
-    Args:
-        hosts: the group.
-        tensors: what arrives, in the order of ranks.
-        works: operations and the ranks they are with.
-        sent: what is sent, which must stay alive until then.
-        device: where the tensors are needed.
-    """
+    """Implements `Arriving` for `tensors` in the order of ranks; `sent` must live until sent."""
 
     def __init__(
         self,

@@ -24,15 +24,8 @@ MOST_HOSTS = 256
 
 
 def check_hosts(hosts: Any) -> None:
-    """Refuse an impossible number of processes before minutes of loading.
-
-    Args:
-        hosts: number of processes, or None for those of torchrun or this one alone.
-
-    Raises:
-        ConfigError: it is no number of at least 1, or torchrun has started another number of
-            processes.
-    """
+    """Raise `ConfigError` before minutes of loading unless `hosts` is None (those of torchrun, or
+    this process alone) or a number of at least 1 that agrees with torchrun."""
     check_is_number_of_hosts(hosts)
     if hosts is None:
         return
@@ -50,18 +43,14 @@ def meet(
 ) -> None:
     """Let a model read its prompts together with other processes, if there are any.
 
-    Under torchrun this returns on rank 0 only (`distributed.join`). Otherwise new processes are
+    Under torchrun this returns on rank 0 only (`torchrun.join`). Otherwise new processes are
     started, and the threads of torch are divided among all. A model keeps its group. If one of its
-    processes was lost, as many are started again; under torchrun the call fails instead.
-
-    Args:
-        backbone: of the model.
-        hosts: checked by `check_hosts`.
-        inputs: of this rank's request, the same on all ranks; empty if there is none yet.
+    processes was lost, as many are started again; under torchrun the call fails instead. `inputs`
+    are those of this rank's request, empty if there is none yet.
 
     Raises:
         ConfigError: the model reads its prompts with another number of processes already, or as
-            `distributed.start`.
+            `launch.start`.
         InputError: the inputs differ between ranks of torchrun.
         HostError: the others did not come.
     """

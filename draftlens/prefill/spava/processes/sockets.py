@@ -1,7 +1,5 @@
-"""Tensors between the processes of one machine, over sockets that they have inherited.
-
-Nothing listens: no other process can take the place of a rank or send it anything.
-"""
+"""Tensors between the processes of one machine, over inherited sockets. Nothing listens: no other
+process can take the place of a rank or send it anything."""
 
 from __future__ import annotations
 
@@ -47,11 +45,8 @@ class Transfer:
             self.left[0] = self.left[0][count:]
 
     def wait(self, timeout: timedelta) -> None:
-        """Wait until it has been moved.
-
-        Raises:
-            RuntimeError: another rank has ended, or does not take part in time.
-        """
+        """Wait until it has been moved. Raises `RuntimeError` if the other rank ended or is
+        late."""
         self._links.settle(self, timeout.total_seconds())
 
 
@@ -59,14 +54,9 @@ class SocketLinks:
     """Sends and receives tensors as `ProcessGroupGloo` does. From each rank to each other one,
     tensors arrive in the order in which they were sent; both sides begin them in the same order.
 
-    There is no thread: messages move when one is begun, as far as that needs no waiting, and
-    all of them while one is waited for. Use it from one thread at a time.
-
-    Args:
-        sockets: connected, by the rank of the other side.
-
-    Attributes:
-        closed: ranks whose processes have ended, as far as detected.
+    There is no thread: messages move when one is begun, as far as that needs no waiting, and all of
+    them while one is waited for. Use it from one thread at a time. `closed` are the ranks found to
+    have ended.
     """
 
     def __init__(self, sockets: Mapping[int, socket.socket]) -> None:
@@ -74,15 +64,15 @@ class SocketLinks:
         self._lines = {rank: _Line(sock) for rank, sock in sockets.items()}
 
     def send(self, tensors: list[Tensor], rank: int, tag: int) -> Transfer:
-        """Begin to send a tensor, which must not change until then. Raises `RuntimeError` if the
-        rank has ended."""
+        """Begin to send a tensor, not to be changed until then. Raises `RuntimeError` if the rank
+        ended."""
         transfer = Transfer(self, tensors[0], tag)
         self._lines[rank].outgoing.append(transfer)
         self._move(rank)
         return transfer
 
     def recv(self, tensors: list[Tensor], rank: int, tag: int) -> Transfer:
-        """Begin to receive into the given tensor. Raises `RuntimeError` if the rank has ended."""
+        """Begin to receive into a tensor. Raises `RuntimeError` if the rank ended."""
         transfer = Transfer(self, tensors[0], tag)
         self._lines[rank].incoming.append(transfer)
         return transfer
@@ -101,7 +91,7 @@ class SocketLinks:
             line.socket.close()
 
     def _ready(self, seconds: float) -> list[int]:
-        """The ranks whose sockets became ready."""
+        """The ranks with sockets that became ready."""
         poll = select.poll()
         ranks = {}
         for rank, line in self._lines.items():
@@ -136,12 +126,8 @@ class _Line:
         return receiving | (select.POLLOUT if self.outgoing else 0)
 
     def move(self) -> None:
-        """Send and receive what is possible without waiting.
-
-        Raises:
-            OSError: the other side has gone.
-            RuntimeError: the other side has sent another tensor than is expected.
-        """
+        """Send and receive what is possible without waiting. Raises `OSError` if the other side has
+        gone, `RuntimeError` if it has sent another tensor than is expected."""
         with _without_waiting():
             while self.outgoing:
                 self._send(self.outgoing[0])

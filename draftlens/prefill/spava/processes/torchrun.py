@@ -31,15 +31,10 @@ def own_device(device: str | None) -> str | None:
 
 def join(backbone: Backbone, patience: float = PATIENCE_SECONDS, digest: str = "") -> GlooRanks:
     """Let the processes of torchrun read prompts together; each calls this with its own copy of the
-    same model.
+    same model, and the digest of its request.
 
     On rank 0 it returns, and `backbone.hosts` is the group. The other ranks run the jobs of rank 0
     until that ends, and then exit with status 0. So everything after this call runs on rank 0 only.
-
-    Args:
-        backbone: of this rank.
-        patience: seconds that a rank waits for another one inside an answer.
-        digest: of this rank's request.
 
     Raises:
         HostError: the others did not come.

@@ -27,7 +27,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class LinkTransport:
-    """Operations on CPU tensors over gloo or sockets (`distributed.group.Links`)."""
+    """Operations on CPU tensors over gloo or sockets (`process_group.Links`)."""
 
     group: Any
 
@@ -36,16 +36,8 @@ class LinkTransport:
         return tensor.cpu()
 
     def begin(self, operations: Sequence[Operation], tag: int, fail: Fail) -> list[tuple[int, Any]]:
-        """Begin all operations of one exchange.
-
-        Args:
-            operations: of this rank.
-            tag: number of the exchange, the same on all ranks.
-            fail: called if one cannot be begun.
-
-        Returns:
-            Ranks and what to wait for.
-        """
+        """Begin all operations of one exchange; its number `tag` is the same on all ranks. Returns
+        ranks and what to wait for, or calls `fail`."""
         works = []
         for operation in operations:
             act = self.group.send if operation.is_send else self.group.recv
@@ -88,11 +80,8 @@ Transport = LinkTransport | NcclTransport
 def transport_of(
     device: torch.device, gloo: LinkTransport, store: Any, rank: int, size: int, patience: timedelta
 ) -> Transport:
-    """The transport for tensors of a device; called by all ranks at the same time.
-
-    NCCL is used if each rank has a GPU of its own, which NCCL needs; otherwise `gloo`. `patience`
-    is the longest time of an operation.
-    """
+    """The transport for tensors of a device; called by all ranks at the same time. NCCL is used if
+    each rank has a GPU of its own, which NCCL needs; otherwise `gloo`."""
     place = f"{socket.gethostname()} {device}" if device.type == "cuda" else ""
     store.set(f"device/{rank}", place)
     places = [store.get(f"device/{other}").decode() for other in range(size)]
