@@ -43,7 +43,7 @@ def build(skeleton: Skeleton, shape: PassShape, path: Path) -> None:
             torch._inductor.aoti_compile_and_package(
                 program, package_path=str(partial), inductor_configs=dict(OPTIONS)
             )
-        partial.replace(path)
+        partial.replace(path)  # atomic: other processes never read an unfinished file
     finally:
         partial.unlink(missing_ok=True)
 

@@ -111,6 +111,7 @@ class Library:
         if model is None:
             return
         try:
+            # Code that another user could have written is not loaded.
             check_private(self.folder)
             check_private(self.path_of(shape))
             tensors = named_tensors(self._module)

@@ -46,8 +46,7 @@ class TensorFacts:
         )
 
     def made(self) -> Tensor:
-        """A tensor like it. Bytes of one that is not small are never touched: it takes no
-        memory."""
+        """A tensor like it. Unless it is small, its bytes are never touched and take no memory."""
         tensor = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
         if self.values is not None:
             tensor.copy_(torch.tensor(self.values).reshape(self.shape))

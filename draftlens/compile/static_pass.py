@@ -14,9 +14,8 @@ from draftlens.models.cache_argument import with_cache
 
 
 class StaticPass(nn.Module):
-    """Embeddings, decoder layers and output head over buffers of keys and values, called as in
-    `Backbone.forward`; its Python numbers (lengths, capacity) are tensors or sizes of tensors
-    here."""
+    """Embeddings, decoder layers and head over buffers of keys and values, as `Backbone.forward`
+    with tensors (or sizes of tensors) in place of its numbers (lengths, capacity)."""
 
     def __init__(self, decoder: Any, head: Any, embed: Any, divisor: float) -> None:
         super().__init__()

@@ -23,9 +23,8 @@ class Passes(Protocol):
     def run(
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
     ) -> Tensor | None:
-        """Logits of a forward, ``[B, T, V]``, or None to let the modules compute it; arguments as
-        for `Backbone.forward`. Writes keys and values after each row's length; keeps the
-        lengths."""
+        """Logits of a forward, ``[B, T, V]``, or None to let the modules compute it, as
+        `Backbone.forward`. Writes keys and values after each row's length; keeps the lengths."""
         ...
 
     def run_chain(

@@ -29,8 +29,7 @@ BY_CONFIG = "by its published sizes only"
 @dataclass(frozen=True)
 class Shape:
     """The sizes that all copies of a model share, quantized and fine-tuned ones included.
-    `text_type` is the language model's, such as `qwen2`; empty for Qwen's own, named after the
-    model."""
+    `text_type` is the language model's, such as `qwen2`; empty for Qwen's own."""
 
     model_type: str
     text_type: str

@@ -78,7 +78,7 @@ class KVCache(Cache):  # type: ignore[misc]
     def whole_buffers(self, end: int) -> tuple[list[Any], list[Any]] | None:
         """Keys and values of each layer, ``[B, H, capacity, D]``, for a pass that writes slots
         itself. Buffers with fewer than `end` slots per row grow first, all to the same capacity.
-        None before the first forward of a layer, and of a cache that must not grow."""
+        None before the first forward of a layer, or if the cache is too small and must not grow."""
         layers: Any = self.layers
         whole = self._whole
         if whole is not None and end <= self.capacity and whole.is_of(self, layers):
@@ -270,7 +270,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         rows = self.rows()
         keys: Any = rows.keys
         values: Any = rows.values
-        if cache.uniform:
+        if cache.uniform:  # slices are faster than index tensors
             keys[:, :, end - num_tokens : end] = key_states
             values[:, :, end - num_tokens : end] = value_states
         else:

@@ -168,8 +168,7 @@ def check_source(name: str, role: str, options: LoadOptions) -> None:
 
 
 def _check_folder(folder: Path, name: str, role: str) -> None:
-    """Raise `ConfigError` for a folder without a checkpoint; the message lists subfolders with
-    one."""
+    """Raise `ConfigError`, listing subfolders with a checkpoint, for a folder without one."""
     if not folder.is_dir():
         raise ConfigError(f"cannot load the {role} {name!r}: it is a file, not a folder")
     if any((folder / config).is_file() for config in CONFIGS):

@@ -133,6 +133,7 @@ class Hook:
         self._function = function
 
     def remove(self) -> None:
+        # By its function: a fork may come before `register` has returned a handle.
         for hooks in (self._module._forward_pre_hooks, self._module._forward_hooks):
             for key in [key for key, function in hooks.items() if function is self._function]:
                 del hooks[key]

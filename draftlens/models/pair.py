@@ -29,8 +29,7 @@ def unseen(target: Backbone, draft: Backbone) -> frozenset[str]:
 
 
 def check_eyes(target: Backbone, draft: Backbone, remedy: str = "") -> None:
-    """Raise `IncompatiblePairError` plus `remedy` if the draft lacks the target's image or video
-    input."""
+    """Raise `IncompatiblePairError` plus `remedy` unless the draft takes the target's media."""
     missing = unseen(target, draft)
     if missing:
         kinds = ", ".join(sorted(missing))

@@ -145,13 +145,12 @@ class Prompt:
         return outline
 
     def positions(self, steps: Tensor) -> Tensor:
-        """Positions int64 ``[..., B, T]`` of answer tokens from their indices ``[B, T]`` in the
+        """Positions int64 ``[..., B, T]`` of answer tokens, from indices ``[B, T]`` in the
         answer."""
         return self.next_position + steps
 
     def followed_by(self, embeds: Tensor) -> Prompt:
-        """The prompt with embeddings ``[B, T, D]`` after each row's last token, before any
-        padding."""
+        """The prompt with embeddings ``[B, T, D]`` after each row's last token."""
         num_rows, num_tokens = embeds.shape[:2]
         steps = torch.arange(num_tokens, device=self.next_position.device).expand(num_rows, -1)
         slots = torch.tensor(self.lengths)[:, None] + torch.arange(num_tokens)
@@ -243,8 +242,7 @@ def with_config(model: Any, config: GenerationConfig) -> Any:
 
 def checked_options(options: Mapping[str, Any], model_config: Any) -> dict[str, Any]:
     """Options of `generate` without a cache, with `stop_strings` as a criterion. Raises
-    `InputError` for a cache, `ConfigError` for an assistant or for `stop_strings` without a
-    tokenizer."""
+    `InputError` for a cache, `ConfigError` for an assistant or for lack of a tokenizer."""
     if options.get("assistant_model") is not None:
         raise ConfigError("assistant_model is for stock generate: give it as draft")
     if cache_in(options) is not None:

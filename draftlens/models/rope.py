@@ -37,8 +37,7 @@ def check_reach(model_name: str, text_config: Any, prompt: int, longest: int) ->
 
 
 def changing_frequencies(text_config: Any) -> str:
-    """`dynamic` or `longrope` if the RoPE frequencies depend on how far a forward reaches; else
-    empty."""
+    """`dynamic` or `longrope` if frequencies depend on how far a forward reaches; else empty."""
     return next((limit.kind for limit in _limits(text_config)), "")
 
 

@@ -37,8 +37,7 @@ class TextProcessor:
         add_generation_prompt: bool = False,
         tokenize: bool = False,
     ) -> str:
-        """The text of a chat. Contents are strings, or items; only those of type `text` are
-        used."""
+        """The text of a chat. Contents are strings, or items, of which `text` items are used."""
         assert not tokenize
         if self._template is not None:
             chat = [{**message, "content": _texts(message)} for message in messages]

@@ -38,8 +38,7 @@ class Parcel:
 
 
 def pack(value: Any, smallest: int = SMALLEST) -> Parcel:
-    """Make a parcel; tensors of at least `smallest` bytes go into the file. Raises errors of
-    pickle."""
+    """Make a parcel with tensors from `smallest` bytes in the file. Raises errors of pickle."""
     buffer = io.BytesIO()
     pickler = _Pickler(buffer, smallest)
     pickler.dump(value)

@@ -45,8 +45,8 @@ class Choice:
 
 
 class Pruner(Protocol):
-    """Chooses visual tokens for the draft; text always stays. A pruner is a frozen dataclass with
-    its options as fields."""
+    """Chooses visual tokens for the draft; text always stays. A pruner is a frozen dataclass of its
+    options."""
 
     @property
     def readings(self) -> FeatureSpec:
@@ -102,8 +102,7 @@ def spread(count: int, keep: int, device: torch.device) -> Tensor:
 
 
 def top(scores: Tensor, keep: int) -> Tensor:
-    """Indices of the `keep` highest scores, the first of equal ones; increasing, int64
-    ``[keep]``."""
+    """The `keep` highest scores' indices, first of equal ones; increasing, int64 ``[keep]``."""
     return scores.argsort(descending=True, stable=True)[:keep].sort().values
 
 

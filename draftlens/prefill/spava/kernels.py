@@ -89,6 +89,7 @@ def _on_cpu(query: Tensor, key: Tensor, value: Tensor, scaling: float, causal: b
 def _on_cuda(query: Tensor, key: Tensor, value: Tensor, scaling: float, causal: bool) -> Part:
     num_queries = query.shape[1]
     repeats = query.shape[0] // key.shape[0]
+    # These kernels take as many heads of keys as of queries.
     key = key.repeat_interleave(repeats, 0)
     value = value.repeat_interleave(repeats, 0)
     if query.dtype in HALF and query.shape[-1] % 8 == 0:

@@ -103,8 +103,7 @@ class KeepingCosts:
     attention: float
 
     def gathered(self, tokens: int, passes: int) -> float:
-        """Keys move once, and rank 0 attends to all of them in `passes` passes after the
-        prompts."""
+        """Keys move once, and rank 0 attends to all of them in `passes` decode passes."""
         elsewhere = tokens * (self.size - 1) / self.size
         return elsewhere * self.moving + passes * self.layers * tokens * self.attention
 
@@ -117,7 +116,7 @@ _COSTS = Slot[KeepingCosts]("costs of decoding with several ranks")
 
 
 def placement_costs(backbone: Backbone, shape: CacheShape) -> KeepingCosts:
-    """The costs of a model's group, measured on first use in milliseconds. Raises `HostError`."""
+    """The costs of a model's group, measured on first use. Raises `HostError`."""
     costs = _COSTS.get(backbone.model)
     if costs is None or costs.size != backbone.hosts.size:
         costs = _measured(backbone, shape)
@@ -137,7 +136,7 @@ class Exchanges:
 
     def run(self, backbone: Backbone, hosts: Hosts) -> None:
         small = torch.zeros(MESSAGE, device=backbone.device)
-        for _ in range(NUM_EXCHANGES + 1):
+        for _ in range(NUM_EXCHANGES + 1):  # the first one connects
             hosts.all_gather(small, [MESSAGE] * hosts.size).wait()
         bulk = torch.zeros(BULK, device=backbone.device)
         hosts.gather(bulk, [BULK] * hosts.size).wait()
@@ -171,7 +170,7 @@ def _attention_seconds(device: torch.device, shape: CacheShape) -> float:
     """Per query and key, in one layer."""
     query = torch.randn(shape.heads, 1, shape.width, device=device).to(shape.dtype)
     keys = torch.randn(shape.key_heads, KEYS, shape.width, device=device).to(shape.dtype)
-    attend(query, keys, keys, 1.0)
+    attend(query, keys, keys, 1.0)  # warm-up
     started = time.perf_counter()
     for _ in range(NUM_EXCHANGES):
         out = attend(query, keys, keys, 1.0).out

@@ -131,8 +131,7 @@ class Frames:
 
 @dataclass(frozen=True)
 class Grids:
-    """Pictures and videos as patches ``[P, D]`` in one row, with grids (t, h, w), int64
-    ``[V, 3]``."""
+    """Pictures and videos as patches ``[P, D]``, with grids (t, h, w), int64 ``[V, 3]``."""
 
     given: Mapping[str, Any]
     pixels: str

@@ -34,7 +34,7 @@ class _Local:
 
     @property
     def behind(self) -> slice:
-        """The query."""
+        """The query's tokens."""
         blocks = self.share.blocks
         return slice(self.share.num_local - (blocks.length - blocks.context), self.share.num_local)
 
@@ -86,6 +86,7 @@ class ShardAttention:
             elif self._hosts.rank == 0:
                 output[row, :, real] = attend(*states, causal=True).out
         rows = list(divided.values())
+        # Both messages travel while `_without_passing` computes.
         passing = self._send_passing(rows, query, key, value)
         answers = self._send_answers(rows, query, value, attend)
         parts = [_without_passing(local, attend) for local in rows]

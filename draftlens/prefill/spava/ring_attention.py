@@ -79,7 +79,8 @@ class Chunks:
 
 
 class RingAttention:
-    """`ShardAttention` in a ring: an `AttentionPass` over the chunks of one rank."""
+    """`ShardAttention` in a ring: an `AttentionPass` over the chunks of one rank; rank 0 reads rows
+    without chunks (None) alone."""
 
     def __init__(self, rows: Sequence[Chunks | None], lengths: Sequence[int], hosts: Hosts) -> None:
         self.work = Work()
@@ -179,13 +180,13 @@ class RingAttention:
             first = end
             for mine, span in chunks.held(self._hosts.rank):
                 for theirs, place in chunks.held(sender):
-                    if theirs > mine:
+                    if theirs > mine:  # masked
                         continue
                     states = (query[row, :, span], keys[:, place], values[:, place])
                     part = attend(*states, causal=theirs == mine)
                     before = parts.get((row, mine))
                     if before is None:
-                        parts[row, mine] = Part(part.out.float(), part.lse)
+                        parts[row, mine] = Part(part.out.float(), part.lse)  # sums in float32
                     else:
                         parts[row, mine] = merge_running(before, part)
 

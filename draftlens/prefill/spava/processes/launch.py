@@ -75,8 +75,7 @@ class _Child:
         return psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED
 
     def wait_until_ready(self) -> None:
-        """Wait until libraries and model are loaded; raise `OSError` if it ended or takes too
-        long."""
+        """Wait until the model is loaded; raise `OSError` if it ended or takes too long."""
         self.control.settimeout(START_SECONDS)
         if self.control.recv(len(READY)) != READY:
             raise ConnectionResetError(f"process {self.process.pid} has ended")
@@ -205,7 +204,7 @@ def start(
                 channel.send_parcel(_copy(parcel))
                 channel.send(LaunchPlace(rank, size, descriptors, patience))
                 channel.flush(START_SECONDS)
-        _close(others)
+        _close(others)  # so that a rank sees the end of another one: no open copy is left here
         for child in children:
             child.wait_until_ready()
     except pickle.PicklingError as error:
@@ -253,8 +252,7 @@ def _end(links: SocketLinks, children: Sequence[_Child], owner: int) -> None:
 
 
 def main(descriptor: int, threads: int) -> None:
-    """Entry point of a new process, which gets the model and its place over the inherited
-    socket."""
+    """Entry point of a new process, which gets model and place over the inherited socket."""
     torch.set_num_threads(threads)
     control = socket.socket(fileno=descriptor)
     channel = Channel(control)

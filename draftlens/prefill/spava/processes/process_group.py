@@ -180,6 +180,7 @@ class GroupRanks(ForkAware):
         self._signs.stop()
 
     def give(self, jobs: Sequence[Any]) -> None:
+        # They travel with the next job; `forget` may run in a finalizer, which must not send.
         forgotten = [self._forgotten.popleft() for _ in range(len(self._forgotten))]
         for rank, job in enumerate(jobs, start=1):
             self._send_bytes(packed((forgotten, job)), rank)
@@ -225,8 +226,7 @@ class GroupRanks(ForkAware):
             raise HostError(f"{self.lost}{self.remedy}")
 
     def _fail(self, rank: int, error: RuntimeError) -> NoReturn:
-        """Raise for a failed operation with `rank`, or for a rank that has been silent for
-        longer."""
+        """Raise for a failed operation with `rank`, or for a rank silent for longer."""
         silent = self._signs.silent()
         self.abandon(_sentence(silent[0] if silent else rank, bool(silent)))
         raise HostError(f"{self.lost}{self.remedy}") from error

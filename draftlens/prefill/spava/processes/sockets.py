@@ -45,8 +45,7 @@ class Transfer:
             self.left[0] = self.left[0][count:]
 
     def wait(self, timeout: timedelta) -> None:
-        """Wait until it has been moved. Raises `RuntimeError` if the other rank ended or is
-        late."""
+        """Wait until it has been moved. Raises `RuntimeError` if the rank ended or is late."""
         self._links.settle(self, timeout.total_seconds())
 
 
@@ -64,8 +63,7 @@ class SocketLinks:
         self._lines = {rank: _Line(sock) for rank, sock in sockets.items()}
 
     def send(self, tensors: list[Tensor], rank: int, tag: int) -> Transfer:
-        """Begin to send a tensor, not to be changed until then. Raises `RuntimeError` if the rank
-        ended."""
+        """Begin to send a tensor, to stay unchanged. Raises `RuntimeError` if the rank ended."""
         transfer = Transfer(self, tensors[0], tag)
         self._lines[rank].outgoing.append(transfer)
         self._move(rank)
@@ -99,7 +97,7 @@ class SocketLinks:
             if events:
                 poll.register(line.socket, events)
                 ranks[line.socket.fileno()] = rank
-        return [ranks[descriptor] for descriptor, _ in poll.poll(seconds * 1000)]
+        return [ranks[descriptor] for descriptor, _ in poll.poll(seconds * 1000)]  # milliseconds
 
     def _move(self, rank: int) -> None:
         try:
