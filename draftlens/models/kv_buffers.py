@@ -107,8 +107,8 @@ def make_buffers(num_layers: int, layers_per_block: int) -> list[LayerBuffers]:
 def _reserved(
     buffer: Tensor | None, num_layers: int, rows: int, capacity: int, states: Tensor
 ) -> Tensor:
-    """A buffer ``[layers, B, H, capacity, D]`` grown to this size; new slots are 0 (0 x NaN is
-    NaN)."""
+    """A buffer ``[layers, B, H, capacity, D]`` grown to this size by zeros, since 0 x NaN is
+    NaN."""
     if buffer is None:
         return states.new_zeros(num_layers, rows, states.shape[1], capacity, states.shape[-1])
     old_rows = buffer.shape[1]

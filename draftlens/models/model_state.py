@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Slot(Generic[T]):
-    """One kind of value, at most one per model. A value that holds its model is never freed."""
+    """One kind of value, at most one per model. It must not hold its model, or neither is freed."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -145,8 +145,8 @@ class Prompt:
         return outline
 
     def positions(self, steps: Tensor) -> Tensor:
-        """Positions int64 ``[..., B, T]`` of answer tokens, from indices ``[B, T]`` in the
-        answer."""
+        """Positions int64 ``[..., B, T]`` of answer tokens; `steps` are their indices
+        ``[B, T]``."""
         return self.next_position + steps
 
     def followed_by(self, embeds: Tensor) -> Prompt:

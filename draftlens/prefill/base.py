@@ -134,6 +134,6 @@ PREFILLS = Registry(
 
 
 def make_prefill(choice: Any) -> Prefill:
-    """A prefill from a name, a mapping with `name`, or a prefill. Raises `ConfigError`."""
+    """A prefill from a name, a mapping with `name` and options, or itself. Raises `ConfigError`."""
     prefill: Prefill = make(PREFILLS, choice, "run")
     return prefill

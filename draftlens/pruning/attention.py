@@ -40,7 +40,7 @@ class SpecVLMPruner:
             )
 
     def select(self, visual: Visual, keep: int) -> Tensor:
-        """The smallest set with λ of the attention, and evenly spaced others up to `keep`."""
+        """The smallest set with λ of the attention, at most `keep`, and spaced others up to it."""
         scores = _scores(visual)
         order = scores.argsort(descending=True, stable=True)
         first = order[: min(self._stage_one_count(scores[order]), keep, len(visual))]

@@ -45,8 +45,7 @@ class Choice:
 
 
 class Pruner(Protocol):
-    """Chooses visual tokens for the draft; text always stays. A pruner is a frozen dataclass of its
-    options."""
+    """Chooses visual tokens for the draft; text always stays. A frozen dataclass of options."""
 
     @property
     def readings(self) -> FeatureSpec:
