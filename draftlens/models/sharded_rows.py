@@ -12,8 +12,8 @@ from draftlens.core.process_group import Hosts
 
 class SpreadRow:
     """One row on rank 0; other ranks keep their part under `number` (`Hosts.kept`) while this
-    lives. `places` has per rank the prompt indices of its tokens, int64 rising; empty if all are on
-    rank 0."""
+    lives. `places` has per rank the prompt indices of its tokens, int64 rising; empty if rank 0 has
+    all."""
 
     def __init__(self, hosts: Hosts) -> None:
         self.number = hosts.new_number()

@@ -45,7 +45,10 @@ class Choice:
 
 
 class Pruner(Protocol):
-    """Chooses visual tokens for the draft; text always stays. A frozen dataclass of options."""
+    """Chooses visual tokens for the draft; text always stays.
+
+    A pruner is a frozen dataclass; its fields are its options.
+    """
 
     @property
     def readings(self) -> FeatureSpec:
