@@ -15,36 +15,27 @@ from draftlens.compile.shapes import ANY, PassShape
 from draftlens.compile.skeleton import Skeleton
 
 ROWS = 3
-"""Rows in the place of any number of them, while a pass is traced."""
+"""Rows in a traced pass, for any number of them."""
 
 WIDTH = 5
-"""Tokens of each row, likewise; unlike `ROWS`, so that neither is taken for the other."""
+"""Tokens of each row in a traced pass; unlike `ROWS`, so that the two are not confused."""
 
 REACH = 96
-"""Cached tokens while a pass is traced."""
+"""Cached tokens in a traced pass."""
 
 CAPACITY = 160
-"""Reserved tokens while a pass is traced."""
+"""Reserved tokens in a traced pass."""
 
 OPTIONS: dict[str, Any] = {
     # The weights are those of the process that runs the code.
     "aot_inductor.package_constants_in_so": False,
     "compile_threads": 1,
 }
-"""Options of inductor."""
 
 
 def build(skeleton: Skeleton, shape: PassShape, path: Path) -> None:
-    """Trace and compile a kind of pass, and write it to a file, which appears when it is complete.
-
-    Args:
-        skeleton: the model.
-        shape: the kind of pass.
-        path: ends in ``.pt2``.
-
-    Raises:
-        Exception: whatever torch and the compiler raise on code that cannot be traced or compiled.
-    """
+    """Trace and compile a kind of pass into a ``.pt2`` file, which appears when it is complete.
+    Raises any error of torch or the compiler on code that cannot be traced or compiled."""
     partial = path.with_suffix(f".{os.getpid()}.pt2")
     try:
         with torch.no_grad():
@@ -52,17 +43,13 @@ def build(skeleton: Skeleton, shape: PassShape, path: Path) -> None:
             torch._inductor.aoti_compile_and_package(
                 program, package_path=str(partial), inductor_configs=dict(OPTIONS)
             )
-        partial.replace(path)
+        partial.replace(path)  # atomic: other processes never read an unfinished file
     finally:
         partial.unlink(missing_ok=True)
 
 
 def traced(skeleton: Skeleton, shape: PassShape) -> ExportedProgram:
-    """The operations of a pass.
-
-    Raises:
-        Exception: the code depends on values or on sizes that vary.
-    """
+    """The operations of a pass. Raises if the code depends on values or on sizes that vary."""
     program = export(
         skeleton.build(),
         _inputs(skeleton, shape),

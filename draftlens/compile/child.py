@@ -1,4 +1,4 @@
-"""The compiling process: ``main`` is what it runs."""
+"""The compiling process."""
 
 from __future__ import annotations
 
@@ -18,12 +18,8 @@ from draftlens.processes.channel import Channel, ClosedError
 
 
 def main(descriptor: int, threads: int) -> None:
-    """Compile what is ordered until the parent has gone.
-
-    Args:
-        descriptor: of the inherited socket.
-        threads: for which the code is made. The compiler itself uses one.
-    """
+    """Compile the orders that arrive on the inherited socket until the parent has ended. The code
+    is made for `threads`; the compiler itself uses one."""
     torch.set_num_threads(threads)
     os.umask(0o077)  # code that others may change is not loaded
     warnings.simplefilter("ignore")
@@ -33,7 +29,7 @@ def main(descriptor: int, threads: int) -> None:
         while True:
             channel.send(_carry_out(channel.receive(None)))
             channel.flush(None)
-    # The parent has gone. Nothing here is worth an orderly end, which could take a while.
+    # The parent has ended. An orderly exit could take long, and nothing here needs it.
     os._exit(0)
 
 

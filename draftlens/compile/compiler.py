@@ -1,4 +1,4 @@
-"""Compiles passes in a process of its own, which ends when they are done."""
+"""Compiles passes in a separate process, which ends when they are done."""
 
 from __future__ import annotations
 
@@ -21,13 +21,7 @@ from draftlens.processes.child import connected, start_child
 
 @dataclass(frozen=True)
 class Order:
-    """A pass to compile.
-
-    Args:
-        skeleton: of the model.
-        shape: the kind of pass.
-        path: of the file to write.
-    """
+    """A pass to compile into the file `path`."""
 
     skeleton: Skeleton
     shape: PassShape
@@ -36,24 +30,16 @@ class Order:
 
 @dataclass(frozen=True)
 class Built:
-    """An order was carried out.
-
-    Args:
-        seconds: that it took.
-        failure: why there is no file; empty if there is one.
-    """
+    """An executed order: its seconds, and why there is no file; empty if there is one."""
 
     seconds: float
     failure: str = ""
 
 
 class Compiler:
-    """Compiles passes in a process of its own and waits for them.
-
-    Tracing a model is work of Python, which would hold up other threads that answer, and the
-    compiler reads its folder and the mode of its files from the state of a process, which belongs
-    to the caller.
-    """
+    """Compiles passes in a separate process and waits for them: tracing a model in this process
+    would block other threads, and the compiler takes its folder and the mode of its files from
+    process-wide state, which belongs to the caller."""
 
     def __init__(self) -> None:
         self._owner = os.getpid()
@@ -69,7 +55,6 @@ class Compiler:
         return "there is no C++ compiler (g++ or clang++)"
 
     def build(self, orders: Sequence[Order]) -> list[Built]:
-        """Carry out some orders, one after the other."""
         if not orders:
             return []
         built: list[Built] = []
@@ -89,8 +74,7 @@ class Compiler:
 
 @contextmanager
 def _started() -> Iterator[Channel]:
-    """The compiling process, which ends at once with the context or with this process: a file that
-    it has not finished does not appear."""
+    """The compiling process, which ends at once with the context or with this process."""
     threads = torch.get_num_threads()
     start = partial(start_child, module="draftlens.compile.child", threads=threads)
     ours, process = connected(start)

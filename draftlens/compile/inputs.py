@@ -19,15 +19,8 @@ Forward = Callable[[Tensor, Tensor, KVCache, Tensor | None], Tensor | None]
 def inputs_of(
     tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
 ) -> list[Tensor] | None:
-    """The inputs of `StaticPass.forward`, lists unpacked, of a forward over a cache.
-
-    Args:
-        tokens, position_ids, mask: as for `Backbone.forward`.
-        cache: gets room for the tokens.
-
-    Returns:
-        None if the cache has no buffers yet, or has no room and must not grow.
-    """
+    """The inputs of `StaticPass.forward`, lists unpacked, of a forward over a cache, which gets
+    room for the tokens. None if it has no buffers yet, or has no room and must not grow."""
     width = tokens.shape[1]
     reach = max(cache.lengths) + width
     buffers = cache.whole_buffers(reach)

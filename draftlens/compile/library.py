@@ -25,13 +25,7 @@ _log = logging.getLogger("draftlens")
 
 
 class Library:
-    """Loads the code of passes, and has it compiled where there is none.
-
-    Args:
-        backbone: the model, which is not kept alive.
-        skeleton: its structure.
-        folder: of the files.
-        compiler: makes the files that are missing.
+    """Loads the code of passes, and has missing code compiled. The model is not kept alive.
 
     Attributes:
         runners: the code that can be called, by kind of pass.
@@ -59,11 +53,7 @@ class Library:
         return PassShape.of(position_ids, self._few_apart)
 
     def usual_shapes(self, axes: tuple[int, ...]) -> list[PassShape]:
-        """The kinds of passes of a request of one row.
-
-        Args:
-            axes: leading dimensions of the model's positions.
-        """
+        """The kinds of passes of a request of one row; `axes` lead the model's positions."""
         shapes = [PassShape(1, 1, axes), PassShape(1, ANY, axes)]
         if self._few_apart:
             shapes.append(PassShape(1, ANY, axes, is_few=True))
@@ -92,12 +82,12 @@ class Library:
                 self._receive(shape, built)
 
     def _unsettled(self, shapes: Sequence[PassShape]) -> list[PassShape]:
-        """Those of which there is no code, and no reason known why there is none."""
+        """Those with neither code nor a recorded failure."""
         return [s for s in shapes if s not in self.runners and s not in self.failures]
 
     def refresh(self) -> None:
-        """Load code anew that reads weights which the model does not have any more: they have moved
-        to the memory that a lane shares, or were replaced."""
+        """Reload code with weights that the model no longer has: they have moved to the memory that
+        a draft worker shares, or were replaced."""
         tensors = named_tensors(self._module)
         is_current = all(runner.reads(tensors) for runner in self.runners.values())
         model = self._model()
@@ -109,7 +99,6 @@ class Library:
             self._load(shape)
 
     def path_of(self, shape: PassShape) -> Path:
-        """The file of a kind of pass."""
         return self.folder / f"{shape.name}.pt2"
 
     def _receive(self, shape: PassShape, built: Built) -> None:
@@ -124,6 +113,7 @@ class Library:
         if model is None:
             return
         try:
+            # Code that another user could have written is not loaded.
             check_private(self.folder)
             check_private(self.path_of(shape))
             tensors = named_tensors(self._module)

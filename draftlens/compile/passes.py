@@ -12,30 +12,21 @@ from draftlens.models.kv_cache import KVCache
 
 
 class CompiledPasses:
-    """See `models.forward_backend.Passes`.
-
-    A pass waits until its code is there.
-
-    Args:
-        library: the code of the model.
-    """
+    """`models.forward_backend.Passes` by compiled code. A pass waits until its code is there."""
 
     def __init__(self, library: Library) -> None:
         self.library = library
 
     @property
     def label(self) -> str:
-        """See `Passes.label`."""
         return " ".join(sorted(shape.name for shape in self.library.runners))
 
     def begin(self) -> None:
-        """See `Passes.begin`."""
         self.library.refresh()
 
     def run(
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
     ) -> Tensor | None:
-        """See `Passes.run`."""
         runner = self._runner(position_ids)
         if runner is None:
             return None
@@ -45,7 +36,7 @@ class CompiledPasses:
     def run_chain(
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, count: int, vocab_size: int
     ) -> Tensor | None:
-        """See `Passes.run_chain`. What the passes have in common is prepared once."""
+        """What the passes have in common is prepared once."""
         runner = self._runner(position_ids)
         if runner is None:
             return None
@@ -66,7 +57,7 @@ class CompiledPasses:
         return torch.cat(chosen, 1)
 
     def _runner(self, position_ids: Tensor) -> Runner | None:
-        """The code of a pass, as far as it is there and may be used."""
+        """The code of a pass, if it exists and may be used."""
         shape = self.library.shape_of(position_ids)
         if shape not in self.library.runners and shape not in self.library.failures:
             self.library.wait(shape)

@@ -9,14 +9,7 @@ from draftlens.models.onednn_linear import is_large
 
 
 def use_onednn(program: ExportedProgram) -> int:
-    """Let oneDNN compute the products of a traced pass with large matrices.
-
-    Args:
-        program: is changed.
-
-    Returns:
-        The number of products.
-    """
+    """Let oneDNN compute large products of a traced pass, in place; returns their number."""
     count = 0
     for node in program.graph.nodes:
         if node.target != torch.ops.aten.linear.default:

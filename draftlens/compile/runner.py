@@ -33,15 +33,12 @@ class Runner:
         )
 
     def __call__(self, inputs: list[Tensor]) -> Tensor:
-        """Logits ``[B, T, V]``.
-
-        Args:
-            inputs: those of `StaticPass.forward` in their order, lists unpacked, all contiguous.
-        """
+        """Logits ``[B, T, V]`` from the inputs of `StaticPass.forward` in their order, lists
+        unpacked, all contiguous."""
         return self._loader.boxed_run(inputs)[0]
 
     def reads(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Whether these are the tensors whose memory the code reads."""
+        """Whether the code reads the memory of these tensors."""
         return all(
             tensors[name].data_ptr() == constant.data_ptr()
             for name, constant in self._constants.items()

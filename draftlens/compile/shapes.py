@@ -14,7 +14,7 @@ ANY = 0
 
 @dataclass(frozen=True, order=True)
 class PassShape:
-    """What the compiled code of a pass is made for.
+    """A kind of pass.
 
     The numbers of cached tokens and of reserved tokens are variables of the compiled code, and so
     are rows and tokens from 2 on: a pass over one token of one row, which is most of plain decoding
@@ -35,19 +35,14 @@ class PassShape:
 
     @classmethod
     def of(cls, position_ids: Tensor, few_apart: bool = False) -> PassShape:
-        """The kind of a pass.
-
-        Args:
-            position_ids: int64 ``[..., B, T]``.
-            few_apart: whether passes of two and three tokens have code of their own.
-        """
+        """The kind of a pass with positions int64 ``[..., B, T]``; `few_apart`: passes of two and
+        three tokens have code of their own."""
         *axes, rows, width = position_ids.shape
         is_few = few_apart and 1 < rows * width <= FEW
         return cls(_kind(rows), _kind(width), tuple(axes), is_few)
 
     @property
     def is_single(self) -> bool:
-        """Whether it has one token."""
         return (self.rows, self.width) == (1, 1)
 
     @property

@@ -1,4 +1,4 @@
-"""A model without its weights: what another process needs in order to compile its passes."""
+"""A model without its weights, from which another process compiles its passes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,8 @@ SMALL = 8
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """A tensor without its values, unless it is small.
-
-    Args:
-        shape, stride, dtype, device: as of the tensor.
-        is_parameter: whether it is one.
-        owner: name of the first tensor that is the same object.
-        values: of a tensor of at most `SMALL` elements; else None.
-    """
+    """A tensor without its values, unless it has at most `SMALL` elements; `owner` is the name of
+    the first tensor that is the same object."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -41,7 +35,6 @@ class TensorFacts:
 
     @classmethod
     def of(cls, tensor: Tensor, owner: str) -> TensorFacts:
-        """The facts of a tensor."""
         return cls(
             shape=tuple(tensor.shape),
             stride=tuple(tensor.stride()),
@@ -53,8 +46,7 @@ class TensorFacts:
         )
 
     def made(self) -> Tensor:
-        """A tensor like it. Of one that is not small no byte is touched, so that it takes no
-        memory."""
+        """A tensor like it. Unless it is small, its bytes are never touched and take no memory."""
         tensor = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
         if self.values is not None:
             tensor.copy_(torch.tensor(self.values).reshape(self.shape))
@@ -63,13 +55,7 @@ class TensorFacts:
 
 @dataclass(frozen=True)
 class LayerFacts:
-    """The states that one decoder layer keeps.
-
-    Args:
-        heads: of keys and values.
-        key_width, value_width: of each head.
-        dtype: of the states.
-    """
+    """The states that one decoder layer keeps."""
 
     heads: int
     key_width: int
@@ -79,16 +65,7 @@ class LayerFacts:
 
 @dataclass(frozen=True)
 class Skeleton:
-    """The structure of a model.
-
-    Args:
-        architecture: its class.
-        config: its configuration.
-        tensors: facts of all parameters and buffers, by name.
-        divisor: of its logits (`Backbone.divisor`).
-        layers: what its cache holds.
-        device: of its inputs.
-    """
+    """The structure of a model, without the values of its tensors."""
 
     architecture: type
     config: Any
@@ -119,16 +96,12 @@ class Skeleton:
         )
 
     def check(self, model: Any) -> None:
-        """Make sure that a model still has this structure.
-
-        Raises:
-            UnsupportedModelError: it has another one.
-        """
+        """Raise `UnsupportedModelError` unless a model still has this structure."""
         if _facts_of_tensors(model) != self.tensors:
             raise UnsupportedModelError("the model's parameters have changed since")
 
     def has_small_tensors_of(self, model: Any) -> bool:
-        """Whether the values of a model's small tensors, which the code may hold, are these."""
+        """Whether a model's small tensors, possibly constants of the code, are these."""
         return all(
             TensorFacts.of(_tensor_of(model, name), facts.owner) == facts
             for name, facts in self.tensors.items()
@@ -136,8 +109,8 @@ class Skeleton:
         )
 
     def build(self) -> StaticPass:
-        """The pass of a model of this structure. Its weights have no values, and take no memory as
-        long as nobody writes or reads them.
+        """The pass of a model of this structure. Its weights have no values, and take no memory
+        until they are written or read.
 
         Raises:
             ValueError: the class builds another structure from the configuration, so the model was
@@ -151,7 +124,6 @@ class Skeleton:
 
 
 def pass_of(model: Any, divisor: float) -> StaticPass:
-    """The pass of a model of transformers, with its own modules."""
     decoder = model.get_decoder()
     head = model.get_output_embeddings()
     embed = model.get_input_embeddings()

@@ -14,15 +14,8 @@ from draftlens.models.cache_argument import with_cache
 
 
 class StaticPass(nn.Module):
-    """Embeddings, decoder layers and output head of a model over buffers of keys and values.
-
-    It calls the modules of the model as `Backbone.forward` does. What is a number of Python there
-    (lengths of rows, capacity) is a tensor or the size of a tensor here.
-
-    Args:
-        decoder, head, embed: language model, output head and input embeddings.
-        divisor: of the logits (`Backbone.divisor`).
-    """
+    """Embeddings, decoder layers and head over buffers of keys and values, as `Backbone.forward`
+    with tensors (or sizes of tensors) in place of its numbers (lengths, capacity)."""
 
     def __init__(self, decoder: Any, head: Any, embed: Any, divisor: float) -> None:
         super().__init__()
@@ -40,7 +33,7 @@ class StaticPass(nn.Module):
         keys: Sequence[Tensor],
         values: Sequence[Tensor],
     ) -> Tensor:
-        """Write keys and values of new tokens and return the logits behind them, ``[B, T, V]``.
+        """Write keys and values of new tokens and return the logits after them, ``[B, T, V]``.
 
         Args:
             tokens: int64 ``[B, T]``.
@@ -81,8 +74,7 @@ class _Slots(CacheLayerMixin):  # type: ignore[misc]
         self.reach = reach
         self.is_initialized = True
 
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """The buffers are there."""
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None: ...
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any
@@ -94,7 +86,6 @@ class _Slots(CacheLayerMixin):  # type: ignore[misc]
         return self.keys[:, :, : self.reach], self.values[:, :, : self.reach]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Length and offset of the keys that `update` returns."""
         return self.reach, 0
 
     def get_seq_length(self) -> int:
@@ -102,5 +93,4 @@ class _Slots(CacheLayerMixin):  # type: ignore[misc]
         return self.reach - self.slots.shape[1]
 
     def get_max_length(self) -> int:
-        """Slots that can be read."""
         return self.reach

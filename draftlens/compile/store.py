@@ -1,4 +1,4 @@
-"""Where compiled passes are kept, and under which conditions they may be used again."""
+"""The files of compiled passes, and the conditions under which they may be used again."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from draftlens.models.adapter import Backbone
 from draftlens.models.facts import facts_of
 
 FORMAT = 2
-"""Version of the code that is compiled. Passes of another version are compiled anew."""
+"""Version of the code that is compiled; passes of another version are compiled again."""
 
 
 def folder_of(backbone: Backbone, skeleton: Skeleton) -> Path:
-    """The folder of a model's passes, made if need be. Its name is a hash of the model's structure
-    and of everything else that the compiled code depends on, which is written down in it.
+    """The folder of a model's passes, created on demand. Its name is a hash of everything that the
+    compiled code depends on, which is also written into it.
 
     Raises:
         OSError: it cannot be made, or another user could put code there.
@@ -37,8 +37,8 @@ def folder_of(backbone: Backbone, skeleton: Skeleton) -> Path:
 
 
 def inductor_folder() -> Path:
-    """The folder of what the compiler keeps from pass to pass, made if need be; inductor's own is
-    in the temporary directory under a name that anybody can take first.
+    """The folder of the compiler's cache, created on demand; inductor's default is in the temporary
+    directory under a name that any user can take first.
 
     Raises:
         OSError: as `folder_of`.
@@ -62,7 +62,7 @@ def _facts(backbone: Backbone, skeleton: Skeleton) -> dict[str, Any]:
 
 @cache
 def _processor() -> str:
-    """The flags of the processor, which decide what code the compiler makes, as a hash."""
+    """A hash of the processor's flags, which determine the code that the compiler makes."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

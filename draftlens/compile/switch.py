@@ -1,4 +1,4 @@
-"""Who compiles: from the option `compile` to passes behind the seam of a model."""
+"""Implements the `compile` option."""
 
 from __future__ import annotations
 

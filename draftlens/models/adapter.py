@@ -56,9 +56,7 @@ _CHECKED = Slot[bool]("passed check_direct_calls")
 
 
 class Backbone:
-    """A transformers model, as this library drives it.
-
-    Several threads may use one model; `models.model_lock` says which of their passes run alone.
+    """A transformers model as this library drives it, in any thread (`models.model_lock`).
 
     Args:
         model: any `PreTrainedModel` that generates text, on one device or spread by accelerate,
@@ -67,12 +65,10 @@ class Backbone:
     Attributes:
         hosts: processes with copies of the model that read prompts together with this one.
         passes: computes decode forwards; the model's modules do unless `compile` sets it.
-        divisor: of the logits behind the output head.
-        has_large_matrices: whether oneDNN computes products of a few rows (`models.onednn_linear`).
-        has_groups: whether several heads of queries read the same keys (`models.attention.gqa`).
+        divisor: of the logits after the output head.
 
     Raises:
-        UnsupportedModelError: the model does not fit; the message says what is missing.
+        UnsupportedModelError: the model does not fit; the message names what is missing.
     """
 
     def __init__(self, model: Any) -> None:
@@ -84,7 +80,7 @@ class Backbone:
         self._lock = lock_of(model)
         self.decoder, self.head, self.embed = parts_of(model, self.name)
         self.text_config = model.config.get_text_config(decoder=True)
-        # Granite's models divide the logits behind their head.
+        # Granite models divide the logits after their head.
         self.divisor = float(getattr(self.text_config, "logits_scaling", None) or 1.0)
         self.has_large_matrices = has_large([self.decoder, self.head])
         self.has_groups = has_groups(self.text_config)
@@ -104,12 +100,10 @@ class Backbone:
 
     @classmethod
     def of(cls, model: Any) -> Backbone:
-        """The adapter of a model; an adapter is returned as it is."""
         return model if isinstance(model, Backbone) else cls(model)
 
     @property
     def modalities(self) -> frozenset[str]:
-        """The kinds of input that the model takes, such as image, video, text."""
         modalities = getattr(self.model, "input_modalities", ("text",))
         return frozenset((modalities,) if isinstance(modalities, str) else modalities)
 
@@ -119,20 +113,17 @@ class Backbone:
 
     @property
     def is_spread(self) -> bool:
-        """Whether accelerate moves weights or inputs between devices."""
         return any(hasattr(module, "_hf_hook") for module in self.model.modules())
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of the weights, or of a running autocast."""
         if torch.is_autocast_enabled(self.device.type):
             return torch.get_autocast_dtype(self.device.type)
         return self.model.dtype  # type: ignore[no-any-return]
 
     def prepare(self, inputs: Mapping[str, Any], **options: Any) -> Prepared:
-        """Let stock `generate` prepare a call, up to the place where its own loop would begin, so
-        that every option has the meaning that it has there. Pixels are encoded there too, or by all
-        processes of the model (`hosts`).
+        """Run stock `generate` up to the start of its own loop, so that every option keeps its
+        meaning. Pixels are encoded there, or by all processes of the model (`hosts`).
 
         Args:
             inputs: the processor's output, `input_ids` int64 ``[B, L]`` padded on either side.
@@ -146,13 +137,8 @@ class Backbone:
         return self._prepare(self.model, inputs, options)
 
     def prepare_prompt(self, inputs: Mapping[str, Any], max_new_tokens: int = 1) -> Prepared:
-        """Prepare inputs that are read, or continued greedily, whatever the model's generation
-        config says. Ids that the model does not have are replaced by its last one.
-
-        Args:
-            inputs: as for `prepare`. Without an `attention_mask` every token is read.
-            max_new_tokens: length of the answer.
-        """
+        """Prepare inputs for a greedy continuation, whatever the model's generation config. Without
+        an `attention_mask` every token is read; ids out of range become the last id."""
         ids = inputs.get("input_ids")
         if ids is not None:
             inputs = {**inputs, "input_ids": ids.clamp_max(self.vocab_size - 1)}
@@ -174,7 +160,7 @@ class Backbone:
 
     @torch.no_grad()
     def encode(self, prepared: Prepared) -> Prompt:
-        """Run everything before the language model; the arguments of its call."""
+        """Run everything before the language model and return the arguments of its call."""
         kwargs = without_cache(prepared.model_kwargs)
         kwargs.pop("logits_to_keep", None)
         pictures = represents(self.model.config, "image", prepared.input_ids)
@@ -198,7 +184,7 @@ class Backbone:
             return build_prompt(self.name, self._language_inputs(inputs), self.embed, no_pixels)
 
     def new_cache(self, prompt: Prompt, room: int) -> KVCache:
-        """An empty cache for a prompt and `room` further tokens of each row, of which at most
+        """An empty cache for the prompt and `room` further tokens of each row, of which at most
         `BLOCK` are reserved at once."""
         capacity = max(prompt.lengths) + min(room, BLOCK)
         num_layers = self.text_config.num_hidden_layers
@@ -222,14 +208,12 @@ class Backbone:
         attention: AttentionPass | None = None,
         num_logits: int = 1,
     ) -> Tensor:
-        """Fill an empty cache with the prompt; logits after each row's last tokens, ``[B, K, V]``.
+        """Fill an empty cache with the prompt; logits ``[B, K, V]`` after each row's last K tokens.
 
-        Rows are left-aligned, so a causal pass is right for all of them: padding comes last, no
+        Rows are left-aligned, so a causal pass is correct for all of them: padding comes last, no
         token attends to it, and the first new tokens overwrite its slots in the cache.
 
         Args:
-            prompt: what to read.
-            cache: empty.
             attention: computes the attention of every layer in place of the model's own.
             num_logits: K, at most the length of the shortest row.
         """
@@ -279,14 +263,12 @@ class Backbone:
     def greedy_chain(
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, count: int, vocab_size: int
     ) -> Tensor | None:
-        """Append a token to every row, then the likeliest token after it, and so on, in less time
-        than by `forward`; all rows of the cache are equally long.
+        """Append a token to each of equally long rows and continue greedily, faster than `forward`.
 
         Args:
             tokens: int64 ``[B, 1]``.
             position_ids: of `tokens`, int64 ``[..., B, 1]``; those of later tokens follow.
             cache: grows by `count` in every row.
-            count: number of forwards.
             vocab_size: only ids below it are chosen.
 
         Returns:
@@ -325,7 +307,7 @@ class Backbone:
 
     @torch.inference_mode()
     def forward_along(self, tokens: Tensor, position_ids: Tensor, attention: AttentionPass) -> None:
-        """`forward` by a rank whose `attention` sends what it computes to rank 0."""
+        """`forward` by a rank whose `attention` sends its results to rank 0."""
         with self._dispatching():
             self.decoder(
                 inputs_embeds=self.embed(tokens),
@@ -339,15 +321,15 @@ class Backbone:
     def watching(
         self, layers: Sequence[int], receive: Callable[[int, Tensor], None]
     ) -> Iterator[None]:
-        """Hand over hidden states of this thread's passes inside the context, while they run.
+        """Pass hidden states of this thread's passes to `receive` while the passes run.
 
         A pass inside the context that directs the attention runs alone, which two threads must not
         request at once: enter `alone` first.
 
         Args:
             layers: l means after l layers, as the next layer reads them (with the features that
-                Qwen3-VL adds between layers): 0 for the embeddings that enter the first layer, the
-                number of layers for the output of the last one, before the final norm.
+                Qwen3-VL adds between layers): 0 for the embeddings, the number of layers for the
+                output of the last one, before the final norm.
             receive: called with a layer and its hidden states ``[B, T, D]``.
         """
         if not layers:
@@ -359,7 +341,7 @@ class Backbone:
 
     @contextmanager
     def hidden_states(self, layers: Sequence[int]) -> Iterator[dict[int, Tensor]]:
-        """Collect ``[B, T, D]`` of the last pass by layer; see `watching`."""
+        """Collect hidden states ``[B, T, D]`` of the last pass by layer (`watching`)."""
         states: dict[int, Tensor] = {}
         with self.watching(layers, states.__setitem__):
             yield states
@@ -371,7 +353,7 @@ class Backbone:
         return self._lock.hooked(module, stop, after=False)
 
     def alone(self) -> AbstractContextManager[None]:
-        """Let no other thread run a pass of the model: hooks are set on it."""
+        """Let no other thread run a pass of the model, since hooks are set on it."""
         return self._lock.exclusive()
 
     def _check_mode(self) -> None:
@@ -386,13 +368,11 @@ class Backbone:
         return self._lock.shared() if self.attention == "sdpa" else self._lock.exclusive()
 
     def _grouping(self) -> AbstractContextManager[None]:
-        """Around a masked pass over several tokens, for which `sdpa` copies shared keys."""
         if self.has_groups and self.attention == "sdpa":
             return dispatching(self.decoder)
         return nullcontext()
 
     def _running(self, attention: AttentionPass | None) -> AbstractContextManager[None]:
-        """Around a pass whose attention is the model's own, or `attention`."""
         return self._passing() if attention is None else self._dispatching()
 
     @contextmanager
@@ -412,21 +392,18 @@ class Backbone:
         return additive(mask, self.model.dtype)
 
     def _language_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments with which the whole model calls its language model."""
         return capture_arguments(self._lock, self.model, self.decoder, inputs)
 
 
 def _directed(attention: AttentionPass | None) -> dict[str, AttentionPass]:
-    """Further arguments of the language model's forward."""
     return {} if attention is None else {ARGUMENT: attention}
 
 
 @torch.no_grad()
 def check_direct_calls(backbone: Backbone) -> None:
     """Compare the model's own forward on four tokens with `Backbone.forward`, where the last token
-    is one of a tree's two leaves. Logits that are scaled after the head, masks that are ignored and
-    positions that are made elsewhere are found by no other check.
-    """
+    is one of a tree's two leaves. No other check finds logits scaled after the head, ignored masks
+    and positions that are made elsewhere."""
     ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
     seen = torch.ones_like(ids)
     stock = backbone.model(input_ids=ids, attention_mask=seen, use_cache=False).logits[:, -1]

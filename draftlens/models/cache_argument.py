@@ -1,7 +1,5 @@
-"""The argument of a forward that carries the cache of keys and values.
-
-transformers 5.24 renames `past_key_values` to `cache` in all models and in `generate`.
-"""
+"""The argument of a forward that carries the cache of keys and values; transformers 5.24 renames
+`past_key_values` to `cache` in all models and in `generate`."""
 
 from __future__ import annotations
 
@@ -12,12 +10,12 @@ from typing import Any
 from transformers import GenerationMixin
 
 CACHE_ARGUMENTS = ("cache", "past_key_values")
-"""All names of the argument, whatever the installed version of transformers."""
+"""In any version of transformers."""
 
 _PREPARING = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
 
 CACHE_ARGUMENT = "cache" if "cache" in _PREPARING else "past_key_values"
-"""The name in the installed version of transformers."""
+"""In the installed version of transformers."""
 
 PAST_REFUSAL = (
     f"{CACHE_ARGUMENT} holds an earlier turn, which the draft cannot read: "
@@ -26,16 +24,13 @@ PAST_REFUSAL = (
 
 
 def with_cache(cache: Any) -> dict[str, Any]:
-    """The argument of a forward that reads and extends a cache."""
     return {CACHE_ARGUMENT: cache}
 
 
 def cache_in(arguments: Mapping[str, Any]) -> Any:
-    """The cache among arguments of a forward or of `generate`; None if there is none."""
     given = (arguments.get(name) for name in CACHE_ARGUMENTS)
     return next((cache for cache in given if cache is not None), None)
 
 
 def without_cache(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The other arguments of a forward or of `generate`."""
     return {key: value for key, value in arguments.items() if key not in CACHE_ARGUMENTS}

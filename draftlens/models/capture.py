@@ -1,4 +1,4 @@
-"""Hooks by which a pass hands over what its modules receive and return."""
+"""Hooks that capture what the modules of a pass receive and return."""
 
 from __future__ import annotations
 
@@ -19,14 +19,8 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 def capture_arguments(
     lock: PassLock, model: Any, decoder: nn.Module, inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The arguments with which a model calls its language model, which does not run.
-
-    Args:
-        lock: of the model, held exclusively.
-        model: the whole model.
-        decoder: its language model.
-        inputs: arguments of the model's forward.
-    """
+    """The arguments with which `model` calls its language model `decoder`, which does not run. The
+    lock must be held exclusively."""
     with lock.hooked(decoder, _stop_here, after=False):
         try:
             model(**inputs)
@@ -49,17 +43,8 @@ def _stop_here(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def layers_of(decoder: Any, name: str, layers: Sequence[int]) -> Sequence[nn.Module]:
-    """The layers of a language model.
-
-    Args:
-        decoder: the language model.
-        name: of the model, for messages.
-        layers: hidden states after so many layers will be read.
-
-    Raises:
-        UnsupportedModelError: the language model does not list its layers.
-        ConfigError: there is no such layer.
-    """
+    """The layers of a language model, checked to be listed (else `UnsupportedModelError`) and to
+    include `layers` (else `ConfigError`)."""
     modules: Sequence[nn.Module] | None = getattr(decoder, "layers", None)
     if modules is None:
         raise UnsupportedModelError(f"{name} does not list the layers of its decoder")
@@ -75,7 +60,7 @@ def watched_layers(
     layers: Sequence[int],
     receive: Callable[[int, Tensor], None],
 ) -> Iterator[None]:
-    """Hand hidden states of this thread's passes to `receive`; see `Backbone.watching`."""
+    """Pass hidden states of this thread's passes to `receive` (`Backbone.watching`)."""
     with lock.watching(), ExitStack() as hooks:
         for layer in layers:
             is_last = layer == len(modules)
@@ -91,7 +76,6 @@ def watched_layers(
 
 
 def _before_layer(layer: int, receive: Callable[[int, Tensor], None]) -> Callable[..., None]:
-    """A hook before a layer."""
     thread = get_ident()
 
     def hook(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] = _NOTHING) -> None:
@@ -102,7 +86,6 @@ def _before_layer(layer: int, receive: Callable[[int, Tensor], None]) -> Callabl
 
 
 def _after_layer(layer: int, receive: Callable[[int, Tensor], None]) -> Callable[..., None]:
-    """A hook after the last layer."""
     thread = get_ident()
 
     def hook(module: Any, args: tuple[Any, ...], output: Any) -> None:

@@ -11,11 +11,11 @@ import transformers
 from draftlens.models.adapter import Backbone
 
 FORMAT = 1
-"""Version of the files. Files of another version are measured anew."""
+"""Version of the files; files of another version are measured again."""
 
 
 def facts_of(backbone: Backbone) -> dict[str, Any]:
-    """Everything that a model's cost curve depends on, as JSON values: its structure but not its
+    """Everything that a model's cost curve depends on, as JSON values: its structure without its
     weights, the device, dtype, threads, attention, what is compiled, and versions."""
     facts = facts_by_modules(backbone)
     # Curves of forwards by the modules are kept from before there were compiled passes.

@@ -1,4 +1,4 @@
-"""The seam between decode forwards and compiled passes."""
+"""The protocol between decode forwards and compiled passes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,11 @@ from draftlens.models.kv_cache import KVCache
 
 
 class Passes(Protocol):
-    """Computes decode forwards of a model in another way than by calling its modules.
-
-    Attributes:
-        label: names what computes the forwards, for the conditions under which costs were measured;
-            empty if the modules do.
-    """
+    """Computes decode forwards of a model other than by calling its modules. `label` names the
+    backend in measured costs; empty for the modules."""
 
     @property
-    def label(self) -> str:
-        """See the class."""
-        ...
+    def label(self) -> str: ...
 
     def begin(self) -> None:
         """A call begins: the model may have changed since the last one."""
@@ -29,24 +23,14 @@ class Passes(Protocol):
     def run(
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
     ) -> Tensor | None:
-        """Logits of a forward, ``[B, T, V]``, or None if the modules are to compute it.
-
-        Args:
-            tokens, position_ids, mask: as for `Backbone.forward`.
-            cache: receives keys and values of the tokens behind each row's length. Its lengths stay
-                as they are.
-        """
+        """Logits of a forward, ``[B, T, V]``, or None to let the modules compute it, as
+        `Backbone.forward`. Writes keys and values after each row's length; keeps the lengths."""
         ...
 
     def run_chain(
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, count: int, vocab_size: int
     ) -> Tensor | None:
-        """See `Backbone.greedy_chain`.
-
-        Args:
-            tokens, position_ids, cache, count, vocab_size: as for `Backbone.greedy_chain`. The
-                lengths of the cache stay as they are.
-        """
+        """As `Backbone.greedy_chain`; the lengths of the cache stay as they are."""
         ...
 
 
@@ -55,8 +39,7 @@ class EagerPasses:
 
     label = ""
 
-    def begin(self) -> None:
-        """See `Passes.begin`."""
+    def begin(self) -> None: ...
 
     def run(
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None

@@ -28,15 +28,8 @@ BY_CONFIG = "by its published sizes only"
 
 @dataclass(frozen=True)
 class Shape:
-    """What all copies of a model have in common, quantized and tuned ones included.
-
-    Args:
-        model_type: of the configuration, such as `qwen2_5_vl`.
-        text_type: of the language model's configuration, such as `qwen2`; Qwen's own are named
-            after the model and left out.
-        hidden_size: of the language model.
-        num_layers: of the language model.
-    """
+    """The sizes that all copies of a model share, quantized and fine-tuned ones included.
+    `text_type` is the language model's, such as `qwen2`; empty for Qwen's own."""
 
     model_type: str
     text_type: str
@@ -45,7 +38,6 @@ class Shape:
 
     @classmethod
     def of(cls, config: Any) -> Shape:
-        """The shape in a configuration of transformers."""
         text = config.get_text_config(decoder=True)
         text_type = str(getattr(text, "model_type", "")).removesuffix("_text")
         return cls(
@@ -58,14 +50,12 @@ class Shape:
 
 @dataclass(frozen=True)
 class KnownPair:
-    """A target and the draft that `draft="auto"` uses for it.
+    """A target and the draft that `draft="auto"` uses for it, both by Hub id.
 
     Args:
-        target: Hub id.
-        draft: Hub id of a smaller model with the same tokenizer.
         shape: of the target, by which copies are recognized.
-        checked: how the pair was checked, `LOADED` or `BY_CONFIG`. Whatever it says, tokenizers and
-            vocabularies are compared whenever a pair is loaded.
+        checked: how the pair was checked, `LOADED` or `BY_CONFIG`; tokenizers and vocabularies are
+            compared at every load all the same.
     """
 
     target: str
@@ -150,7 +140,6 @@ PAIRS: tuple[KnownPair, ...] = (
     _internvl("3_5", "38B", "2B", 5120, 64),
     _smolvlm("2.2B-Instruct", "256M-Video-Instruct", 2048, 24),
 )
-"""The known pairs."""
 
 
 GROUP = "draftlens.models"
@@ -158,12 +147,8 @@ GROUP = "draftlens.models"
 
 
 def path_of(name: str, role: str) -> str:
-    """The path or id to pass to `from_pretrained`.
-
-    Args:
-        name: a folder, a Hub id, `embedded` for the packaged pair, or a name that another package
-            has for its weights by an entry point `draftlens.models`.
-        role: `target` or `draft`.
+    """The path or id to pass to `from_pretrained`, for a folder, a Hub id, `embedded` (the packaged
+    pair) or the name of an entry point `draftlens.models`; the role is `target` or `draft`.
 
     Raises:
         ConfigError: the name is `reader`, and the package that holds it is not installed.
@@ -180,7 +165,6 @@ def path_of(name: str, role: str) -> str:
 
 
 def draft_for(target: str) -> str | None:
-    """The name of the draft that is known for a target's name; None if there is none."""
     for pair in PAIRS:
         if pair.target == target:
             return pair.draft
@@ -188,11 +172,7 @@ def draft_for(target: str) -> str | None:
 
 
 def draft_for_config(config: Any) -> str | None:
-    """The name of the draft that is known for models of this configuration; None if there is none.
-
-    Args:
-        config: a configuration of transformers, of any copy of a known target.
-    """
+    """The known draft for models of this transformers configuration; None if there is none."""
     shape = Shape.of(config)
     for pair in PAIRS:
         if pair.shape == shape:
@@ -201,6 +181,6 @@ def draft_for_config(config: Any) -> str | None:
 
 
 def remedy() -> str:
-    """What to do about a target without a known draft, as a clause for messages."""
+    """A clause for messages about a target without a known draft."""
     targets = ", ".join(pair.target for pair in PAIRS)
     return f"name one; drafts are known for {targets} (`draftlens pairs` lists them)"

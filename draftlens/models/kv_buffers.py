@@ -9,15 +9,11 @@ from torch import Tensor
 
 LAYERS_PER_BLOCK = 8
 """Layers whose buffers are one tensor, so that accepted draft tokens of all of them move in one
-operation. While full buffers grow, the old and the new ones of so many layers are in memory."""
+operation. While full buffers grow, old and new ones of a whole block are in memory."""
 
 
 class LayerBlock:
-    """Keys and values of some layers, each one tensor ``[layers, B, H, capacity, D]``.
-
-    Args:
-        num_layers: how many.
-    """
+    """Keys and values of some layers, each one tensor ``[layers, B, H, capacity, D]``."""
 
     def __init__(self, num_layers: int) -> None:
         self.num_layers = num_layers
@@ -27,7 +23,6 @@ class LayerBlock:
         self._values: Tensor | None = None
 
     def fits(self, keys: Tensor, values: Tensor) -> bool:
-        """Whether states ``[B, H, T, D]`` can lie in these tensors."""
         if self._keys is None or self._values is None:
             return True
         return _alike(self._keys, keys) and _alike(self._values, values)
@@ -40,11 +35,8 @@ class LayerBlock:
             self.values_by_layer = self._values.unbind()
 
     def move(self, rows: Tensor, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Copy slots within rows, in all layers; each argument is int64 ``[M]``.
-
-        Returns:
-            The arguments on the device of the block, for the next block, which mostly lies there.
-        """
+        """Copy slots within rows, in all layers; each argument is int64 ``[M]``. Returns the
+        arguments on the device of this block, which the next block mostly shares."""
         if self._keys is None or self._values is None:
             return rows, source, target
         device = self._keys.device
@@ -55,18 +47,13 @@ class LayerBlock:
 
 
 def _alike(stacked: Tensor, states: Tensor) -> bool:
-    """Whether states ``[B, H, T, D]`` have heads, width, dtype and device of a block's tensor."""
+    """Whether states ``[B, H, T, D]`` agree with a block in heads, width, dtype and device."""
     of_block = (stacked.shape[2], stacked.shape[4], stacked.dtype, stacked.device)
     return of_block == (states.shape[1], states.shape[3], states.dtype, states.device)
 
 
 class LayerBuffers:
-    """Keys and values of one layer for all rows, spare rows included.
-
-    Args:
-        block: in which they lie.
-        index: the layer's place there.
-    """
+    """Keys and values of one layer for all rows, spare rows included."""
 
     def __init__(self, block: LayerBlock, index: int) -> None:
         self.block = block
@@ -84,23 +71,17 @@ class LayerBuffers:
 
     @property
     def capacity(self) -> int:
-        """Tokens that a row can hold."""
         return 0 if self.keys is None else self.keys.shape[2]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of both."""
         if self.keys is None or self.values is None:
             return 0
         return self.keys.nbytes + self.values.nbytes
 
     def reserve(self, rows: int, capacity: int, keys: Tensor, values: Tensor) -> None:
-        """Make room for some rows of some capacity, in all layers of the block.
-
-        Args:
-            rows, capacity: least number of rows, and of tokens in each.
-            keys, values: states ``[B, H, T, D]`` that name device, dtype, heads and widths.
-        """
+        """Make room for at least `rows` rows of `capacity` tokens, in all layers of the block. The
+        states ``[B, H, T, D]`` provide device, dtype, heads and widths."""
         if not self.block.fits(keys, values):
             self.block = LayerBlock(1)
             self.index = 0
@@ -109,14 +90,12 @@ class LayerBuffers:
 
     @torch.inference_mode()  # as the passes that write the buffers
     def copy_row(self, source: int, target: int, length: int) -> None:
-        """Copy the first `length` tokens of a row over another."""
         for buffer in (self.keys, self.values):
             if buffer is not None:
                 buffer[target, :, :length] = buffer[source, :, :length]
 
 
 def make_buffers(num_layers: int, layers_per_block: int) -> list[LayerBuffers]:
-    """Buffers of all layers, so many in each block."""
     buffers: list[LayerBuffers] = []
     for first in range(0, num_layers, layers_per_block):
         size = min(layers_per_block, num_layers - first)
@@ -128,8 +107,8 @@ def make_buffers(num_layers: int, layers_per_block: int) -> list[LayerBuffers]:
 def _reserved(
     buffer: Tensor | None, num_layers: int, rows: int, capacity: int, states: Tensor
 ) -> Tensor:
-    """A buffer ``[layers, B, H, capacity, D]`` of at least this size with the same contents; zeros,
-    since 0 x NaN is NaN."""
+    """A buffer ``[layers, B, H, capacity, D]`` grown to this size by zeros, since 0 x NaN is
+    NaN."""
     if buffer is None:
         return states.new_zeros(num_layers, rows, states.shape[1], capacity, states.shape[-1])
     old_rows = buffer.shape[1]

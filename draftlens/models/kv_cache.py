@@ -1,7 +1,7 @@
 """The key-value cache: preallocated, one length per row, and a rollback that costs nothing.
 
 It is written at a position, as in gpt-fast: the slots beyond a row's length hold garbage that the
-next pass overwrites. So forgetting rejected guesses is setting a number, and rows of a batch may
+next pass overwrites. Removing rejected draft tokens is setting a number, and rows of a batch may
 accept different numbers of tokens.
 """
 
@@ -20,24 +20,22 @@ from draftlens.models.kv_buffers import LAYERS_PER_BLOCK, LayerBuffers, make_buf
 from draftlens.models.sharded_rows import SpreadRow
 
 BLOCK = 1024
-"""Tokens of answer that are reserved at once; longer answers let the buffers grow."""
+"""Tokens of an answer that are reserved at once."""
 
 GROWTH = 1.5
 """Factor by which full buffers grow, so that each token is copied a bounded number of times."""
 
 
 class KVCache(Cache):  # type: ignore[misc]
-    """A transformers `Cache` over buffers ``[B, H, capacity, D]``, allocated at the first forward
-    of each layer.
+    """A transformers `Cache` over buffers ``[B, H, capacity, D]``, each allocated at first use.
 
-    One pass is: the model calls `update` once per layer (all write behind the same lengths), then
-    the caller says how many of the new tokens count, with `advance`, and after verification which
-    of them stay, with `keep`.
+    In one pass the model calls `update` once per layer (all write after the same lengths), then the
+    caller counts the new tokens by `advance` and, after verification, selects those that stay by
+    `keep`.
 
     Args:
-        num_layers: decoder layers.
         rows: B.
-        capacity: tokens that a row can hold, guesses included.
+        capacity: tokens that a row can hold, draft tokens included.
         grows: whether a pass beyond the capacity enlarges the buffers (by `GROWTH`) instead of
             raising `RuntimeError`.
         layers_per_block: layers whose buffers are allocated together. Those of another device,
@@ -45,7 +43,7 @@ class KVCache(Cache):  # type: ignore[misc]
 
     Attributes:
         lengths: tokens that each row holds.
-        spread: for each row where its tokens are if several hosts hold them
+        spread: where each row's tokens are if several ranks hold them
             (`prefill.spava.sharded_cache`); empty if this process holds all.
     """
 
@@ -78,15 +76,9 @@ class KVCache(Cache):  # type: ignore[misc]
         return sum(layer.buffers.nbytes for layer in self.layers)
 
     def whole_buffers(self, end: int) -> tuple[list[Any], list[Any]] | None:
-        """Keys and values of each layer over the whole capacity, ``[B, H, capacity, D]``, for a
-        pass that writes slots itself. The capacity is that of the buffers, the same in all layers.
-
-        Args:
-            end: slots of each row that the pass needs. Buffers that are smaller grow first.
-
-        Returns:
-            None before the first forward of a layer, and of a cache that must not grow.
-        """
+        """Keys and values of each layer, ``[B, H, capacity, D]``, for a pass that writes slots
+        itself. Buffers with fewer than `end` slots per row grow first, all to the same capacity.
+        None before the first forward of a layer, or if the cache is too small and must not grow."""
         layers: Any = self.layers
         whole = self._whole
         if whole is not None and end <= self.capacity and whole.is_of(self, layers):
@@ -110,16 +102,12 @@ class KVCache(Cache):  # type: ignore[misc]
         self.lengths = [length + step for length, step in zip(self.lengths, steps, strict=True)]
 
     def truncate(self, lengths: Sequence[int]) -> None:
-        """Forget everything beyond these lengths, one per row."""
+        """Drop everything beyond these lengths, one per row."""
         self.lengths = list(lengths)
 
     def keep(self, base: Sequence[int], slots: Sequence[Sequence[int]]) -> None:
-        """Keep some of the slots behind `base`, in order and without gaps, and forget the rest.
-
-        Args:
-            base: per row, how many leading tokens stay where they are.
-            slots: per row, strictly increasing offsets behind `base`: the accepted path of a tree.
-        """
+        """Keep some slots after `base` (per row, the tokens that stay in place), without gaps, and
+        drop the rest; `slots` are strictly increasing offsets: the accepted path of a tree."""
         moves = [
             (row, start + slot, start + place)
             for row, (start, row_slots) in enumerate(zip(base, slots, strict=True))
@@ -139,22 +127,17 @@ class KVCache(Cache):  # type: ignore[misc]
             places = block.move(*places)
 
     def new_rows(self, count: int) -> KVCache:
-        """A cache over further rows of the same buffers, for the prefill of rows that join.
-
-        Nothing of the present rows is copied while spare rows are left; the spare rows are doubled
-        when they are used up. `join` makes the new rows part of this cache.
-        """
+        """A cache over further rows of the same buffers, for the prefill of rows that `join` later.
+        Present rows are copied only when spare rows are used up, which then double."""
         rows = self._empty_rows(count)
         rows.first_row = len(self.lengths)
         rows.layers = [_Layer(rows, layer.buffers) for layer in self.layers]
         return rows
 
     def _empty_rows(self, count: int) -> KVCache:
-        """A cache of the same kind that has no layers yet."""
         return KVCache(0, count, self.capacity, self.grows)
 
     def join(self, rows: KVCache) -> None:
-        """Take over the rows of the last `new_rows`."""
         self.lengths = [*self.lengths, *rows.lengths]
         self.capacity = max(self.capacity, rows.capacity)
         self._whole = None
@@ -169,16 +152,8 @@ class KVCache(Cache):  # type: ignore[misc]
         self.lengths.pop()
 
     def taken(self, slots_by_layer: Sequence[Sequence[Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Copies of the keys and values of some tokens of the prompts.
-
-        Args:
-            slots_by_layer: per layer and row their places in the prompt, int64 ``[K]``; K may
-                differ by row.
-
-        Yields:
-            For each layer keys and values ``[B, H, K, D]``; anything behind the tokens of shorter
-            rows.
-        """
+        """For each layer copies of keys and values ``[B, H, K, D]``, undefined after a shorter
+        row's tokens; `slots_by_layer` has the prompt indices int64 ``[K]`` per layer and row."""
         for layer, slots in zip(self.layers, slots_by_layer, strict=True):
             index = _padded(slots).to(layer.device)
             rows = torch.arange(len(slots), device=layer.device)[:, None]
@@ -190,19 +165,13 @@ class KVCache(Cache):  # type: ignore[misc]
     def directing(
         self, tokens: Tensor, position_ids: Tensor, mask: Tensor | None
     ) -> AbstractContextManager[AttentionPass | None]:
-        """Entered around a pass that appends tokens.
-
-        Args:
-            tokens, position_ids, mask: as for `Backbone.forward`.
-
-        Returns:
-            What computes the attention of the pass; None for the model itself.
-        """
+        """Entered around a pass that appends tokens (as `Backbone.forward`); yields what computes
+        its attention, None for the model itself."""
         return nullcontext()
 
 
 def _padded(slots: Sequence[Tensor]) -> Tensor:
-    """Places of each row as one table, int64 ``[B, K]``, zeros behind the shorter rows."""
+    """Indices of each row as one table, int64 ``[B, K]``, zeros after the shorter rows."""
     table = torch.zeros(len(slots), max(map(len, slots)), dtype=torch.long)
     for row, places in enumerate(slots):
         table[row, : len(places)] = places
@@ -210,13 +179,7 @@ def _padded(slots: Sequence[Tensor]) -> Tensor:
 
 
 class _Views:
-    """Views of some rows of the buffers.
-
-    Args:
-        keys, values: the buffers; None before they are allocated.
-        num_rows: number of rows.
-        first: the first row.
-    """
+    """Views of some rows of the buffers; None before these are allocated."""
 
     def __init__(
         self, keys: Tensor | None, values: Tensor | None, num_rows: int, first: int = 0
@@ -228,12 +191,7 @@ class _Views:
 
 
 class _Whole:
-    """The result of `KVCache.whole_buffers`, kept since one pass after the other reads it.
-
-    Args:
-        cache: whose capacity its buffers have.
-        layers: of it.
-    """
+    """The result of `KVCache.whole_buffers`, kept because successive passes read it."""
 
     def __init__(self, cache: KVCache, layers: Sequence[_Layer]) -> None:
         views = [layer.rows() for layer in layers]
@@ -265,7 +223,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
 
     @property
     def keys(self) -> Any:
-        """Keys of the cache's rows, ``[B, H, capacity, D]``; None before the first forward."""
+        """``[B, H, capacity, D]``; None before the first forward."""
         return self.rows().keys
 
     @keys.setter
@@ -274,7 +232,6 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
 
     @property
     def values(self) -> Any:
-        """Values of the cache's rows, ``[B, H, capacity, D]``; None before the first forward."""
         return self.rows().values
 
     @values.setter
@@ -282,7 +239,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         """Transformers sets the attribute to None when a layer is made."""
 
     def rows(self) -> _Views:
-        """Views of the cache's rows. They are kept, since every layer of every pass reads them."""
+        """Views of the cache's rows, kept because every layer of every pass reads them."""
         buffers = self.buffers
         num_rows = len(self.cache.lengths)
         views = self._views
@@ -293,7 +250,6 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         return views
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate on the device and in the dtype in which this layer computes."""
         self.dtype = key_states.dtype
         self.device = key_states.device
         rows = self.cache.first_row + len(self.cache.lengths)
@@ -303,11 +259,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write ``[B, H, T, D]`` behind each row's length.
-
-        Returns:
-            Keys and values up to the end of the longest row, as views.
-        """
+        """Write ``[B, H, T, D]`` after each row's length; returns views up to the longest row."""
         cache = self.cache
         num_tokens = key_states.shape[2]
         end = max(cache.lengths) + num_tokens
@@ -318,7 +270,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         rows = self.rows()
         keys: Any = rows.keys
         values: Any = rows.values
-        if cache.uniform:
+        if cache.uniform:  # slices are faster than index tensors
             keys[:, :, end - num_tokens : end] = key_states
             values[:, :, end - num_tokens : end] = value_states
         else:
@@ -330,7 +282,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         return keys[:, :, :end], values[:, :, :end]
 
     def widen(self, capacity: int) -> None:
-        """Let the buffers of an initialized layer hold at least so many tokens of each row."""
+        """Give an initialized layer room for at least `capacity` tokens per row."""
         buffers = self.buffers
         assert buffers.keys is not None
         assert buffers.values is not None
@@ -338,27 +290,20 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         buffers.reserve(rows, capacity, buffers.keys, buffers.values)
 
     def enlarge(self, end: int) -> None:
-        """Raise the capacity of the cache.
-
-        Raises:
-            RuntimeError: it must not grow.
-        """
         cache = self.cache
         if not cache.grows:
             raise RuntimeError(
                 f"the cache holds {cache.capacity} tokens a row; {end} were asked of it"
             )
         cache.capacity = max(end, int(GROWTH * cache.capacity))
-        cache._whole = None  # lest the smaller buffers stay in memory
+        cache._whole = None  # so that the smaller buffers are freed
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Length and offset of the keys that the next `update` returns."""
         return max(self.cache.lengths) + query_length, 0
 
     def get_seq_length(self) -> int:
-        """Tokens held by the longest row."""
         return max(self.cache.lengths)
 
     def get_max_length(self) -> int:
-        """Most tokens a row can hold."""
         return self.cache.capacity

@@ -32,7 +32,7 @@ from draftlens.models.progress_bars import bars_for_an_audience
 from draftlens.models.text_processor import TextProcessor
 
 CONFIGS = ("config.json", "adapter_config.json")
-"""Files of which a checkpoint has one."""
+"""A checkpoint has one of these files."""
 
 PLAIN = LoadOptions()
 PLAIN_PAIR = PairOptions()
@@ -40,14 +40,6 @@ PLAIN_PAIR = PairOptions()
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model with its processor.
-
-    Args:
-        name: the name that the caller gave.
-        backbone: the model.
-        processor: the model's processor.
-    """
-
     name: str
     backbone: Backbone
     processor: Any
@@ -59,16 +51,8 @@ def load_model(
     options: LoadOptions = PLAIN,
     template: Any = None,
 ) -> Loaded:
-    """Load a checkpoint and its processor.
-
-    A draft may be a model of text only. A checkpoint on the Hub that is in the local cache is read
-    from there.
-
-    Args:
-        name: a folder, a Hub id, or `embedded`.
-        role: `target` or `draft`.
-        options: device, dtype, revision and the like.
-        template: a processor whose chat template a draft of text only uses if it has none.
+    """Load a checkpoint (a folder, a Hub id, or `embedded`) and its processor, from the local cache
+    if it is there. A draft may be text-only; its fallback chat template is that of `template`.
 
     Raises:
         ConfigError: nothing can be loaded from `name`, or the device cannot be used.
@@ -87,18 +71,8 @@ def load_model(
 
 
 def wrap(model: Any, processor: Any, role: str, template: Any = None) -> Loaded:
-    """A model that is loaded already, with its processor.
-
-    Args:
-        model: a transformers model.
-        processor: of the model; a tokenizer for a draft of text only.
-        role: `target` or `draft`.
-        template: as for `load_model`.
-
-    Raises:
-        ConfigError: there is no processor.
-        UnsupportedModelError: the model lacks something that draftlens needs.
-    """
+    """A loaded transformers model with its processor (a tokenizer for a draft of text only). Raises
+    `ConfigError` without a processor, or `UnsupportedModelError`."""
     if processor is None:
         raise ConfigError(f"a {role} that is loaded already needs its processor: give both")
     backbone = Backbone.of(model)
@@ -116,10 +90,8 @@ def wrap(model: Any, processor: Any, role: str, template: Any = None) -> Loaded:
 def as_pair(
     target: Any, draft: Any, processor: Any, draft_processor: Any
 ) -> tuple[Loaded, Loaded | None]:
-    """A target and a draft, each `Loaded` or a transformers model with its processor.
-
-    A draft without a processor uses that of the target; if it does not see what the target sees,
-    only the tokenizer.
+    """A target and a draft, each `Loaded` or a transformers model with its processor. A draft
+    without one uses the target's, or only its tokenizer if the draft takes fewer modalities.
 
     Raises:
         ConfigError: the target has no processor.
@@ -142,16 +114,7 @@ def as_pair(
 def load_pair(
     target: str, draft: str | None, options: PairOptions = PLAIN_PAIR
 ) -> tuple[Loaded, Loaded | None]:
-    """Load a target and its draft, and check that they can work together.
-
-    Args:
-        target: name of the target, as for `load_model`.
-        draft: name of the draft, as for `load_model`; `auto` for the draft that is known for the
-            target. None means no draft.
-        options: how to load both.
-
-    Returns:
-        The target and the draft; None instead of the draft if there is none.
+    """Load a target and its draft (`auto` for the known one, None for none); check that they fit.
 
     Raises:
         ConfigError: as for `load_model`, or no draft is known for the target.
@@ -173,19 +136,15 @@ def load_pair(
 
 
 def check_pair(target: Loaded, draft: Loaded) -> None:
-    """Raise unless two models can work together.
-
-    Raises:
-        IncompatiblePairError: their tokenizers or vocabularies differ.
-    """
+    """Raise `IncompatiblePairError` if tokenizers or vocabularies differ."""
     tokenizer = target.processor.tokenizer
     check_tokenizers(tokenizer, draft.processor.tokenizer, target.name, draft.name)
     check_vocabularies(target.backbone, draft.backbone)
 
 
 def known_draft(target: str, options: LoadOptions) -> str | None:
-    """The draft that is known for a target: by its name, else by its configuration, so that local
-    copies and quantized variants are recognized; None if there is none."""
+    """The known draft of a target: by its name, else by its configuration, so that local copies and
+    quantized variants are recognized."""
     by_name = draft_for(target)
     if by_name is not None:
         return by_name
@@ -198,11 +157,7 @@ def known_draft(target: str, options: LoadOptions) -> str | None:
 
 
 def check_source(name: str, role: str, options: LoadOptions) -> None:
-    """Refuse a name behind which there is nothing to load.
-
-    Raises:
-        ConfigError: there is no such folder, or the Hub and its local cache have no such model.
-    """
+    """Raise `ConfigError` unless a folder, the Hub or its local cache has the model."""
     path = path_of(name, role)
     if is_folder(path) and not Path(path).exists():
         raise ConfigError(f"cannot load the {role} {name!r}: there is no such folder")
@@ -213,11 +168,7 @@ def check_source(name: str, role: str, options: LoadOptions) -> None:
 
 
 def _check_folder(folder: Path, name: str, role: str) -> None:
-    """Refuse a folder that holds no checkpoint.
-
-    Raises:
-        ConfigError: names the folders in it that do.
-    """
+    """Raise `ConfigError`, listing subfolders with a checkpoint, for a folder without one."""
     if not folder.is_dir():
         raise ConfigError(f"cannot load the {role} {name!r}: it is a file, not a folder")
     if any((folder / config).is_file() for config in CONFIGS):
@@ -233,15 +184,7 @@ def _is_in_cache(path: str, options: LoadOptions) -> bool:
 
 @dataclass(frozen=True)
 class _Source:
-    """A checkpoint to be read.
-
-    Args:
-        name: the name that the caller gave.
-        role: `target` or `draft`.
-        path: folder or Hub id.
-        options: how to load it.
-        offline: whether only the local cache is read.
-    """
+    """A checkpoint at a folder or Hub id `path`; `offline`: only the local cache is read."""
 
     name: str
     role: str
@@ -251,7 +194,6 @@ class _Source:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments of every `from_pretrained`."""
         arguments = self.options.source_arguments()
         if self.offline:
             arguments["local_files_only"] = True
@@ -259,7 +201,6 @@ class _Source:
 
 
 def _read(source: _Source, template: Any) -> Loaded:
-    """The model and processor of a checkpoint."""
     kind = _text_only(source)
     if kind and source.role == "target":
         raise UnsupportedModelError(
@@ -291,7 +232,7 @@ def _text_only(source: _Source) -> str:
 
 
 def _read_config(path: str, options: LoadOptions, offline: bool = False) -> Any:
-    """The configuration of a checkpoint; None if it has faults, which are left to the loading."""
+    """The configuration of a checkpoint; None if it has faults, which the loading reports."""
     arguments = options.source_arguments()
     try:
         return AutoConfig.from_pretrained(path, local_files_only=offline, **arguments)
@@ -300,7 +241,6 @@ def _read_config(path: str, options: LoadOptions, offline: bool = False) -> Any:
 
 
 def _read_checkpoint(source: _Source, model_arguments: dict[str, Any]) -> tuple[Any, Any]:
-    """The model and the processor of a checkpoint."""
     processor = AutoProcessor.from_pretrained(source.path, **source.arguments)
     model = AutoModelForImageTextToText.from_pretrained(
         source.path, **source.arguments, **model_arguments
@@ -309,14 +249,12 @@ def _read_checkpoint(source: _Source, model_arguments: dict[str, Any]) -> tuple[
 
 
 def _read_language_model(source: _Source, model_arguments: dict[str, Any]) -> tuple[Any, Any]:
-    """The model and the tokenizer of a checkpoint of text only."""
     tokenizer = AutoTokenizer.from_pretrained(source.path, **source.arguments)
     model = AutoModelForCausalLM.from_pretrained(source.path, **source.arguments, **model_arguments)
     return model.eval(), tokenizer
 
 
 def _check_device(device: str) -> None:
-    """Raise `ConfigError` unless tensors can be created on the device."""
     if device == "auto":
         return
     try:

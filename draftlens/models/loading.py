@@ -1,4 +1,4 @@
-"""How a model is loaded: the words of a caller, and the arguments of transformers for them."""
+"""The options of loading a model, and the arguments of transformers for them."""
 
 from __future__ import annotations
 
@@ -27,24 +27,22 @@ DTYPE_WORDS: Mapping[str, str] = MappingProxyType(
         "half": "float16",
     }
 )
-"""Further words for dtypes, and the names that they stand for."""
+"""Aliases of dtypes."""
 
 QUANTIZATIONS = ("4bit", "8bit", "int8", "int4")
-"""Words for quantization: `4bit` (NF4) and `8bit` of bitsandbytes, `int8` and `int4` of torchao
-(weights only)."""
+"""`4bit` (NF4) and `8bit` of bitsandbytes, `int8` and `int4` of torchao (weights only)."""
 
 PACKAGES: Mapping[str, str] = MappingProxyType(
     {"4bit": "bitsandbytes", "8bit": "bitsandbytes", "int8": "torchao", "int4": "torchao"}
 )
-"""The package that each of `QUANTIZATIONS` needs."""
 
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
-"""Words with which accelerate spreads a model over devices."""
+"""Device maps of accelerate."""
 
 DRAFT_PREFIX = "draft_"
 
 _INHERITED = ("device", "dtype", "attn_implementation", "cache_dir")
-"""Options that a draft takes over from its target unless it has its own."""
+"""Options that a draft takes from its target unless it has its own."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,6 @@ class LoadOptions:
 
     @property
     def placed_on(self) -> str:
-        """The device, or `auto` if accelerate chooses devices."""
         if self.device_map is not None:
             return "auto"
         if self.device:
@@ -122,7 +119,7 @@ class LoadOptions:
         return "cuda" if torch.cuda.is_available() else "cpu"
 
     def source_arguments(self) -> dict[str, Any]:
-        """The arguments of every `from_pretrained`: where to read from, and what may be run."""
+        """The arguments of every `from_pretrained`: where to read from, and which code may run."""
         arguments: dict[str, Any] = {"trust_remote_code": self.trust_remote_code}
         if self.revision is not None:
             arguments["revision"] = self.revision
@@ -131,10 +128,8 @@ class LoadOptions:
         return arguments
 
     def model_arguments(self) -> dict[str, Any]:
-        """The further arguments of a model's `from_pretrained`.
-
-        On a device other than the CPU, weights are read straight onto it, so that main memory need
-        not hold the model.
+        """The further arguments of a model's `from_pretrained`. On a device other than the CPU,
+        weights are read straight onto it, so that main memory need not hold the model.
 
         Raises:
             ConfigError: the package that quantizes is not installed, or refuses the values.
@@ -181,8 +176,6 @@ class LoadWords(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class PairOptions:
-    """How to load a target and its draft."""
-
     target: LoadOptions = field(default_factory=LoadOptions)
     draft: LoadOptions = field(default_factory=LoadOptions)
 
@@ -192,7 +185,7 @@ def pair_options(words: Mapping[str, Any]) -> PairOptions:
 
     A draft is loaded like its target where it has no option of its own, except for revision,
     quantization and a mapping of modules to devices, which belong to one checkpoint, and for
-    `trust_remote_code`: whose code may be run is said of each checkpoint on its own.
+    `trust_remote_code`, which is granted to each checkpoint separately.
 
     Args:
         words: names of `LoadOptions`, with the prefix `draft_` for the draft; `torch_dtype` is
@@ -227,11 +220,7 @@ def pair_options(words: Mapping[str, Any]) -> PairOptions:
 
 
 def _add(options: dict[str, Any], name: str, value: Any, word: str) -> None:
-    """Add an option under its name.
-
-    Raises:
-        ConfigError: there is no such option, or it is there with another value.
-    """
+    """Add an option; raise `ConfigError` if it is unknown or present with another value."""
     name = "dtype" if name == "torch_dtype" else name
     known = [item.name for item in fields(LoadOptions)]
     if name not in known:
@@ -246,11 +235,7 @@ def _add(options: dict[str, Any], name: str, value: Any, word: str) -> None:
 
 
 def _dtype_name(dtype: Any) -> str | None:
-    """The name of a dtype; None for the default.
-
-    Raises:
-        ConfigError: it is unknown.
-    """
+    """The name of a dtype; None for the default. Raises `ConfigError`."""
     if dtype is None or dtype == "":
         return None
     word = str(dtype).removeprefix("torch.")
@@ -261,7 +246,6 @@ def _dtype_name(dtype: Any) -> str | None:
 
 
 def _check_quantization(quantization: Any) -> None:
-    """Refuse words that are not known, and values of another kind."""
     if quantization is None or hasattr(quantization, "quant_method"):
         return
     known = ", ".join(QUANTIZATIONS)
@@ -280,11 +264,7 @@ def _check_quantization(quantization: Any) -> None:
 
 
 def _quantization_config(quantization: Any) -> Any:
-    """The configuration of transformers.
-
-    Raises:
-        ConfigError: the package is not installed, or refuses the values.
-    """
+    """transformers' quantization config. Raises `ConfigError`: no package, or refused values."""
     try:
         if isinstance(quantization, str):
             import_module(PACKAGES[quantization])
@@ -308,7 +288,7 @@ def _quantization_config(quantization: Any) -> Any:
 
 
 def _package_of(quantization: Any) -> str:
-    """The package that quantizes; empty if it is not known."""
+    """Empty if the package is not known."""
     if isinstance(quantization, str):
         return PACKAGES[quantization]
     method = str(quantization.get("quant_method", "bitsandbytes"))
@@ -316,7 +296,6 @@ def _package_of(quantization: Any) -> str:
 
 
 def _torchao_config(word: str) -> Any:
-    """Weights of 8 or 4 bits, by torchao."""
     from torchao import quantization as torchao
     from transformers import TorchAoConfig
 

@@ -1,4 +1,4 @@
-"""Which passes of one model may run side by side."""
+"""Which passes of one model may run concurrently."""
 
 from __future__ import annotations
 
@@ -17,14 +17,11 @@ from draftlens.models.model_state import Slot
 class PassLock:
     """A lock with shared and exclusive holders.
 
-    Plain forwards share a model. A pass that sets hooks that concern all threads, or changes the
-    attention of the model, is exclusive: it waits for the passes that run and holds up others while
-    it lasts. A thread that holds the lock exclusively may take it again. Two threads that hold it
-    shared must not both request it exclusively: they would wait for each other.
-
-    Attributes:
-        hooks: held for the moment in which a shared holder sets or removes hooks that ignore the
-            passes of other threads.
+    Plain forwards share a model. A pass that sets hooks for all threads, or changes the attention
+    of the model, is exclusive: it waits for running passes and blocks others. A thread that holds
+    the lock exclusively may take it again. Two threads that hold it shared must not both request it
+    exclusively, which would deadlock. The lock `hooks` is held while a shared holder sets or
+    removes hooks that ignore the passes of other threads.
     """
 
     def __init__(self) -> None:
@@ -39,16 +36,14 @@ class PassLock:
         self._exclusive = _Exclusive(self)
 
     def shared(self) -> AbstractContextManager[None]:
-        """Run beside other shared holders."""
         return self._shared
 
     def exclusive(self) -> AbstractContextManager[None]:
-        """Run alone."""
         return self._exclusive
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """This thread has set hooks that its own passes must call, so they call the modules."""
+        """While this thread has hooks that its own passes must call, they run the modules."""
         thread = get_ident()
         self._watching[thread] = self._watching.get(thread, 0) + 1
         try:
@@ -60,16 +55,9 @@ class PassLock:
 
     @contextmanager
     def hooked(self, module: nn.Module, function: Callable[..., Any], after: bool) -> Iterator[Any]:
-        """Call a function before each forward of a module, or after it.
-
-        A fork that another thread makes meanwhile does not keep it.
-
-        Args:
-            module: of the model.
-            function: as `register_forward_pre_hook` with `with_kwargs` takes it, or
-                `register_forward_hook`.
-            after: whether it is called behind the forward.
-        """
+        """Call a function before or `after` each forward of a module; its signature is that of
+        `register_forward_pre_hook` with `with_kwargs`, or `register_forward_hook`. A fork by
+        another thread drops it."""
         hook = Hook(module, function)
         self._hooks.append(hook)  # before it is set, since a fork may come between
         try:
@@ -85,11 +73,9 @@ class PassLock:
             self._hooks.remove(hook)
 
     def is_watching(self) -> bool:
-        """Whether this thread is inside `watching`."""
         return bool(self._watching) and get_ident() in self._watching
 
     def take_shared(self) -> None:
-        """Wait until no other thread holds the lock exclusively."""
         thread = get_ident()
         with self._changed:
             while self._owner not in (None, thread):
@@ -97,7 +83,6 @@ class PassLock:
             self._holders[thread] = self._holders.get(thread, 0) + 1
 
     def release_shared(self) -> None:
-        """End a `take_shared`."""
         thread = get_ident()
         with self._changed:
             self._holders[thread] -= 1
@@ -106,7 +91,6 @@ class PassLock:
                 self._changed.notify_all()
 
     def take_exclusive(self) -> None:
-        """Wait until no other thread holds the lock."""
         thread = get_ident()
         with self._changed:
             while not self._may_own(thread):
@@ -115,7 +99,6 @@ class PassLock:
             self._depth += 1
 
     def release_exclusive(self) -> None:
-        """End a `take_exclusive`."""
         with self._changed:
             self._depth -= 1
             if not self._depth:
@@ -123,7 +106,7 @@ class PassLock:
                 self._changed.notify_all()
 
     def leave_to_parent(self) -> None:
-        """In a fork, which has no thread but the one that forked: forget what the others held."""
+        """In a fork only the forking thread exists: drop what other threads held."""
         thread = get_ident()
         self.hooks = Lock()
         self._changed = Condition()
@@ -142,12 +125,7 @@ class PassLock:
 
 
 class Hook:
-    """A function that a module calls, set by this thread.
-
-    Args:
-        module: any.
-        function: the same object as was registered.
-    """
+    """A function registered on a module by this thread (the same object)."""
 
     def __init__(self, module: nn.Module, function: Callable[..., Any]) -> None:
         self.thread = get_ident()
@@ -155,7 +133,7 @@ class Hook:
         self._function = function
 
     def remove(self) -> None:
-        """Let the module call it no more, if it does."""
+        # By its function: a fork may come before `register` has returned a handle.
         for hooks in (self._module._forward_pre_hooks, self._module._forward_hooks):
             for key in [key for key, function in hooks.items() if function is self._function]:
                 del hooks[key]
@@ -163,7 +141,7 @@ class Hook:
 
 
 class _Shared(AbstractContextManager[None]):
-    """`PassLock.shared`; without state of its own, so that one object serves all passes."""
+    """`PassLock.shared`, stateless, so that one object serves all passes."""
 
     def __init__(self, lock: PassLock) -> None:
         self._lock = lock
@@ -176,7 +154,7 @@ class _Shared(AbstractContextManager[None]):
 
 
 class _Exclusive(AbstractContextManager[None]):
-    """`PassLock.exclusive`; see `_Shared`."""
+    """`PassLock.exclusive`, stateless."""
 
     def __init__(self, lock: PassLock) -> None:
         self._lock = lock
@@ -196,7 +174,7 @@ def _leave_to_parent() -> None:
     for lock in locks:
         lock.leave_to_parent()
     if locks:
-        # The threads of OpenMP do not exist here, and operations would wait for them for ever.
+        # A fork has no OpenMP threads; parallel operations would wait for them forever.
         torch.set_num_threads(1)
 
 
@@ -204,5 +182,4 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def lock_of(model: Any) -> PassLock:
-    """The lock of a model; the same object for the same model."""
     return _LOCK.get_or_make(model, PassLock)

@@ -1,5 +1,4 @@
-"""What this process keeps for a model: its lock, its caches, its workers. All of it ends with the
-model."""
+"""The state that this process keeps per model (lock, caches, workers), freed with the model."""
 
 from __future__ import annotations
 
@@ -11,13 +10,7 @@ T = TypeVar("T")
 
 
 class Slot(Generic[T]):
-    """One kind of value, of which each model has at most one.
-
-    No value may hold its model: neither would ever be freed.
-
-    Args:
-        name: for debuggers.
-    """
+    """One kind of value, at most one per model. It must not hold its model, or neither is freed."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -26,13 +19,11 @@ class Slot(Generic[T]):
         return f"Slot({self._name!r})"
 
     def get(self, model: Any) -> T | None:
-        """The value of a model; None if it has none."""
         value: T | None = _STATES.get(model, {}).get(self)
         return value
 
     def get_or_make(self, model: Any, make: Callable[[], T]) -> T:
-        """The value of a model, which is made if it has none. Threads that call this at the same
-        time receive the same value."""
+        """The value of a model, made if it has none. Concurrent callers receive the same value."""
         state = _STATES.setdefault(model, {})
         value: T | None = state.get(self)
         if value is None:
@@ -40,11 +31,9 @@ class Slot(Generic[T]):
         return value
 
     def set(self, model: Any, value: T) -> None:
-        """Give a model a value, in place of the one that it has."""
         _STATES.setdefault(model, {})[self] = value
 
     def drop(self, model: Any) -> None:
-        """Drop the value of a model, if it has one."""
         _STATES.get(model, {}).pop(self, None)
 
     def values(self) -> list[T]:

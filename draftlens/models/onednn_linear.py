@@ -1,9 +1,8 @@
 """Products of a few rows with large matrices, by the kernel that reads the matrix least often.
 
-`torch.nn.functional.linear` calls MKL for float32 on x86 processors, which reads a matrix once for
-every three rows, up to fifteen of them. oneDNN reads it once. It is slower with two or three rows,
-and its calls cost tens of microseconds more, which small matrices show. The matrix is read where it
-is: no copy in a layout of oneDNN's own is made.
+`torch.nn.functional.linear` calls MKL for float32 on x86, which reads a matrix once for every three
+rows, up to fifteen of them; oneDNN reads it once, in place. oneDNN is slower with two or three
+rows, and its calls cost tens of microseconds more, which matters for small matrices.
 """
 
 from __future__ import annotations
@@ -19,21 +18,17 @@ from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode
 
 LARGE = 4_000_000
-"""Least number of elements of a matrix whose products oneDNN computes sooner."""
+"""Least number of elements of a matrix for which oneDNN is faster."""
 
 FEW = 3
-"""Most rows whose products MKL computes sooner."""
+"""Most rows for which MKL is faster."""
 
 MANY = 64
-"""Most rows of which oneDNN is asked for products."""
+"""Most rows that oneDNN computes here."""
 
 
 def is_large(size: torch.Size | tuple[int, ...], dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether oneDNN computes products of a few rows with a matrix sooner.
-
-    Args:
-        size, dtype, device: of the matrix.
-    """
+    """Whether oneDNN computes products of a few rows with such a matrix faster."""
     return (
         device.type == "cpu"
         and dtype == torch.float32
@@ -44,8 +39,7 @@ def is_large(size: torch.Size | tuple[int, ...], dtype: torch.dtype, device: tor
 
 
 def is_available() -> bool:
-    """Whether torch has both libraries, may use oneDNN, and is not asked for a lower precision than
-    float32. `torch.backends.mkldnn.enabled = False` forbids it."""
+    """Whether torch has both libraries, may use oneDNN, and keeps float32 precision."""
     return bool(
         torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
         and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
@@ -55,7 +49,6 @@ def is_available() -> bool:
 
 
 def has_large(modules: Sequence[nn.Module]) -> bool:
-    """Whether any weight of these modules is a large matrix."""
     return any(
         is_large(weight.shape, weight.dtype, weight.device)
         for module in modules
@@ -64,21 +57,14 @@ def has_large(modules: Sequence[nn.Module]) -> bool:
 
 
 def few_rows(tokens: Tensor, applies: bool) -> AbstractContextManager[Any]:
-    """A context for a forward of a model, in which oneDNN computes products with large matrices if
-    there are few rows, but more than `FEW`.
-
-    Args:
-        tokens: what is forwarded, ``[B, T]``.
-        applies: whether the model has large matrices.
-    """
+    """A context for a forward over `tokens` ``[B, T]``, in which oneDNN computes products with
+    large matrices if there are more than `FEW` and at most `MANY` rows."""
     if applies and FEW < tokens.numel() <= MANY and not torch.is_autocast_enabled("cpu"):
         return _ByOneDNN()
     return nullcontext()
 
 
 class _ByOneDNN(TorchFunctionMode):
-    """Calls oneDNN in place of `torch.nn.functional.linear` where the matrix is large."""
-
     def __torch_function__(
         self,
         func: Callable[..., Any],
@@ -94,6 +80,6 @@ class _ByOneDNN(TorchFunctionMode):
 
 
 def product(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """What `torch.nn.functional.linear` computes, by oneDNN."""
+    """`torch.nn.functional.linear` by oneDNN."""
     output: Tensor = torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")
     return output

@@ -8,20 +8,14 @@ from draftlens.core.errors import IncompatiblePairError
 from draftlens.models.adapter import Backbone
 
 MAX_PADDING = 1024
-"""Largest difference between the vocabulary sizes of models with the same tokenizer, which pad
-their vocabularies differently."""
+"""Largest difference between the (padded) vocabulary sizes of models with the same tokenizer."""
 
 
 PIXELS = frozenset({"image", "video"})
-"""The kinds of input that take eyes."""
 
 
 def check_vocabularies(target: Backbone, draft: Backbone) -> None:
-    """Raise unless the sizes of the vocabularies allow for the same tokenizer.
-
-    Raises:
-        IncompatiblePairError: they differ by more than padding.
-    """
+    """Raise `IncompatiblePairError` if the sizes differ by more than padding."""
     if abs(target.vocab_size - draft.vocab_size) > MAX_PADDING:
         raise IncompatiblePairError(
             f"target {target.name} and draft {draft.name} have {target.vocab_size} and "
@@ -30,21 +24,12 @@ def check_vocabularies(target: Backbone, draft: Backbone) -> None:
 
 
 def unseen(target: Backbone, draft: Backbone) -> frozenset[str]:
-    """The kinds of input (image, video) that the target sees and the draft does not."""
+    """The kinds of input (image, video) that the target takes and the draft does not."""
     return (target.modalities & PIXELS) - draft.modalities
 
 
 def check_eyes(target: Backbone, draft: Backbone, remedy: str = "") -> None:
-    """Raise unless the draft sees what the target sees.
-
-    Args:
-        target: decides.
-        draft: reads pictures and clips, too.
-        remedy: follows in the message.
-
-    Raises:
-        IncompatiblePairError: the draft lacks the target's image or video input.
-    """
+    """Raise `IncompatiblePairError` plus `remedy` unless the draft takes the target's media."""
     missing = unseen(target, draft)
     if missing:
         kinds = ", ".join(sorted(missing))
@@ -54,17 +39,8 @@ def check_eyes(target: Backbone, draft: Backbone, remedy: str = "") -> None:
 
 
 def check_tokenizers(target: Any, draft: Any, target_name: str, draft_name: str) -> None:
-    """Raise unless all token ids that both tokenizers have represent the same text.
-
-    Args:
-        target: tokenizer of the target.
-        draft: tokenizer of the draft.
-        target_name: name of the target, for the message.
-        draft_name: name of the draft, for the message.
-
-    Raises:
-        IncompatiblePairError: an id differs, of which the first is named, or the sizes do.
-    """
+    """Raise `IncompatiblePairError` unless all token ids that both tokenizers have represent the
+    same text; the message names the first difference."""
     target_tokens = _tokens_by_id(target)
     draft_tokens = _tokens_by_id(draft)
     for token_id in sorted(target_tokens.keys() & draft_tokens.keys()):

@@ -1,4 +1,4 @@
-"""The progress bars of transformers, where somebody watches them."""
+"""Shows transformers' progress bars only in terminals and notebooks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from transformers.utils import logging
 
 @contextmanager
 def bars_for_an_audience() -> Iterator[None]:
-    """Hide the bars of transformers and of the Hub inside the block unless the error stream is a
-    terminal or a notebook shows it: in a file each step of a bar would be a line."""
+    """Hide the bars of transformers and of the Hub inside the block, except in a terminal or a
+    notebook: in a file each step of a bar would be a line."""
     has_audience = sys.stderr.isatty() or "ipykernel" in sys.modules
     if has_audience or not logging.is_progress_bar_enabled():
         yield

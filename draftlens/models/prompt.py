@@ -33,7 +33,7 @@ ASSISTED = ("prompt_lookup_num_tokens", "assistant_early_exit")
 """Options of a GenerationConfig that request stock assisted generation."""
 
 PROMPT_ONLY = ("visual_pos_masks", "deepstack_visual_embeds")
-"""Further tensors of a language model that matter to the prompt's own tokens only."""
+"""Further tensors of a language model that concern the prompt's own tokens only."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,8 @@ class Prepared:
     Args:
         input_ids: int64 ``[B, L]``, left-padded.
         processors: transformers logits processors, in order, options included.
-        criteria: transformers stopping criteria.
-        config: the resolved GenerationConfig.
-        model_kwargs: further arguments of the model's forward; vision features may be encoded
-            already.
-        notes: what the user should know about how pixels were encoded, in words.
+        model_kwargs: further arguments of the model's forward, vision features possibly encoded.
+        notes: messages to the user about how pixels were encoded.
     """
 
     input_ids: Tensor
@@ -59,7 +56,7 @@ class Prepared:
 
     @property
     def pad_token_id(self) -> int:
-        """The id that `generate` writes behind rows that have ended; 0 where there is none."""
+        """The id that `generate` writes after rows that have ended; 0 where there is none."""
         pad = getattr(self.config, "_pad_token_tensor", None)
         return 0 if pad is None else int(pad)
 
@@ -72,12 +69,8 @@ def capture_call(
     generation_config: Any,
     **kwargs: Any,
 ) -> Prepared:
-    """A `custom_generate` that returns its arguments.
-
-    Raises:
-        ConfigError: beam search and other strategies that do not choose one token after the other.
-        InputError: a cache that holds tokens already.
-    """
+    """A `custom_generate` that returns its arguments. Raises `ConfigError` for beam search and the
+    like, `InputError` for a cache that holds tokens."""
     _check_strategy(generation_config)
     cache = cache_in(kwargs)
     if cache is not None and cache.get_seq_length() > 0:
@@ -117,7 +110,6 @@ class Prompt:
         next_position: position of the first new token, int64 ``[B, 1]`` or ``[axes, B, 1]``.
         visual: which tokens represent pixels, bool ``[B, L]``.
         extra: further arguments of the language model, such as Qwen3-VL's deepstack features.
-        layout: how pictures and videos became tokens, as far as that is known.
     """
 
     embeds: Tensor
@@ -130,8 +122,7 @@ class Prompt:
 
     @cached_property
     def cells(self) -> Tensor:
-        """The (t, h, w) cell of every visual token, int64 ``[B, L, 3]`` (`models.visual_grid`); of
-        a whole prompt only."""
+        """Each visual token's (t, h, w) cell, int64 ``[B, L, 3]``; of a whole prompt only."""
         newline = self.layout.newline
         newlines = None
         if newline is not None:
@@ -140,30 +131,26 @@ class Prompt:
 
     @property
     def kind(self) -> str:
-        """What the prompt shows: `video`, `picture` or, without either, `text`."""
+        """`video`, `picture` or, without either, `text`."""
         if not bool(self.visual.any()):
             return "text"
         is_video = self.layout.is_video
         return "video" if is_video is not None and bool(is_video.any()) else "picture"
 
     def outline(self) -> Prompt:
-        """The prompt without embeddings and further tensors: the cells of its tokens remain."""
+        """The prompt without embeddings and further tensors, with the cells of its tokens."""
         outline = replace(self, embeds=self.embeds[..., :0], extra={})
         # Cells follow from the embeddings, too, where a model marks the ends of rows by them.
         outline.__dict__["cells"] = self.cells
         return outline
 
     def positions(self, steps: Tensor) -> Tensor:
-        """Positions of answer tokens, int64 ``[..., B, T]``, from their indices in the answer,
-        int64 ``[B, T]``."""
+        """Positions int64 ``[..., B, T]`` of answer tokens; `steps` are their indices
+        ``[B, T]``."""
         return self.next_position + steps
 
     def followed_by(self, embeds: Tensor) -> Prompt:
-        """The prompt with text tokens behind each row's own last one; padding stays at the end.
-
-        Args:
-            embeds: embeddings of these tokens, ``[B, T, D]``.
-        """
+        """The prompt with embeddings ``[B, T, D]`` after each row's last token."""
         num_rows, num_tokens = embeds.shape[:2]
         steps = torch.arange(num_tokens, device=self.next_position.device).expand(num_rows, -1)
         slots = torch.tensor(self.lengths)[:, None] + torch.arange(num_tokens)
@@ -193,13 +180,8 @@ class Prompt:
 
 
 def checked_inputs(inputs: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
-    """A processor's output as stock `generate` needs it: on the model's device, padding on the
-    left.
-
-    Raises:
-        InputError: there are no `input_ids`, a row has no tokens, or an earlier turn's cache is
-            given.
-    """
+    """A processor's output as stock `generate` needs it: on the model's device, left-padded. Raises
+    `InputError` without `input_ids`, for an empty row, or with an earlier turn's cache."""
     if inputs.get("input_ids") is None:
         raise InputError("inputs must hold the processor's input_ids")
     if cache_in(inputs) is not None:
@@ -212,11 +194,7 @@ def checked_inputs(inputs: Mapping[str, Any], device: torch.device) -> dict[str,
 
 
 def with_checked_mask(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The same arguments with an attention mask of whole numbers, if there is a mask.
-
-    Raises:
-        InputError: a row has no tokens.
-    """
+    """The same arguments with an integer mask, if any. Raises `InputError` for an empty row."""
     checked = dict(inputs)
     mask = checked.get("attention_mask")
     if mask is None:
@@ -230,7 +208,6 @@ def with_checked_mask(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def left_padded(inputs: dict[str, Any]) -> dict[str, Any]:
-    """The same inputs with padding moved to the left, where stock `generate` needs it."""
     mask = inputs.get("attention_mask")
     if mask is None or bool((mask[:, -1] != 0).all()):
         return inputs
@@ -241,8 +218,8 @@ def left_padded(inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def neutral_config(max_new_tokens: int, own: GenerationConfig) -> GenerationConfig:
-    """Greedy decoding of one answer with no further option; answers of several tokens end where
-    the model's own configuration says."""
+    """Greedy decoding without further options; answers of several tokens end where the model's own
+    configuration ends them."""
     ends = ("eos_token_id", "pad_token_id") if max_new_tokens > 1 else ()
     return GenerationConfig(
         **{name: getattr(own, name) for name in ends},
@@ -256,7 +233,7 @@ def neutral_config(max_new_tokens: int, own: GenerationConfig) -> GenerationConf
 
 
 def with_config(model: Any, config: GenerationConfig) -> Any:
-    """The same modules and weights under another generation config. The model keeps its own, since
+    """The same modules and weights under another generation config; the model keeps its own, since
     other threads may be using it."""
     other = copy(model)
     other.generation_config = config
@@ -264,12 +241,8 @@ def with_config(model: Any, config: GenerationConfig) -> Any:
 
 
 def checked_options(options: Mapping[str, Any], model_config: Any) -> dict[str, Any]:
-    """Options of `generate` without a cache, and with `stop_strings` as a criterion.
-
-    Raises:
-        InputError: an earlier turn's cache is given.
-        ConfigError: an `assistant_model` is given, or `stop_strings` without a tokenizer.
-    """
+    """Options of `generate` without a cache, with `stop_strings` as a criterion. Raises
+    `InputError` for a cache, `ConfigError` for an assistant or for lack of a tokenizer."""
     if options.get("assistant_model") is not None:
         raise ConfigError("assistant_model is for stock generate: give it as draft")
     if cache_in(options) is not None:
@@ -278,19 +251,10 @@ def checked_options(options: Mapping[str, Any], model_config: Any) -> dict[str, 
 
 
 def with_stop_strings(options: Mapping[str, Any], model_config: Any = None) -> dict[str, Any]:
-    """The same options of `generate` with `stop_strings` as a criterion.
-
-    A callable `custom_generate` makes `generate` lose the tokenizer that it needs for them
-    (transformers 5.24).
-
-    Args:
-        options: the options.
-        model_config: the model's own generation config. It holds the stop strings if neither the
-            options nor their `generation_config` do.
-
-    Raises:
-        ConfigError: no tokenizer is given.
-    """
+    """The same options of `generate` with `stop_strings` as a criterion: with a callable
+    `custom_generate`, `generate` loses the tokenizer that they need (transformers 5.24). The
+    model's own config applies if neither the options nor their `generation_config` have them.
+    Raises `ConfigError` without a tokenizer."""
     remaining = dict(options)
     tokenizer = tokenizer_of(remaining.pop("tokenizer", None))
     if "stop_strings" in remaining:
@@ -310,13 +274,8 @@ def with_stop_strings(options: Mapping[str, Any], model_config: Any = None) -> d
 def build_prompt(
     name: str, kwargs: dict[str, Any], embed: Callable[[Tensor], Tensor], visual: Tensor
 ) -> Prompt:
-    """A `Prompt` from the keyword arguments that a model passes to its language model.
-
-    Args:
-        name: of the model, for messages.
-        kwargs: the arguments.
-        embed: from ids to embeddings.
-        visual: which tokens represent pixels, bool ``[B, L]``.
+    """A `Prompt` from the keyword arguments that a model passes to its language model; `embed` maps
+    ids to embeddings, `visual` is bool ``[B, L]``.
 
     Raises:
         UnsupportedModelError: the model makes its own attention mask, or passes something else that
@@ -359,11 +318,7 @@ def _position_ids(
 
 
 def _further_arguments(name: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments besides those that every pass sets itself.
-
-    Raises:
-        UnsupportedModelError: one holds tensors, and it is unknown whether answers need them too.
-    """
+    """Arguments that not every pass sets. Raises `UnsupportedModelError` for unknown tensors."""
     extra = {
         key: value
         for key, value in kwargs.items()
@@ -381,7 +336,7 @@ def _further_arguments(name: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gather_tokens(values: Mapping[str, Any], order: Tensor, shape: torch.Size) -> dict[str, Any]:
-    """The same values with tensors of one entry per token put in another order ``[B, L]``."""
+    """The same values, tensors of one entry per token reordered by ``[B, L]``."""
     gathered = dict(values)
     for key, value in values.items():
         if _per_token(value, shape):

@@ -1,4 +1,4 @@
-"""What is refused of a prompt that a processor or a caller has made, before a model reads it."""
+"""Checks of prompts before a model reads them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prepared
 
 STRETCHED = ("linear", "yarn")
-"""Kinds of RoPE whose configuration may state the positions before they are multiplied by its
+"""Kinds of RoPE with configurations that may state the positions before they are multiplied by the
 factor. Others (`llama3`, `longrope`) state the positions with the factor."""
 
 UNBOUNDED = ("dynamic",)
@@ -29,8 +29,8 @@ def check_tokens(described: str, inputs: Any, num_ids: int | None = None) -> Non
 
     Args:
         described: the argument, for the message.
-        inputs: the output of a processor; without `input_ids` nothing is looked at.
-        num_ids: token ids of the model; None if ids that it does not have are allowed.
+        inputs: the output of a processor; without `input_ids` nothing is checked.
+        num_ids: token ids of the model; None to allow ids that it does not have.
 
     Raises:
         InputError: names the cause.
@@ -75,7 +75,7 @@ def _check_matrix(name: str, values: Any) -> None:
 
 
 def num_ids_of(backbone: Backbone) -> int | None:
-    """How many token ids a model can read; None if its embeddings do not say."""
+    """How many token ids a model can read; None if its embeddings do not show it."""
     num_embeddings = getattr(backbone.embed, "num_embeddings", None)
     if not isinstance(num_embeddings, int):
         return None
@@ -85,18 +85,8 @@ def num_ids_of(backbone: Backbone) -> int | None:
 
 
 def check_length(backbone: Backbone, prepared: Prepared, allowed: bool) -> None:
-    """Refuse a prompt of more positions than a model was made for.
-
-    Transformers answers such prompts, usually with nonsense.
-
-    Args:
-        backbone: reads the prompt.
-        prepared: the prompt. Several visual tokens may share a position.
-        allowed: whether such prompts are answered all the same.
-
-    Raises:
-        InputError: names both numbers.
-    """
+    """Raise `InputError` for a prompt of more positions than the model was made for (its answers
+    are usually nonsense), unless `allowed`. Several visual tokens may share a position."""
     most = max_positions(backbone.text_config)
     if allowed or most is None:
         return
@@ -139,7 +129,7 @@ def max_positions(text_config: Any) -> int | None:
 
 
 def _ropes(text_config: Any) -> Iterator[Mapping[str, Any]]:
-    """The parameters of RoPE; models whose layers differ have several."""
+    """RoPE parameters, several if the layers of the model differ."""
     for name in ("rope_parameters", "rope_scaling"):
         parameters = getattr(text_config, name, None)
         if isinstance(parameters, Mapping):

@@ -17,13 +17,8 @@ POSITIONS = ("original", "compact")
 
 @dataclass(frozen=True)
 class _Selection:
-    """Selected tokens of B rows, padded to the longest.
-
-    Attributes:
-        index: indices of the selected tokens, int64 ``[B, K]``; 0 at padding.
-        real: which entries of `index` are not padding, bool ``[B, K]``.
-        visual: which tokens of the whole prompt are visual, bool ``[B, L]``.
-    """
+    """Selected tokens of B rows, padded to the longest: indices int64 ``[B, K]`` (0 at padding),
+    which of them are real, bool ``[B, K]``, and the prompt's visual tokens, bool ``[B, L]``."""
 
     index: Tensor
     real: Tensor
@@ -31,23 +26,18 @@ class _Selection:
 
 
 def gather(prompt: Prompt, kept_indices: Sequence[Tensor], positions: str = "original") -> Prompt:
-    """The prompt with only the given tokens.
-
-    Embeddings, positions and all other arguments of the language model that are per token, such as
-    deepstack features, are selected together.
+    """The prompt with only the given tokens: embeddings, positions and all other arguments per
+    token, such as deepstack features.
 
     Args:
-        prompt: prompt of B rows.
         kept_indices: for each row the indices of the tokens to keep, int64 ``[K]``, strictly rising
             and below the row's length. K may differ between rows.
         positions: `"original"` leaves every token at its position, which preserves relative
-            distances. `"compact"` closes the gaps that are left on all axes, as if the prompt had
-            never had the other tokens.
+            distances. `"compact"` closes the gaps on all axes.
 
     Raises:
         ConfigError: `positions` is not one of `POSITIONS`.
-        InputError: indices do not rise or are out of range, a row keeps no token, or the number of
-            rows differs from the prompt's.
+        InputError: invalid indices, a row that keeps no token, or another number of rows.
         UnsupportedModelError: the language model takes a further tensor of unknown shape.
     """
     if positions not in POSITIONS:
@@ -71,7 +61,6 @@ def gather(prompt: Prompt, kept_indices: Sequence[Tensor], positions: str = "ori
 
 
 def _check_indices(prompt: Prompt, kept_indices: Sequence[Tensor]) -> None:
-    """Raise `InputError` unless every row has valid indices."""
     if len(kept_indices) != len(prompt.lengths):
         raise InputError(
             f"{len(kept_indices)} rows of kept tokens for a prompt of {len(prompt.lengths)}"
@@ -93,7 +82,6 @@ def _are_valid(indices: Tensor, length: int) -> bool:
 
 
 def _select(prompt: Prompt, kept_indices: Sequence[Tensor]) -> _Selection:
-    """Pad the indices of all rows to one table."""
     device = prompt.embeds.device
     shape = (len(kept_indices), max(len(indices) for indices in kept_indices))
     index = torch.zeros(shape, dtype=torch.long, device=device)
@@ -105,13 +93,8 @@ def _select(prompt: Prompt, kept_indices: Sequence[Tensor]) -> _Selection:
 
 
 def _gather_argument(name: str, value: Any, selection: _Selection) -> Any:
-    """One further argument of the language model for the selected tokens.
-
-    Tensors and sequences of tensors are selected; all other values stay as they are.
-
-    Raises:
-        UnsupportedModelError: a tensor is neither per token nor per visual token.
-    """
+    """One further argument of the language model: tensors and sequences of tensors are selected,
+    other values stay. Raises `UnsupportedModelError` for any other tensor."""
     if _is_tensor_sequence(value):
         return [_gather_argument(name, part, selection) for part in value]
     if not isinstance(value, Tensor) or value.ndim == 0:
@@ -132,8 +115,7 @@ def _is_tensor_sequence(value: Any) -> bool:
 
 
 def _gather_tokens(value: Tensor, selection: _Selection) -> Tensor:
-    """Select from a tensor per token, ``[B, L, ...]`` to ``[B, K, ...]``; masks are False at
-    padding."""
+    """From ``[B, L, ...]`` to ``[B, K, ...]``; masks are False at padding."""
     feature_shape = value.shape[2:]
     shape = (*selection.index.shape, *[1] * len(feature_shape))
     picked = value.gather(1, selection.index.reshape(shape).expand(-1, -1, *feature_shape))
@@ -150,11 +132,9 @@ def _gather_visual_tokens(value: Tensor, selection: _Selection) -> Tensor:
 
 
 def _close_gaps(prompt: Prompt) -> Prompt:
-    """Renumber the positions of each row so that no position between two tokens is unused.
-
-    Tokens that share a position still do. Time, height and width are renumbered together; an axis
-    before them, which counts tokens, is renumbered by itself.
-    """
+    """Renumber the positions of each row so that no position between two tokens is unused; tokens
+    that share a position still do. Time, height and width are renumbered together, an axis before
+    them (a token count) by itself."""
     position_ids = prompt.position_ids.clone()
     next_position = prompt.next_position.clone()
     # Views of the clones with an axis dimension: what is written to them changes the clones.
@@ -171,8 +151,7 @@ def _close_gaps(prompt: Prompt) -> Prompt:
 
 
 def _joint_axes(num_axes: int) -> list[slice]:
-    """The axes of positions that are renumbered together: the last three, and each one before
-    them alone."""
+    """The last three axes together, and each one before them alone."""
     first_joint = max(0, num_axes - 3)
     groups = [slice(axis, axis + 1) for axis in range(first_joint)]
     return [*groups, slice(first_joint, num_axes)]

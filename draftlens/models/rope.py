@@ -1,4 +1,4 @@
-"""Rotary positions whose frequencies depend on the length of the sequence."""
+"""Rotary positions with frequencies that depend on the length of the sequence."""
 
 from __future__ import annotations
 
@@ -10,33 +10,20 @@ from draftlens.core.errors import InputError
 
 @dataclass(frozen=True)
 class _Limit:
-    """Frequencies that depend on whether a forward passes a position.
-
-    Attributes:
-        kind: type of the rotary positions, as transformers calls it.
-        num_tokens: sequence length beyond which the frequencies differ.
-    """
+    """A sequence length beyond which the frequencies of a kind of RoPE differ."""
 
     kind: str
     num_tokens: int
 
 
 def check_reach(model_name: str, text_config: Any, prompt: int, longest: int) -> None:
-    """Raise where draft tokens could change the frequencies of the tokens before them.
+    """Raise `InputError` where draft tokens could change the frequencies of the tokens before them.
 
     transformers recomputes `dynamic` frequencies for the last position of each forward beyond a
     limit. `longrope` has one set of frequencies for forwards within its limit and one for longer
     ones. A forward over draft tokens reaches further than one over a single token, so near the
-    limit it would compute other logits for the same token.
-
-    Args:
-        model_name: name of the model, for the message.
-        text_config: configuration of the language model.
-        prompt: number of tokens of the longest prompt.
-        longest: number of tokens of the longest prompt and the longest possible answer together.
-
-    Raises:
-        InputError: the call may pass the limit.
+    limit it would compute other logits for the same token. `prompt` and `longest` are the tokens of
+    the longest prompt, without and with the longest possible answer.
     """
     for limit in _limits(text_config):
         # All forwards of a prompt beyond the limit use the longer set of longrope.
@@ -50,13 +37,11 @@ def check_reach(model_name: str, text_config: Any, prompt: int, longest: int) ->
 
 
 def changing_frequencies(text_config: Any) -> str:
-    """The type of a language model's rotary positions if their frequencies depend on how far a
-    forward reaches (`dynamic`, `longrope`); else empty."""
+    """`dynamic` or `longrope` if frequencies depend on how far a forward reaches; else empty."""
     return next((limit.kind for limit in _limits(text_config)), "")
 
 
 def _limits(text_config: Any) -> list[_Limit]:
-    """The limits of a model, which may have several sets of frequencies for its layer types."""
     rope = getattr(text_config, "rope_parameters", None) or {}
     nested = [part for part in rope.values() if isinstance(part, dict) and "rope_type" in part]
     limits = []

@@ -18,15 +18,11 @@ ATTENTION = ("sdpa", "eager")
 
 
 MEDIA = ("image", "video", "vision", "audio", "img", "boi", "eoi")
-"""Beginnings of the names of token ids that a configuration has for media."""
+"""Prefixes of the names of token ids that a configuration has for media."""
 
 
 def parts_of(model: Any, name: str) -> tuple[Any, Any, Any]:
-    """The language model, the output head and the input embeddings of a transformers model.
-
-    Raises:
-        UnsupportedModelError: it has another architecture.
-    """
+    """The language model, output head and input embeddings. Raises `UnsupportedModelError`."""
     if getattr(model.config, "is_encoder_decoder", False) or not hasattr(model, "generate"):
         raise UnsupportedModelError(f"{name} is no decoder-only model with generate()")
     decoder = model.get_decoder()
@@ -49,16 +45,12 @@ def _nothing() -> None:
 
 
 def unwrapped_model(model: Any) -> Any:
-    """The model inside DataParallel, DistributedDataParallel and what `torch.compile` returns,
-    which have the same weights and leave all of `generate` to it.
-
-    Raises:
-        UnsupportedModelError: there is no transformers model.
-    """
+    """The model inside DataParallel, DistributedDataParallel and `torch.compile` wrappers, which
+    have the same weights and forward `generate` to it. Raises `UnsupportedModelError`."""
     while isinstance(model, nn.Module):
         if isinstance(model, (nn.DataParallel, DistributedDataParallel)):
             model = model.module
-        elif hasattr(model, "_orig_mod"):  # by `torch.compile`, whose class takes long to import
+        elif hasattr(model, "_orig_mod"):  # by `torch.compile`; importing its class is slow
             model = model._orig_mod
         else:
             break
@@ -80,24 +72,15 @@ def has_groups(text_config: Any) -> bool:
 
 
 def execution_device(module: Any) -> torch.device:
-    """The device of inputs. For a spread or offloaded module, whose weights may be elsewhere,
-    accelerate names it."""
+    """The device of inputs; accelerate knows that of a spread or offloaded module."""
     device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
     return torch.device(device) if device is not None else next(module.parameters()).device
 
 
 def check_rollback(model_name: str, text_config: Any) -> None:
-    """Refuse a model whose own cache keeps something that a rejected guess would spoil.
-
-    Args:
-        model_name: for the message.
-        text_config: the configuration of the language model.
-
-    Raises:
-        UnsupportedModelError: a layer has a sliding window, linear attention or another state that
-            cannot be rolled back, or attends to pictures apart from the text; names the kind of
-            layer.
-    """
+    """Raise `UnsupportedModelError`, naming the kind of layer, unless the cache can be rolled back:
+    no layer has a sliding window, linear attention or another recurrent state, or attends to
+    pictures apart from the text."""
     if getattr(text_config, "cross_attention_layers", None):
         raise UnsupportedModelError(
             f"{model_name} attends to pictures through layers of cross-attention; "
@@ -112,11 +95,6 @@ def check_rollback(model_name: str, text_config: Any) -> None:
 
 
 def check_attention(model_name: str, attention: str) -> None:
-    """Refuse an attention implementation that takes no tree mask.
-
-    Raises:
-        UnsupportedModelError: it is none of `ATTENTION`.
-    """
     if attention not in ATTENTION:
         raise UnsupportedModelError(
             f"{model_name} runs {attention!r} attention, which takes no tree mask; "
@@ -125,8 +103,7 @@ def check_attention(model_name: str, attention: str) -> None:
 
 
 def media_ids(config: Any) -> frozenset[int]:
-    """Ids that a model's configuration names for media: those that stand for pixels in a prompt,
-    and the marks around them. They have no meaning in a text."""
+    """Ids of pixels in a prompt, and of the marks around them; meaningless in a text."""
     ids: set[int] = set()
     for name, value in vars(config).items():
         is_id = name.endswith(("_token_id", "_token_index"))
@@ -145,6 +122,6 @@ def represents(config: Any, kind: str, input_ids: Tensor) -> Tensor:
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """A boolean mask as eager attention takes it, which adds it to the scores."""
+    """A boolean mask in the additive form of eager attention."""
     bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
     return bias.masked_fill_(~mask, torch.finfo(dtype).min)

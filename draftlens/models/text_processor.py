@@ -8,21 +8,12 @@ from typing import Any
 from draftlens.core.errors import UnsupportedModelError
 
 READ = ("input_ids", "attention_mask")
-"""What a language model reads of a tokenizer's output."""
 
 
 class TextProcessor:
-    """Tokenizer and chat template of a language model, in the form of a processor.
-
-    Args:
-        tokenizer: of the model. If it has no padding token, it pads with one that it has: the
-            attention mask hides padding anyway.
-        template: a processor whose chat template is used if the tokenizer has none.
-        name: of the model, for messages.
-
-    Raises:
-        UnsupportedModelError: there is no chat template.
-    """
+    """Tokenizer and chat template of a language model, in the form of a processor. Without a
+    padding token any other pads: the mask hides it. `template` is a processor with the fallback for
+    a missing chat template; raises `UnsupportedModelError` if there is none."""
 
     image_processor = None
     video_processor = None
@@ -38,7 +29,6 @@ class TextProcessor:
 
     @property
     def chat_template(self) -> Any:
-        """The chat template in use."""
         return (self._template or self.tokenizer).chat_template
 
     def apply_chat_template(
@@ -47,14 +37,7 @@ class TextProcessor:
         add_generation_prompt: bool = False,
         tokenize: bool = False,
     ) -> str:
-        """The text of a chat.
-
-        Args:
-            messages: contents are strings, or items of type `text`. Items of other types are left
-                out.
-            add_generation_prompt: whether the beginning of an answer follows.
-            tokenize: False.
-        """
+        """The text of a chat. Contents are strings, or items, of which `text` items are used."""
         assert not tokenize
         if self._template is not None:
             chat = [{**message, "content": _texts(message)} for message in messages]
@@ -71,13 +54,7 @@ class TextProcessor:
     def __call__(
         self, text: Sequence[str], return_tensors: str = "pt", padding: bool = False
     ) -> dict[str, Any]:
-        """Token ids and attention mask, int64 ``[B, L]``.
-
-        Args:
-            text: chats behind their template.
-            return_tensors: as for a tokenizer.
-            padding: whether texts may differ in length.
-        """
+        """Token ids and attention mask, int64 ``[B, L]``, of texts made by the chat template."""
         start = self.tokenizer.bos_token
         has_start = bool(start) and all(chat.startswith(start) for chat in text)
         encoded = self.tokenizer(
@@ -90,7 +67,6 @@ class TextProcessor:
 
 
 def _texts(message: dict[str, Any]) -> list[dict[str, Any]]:
-    """The items of type text."""
     content = message["content"]
     if isinstance(content, str):
         return [{"type": "text", "text": content}]

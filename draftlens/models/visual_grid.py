@@ -2,9 +2,9 @@
 
 M-RoPE positions contain the cells. For other models a video is divided evenly into its frames, and
 a picture into tiles of the size that the vision tower takes. If newline tokens follow the first
-tile of a picture, what is behind that tile is one grid whose rows end with newlines. Frames and
-tiles are taken to be square. Tokens at the end that fill no frame or tile, and newlines, get the
-cell of the token before them.
+tile of a picture, the tokens after that tile are one grid with a newline at the end of each row.
+Frames and tiles are taken to be square. Tokens at the end that fill no frame or tile, and newlines,
+get the cell of the token before them.
 """
 
 from __future__ import annotations
@@ -25,19 +25,15 @@ NO_CELL = -1
 
 @dataclass(frozen=True)
 class GridLayout:
-    """How the pictures and videos of a batch became N visual tokens, as far as it is known.
+    """How the pictures and videos of a batch became N visual tokens; None or empty if unknown.
 
     Args:
-        is_video: whether each of the visual tokens represents a video, bool ``[N]``; None if none
-            does.
-        num_frames: number of frames of each video; None if unknown.
-        tile_tokens: number of visual tokens that the vision tower makes of one tile; None if
-            unknown.
-        picture_tokens: number of tokens of each picture (or of each tile), in order; empty if
-            unknown.
-        video_tokens: number of tokens of each video, in order; empty if unknown.
-        newline: embedding that the model inserts after each row of a picture, ``[D]``; None if
-            there is none.
+        is_video: whether each visual token represents a video, bool ``[N]``; None if none does.
+        num_frames: frames of each video.
+        tile_tokens: visual tokens that the vision tower makes of one tile.
+        picture_tokens: tokens of each picture (or of each tile), in order.
+        video_tokens: tokens of each video, in order.
+        newline: embedding that the model inserts after each row of a picture, ``[D]``, or None.
     """
 
     is_video: Tensor | None = None
@@ -52,16 +48,9 @@ UNKNOWN = GridLayout()
 
 
 def read_layout(model: Any, inputs: Mapping[str, Any], visual: Tensor, video: Tensor) -> GridLayout:
-    """The layout of a batch as far as its model and its inputs contain it.
-
-    `generate` may have encoded the pixels already. Then the layout is read from the features.
-
-    Args:
-        model: a model of transformers.
-        inputs: keyword arguments of its forward.
-        visual: which tokens represent pixels, bool ``[B, L]``.
-        video: which of them have a token id that is used for videos only, bool ``[B, L]``.
-    """
+    """The layout of a batch as far as its model and the arguments of its forward contain it, read
+    from the features if `generate` has encoded the pixels already. `visual` and `video` (token ids
+    used for videos only) are bool ``[B, L]``."""
     encoded = inputs.get("mm_encoder_outputs") or {}
     has_pictures = "image" in encoded or "pixel_values" in inputs
     if not has_pictures:
@@ -77,13 +66,8 @@ def read_layout(model: Any, inputs: Mapping[str, Any], visual: Tensor, video: Te
 
 
 def _num_frames(pixels: Any, encoded_video: Any) -> int | None:
-    """Number of frames of each video of a batch, where the model has an axis for frames.
-
-    Args:
-        pixels: pixels of the videos, if they are not encoded yet.
-        encoded_video: output of the video encoder: the features of all frames before pooling, and
-            one row for each video after it.
-    """
+    """Frames of each video of a batch, where the model has an axis for frames. `encoded_video` has
+    the features of all frames before pooling, and one row for each video after it."""
     if isinstance(pixels, Tensor):
         return pixels.shape[1] if pixels.ndim == 5 else None
     frame_features = getattr(encoded_video, "last_hidden_state", None)
@@ -96,7 +80,7 @@ def _num_frames(pixels: Any, encoded_video: Any) -> int | None:
 
 
 def _tile_tokens(config: Any) -> int | None:
-    """Number of visual tokens of one tile of a square vision tower, after any pixel shuffle."""
+    """Visual tokens of one tile of a square vision tower, after any pixel shuffle."""
     vision_config = getattr(config, "vision_config", None)
     image_size = _side(getattr(vision_config, "image_size", None))
     patch_size = _side(getattr(vision_config, "patch_size", None))
@@ -125,11 +109,7 @@ def _shuffle_ratio(config: Any) -> float:
 
 
 def _token_counts(encoded: Any) -> tuple[int, ...]:
-    """Number of tokens of each picture or video; empty where the features are not separated.
-
-    Args:
-        encoded: output of an encoder with features ``[n, D]`` of each picture or video.
-    """
+    """Tokens of each picture or video, from features ``[n, D]`` of each; empty if not separated."""
     features = getattr(encoded, "pooler_output", None)
     if not isinstance(features, Tensor):
         return tuple(len(part) for part in features or ())
@@ -139,8 +119,7 @@ def _token_counts(encoded: Any) -> tuple[int, ...]:
 
 
 def _newline_embedding(model: Any) -> Tensor | None:
-    """The embedding after each row of a picture, ``[D]``; None if there is none or it is
-    offloaded."""
+    """The embedding after each row of a picture, ``[D]``; None if absent or offloaded."""
     base_model = getattr(model, "base_model", model)
     newline = getattr(base_model, "image_newline", None)
     if not isinstance(newline, Tensor) or newline.is_meta:
@@ -163,7 +142,6 @@ def cells(
         visual: which tokens represent pixels, bool ``[B, L]``.
         position_ids: int64 ``[B, L]``, or ``[axes, B, L]`` under M-RoPE (the last three axes are
             time, height and width).
-        layout: layout of the batch.
         newlines: which tokens end a row of a picture, bool ``[B, L]``.
     """
     axes = None
@@ -180,14 +158,8 @@ def cells(
 
 
 def _row_cells(parts: Tensor, axes: Tensor | None, newlines: Tensor, layout: GridLayout) -> Tensor:
-    """Cells of one row, int64 ``[L, 3]``.
-
-    Args:
-        parts: the picture or video of each token, int64 ``[L]`` (`_number_parts`).
-        axes: M-RoPE positions, int64 ``[3, L]``; None without M-RoPE.
-        newlines: which tokens end a row of a picture, bool ``[L]``.
-        layout: layout of the batch.
-    """
+    """Cells of one row, int64 ``[L, 3]``, from its parts int64 ``[L]`` (`_number_parts`), M-RoPE
+    axes int64 ``[3, L]`` or None, and the tokens that end a row of a picture, bool ``[L]``."""
     grid = torch.full((len(parts), 3), NO_CELL)
     time = 0
     for run in _runs(parts):
@@ -204,10 +176,7 @@ def _row_cells(parts: Tensor, axes: Tensor | None, newlines: Tensor, layout: Gri
 
 
 def _number_parts(visual: Tensor, layout: GridLayout) -> Tensor:
-    """The picture or video of each token, int64 ``[B, L]``.
-
-    Pictures are numbered 1, 2, ..., videos -1, -2, ...; text is 0.
-    """
+    """Each token's part, int64 ``[B, L]``: pictures 1, 2, ..., videos -1, -2, ..., text 0."""
     num_visual = int(visual.sum())
     if layout.is_video is None:
         is_video = torch.zeros(num_visual, dtype=torch.bool)
@@ -223,10 +192,7 @@ def _number_parts(visual: Tensor, layout: GridLayout) -> Tensor:
 
 
 def _repeat_numbers(token_counts: tuple[int, ...], num_tokens: int) -> Tensor:
-    """The number of each token's part, int64 ``[num_tokens]``, counted from 1.
-
-    All tokens are one part where the counts do not add up to `num_tokens`.
-    """
+    """Each token's part, int64 ``[num_tokens]``, from 1; all 1 if the counts do not add up."""
     if sum(token_counts) != num_tokens:
         return torch.ones(num_tokens, dtype=torch.long)
     numbers = torch.arange(1, len(token_counts) + 1)
@@ -234,7 +200,6 @@ def _repeat_numbers(token_counts: tuple[int, ...], num_tokens: int) -> Tensor:
 
 
 def _runs(parts: Tensor) -> Iterator[slice]:
-    """The runs of consecutive tokens of one picture or video in a row ``[L]``."""
     edges = pad(parts, (1, 1)).diff().nonzero()[:, 0].tolist()
     for start, stop in pairwise(edges):
         if parts[start]:
@@ -247,21 +212,15 @@ def _differ(axes: Tensor) -> bool:
 
 
 def _mrope_cells(axes: Tensor) -> Tensor:
-    """Cells of a run with M-RoPE axes ``[3, count]``, int64 ``[count, 3]``: positions without their
-    gaps."""
+    """Cells, int64 ``[count, 3]``: M-RoPE positions ``[3, count]`` of a run without their gaps."""
     return torch.stack([torch.unique(axis, return_inverse=True)[1] for axis in axes], -1)
 
 
 def _picture_cells(newlines: Tensor, tile_tokens: int | None) -> Tensor:
-    """Cells of a picture's tokens, int64 ``[count, 3]``.
+    """Cells of a picture's tokens, int64 ``[count, 3]``; `newlines` is bool ``[count]``.
 
-    The first tile is an overview of the picture. What follows it is a grid of details whose rows
-    end with newlines. Without newlines behind the first tile, or with newlines in it, the layout is
-    another one and the cells are a plain raster.
-
-    Args:
-        newlines: which of the tokens end a row, bool ``[count]``.
-        tile_tokens: number of tokens of one tile; None if unknown.
+    The first tile is an overview of the picture, followed by a grid of details with a newline after
+    each row. Without newlines there, or with newlines in the tile, the cells are a plain raster.
     """
     count = len(newlines)
     if not tile_tokens or not newlines[tile_tokens:].any() or newlines[:tile_tokens].any():
@@ -279,11 +238,8 @@ def _picture_cells(newlines: Tensor, tile_tokens: int | None) -> Tensor:
 
 
 def _raster_cells(count: int, num_frames: int | None, tile_tokens: int | None) -> Tensor:
-    """Cells of a run of `count` tokens in raster order, int64 ``[count, 3]``.
-
-    The run is divided into `num_frames` frames, else into tiles of `tile_tokens`, else it is one
-    picture. Each is as wide as the smallest square that holds it.
-    """
+    """Cells of a run in raster order, int64 ``[count, 3]``: `num_frames` frames, else tiles of
+    `tile_tokens`, else one picture; each as wide as the smallest square that holds it."""
     if num_frames and num_frames <= count:
         frame_tokens = count // num_frames
     elif tile_tokens and tile_tokens <= count:

@@ -1,4 +1,4 @@
-"""The seam of all prefills."""
+"""The protocol of all prefills."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PrefillOutput:
         readings: the readings that were requested.
         approximate: what differed from the model's own prefill for these rows, in words for the
             user: all or nothing of `Prefill.approximate`.
-        notes: what the user should know about a row, by row.
+        notes: messages to the user, by row.
     """
 
     logits: Tensor
@@ -61,11 +61,8 @@ class Prefill(Protocol):
         ...
 
     def own_device(self, device: str | None) -> str | None:
-        """The device of this process's model, where several processes of a machine have one each.
-
-        Args:
-            device: as for `draftlens.load`.
-        """
+        """The device of this process's model, where several processes of a machine have one each;
+        `device` is as for `draftlens.load`."""
         ...
 
     def meet(
@@ -76,11 +73,11 @@ class Prefill(Protocol):
         Args:
             backbone: of the model.
             hosts: as for `check_hosts`.
-            inputs: what this process asks; empty if nothing yet.
+            inputs: of the request in this process; empty if there is none yet.
 
         Raises:
             ConfigError: the model reads its prompts with another number of processes already.
-            InputError: processes of torchrun ask different things.
+            InputError: the inputs differ between processes of torchrun.
             HostError: the other processes did not start.
         """
         ...
@@ -89,7 +86,7 @@ class Prefill(Protocol):
         """Refuse a model whose prompts cannot be read in this way.
 
         Raises:
-            UnsupportedModelError: the message says why.
+            UnsupportedModelError: the message names the reason.
         """
         ...
 
@@ -98,17 +95,12 @@ class Prefill(Protocol):
         ...
 
     def run(self, backbone: Backbone, reading: PrefillReading) -> PrefillOutput:
-        """Read a prompt into an empty cache and take the readings that are wanted.
-
-        Args:
-            backbone: reads.
-            reading: what, and what is wanted of it.
-        """
+        """Read a prompt into an empty cache and take the requested readings."""
         ...
 
 
 class OneProcess:
-    """What a prefill that one process runs says about several."""
+    """The parts of `Prefill` about several processes, for a prefill that one process runs."""
 
     def check_hosts(self, hosts: Any) -> None:
         check_is_number_of_hosts(hosts)
@@ -120,16 +112,11 @@ class OneProcess:
 
     def meet(
         self, backbone: Backbone, hosts: int | None = None, inputs: Mapping[str, Any] = NO_INPUTS
-    ) -> None:
-        """See `Prefill.meet`."""
+    ) -> None: ...
 
 
 def check_is_number_of_hosts(hosts: Any) -> None:
-    """Refuse what is neither None nor a whole number of at least 1.
-
-    Raises:
-        ConfigError: it is something else.
-    """
+    """Raise `ConfigError` unless `hosts` is None or a whole number of at least 1."""
     if hosts is not None and (type(hosts) is not int or hosts < 1):
         raise ConfigError(f"hosts must be a whole number of at least 1, not {shown(hosts)}")
 
@@ -147,10 +134,6 @@ PREFILLS = Registry(
 
 
 def make_prefill(choice: Any) -> Prefill:
-    """A prefill from a name, a mapping with `name` and options, or a prefill.
-
-    Raises:
-        ConfigError: a name or option is unknown.
-    """
+    """A prefill from a name, a mapping with `name` and options, or itself. Raises `ConfigError`."""
     prefill: Prefill = make(PREFILLS, choice, "run")
     return prefill

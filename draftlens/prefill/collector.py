@@ -13,17 +13,12 @@ from draftlens.models.prompt import Prompt
 
 
 class FeatureCollector:
-    """Receives hidden states layer by layer and keeps only what was requested.
+    """Receives hidden states layer by layer and keeps only what was requested. `layers` are those
+    that it needs, rising; 0 for the embeddings.
 
     Args:
-        spec: the readings to take.
-        prompt: that is read.
-        num_layers: of the model.
         early: receives the readings as soon as all of them are taken, from inside the forward. It
             is not called if `spec` has attention, which needs the whole pass, or is empty.
-
-    Attributes:
-        layers: those whose hidden states are needed, rising; 0 for the embeddings.
     """
 
     def __init__(
@@ -42,7 +37,7 @@ class FeatureCollector:
         self.layers = sorted({*spec.hidden_layers, *self._similar_at.values()})
 
     def receive(self, layer: int, states: Tensor) -> None:
-        """Take what is requested of the hidden states ``[B, L, D]`` behind `layer` layers."""
+        """Take what is requested of the hidden states ``[B, L, D]`` after `layer` layers."""
         if layer in self._spec.hidden_layers:
             self._hidden_states[layer] = states
         for entry, place in self._similar_at.items():
@@ -54,7 +49,7 @@ class FeatureCollector:
             self._early(self.readings())
 
     def readings(self, probe: AttentionProbe | None = None) -> PrefillFeatures:
-        """All that was taken, with the attention that a probe has read in the same pass."""
+        """All readings, with the attention that a probe has read in the same pass."""
         attention = None if probe is None else probe.result()
         by_layer = () if probe is None else tuple(probe.by_layer)
         return PrefillFeatures(

@@ -1,4 +1,4 @@
-"""The model's own prefill: one causal pass over the whole prompt on one host."""
+"""The model's own prefill: one causal pass over the whole prompt in one process."""
 
 from __future__ import annotations
 
@@ -17,26 +17,24 @@ from draftlens.prefill.reading import PrefillReading
 
 @dataclass(frozen=True)
 class FullPrefill(OneProcess):
-    """One causal pass over the whole prompt. It is exact."""
+    """One causal pass over the whole prompt; exact."""
 
     @property
     def approximate(self) -> tuple[str, ...]:
-        """Nothing differs."""
         return ()
 
-    def check(self, backbone: Backbone) -> None:
-        """Every model reads its own prompts."""
+    def check(self, backbone: Backbone) -> None: ...
 
     def new_cache(self, backbone: Backbone, prompt: Prompt, room: int) -> KVCache:
         return backbone.new_cache(prompt, room)
 
     def run(self, backbone: Backbone, reading: PrefillReading) -> PrefillOutput:
-        """See `Prefill.run`.
+        """`Prefill.run`.
 
         Raises:
             UnsupportedModelError: the model passes nothing on to its attention, so attention scores
                 cannot be read, or does not list its layers, so hidden states cannot.
-            ConfigError: there is no layer of these hidden states.
+            ConfigError: a layer of these hidden states does not exist.
         """
         prompt = reading.prompt
         cache = reading.cache

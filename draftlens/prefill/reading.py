@@ -1,4 +1,4 @@
-"""What a prefill is asked: a prompt, where its keys and values go, and what is wanted of it."""
+"""The input of a prefill: a prompt, the cache for its keys and values, and the readings to take."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from draftlens.models.prompt import Prompt
 
 @dataclass(frozen=True)
 class PrefillReading:
-    """One prompt that is to be read.
+    """One prompt to be read.
 
     Args:
         prompt: what to read.
@@ -20,9 +20,8 @@ class PrefillReading:
             `prompt` afterwards.
         spec: the readings to take.
         early: receives the readings once, from inside the forward and in its thread, as soon as all
-            of them are taken, so that others can work with them while the prefill goes on. It must
-            not wait for the prefill. It is not called where `spec` is empty or needs the whole
-            pass, as attention does. The result has all readings in any case.
+            are taken. It must not wait for the prefill. It is not called where `spec` is empty or
+            needs the whole pass, as attention does. The result has all readings in any case.
     """
 
     prompt: Prompt

@@ -16,18 +16,13 @@ from draftlens.processes.shared_tensors import Parcel, file_of, pack, unpack
 _HEADER = struct.Struct("<QBB")
 """Bytes of the message, whether it is in a file, and whether its tensors are in a file."""
 _INLINE = 1 << 16
-"""Bytes of the longest message that goes through the socket, whose buffer is small."""
+"""Bytes of the longest message through the socket, which has a small buffer."""
 _CHUNK = 1 << 16
 
 
 @dataclass
 class _Outgoing:
-    """A message on its way.
-
-    Args:
-        left: bytes that are not sent yet.
-        files: descriptors that go with its first byte.
-    """
+    """A pending message: unsent bytes, and the descriptors that go with its first byte."""
 
     left: bytes
     files: list[int]
@@ -38,14 +33,8 @@ class ClosedError(Exception):
 
 
 class Channel:
-    """Messages over a stream socket.
-
-    A message that the other side does not take at once waits here and is sent on by later calls, so
-    that sending never blocks.
-
-    Args:
-        sock: connected; the channel owns it.
-    """
+    """Messages over a connected stream socket, which the channel owns. Sending never blocks: a
+    message that the other side does not take at once is sent on by later calls."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -60,21 +49,14 @@ class Channel:
         return cls(here), there
 
     def fileno(self) -> int:
-        """The socket's descriptor."""
         return self._socket.fileno()
 
     def send(self, message: Any) -> None:
-        """Send anything that can be pickled.
-
-        Raises:
-            ClosedError: the other side has gone.
-            TypeError, AttributeError, pickle.PicklingError: the message cannot be pickled. Nothing
-                was sent.
-        """
+        """Send anything that can be pickled. Raises `ClosedError`, or errors of pickle."""
         self.send_parcel(pack(message))
 
     def send_parcel(self, parcel: Parcel) -> None:
-        """Send a parcel, whose file is closed afterwards; see `send`."""
+        """Send a parcel and close its file."""
         files = [] if parcel.file is None else [parcel.file]
         in_line = parcel.pickled
         if len(in_line) > _INLINE:
@@ -89,14 +71,8 @@ class Channel:
             raise
 
     def flush(self, timeout: float | None = 0.0) -> None:
-        """Send on what waits.
-
-        Args:
-            timeout: seconds to wait for the other side; 0 for none, None for any time.
-
-        Raises:
-            ClosedError: the other side has gone.
-        """
+        """Send pending messages, waiting at most `timeout` seconds for the other side (None: any
+        time). Raises `ClosedError`."""
         try:
             self._socket.settimeout(timeout)
             while self._outgoing:
@@ -117,11 +93,8 @@ class Channel:
             self._outgoing.popleft()
 
     def wait(self, timeout: float) -> None:
-        """Wait until something can be received, at most `timeout` seconds.
-
-        Raises:
-            ClosedError: the channel was closed, perhaps by another thread.
-        """
+        """Wait at most `timeout` seconds until something can be received. Raises `ClosedError` if
+        the channel was closed, perhaps by another thread."""
         if timeout <= 0:
             return
         descriptor = self._socket.fileno()
@@ -132,15 +105,8 @@ class Channel:
         poll.poll(timeout * 1000)
 
     def receive(self, timeout: float | None) -> Any:
-        """The next message.
-
-        Args:
-            timeout: seconds to wait for it; 0 for none, None for any time.
-
-        Raises:
-            ClosedError: the other side has gone.
-            TimeoutError: no whole message came in time.
-        """
+        """The next message, waiting at most `timeout` seconds for it (None: any time). Raises
+        `ClosedError` or, if no whole message came in time, `TimeoutError`."""
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             if len(self._received) >= _HEADER.size:
@@ -161,7 +127,6 @@ class Channel:
         return unpack(Parcel(pickled, self._files.pop(0) if has_tensors else None))
 
     def _fill(self, timeout: float | None) -> None:
-        """Receive some bytes."""
         try:
             self._socket.settimeout(timeout)
             received, files, _, _ = socket.recv_fds(self._socket, _CHUNK, 8)

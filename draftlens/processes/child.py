@@ -1,4 +1,4 @@
-"""Processes that end with the one that started them, whatever that one dies of."""
+"""Child processes that end when their parent ends, however that happens."""
 
 from __future__ import annotations
 
@@ -37,18 +37,17 @@ def start_child(
     farewell: str = "",
     further: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a process that runs ``main(descriptor, threads)`` of a module.
+    """Start a process that runs ``main(descriptor, threads)`` of a module of draftlens.
 
     It is no fork and no spawned copy of the caller's main module, so scripts without a main guard,
     notebooks and daemonic parents work.
 
     Args:
-        descriptor: of a socket whose other end this process keeps. The child inherits it, and ends
+        descriptor: of a socket; this process keeps its other end. The child inherits it, and ends
             at once when the other end has gone.
-        module: of draftlens.
         threads: of torch and its libraries.
-        farewell: what the child says then, on standard error. With one its status is 2, else 0.
-        further: descriptors that the child inherits, too.
+        farewell: printed then by the child on standard error. With one its status is 2, else 0.
+        further: more descriptors that the child inherits.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     code = _START.format(
@@ -71,14 +70,8 @@ def start_child(
 def connected(
     start: Callable[[int], subprocess.Popen[bytes]],
 ) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """This process' end of a new socket, and the child that has inherited the other end.
-
-    Args:
-        start: starts the child; receives the descriptor of its end.
-
-    Raises:
-        OSError: no process can be started.
-    """
+    """This process' end of a new socket, and the child, which `start` gives the other end. Raises
+    `OSError` if no process can be started."""
     ours, theirs = socket.socketpair()
     try:
         with no_interrupts():
@@ -92,8 +85,8 @@ def connected(
 
 @contextmanager
 def no_interrupts() -> Iterator[None]:
-    """Ctrl-C reaches every process of the terminal. A child inherits that its signal is blocked;
-    the parent decides when the child ends."""
+    """Block Ctrl-C, which reaches every process of the terminal, in children started here: the
+    parent decides when they end."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -15,14 +15,8 @@ from draftlens.processes.shared_tensors import Parcel, pack, unpack
 
 @dataclass(frozen=True)
 class ModelParts:
-    """What a model of transformers is built from again.
-
-    Args:
-        architecture: its class.
-        config: its configuration.
-        generation_config: its defaults of `generate`.
-        tensors: all parameters and buffers by name; tied ones are the same object.
-    """
+    """The parts from which a transformers model is built again: all parameters and buffers by name,
+    tied ones as the same object, without the modules."""
 
     architecture: type
     config: Any
@@ -31,7 +25,6 @@ class ModelParts:
 
     @classmethod
     def of(cls, model: Any) -> ModelParts:
-        """The parts of a model."""
         return cls(type(model), model.config, model.generation_config, dict(_tensors(model)))
 
     def build(self) -> Any:
@@ -57,11 +50,8 @@ class ModelParts:
 
 
 def share(model: Any) -> Parcel:
-    """The parts of a model, whose weights this process and every one that unpacks the parcel then
-    have in common.
-
-    Args:
-        model: on the CPU. Its parameters and buffers move to the memory of the parcel.
+    """The parts of a CPU model. Its parameters and buffers move to the memory of the parcel, which
+    this process and every one that unpacks the parcel share.
 
     Raises:
         TypeError, AttributeError, pickle.PicklingError: a part cannot be pickled.

@@ -17,21 +17,16 @@ import torch
 from torch import Tensor, nn
 
 SMALLEST = 16_384
-"""Bytes of a tensor from which on it goes into the file."""
+"""Bytes of the smallest tensor that goes into the file."""
 
 ALIGNMENT = 64
-"""Bytes; tensors in the file begin at multiples of it."""
+"""Tensors in the file begin at multiples of this many bytes."""
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """An object in two parts.
-
-    Args:
-        pickled: everything but the large tensors.
-        file: descriptor of the file with the large tensors, which `unpack` or the channel that
-            sends it closes; None if there are none.
-    """
+    """An object in two parts: the large tensors in a file (None if there are none), everything else
+    pickled. `unpack`, or the channel that sends it, closes the file."""
 
     pickled: bytes
     file: int | None
@@ -43,15 +38,7 @@ class Parcel:
 
 
 def pack(value: Any, smallest: int = SMALLEST) -> Parcel:
-    """Make a parcel.
-
-    Args:
-        value: anything that can be pickled.
-        smallest: bytes of a tensor from which on it goes into the file.
-
-    Raises:
-        TypeError, AttributeError, pickle.PicklingError: a part of the object cannot be pickled.
-    """
+    """Make a parcel with tensors from `smallest` bytes in the file. Raises errors of pickle."""
     buffer = io.BytesIO()
     pickler = _Pickler(buffer, smallest)
     pickler.dump(value)
@@ -70,7 +57,6 @@ def pack(value: Any, smallest: int = SMALLEST) -> Parcel:
 
 
 def file_of(contents: bytes) -> int:
-    """The descriptor of an anonymous file with these contents."""
     file = os.memfd_create("draftlens")
     try:
         with open(file, "wb", closefd=False) as writer:
@@ -82,8 +68,7 @@ def file_of(contents: bytes) -> int:
 
 
 def unpack(parcel: Parcel) -> Any:
-    """The object of a parcel. Its large tensors share the memory of the file; the descriptor is
-    closed."""
+    """The object of a parcel. Its large tensors share the memory of the file, which is closed."""
     contents = None
     if parcel.file is not None:
         contents = _mapped(parcel.file, os.fstat(parcel.file).st_size)
@@ -92,7 +77,7 @@ def unpack(parcel: Parcel) -> Any:
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves large tensors out and notes their places in the file."""
+    """Leaves large tensors out and records their offsets in the file."""
 
     def __init__(self, buffer: io.BytesIO, smallest: int) -> None:
         super().__init__(buffer, protocol=pickle.HIGHEST_PROTOCOL)
@@ -135,7 +120,7 @@ class _Unpickler(pickle.Unpickler):
         self._tensors: dict[int, Tensor] = {}
 
     def persistent_load(self, place: Any) -> Tensor:
-        """A tensor from its place; the same object for the same one."""
+        """A tensor from its offset; the same object for the same one."""
         key, offset, dtype, shape, is_parameter = place
         if key not in self._tensors:
             assert self.contents is not None

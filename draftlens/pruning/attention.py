@@ -1,4 +1,4 @@
-"""Pruning by the target's attention, and its two stages by themselves (SpecVLM, section 3)."""
+"""Pruning by the target's attention, and its two stages separately (SpecVLM, section 3)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ def _scores(visual: Visual) -> Tensor:
 
 @dataclass(frozen=True)
 class SpecVLMPruner:
-    """Stage I keeps the most attended tokens, stage II spreads the rest over what is left (eq. 6
-    and 7).
+    """Stage I keeps the most attended tokens, stage II spaces the rest evenly (eq. 6 and 7).
 
     Args:
         attention_mass: λ, the share of all visual attention that stage I must hold, 0 to 1.
@@ -41,8 +40,7 @@ class SpecVLMPruner:
             )
 
     def select(self, visual: Visual, keep: int) -> Tensor:
-        """The smallest set that holds λ of the attention, at most `keep`, and uniformly spaced
-        others up to `keep`."""
+        """The smallest set with λ of the attention, at most `keep`, and spaced others up to it."""
         scores = _scores(visual)
         order = scores.argsort(descending=True, stable=True)
         first = order[: min(self._stage_one_count(scores[order]), keep, len(visual))]
@@ -51,7 +49,7 @@ class SpecVLMPruner:
         return torch.cat([first, second]).sort().values
 
     def _stage_one_count(self, descending: Tensor) -> int:
-        """The fewest tokens that hold the share `attention_mass` of the attention."""
+        """The fewest tokens that hold λ of the attention."""
         if not self.attention_mass:
             return 0
         mass = descending.double().cumsum(0)
@@ -60,22 +58,19 @@ class SpecVLMPruner:
 
 @dataclass(frozen=True)
 class AttentionPruner:
-    """Stage I alone, as far as the budget goes: the most attended tokens."""
+    """Stage I alone, for the whole budget: the most attended tokens."""
 
     readings: ClassVar[FeatureSpec] = ATTENTION
 
     def select(self, visual: Visual, keep: int) -> Tensor:
-        """The `keep` highest scores."""
         return top(_scores(visual), keep)
 
 
 @dataclass(frozen=True)
 class UniformPruner:
-    """Every n-th token in raster order, over all frames (SpecVLM's stage II by itself, and its
-    SD-Uniform)."""
+    """Every n-th token in raster order (SpecVLM's stage II alone, its SD-Uniform)."""
 
     readings: ClassVar[FeatureSpec] = NO_FEATURES
 
     def select(self, visual: Visual, keep: int) -> Tensor:
-        """Equal distances in the order of the prompt."""
         return spread(len(visual), keep, visual.cells.device)

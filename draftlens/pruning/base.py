@@ -1,4 +1,4 @@
-"""The seam of all pruners: one row's visual tokens in, the indices of those that stay out."""
+"""The protocol of all pruners: one row's visual tokens in, the indices of the kept ones out."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Visual:
     Args:
         cells: int64 ``[n, 3]``, frame, row and column of each (`models.visual_grid`).
         features: ``[n, D]``, the embeddings that the draft would read.
-        scores: float32 ``[n]``, the score that the pruner's readings name: the attention of the
-            target's text to each token, unless they name another one. None if it was not read.
+        scores: float32 ``[n]``, the score that the pruner's readings name (by default the attention
+            of the target's text to each token). None if it was not read.
     """
 
     cells: Tensor
@@ -35,14 +35,8 @@ class Visual:
 
 @dataclass(frozen=True)
 class Choice:
-    """A pruner's choice among one row's n visual tokens, for observers.
-
-    Args:
-        positions: of the visual tokens in the draft's prompt, int64 ``[n]``.
-        visual: the input of the pruner.
-        kept: the indices that it chose, int64 ``[K]``, increasing.
-        score_name: what `visual.scores` are.
-    """
+    """A pruner's choice among one row's n visual tokens, for observers: the positions of these in
+    the draft's prompt, int64 ``[n]``, and the chosen indices, int64 ``[K]``, increasing."""
 
     positions: Tensor
     visual: Visual
@@ -53,7 +47,7 @@ class Choice:
 class Pruner(Protocol):
     """Chooses visual tokens for the draft; text always stays.
 
-    A pruner is a frozen dataclass whose fields are its options.
+    A pruner is a frozen dataclass; its fields are its options.
     """
 
     @property
@@ -68,10 +62,8 @@ class Pruner(Protocol):
 
 
 def keep_count(count: int, prune_ratio: float) -> int:
-    """How many of `count` visual tokens stay: n(1 - r), rounded down.
-
-    1e-9 is added first, because 100 * (1 - 0.9) is 9.999999999999998 in floating point.
-    """
+    """How many of `count` visual tokens stay: n(1 - r), rounded down. 1e-9 is added first, because
+    100 * (1 - 0.9) is 9.999999999999998 in floating point."""
     return int(count * (1 - prune_ratio) + 1e-9)
 
 
@@ -104,8 +96,7 @@ def make_pruner(choice: Any) -> Pruner:
 
 
 def spread(count: int, keep: int, device: torch.device) -> Tensor:
-    """`keep` of `count` places at equal distances, the middle of each equal part, int64
-    ``[keep]``."""
+    """`keep` of `count` places, the middle of each equal part, int64 ``[keep]``."""
     if keep > count:
         raise ConfigError(f"cannot keep {keep} of {count} tokens")
     middles = (torch.arange(keep, device=device) * 2 + 1) * count
@@ -113,13 +104,11 @@ def spread(count: int, keep: int, device: torch.device) -> Tensor:
 
 
 def top(scores: Tensor, keep: int) -> Tensor:
-    """Indices of the `keep` highest scores, increasing; the first of equal ones, int64
-    ``[keep]``."""
+    """The `keep` highest scores' indices, first of equal ones; increasing, int64 ``[keep]``."""
     return scores.argsort(descending=True, stable=True)[:keep].sort().values
 
 
 def remaining(count: int, chosen: Tensor) -> Tensor:
-    """The indices below `count` that are not in `chosen`, increasing, int64."""
     is_free = torch.ones(count, dtype=torch.bool, device=chosen.device)
     is_free[chosen] = False
     return is_free.nonzero()[:, 0]

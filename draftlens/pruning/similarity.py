@@ -29,11 +29,11 @@ class UVPruner:
 
     Args:
         layer: L. A target of fewer layers reads an earlier one
-            (`core.prefill_readings.early_layer`). text: `"all"` sums over all text tokens,
-            `"after"` over those behind the first visual token. criterion: `"similarity"`; or
-            `"attention"`, the attention that a token receives in layer L
-            (SpecVLM, equation 4, in one layer), which only text behind a token pays, whatever
-            `text` is. It needs the target's whole prefill.
+            (`core.prefill_readings.early_layer`).
+        text: `"all"` sums over all text tokens, `"after"` over those after the first visual token.
+        criterion: `"similarity"`; or `"attention"`, the attention that a token receives in layer L
+            from the text after it, for any `text` (SpecVLM, equation 4, in one layer), which needs
+            the target's whole prefill.
         variation: whether the score is the change since the beginning, which for similarities is
             S^0 and for attention that of the first layer. If not, it is S^L or the attention in
             layer L alone.
@@ -60,7 +60,7 @@ class UVPruner:
 
     @property
     def readings(self) -> FeatureSpec:
-        """See `Pruner.readings`: two similarities, or the attention of all layers."""
+        """Two similarities, or the attention of all layers."""
         gained = " gained" if self.variation else ""
         if self.criterion == "attention":
             where = gained or " of one layer"

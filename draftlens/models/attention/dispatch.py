@@ -1,8 +1,7 @@
-"""One attention function, registered with transformers, that a pass can direct elsewhere.
+"""An attention function, registered with transformers, that a pass can direct elsewhere.
 
-A forward that is given an `AttentionPass` under the keyword `ARGUMENT` computes its attention by
-it in every layer; any other forward computes transformers' `sdpa`, without copies of keys and
-values for grouped queries (`models.attention.gqa`).
+A forward with an `AttentionPass` under the keyword `ARGUMENT` computes its attention by it; any
+other computes transformers' `sdpa`, without copies for grouped queries (`models.attention.gqa`).
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from draftlens.models.attention.switch import SharedSwitch
 
 NAME = "draftlens"
 ARGUMENT = "draftlens_attention"
-"""The keyword argument of a decoder's forward that carries the `AttentionPass`."""
 
 
 class AttentionPass(Protocol):
@@ -35,15 +33,8 @@ class AttentionPass(Protocol):
         mask: Tensor | None,
         **kwargs: Any,
     ) -> Any:
-        """The output and weights of one layer, with the signature of transformers' attention.
-
-        Args:
-            module: the layer's attention module.
-            query: ``[B, H, T, D]``.
-            key, value: ``[B, H', K, D]`` with H' dividing H (grouped queries).
-            mask: as transformers prepares it for `sdpa`.
-            kwargs: such as `scaling`, `dropout` and `is_causal`.
-        """
+        """Output and weights of one layer, with the signature of transformers' attention: query
+        ``[B, H, T, D]``, key and value ``[B, H', K, D]``, H' dividing H, mask as for `sdpa`."""
         ...
 
 
@@ -64,8 +55,8 @@ _SWITCH = SharedSwitch(NAME)
 
 @contextmanager
 def dispatching(decoder: Any) -> Iterator[None]:
-    """Let a language model's forwards be directed by `ARGUMENT`, and read the keys of a group of
-    queries once, while the context lasts. Several threads may be inside."""
+    """Let `ARGUMENT` direct a language model's forwards while the context lasts, and read the keys
+    of a group of queries once. Several threads may be inside."""
     _SWITCH.enter(decoder.config)
     try:
         yield

@@ -1,11 +1,10 @@
 """Attention of grouped queries under a mask, without a copy of the keys and values for every query.
 
-Models with fewer heads of keys than of queries let several query heads read the same keys. With a
-mask, as passes over several guesses have one, transformers' `sdpa` copies keys and values once for
-each of these query heads, in every layer of every pass: behind thousands of visual tokens that
-takes several times as long as the attention itself. Kernels of the CPU read the same keys for all
-queries of a group, with the same results bit by bit. Others, for which that is slow, take the
-queries of a group as further queries of one head, as transformers does in passes over one token.
+With a mask (passes over several draft tokens), transformers' `sdpa` copies keys and values once for
+each query head of a group, in every layer: after thousands of visual tokens that takes several
+times as long as the attention itself. Kernels of the CPU read the same keys for all queries of a
+group, with bit-identical results. On other devices, where that is slow, the queries of a group
+become further queries of one head, as in transformers' passes over one token.
 """
 
 from __future__ import annotations
@@ -17,13 +16,12 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 _UNUSUAL = ("position_bias", "softcap", "cache")
-"""Arguments of `sdpa_attention_forward` that change what it computes. With them it is called."""
+"""With any of these arguments, `sdpa_attention_forward` itself is called."""
 
 
 def attend(
     module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any
 ) -> Any:
-    """`sdpa_attention_forward`, without copies where queries are grouped and a mask is given."""
     is_usual = not kwargs.get("dropout") and all(kwargs.get(name) is None for name in _UNUSUAL)
     if mask is None or mask.shape[1] > 1 or query.shape[1] == key.shape[1] or not is_usual:
         return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
@@ -34,15 +32,8 @@ def attend(
 def attend_in_groups(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None
 ) -> Tensor:
-    """Attention of grouped queries under a mask, ``[B, H, T, E]``.
-
-    Args:
-        query: ``[B, H, T, D]``.
-        key: ``[B, H', K, D]`` with H' dividing H.
-        value: ``[B, H', K, E]``.
-        mask: bool ``[B, 1, T, K]``.
-        scaling: factor of the products; None for one over the square root of D.
-    """
+    """Attention ``[B, H, T, E]``: query ``[B, H, T, D]``, key ``[B, H', K, D]``, value
+    ``[B, H', K, E]``, mask bool ``[B, 1, T, K]``, scaling None for one over the root of D."""
     is_single = query.shape[2] == 1  # transformers packs it, too
     if query.device.type == "cpu" and not is_single and key.shape[-1] == value.shape[-1]:
         return scaled_dot_product_attention(
@@ -54,7 +45,7 @@ def attend_in_groups(
 def attend_packed(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None
 ) -> Tensor:
-    """See `attend_in_groups`: the queries of a group are queries of one head."""
+    """`attend_in_groups` with the queries of a group as queries of one head."""
     rows, heads, num_queries, width = query.shape
     shared = heads // key.shape[1]
     packed = query.reshape(rows, key.shape[1], shared * num_queries, width)

@@ -1,8 +1,8 @@
 """Attention scores of visual tokens, read during the target's own prefill.
 
-The attention itself is transformers' `sdpa`, exact for every row. Beside it, for the few text rows
-only and one layer at a time, the softmax is computed once more and summed. No map of all tokens by
-all tokens is formed, and there is no second pass.
+The attention itself is transformers' `sdpa`, exact for every row. For the few text rows only, and
+one layer at a time, the softmax is computed once more and summed: there is no map of all tokens by
+all tokens, and no second pass.
 """
 
 from __future__ import annotations
@@ -14,22 +14,15 @@ from torch import Tensor
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 BLOCK = 1 << 24
-"""Most scores formed at once (64 MiB in float32), or else those of one question and head."""
+"""Most scores formed at once (64 MiB in float32), or else those of one query and head."""
 
 
 class AttentionProbe:
-    """An `AttentionPass` that measures eq. 4 and 5 of SpecVLM (up to a factor, which does not
-    change a ranking).
+    """An `AttentionPass` that measures eq. 4 and 5 of SpecVLM, up to a constant factor.
 
-    For every visual token j the score is the sum over layers, heads and readers i of
-    softmax(q_i K^T)_j. The readers are all text tokens behind the first visual token of their row.
-
-    Args:
-        visual: which prompt tokens represent pixels, bool ``[B, L]``.
-        lengths: tokens of each row; padding comes behind them.
-
-    Attributes:
-        by_layer: scores of each layer so far, float32 ``[B, L]``, zero at text and padding.
+    For every visual token j (bool ``[B, L]``) the score is the sum over layers, heads and readers i
+    of softmax(q_i K^T)_j. The readers are all text tokens after the first visual token of their
+    row. `by_layer` has the scores so far, float32 ``[B, L]``, zero at text and padding.
     """
 
     def __init__(self, visual: Tensor, lengths: list[int]) -> None:
@@ -54,13 +47,7 @@ class AttentionProbe:
         return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
 
     def add(self, query: Tensor, key: Tensor, scaling: float) -> None:
-        """Add the scores of one layer.
-
-        Args:
-            query: ``[B, H, L, D]``.
-            key: ``[B, H', L, D]`` with H' dividing H (grouped queries).
-            scaling: factor of the products.
-        """
+        """Add one layer's scores: query ``[B, H, L, D]``, key ``[B, H', L, D]``, H' dividing H."""
         scores = torch.zeros(self.visual.shape, dtype=torch.float32, device=self.visual.device)
         for row, readers in enumerate(self.readers):
             if len(readers):
@@ -69,7 +56,7 @@ class AttentionProbe:
         self.by_layer.append(scores * self.visual)
 
     def _row_scores(self, query: Tensor, key: Tensor, readers: Tensor, scaling: float) -> Tensor:
-        """Scores of one layer and row, float32 ``[L]``, in parts, so that memory stays bounded."""
+        """Scores of one layer and row, float32 ``[L]``, in parts that bound the memory."""
         heads, length, width = query.shape
         groups = heads // key.shape[0]
         total = torch.zeros(length, dtype=torch.float32, device=query.device)

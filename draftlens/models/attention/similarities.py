@@ -1,7 +1,7 @@
 """Similarity of visual tokens to the text, from the hidden states of a pass.
 
 Cosines sum: Σ_j cos(V_i, X_j) = v · Σ_j x_j with v and x_j of length 1. So one matrix-vector
-product per row suffices, and no map of all visual tokens by all text tokens is formed.
+product per row suffices, without a map of all visual tokens by all text tokens.
 """
 
 from __future__ import annotations
@@ -11,23 +11,20 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 BLOCK = 1 << 24
-"""Most elements of hidden states that are converted to float32 at once (64 MiB), or else those of
-one token."""
+"""Most elements of hidden states converted to float32 at once (64 MiB), at least one token's."""
 
 
 def similarity(states: Tensor, visual: Tensor, lengths: list[int], text: str) -> Tensor:
     """Equation 2 of ParallelVLM, summed over the text tokens of each row.
 
     Args:
-        states: hidden states of a pass, ``[B, L, D]`` in any dtype and on any device; padding comes
-            behind each row and may hold anything.
+        states: hidden states of a pass, ``[B, L, D]``; anything at padding, which comes last.
         visual: which tokens represent pixels, bool ``[B, L]``.
-        lengths: tokens of each row.
-        text: `"all"` or `"after"`, see `core.readings.Similarity`.
+        text: `"all"` or `"after"`, see `core.prefill_readings.Similarity`.
 
     Returns:
-        float32 ``[B, L]`` on the device of `visual`, zero at text and padding. A row without visual
-        tokens or without such text has zeros.
+        float32 ``[B, L]`` on the device of `visual`, zero at text and padding, and in rows without
+        visual tokens or without such text.
     """
     result = torch.zeros(visual.shape, dtype=torch.float32, device=visual.device)
     for row, length in enumerate(lengths):

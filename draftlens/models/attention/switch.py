@@ -9,12 +9,6 @@ from typing import Any
 
 
 class _Users:
-    """Threads that are inside a switch of one configuration.
-
-    Args:
-        config: of a language model.
-    """
-
     def __init__(self, config: Any) -> None:
         self.config = config
         self.before = config._attn_implementation
@@ -22,12 +16,8 @@ class _Users:
 
 
 class SharedSwitch:
-    """Sets the attention of language models: the first thread that enters sets it, and the last
-    that leaves puts back what was there. Models may share a configuration.
-
-    Args:
-        name: of the attention, as registered with transformers.
-    """
+    """Sets the attention of language models while any thread is inside: the first that enters sets
+    it, the last that leaves restores it. Models may share a configuration."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -36,7 +26,6 @@ class SharedSwitch:
         os.register_at_fork(after_in_child=self._forget_other_threads)
 
     def enter(self, config: Any) -> None:
-        """Set it, or stay inside."""
         with self._lock:
             users = self._users.get(id(config))
             if users is None:
@@ -45,7 +34,6 @@ class SharedSwitch:
             users.threads[get_ident()] += 1
 
     def leave(self, config: Any) -> None:
-        """End one `enter` of this thread."""
         with self._lock:
             users = self._users[id(config)]
             users.threads -= Counter([get_ident()])
@@ -57,7 +45,7 @@ class SharedSwitch:
             del self._users[id(users.config)]
 
     def _forget_other_threads(self) -> None:
-        """In a fork, which has no thread but the one that forked."""
+        """In a fork only the forking thread exists."""
         self._lock = Lock()
         thread = get_ident()
         for users in list(self._users.values()):

@@ -1,6 +1,6 @@
 """How a row of tokens is divided for attention in blocks (SPAVA, section 3.2 and appendix B.2).
 
-A row is its anchor, blocks of about equal length, and the query behind the last visual token::
+A row is its anchor, blocks of about equal length, and the query after the last visual token::
 
     | anchor |  block 0  |  block 1  | ... | block N-1 |  query  |
     0       l_a                                        n        length
@@ -17,7 +17,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Blocks:
-    """Where the parts of one row lie, in tokens from its beginning.
+    """The parts of one row, in tokens from its beginning.
 
     Args:
         length: tokens of the row.
@@ -39,19 +39,16 @@ class Blocks:
 
     @property
     def count(self) -> int:
-        """Number of blocks."""
         return len(self.edges) - 1
 
     def span(self, block: int) -> slice:
-        """The tokens of a block."""
         return slice(self.edges[block], self.edges[block + 1])
 
     def size(self, block: int) -> int:
-        """Tokens of a block."""
         return self.edges[block + 1] - self.edges[block]
 
     def passed(self, block: int) -> int:
-        """Keys that a block passes on; the last block has nobody to pass them to."""
+        """Keys that a block passes on; 0 for the last block."""
         if block == self.count - 1:
             return 0
         return min(self.passing, self.size(block))
@@ -70,13 +67,7 @@ def parts_of(total: int, count: int) -> list[int]:
 
 
 def divide(length: int, context: int, anchor: int, passing: int, count: int) -> Blocks:
-    """A row with `count` blocks that differ by one token at most.
-
-    Args:
-        length, context, passing: as for `Blocks`.
-        anchor: l_a.
-        count: number of blocks; at most ``context - anchor``.
-    """
+    """A row with `count` blocks that differ by one token at most; count <= context - anchor."""
     edges = [anchor]
     for size in parts_of(context - anchor, count):
         edges.append(edges[-1] + size)
@@ -88,11 +79,7 @@ def dealt(count: int, size: int, zigzag: bool = True) -> list[list[int]]:
 
     In zigzag, ranks take one block each from the front and then one each from the back of every
     2 x `size` blocks. With as many pairs as ranks, rank h has the blocks h and 2H-1-h of the paper.
-
-    Args:
-        count: number of blocks.
-        size: number of ranks.
-        zigzag: False for neighbouring blocks on each rank.
+    Otherwise ranks have neighbouring blocks.
 
     Example:
 
@@ -115,14 +102,8 @@ def dealt(count: int, size: int, zigzag: bool = True) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class Share:
-    """What one of several ranks holds of a row: the anchor, its blocks, and the query, in this
-    order. Anchor and query are on every rank.
-
-    Args:
-        blocks: of the row.
-        rank, size: which rank, of how many.
-        zigzag: see `dealt`.
-    """
+    """The tokens of a row on one of several ranks: the anchor, its blocks, and the query, in this
+    order. Anchor and query are on every rank."""
 
     blocks: Blocks
     rank: int
@@ -135,7 +116,6 @@ class Share:
         return self.of(self.rank)
 
     def of(self, rank: int) -> Sequence[int]:
-        """The blocks of any rank, rising."""
         return dealt(self.blocks.count, self.size, self.zigzag)[rank]
 
     @property
@@ -147,12 +127,12 @@ class Share:
 
     @property
     def num_local(self) -> int:
-        """Tokens that the rank holds, copies included."""
+        """Tokens on this rank, copies included."""
         held = sum(self.blocks.size(block) for block in self.mine)
         return self.blocks.anchor + held + self.blocks.length - self.blocks.context
 
     def local_spans(self) -> list[slice]:
-        """Where the blocks of `mine` lie among the tokens that the rank holds."""
+        """The blocks of `mine` as slices of this rank's tokens."""
         spans = []
         first = self.blocks.anchor
         for block in self.mine:
@@ -161,7 +141,7 @@ class Share:
         return spans
 
     def indices(self) -> Tensor:
-        """Places in the row of the tokens that the rank holds, int64, rising."""
+        """Row indices of this rank's tokens, int64, rising."""
         pieces = [torch.arange(self.blocks.anchor)]
         for block in self.mine:
             span = self.blocks.span(block)
@@ -170,8 +150,8 @@ class Share:
         return torch.cat(pieces)
 
     def owned(self) -> Tensor:
-        """Which of these tokens the rank answers for, bool: its slice of the anchor, its blocks,
-        and on rank 0 the query. Every token of the row belongs to one rank."""
+        """Which of these tokens the rank owns, bool: its slice of the anchor, its blocks, and on
+        rank 0 the query. Every token of the row has one owner."""
         is_owned = torch.zeros(self.num_local, dtype=torch.bool)
         is_owned[self.anchor_slice] = True
         for span in self.local_spans():

@@ -28,8 +28,8 @@ class SpavaPrefill(SeveralProcesses):
     The context, which ends with the last visual token, is divided into an anchor and `blocks`
     blocks. A block attends to the anchor, to itself, and to the few keys that the blocks before it
     pass on: those that the question scores highest, in every layer and for every head of the keys.
-    The query after the context attends to everything. What is computed depends on these options and
-    the prompt alone, never on the number of processes.
+    The query after the context attends to everything. The result depends on these options and the
+    prompt alone, never on the number of processes.
 
     Rows that are too short for this are read exactly; `prompt_rows` states the rule, and
     `Result.notes` names them.
@@ -39,7 +39,7 @@ class SpavaPrefill(SeveralProcesses):
             context such as `"n/64"`.
         passing: l_p, keys that each block passes on, in the same forms. At least the length of a
             block makes the prefill exact.
-        blocks: number of blocks; twice the number of hosts in the paper.
+        blocks: number of blocks; twice the number of ranks in the paper.
         zigzag: whether each process reads blocks from the front and from the back, so that all have
             equal work. It changes no token.
         decode: where keys and values are while the answer is decoded, with several processes:
@@ -81,35 +81,22 @@ class SpavaPrefill(SeveralProcesses):
         return f"{self.blocks} blocks, anchor {self.anchor}, {passing}"
 
     def rows(self, prompt: Prompt) -> list[PromptRow]:
-        """How each row of a prompt is divided."""
         return prompt_rows(prompt, Division(self.blocks, self.anchor, self.passing))
 
     def check(self, backbone: Backbone) -> None:
         check_directed(backbone)
 
     def new_cache(self, backbone: Backbone, prompt: Prompt, room: int) -> KVCache:
-        """See `Prefill.new_cache`.
-
-        Raises:
-            HostError: a host is lost.
-        """
+        """`Prefill.new_cache`; raises `HostError` if a rank is lost."""
         return new_cache(backbone, prompt, room, self.decode)
 
     def run(self, backbone: Backbone, reading: PrefillReading) -> PrefillOutput:
-        """See `Prefill.run`.
-
-        Raises:
-            UnsupportedModelError: as `Prefill.check`.
-        """
+        """`Prefill.run`; raises `UnsupportedModelError` as `Prefill.check`."""
         rows = self.rows(reading.prompt)
         return read_in_blocks(backbone, reading, rows, self.approximate, self.zigzag)
 
 
 def check_whole(option: str, value: object) -> None:
-    """Refuse what is no whole number of at least 1.
-
-    Raises:
-        ConfigError: names the option.
-    """
+    """Raise `ConfigError`, which names the option, unless it is a whole number of at least 1."""
     if type(value) is not int or value < 1:
         raise ConfigError(f"{option} must be a whole number of at least 1, not {value!r}")

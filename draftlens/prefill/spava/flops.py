@@ -19,10 +19,9 @@ class Work:
     """Counters of one pass of one process.
 
     Attributes:
-        flops: of products of queries with keys and of weights with values: 2 (D + E) for each
-            query, head and key that the query attends to.
+        flops: 2 (D + E) for each query, head and key that the query attends to.
         received: elements that arrived from other processes.
-        waits: number of exchanges that the pass waited for.
+        waits: exchanges that the pass waited for.
     """
 
     flops: int = 0

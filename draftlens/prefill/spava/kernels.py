@@ -1,4 +1,4 @@
-"""Attention with its log-sum-exp, by the kernels that torch has for it.
+"""Attention with its log-sum-exp, by the kernels of torch.
 
 Every call is either unmasked or square and causal. Masks are avoided on purpose: on the CPU a query
 whose keys are all masked gets the log-sum-exp 0 instead of -inf, and rectangular causal attention
@@ -20,7 +20,7 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, scaling: float, causal: bool = False) -> Part:
-    """Attention of all queries to all keys, or to those up to their own place.
+    """Attention of all queries to all keys, or to those up to their own index.
 
     Args:
         query: ``[H, T, D]``.
@@ -42,7 +42,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, scaling: float, causal: bo
 
 
 def nothing_seen(query: Tensor, value: Tensor) -> Part:
-    """The result of attention to no keys at all; the kernels of the CPU end the process there."""
+    """The result without any keys, for which the kernels of the CPU end the process."""
     heads, num_queries = query.shape[:2]
     out = query.new_zeros(heads, num_queries, value.shape[-1])
     return Part(out, out.new_full((heads, num_queries), -torch.inf, dtype=torch.float32))
@@ -56,13 +56,8 @@ def attend_by_formula(
     causal: bool = False,
     visible: Tensor | None = None,
 ) -> Part:
-    """See `attend`; for devices and dtypes without a kernel, for few keys under a mask, and the
-    reference of the kernels.
-
-    Args:
-        query, key, value, scaling, causal: as for `attend`.
-        visible: which keys each query attends to, bool ``[T, K]``, at least one; None for no mask.
-    """
+    """`attend` for devices and dtypes without a kernel, and for few keys under a mask `visible`,
+    bool ``[T, K]`` with at least one key per query; the reference of the kernels."""
     heads, num_queries, width = query.shape
     groups = key.shape[0]
     precise = torch.float64 if query.dtype == torch.float64 else torch.float32
@@ -94,6 +89,7 @@ def _on_cpu(query: Tensor, key: Tensor, value: Tensor, scaling: float, causal: b
 def _on_cuda(query: Tensor, key: Tensor, value: Tensor, scaling: float, causal: bool) -> Part:
     num_queries = query.shape[1]
     repeats = query.shape[0] // key.shape[0]
+    # These kernels take as many heads of keys as of queries.
     key = key.repeat_interleave(repeats, 0)
     value = value.repeat_interleave(repeats, 0)
     if query.dtype in HALF and query.shape[-1] % 8 == 0:

@@ -1,5 +1,4 @@
-"""Where keys and values are while an answer is decoded: on rank 0, or with the hosts that read the
-prompt."""
+"""Placement of keys and values while decoding: on rank 0, or on the ranks that read the prompt."""
 
 from __future__ import annotations
 
@@ -20,7 +19,6 @@ from draftlens.prefill.spava.kernels import attend
 from draftlens.prefill.spava.sharded_cache import ShardedCache
 
 DECODES = ("auto", "gathered", "sharded")
-"""Where keys and values may be."""
 
 NUM_EXCHANGES = 8
 """Messages by which the cost of one is measured."""
@@ -36,24 +34,13 @@ KEYS = 4096
 
 
 def check_decode(decode: object) -> None:
-    """Refuse an unknown place.
-
-    Raises:
-        ConfigError: lists those that exist.
-    """
+    """Raise `ConfigError` for an unknown placement."""
     if decode not in DECODES:
         raise ConfigError(f"unknown decode {decode!r}; known: {', '.join(DECODES)}")
 
 
 def new_cache(backbone: Backbone, prompt: Prompt, room: int, decode: str) -> KVCache:
-    """An empty cache for a prompt that several hosts may read.
-
-    Args:
-        backbone: of rank 0.
-        prompt: names the rows and their lengths.
-        room: as for `Backbone.new_cache`.
-        decode: one of `DECODES`.
-    """
+    """An empty cache for a prompt that several ranks may read; `decode` is one of `DECODES`."""
     hosts = backbone.hosts
     if hosts.size == 1 or not is_sharded(backbone, prompt, room, decode):
         return backbone.new_cache(prompt, room)
@@ -63,14 +50,8 @@ def new_cache(backbone: Backbone, prompt: Prompt, room: int, decode: str) -> KVC
 
 
 def is_sharded(backbone: Backbone, prompt: Prompt, room: int, decode: str) -> bool:
-    """Whether keys and values stay with the hosts.
-
-    With `auto` they do if rank 0 has no room for all of them, or if that makes an answer of `room`
-    tokens faster, by what exchanges and attention cost on these machines.
-
-    Raises:
-        HostError: a host is lost.
-    """
+    """Whether keys and values stay with the ranks; for `auto` if rank 0 lacks the memory, or if it
+    makes an answer of `room` tokens faster by measured costs. Raises `HostError`."""
     if decode != "auto":
         return decode == "sharded"
     shape = CacheShape.of(backbone)
@@ -83,14 +64,7 @@ def is_sharded(backbone: Backbone, prompt: Prompt, room: int, decode: str) -> bo
 
 @dataclass(frozen=True)
 class CacheShape:
-    """What a model keeps of a token.
-
-    Args:
-        layers: of the language model.
-        heads, key_heads: of queries, and of keys.
-        width: of a head.
-        dtype: of keys and values.
-    """
+    """Per token: layers, heads of queries and of keys, elements of a head, and dtype."""
 
     layers: int
     heads: int
@@ -100,7 +74,6 @@ class CacheShape:
 
     @classmethod
     def of(cls, backbone: Backbone) -> CacheShape:
-        """That of a model, by its configuration."""
         config = backbone.text_config
         heads = config.num_attention_heads
         key_heads = getattr(config, "num_key_value_heads", None) or heads
@@ -109,20 +82,18 @@ class CacheShape:
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes of the keys and values of one token."""
+        """Bytes of keys and values."""
         return 2 * self.layers * self.key_heads * self.width * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
 class KeepingCosts:
-    """What decoding costs in each way, in seconds; the costs that both share are left out.
+    """Costs of decoding by placement, in seconds, without the costs that both share.
 
     Args:
-        size: number of hosts.
-        layers: of the language model.
-        message: of one exchange of small tensors.
-        moving: of moving the keys and values of one token to rank 0, in all layers.
-        attention: of attending to one more key in one layer.
+        message: one exchange of small tensors.
+        moving: moving the keys and values of one token to rank 0, in all layers.
+        attention: attending to one more key in one layer.
     """
 
     size: int
@@ -132,17 +103,12 @@ class KeepingCosts:
     attention: float
 
     def gathered(self, tokens: int, passes: int) -> float:
-        """Keys move once, and rank 0 attends to all of them.
-
-        Args:
-            tokens: of the prompts.
-            passes: number of passes behind the prompts.
-        """
+        """Keys move once, and rank 0 attends to all of them in `passes` decode passes."""
         elsewhere = tokens * (self.size - 1) / self.size
         return elsewhere * self.moving + passes * self.layers * tokens * self.attention
 
     def sharded(self, tokens: int, passes: int) -> float:
-        """Each host attends to its own keys, and every layer has an exchange."""
+        """Each rank attends to its own keys, and every layer has an exchange."""
         return passes * self.layers * (self.message + tokens / self.size * self.attention)
 
 
@@ -150,11 +116,7 @@ _COSTS = Slot[KeepingCosts]("costs of decoding with several ranks")
 
 
 def placement_costs(backbone: Backbone, shape: CacheShape) -> KeepingCosts:
-    """The costs of a model's group, measured when they are first needed, in some milliseconds.
-
-    Raises:
-        HostError: a host is lost.
-    """
+    """The costs of a model's group, measured on first use. Raises `HostError`."""
     costs = _COSTS.get(backbone.model)
     if costs is None or costs.size != backbone.hosts.size:
         costs = _measured(backbone, shape)
@@ -163,7 +125,6 @@ def placement_costs(backbone: Backbone, shape: CacheShape) -> KeepingCosts:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that is free on a device."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return int(psutil.virtual_memory().available)
@@ -171,12 +132,11 @@ def free_bytes(device: torch.device) -> int:
 
 @dataclass(frozen=True)
 class Exchanges:
-    """Job: the exchanges whose time rank 0 takes."""
+    """Job: the exchanges that rank 0 times."""
 
     def run(self, backbone: Backbone, hosts: Hosts) -> None:
-        """Take part in them."""
         small = torch.zeros(MESSAGE, device=backbone.device)
-        for _ in range(NUM_EXCHANGES + 1):
+        for _ in range(NUM_EXCHANGES + 1):  # the first one connects
             hosts.all_gather(small, [MESSAGE] * hosts.size).wait()
         bulk = torch.zeros(BULK, device=backbone.device)
         hosts.gather(bulk, [BULK] * hosts.size).wait()
@@ -207,10 +167,10 @@ def _measured(backbone: Backbone, shape: CacheShape) -> KeepingCosts:
 
 
 def _attention_seconds(device: torch.device, shape: CacheShape) -> float:
-    """Of one query and one key, in one layer."""
+    """Per query and key, in one layer."""
     query = torch.randn(shape.heads, 1, shape.width, device=device).to(shape.dtype)
     keys = torch.randn(shape.key_heads, KEYS, shape.width, device=device).to(shape.dtype)
-    attend(query, keys, keys, 1.0)
+    attend(query, keys, keys, 1.0)  # warm-up
     started = time.perf_counter()
     for _ in range(NUM_EXCHANGES):
         out = attend(query, keys, keys, 1.0).out

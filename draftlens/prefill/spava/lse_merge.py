@@ -20,7 +20,7 @@ class Part:
     """Attention of some queries to a part of their keys.
 
     Args:
-        out: ``[..., T, D]`` in any floating dtype. Where a query saw no key it may hold anything.
+        out: ``[..., T, D]`` in any floating dtype; anything where a query saw no key.
         lse: logarithm of the sum of the exponentials of the scaled products, float32 or float64
             ``[..., T]``; -inf where a query saw no key.
     """
@@ -30,26 +30,15 @@ class Part:
 
 
 def merge(parts: Sequence[Part]) -> Part:
-    """All parts at once.
-
-    Args:
-        parts: at least one, of disjoint sets of keys and the same queries.
-
-    Returns:
-        The output in the dtype of the log-sum-exp; zeros where no part saw a key.
-    """
+    """Merge parts of disjoint sets of keys and the same queries, at least one. The output has the
+    dtype of the log-sum-exp, and zeros where no part saw a key."""
     return merge_stacked(
         torch.stack([part.out for part in parts]), torch.stack([part.lse for part in parts])
     )
 
 
 def merge_stacked(outs: Tensor, lses: Tensor) -> Part:
-    """The same for parts in one tensor.
-
-    Args:
-        outs: ``[P, ..., T, D]``.
-        lses: ``[P, ..., T]``.
-    """
+    """`merge` of parts in tensors ``[P, ..., T, D]`` and ``[P, ..., T]``."""
     largest = lses.amax(0)
     base = torch.where(largest.isneginf(), 0.0, largest)
     weights = torch.exp(lses - base)
@@ -61,7 +50,7 @@ def merge_stacked(outs: Tensor, lses: Tensor) -> Part:
 
 
 def merge_running(first: Part, second: Part) -> Part:
-    """Two parts into one, for parts that come one after the other; see `merge`."""
+    """`merge` of two parts, for parts that arrive one after the other."""
     lse = torch.logaddexp(first.lse, second.lse)
     base = torch.where(lse.isneginf(), 0.0, lse)
     first_share = torch.exp(first.lse - base)
@@ -72,6 +61,5 @@ def merge_running(first: Part, second: Part) -> Part:
 
 
 def _where_seen(out: Tensor, weights: Tensor) -> Tensor:
-    """The output in the dtype of the weights, with zeros instead of anything that has no weight:
-    0 x NaN is NaN."""
+    """The output in the weights' dtype, zeroed where the weight is 0, since 0 x NaN is NaN."""
     return torch.where(weights[..., None] > 0, out.to(weights.dtype), 0.0)

@@ -1,4 +1,4 @@
-"""Reads prompts whose rows are divided into blocks, by one process or by several."""
+"""Reads prompts in blocks, by one process or by several."""
 
 from __future__ import annotations
 
@@ -34,18 +34,15 @@ def read_in_blocks(
     zigzag: bool = True,
     choose: Choose = keys_by_query,
 ) -> PrefillOutput:
-    """Read a prompt, by all hosts of the backbone.
+    """Read a prompt, each row as `rows` plans it, by all ranks of the backbone.
 
     Args:
-        backbone: reads.
-        reading: what.
-        rows: how each row is read.
         approximate: what differs from the model's own prefill if a row is read in blocks.
-        zigzag: how blocks are dealt to several hosts (`prefill.spava.blocks.dealt`).
-        choose: chooses passing keys in one process; several choose them by the question.
+        zigzag: how blocks are dealt to several ranks (`prefill.spava.blocks.dealt`).
+        choose: chooses passing keys in one process; several ranks choose them by the question.
 
     Raises:
-        HostError: a host is lost.
+        HostError: a rank is lost.
     """
     notes = notes_of(rows)
     prompt = reading.prompt
@@ -69,7 +66,6 @@ def read_in_blocks(
 
 
 def _hand(prompt: Prompt, rows: Sequence[PromptRow], size: int, rank: int, zigzag: bool) -> Hand:
-    """The share of one of several ranks."""
     shares: list[Share | None] = []
     held: list[Held] = []
     for row, length in zip(rows, prompt.lengths, strict=True):
@@ -86,11 +82,8 @@ def _hand(prompt: Prompt, rows: Sequence[PromptRow], size: int, rank: int, zigza
 @torch.no_grad()
 def check_directed(backbone: Backbone) -> None:
     """Compare two prefills of four tokens: the model's own, and one whose attention is directed.
-
-    Raises:
-        UnsupportedModelError: the model does not pass its attention on, or asks for more than a
-            softmax of scaled products.
-    """
+    Raises `UnsupportedModelError` if the model does not pass its attention on, or needs more than a
+    softmax of scaled products."""
     if _CHECKED.get(backbone.model):
         return
     ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size

@@ -1,9 +1,6 @@
 """Attention in blocks that share an anchor and pass few keys on (SPAVA, eq. 4 and 5), in one
-process.
-
-This is the whole method for one host, and the plain twin of what several hosts compute together
-(`prefill.spava.rank_attention`): both attend to the same keys, whatever the number of hosts.
-"""
+process. It is the reference for several ranks (`prefill.spava.rank_attention`): both attend to the
+same keys, for any number of ranks."""
 
 from __future__ import annotations
 
@@ -21,23 +18,16 @@ from draftlens.prefill.spava.lse_merge import merge, merge_running
 from draftlens.prefill.spava.passing_keys import Choose, keys_by_query
 
 UNKNOWN_TERMS = ("sliding_window", "softcap", "s_aux", "position_bias", "block_mask")
-"""Arguments by which transformers asks an attention function for something else than a softmax of
-scaled products over all earlier keys."""
+"""Arguments that request more than a softmax of scaled products over all earlier keys."""
 
 
 class BlockAttention:
-    """An `AttentionPass` that reads some rows in blocks.
+    """An `AttentionPass` that reads some rows in blocks, and those without a division exactly.
 
     Args:
-        rows: the division of each row; None for rows that are read exactly.
-        lengths: tokens of each row; padding comes behind them.
-        choose: chooses the passing keys.
-        probe: reads attention scores beside the pass, as if all tokens saw all earlier ones; the
+        lengths: tokens of each row; padding follows them.
+        probe: reads attention scores in the same pass, as if all tokens saw all earlier ones; the
             query does.
-
-    Attributes:
-        work: what was computed so far.
-        num_layers: layers that have called it.
     """
 
     def __init__(
@@ -82,15 +72,8 @@ class BlockAttention:
 
 
 def scaling_of(query: Tensor, kwargs: dict[str, Any]) -> float:
-    """The factor of the products that a layer asks for.
-
-    Args:
-        query: ``[..., D]``.
-        kwargs: arguments of transformers' attention functions.
-
-    Raises:
-        UnsupportedModelError: the layer asks for more than a softmax of scaled products.
-    """
+    """The factor of the products, from transformers' arguments. Raises `UnsupportedModelError` if
+    the layer needs more than a softmax of scaled products."""
     unknown = [name for name in UNKNOWN_TERMS if kwargs.get(name) is not None]
     if unknown:
         raise UnsupportedModelError(
@@ -110,7 +93,7 @@ def attend_in_blocks(
     layer: int,
     choose: Choose = keys_by_query,
 ) -> Tensor:
-    """One layer of one row: what all hosts compute together.
+    """One layer of one row, ``[H, L, E]``: what all ranks compute together.
 
     The anchor is causal. Block j attends to the anchor, to the passing keys of the blocks before
     it, and to itself causally. The query attends to every key once.
@@ -119,13 +102,8 @@ def attend_in_blocks(
         query: rotated, ``[H, L, D]``.
         key: rotated, ``[H', L, D]`` with H' dividing H.
         value: ``[H', L, E]``.
-        blocks: of the row.
         attend: attention with its log-sum-exp (`prefill.spava.kernels.attend` without its scaling).
         layer: number of the layer, from 0.
-        choose: chooses the passing keys.
-
-    Returns:
-        ``[H, L, E]`` in the dtype of `query`.
     """
     output = query.new_empty(*query.shape[:2], value.shape[-1])
 
@@ -155,14 +133,8 @@ def attend_in_blocks(
 
 
 class _Shared:
-    """Keys and values that later blocks attend to: the anchor's, and those that blocks pass on.
-
-    Each is copied once, whatever the number of blocks that attend to it.
-
-    Args:
-        key, value: of the row, ``[H', L, D]`` and ``[H', L, E]``.
-        blocks: of the row.
-    """
+    """Keys ``[H', K, D]`` and values ``[H', K, E]`` that later blocks attend to: the anchor's, and
+    those that blocks pass on. Each is copied once, for any number of blocks."""
 
     def __init__(self, key: Tensor, value: Tensor, blocks: Blocks) -> None:
         room = blocks.anchor + sum(blocks.passed(block) for block in range(blocks.count))
@@ -172,7 +144,7 @@ class _Shared:
 
     @property
     def states(self) -> tuple[Tensor, Tensor]:
-        """Those that were added, ``[H', K, D]`` and ``[H', K, E]``."""
+        """All states so far, ``[H', K, D]`` and ``[H', K, E]``."""
         return self._keys[:, : self._count], self._values[:, : self._count]
 
     def add(self, key: Tensor, value: Tensor) -> None:
@@ -184,5 +156,5 @@ class _Shared:
 
 
 def taken(states: Tensor, places: Tensor) -> Tensor:
-    """Some keys or values of each head, ``[H', K, D]`` and int64 ``[H', P]`` to ``[H', P, D]``."""
+    """From ``[H', K, D]`` by indices int64 ``[H', P]`` to ``[H', P, D]``."""
     return states.gather(1, places[..., None].expand(-1, -1, states.shape[-1]))

@@ -8,11 +8,10 @@ from torch import Tensor
 from torch.nn.functional import max_pool1d
 
 Choose = Callable[[Tensor, Tensor, int, int, int], Tensor]
-"""Chooses the passing keys of one block in one layer; arguments and result of `keys_by_query`."""
+"""Chooses the passing keys of one block in one layer, as `keys_by_query`."""
 
 NEIGHBOURS = 5
-"""Neighbouring keys of a block, an odd number, whose greatest score counts for the one in their
-middle, so that chosen keys bring their neighbours."""
+"""Odd window of the maximum over neighbouring scores: chosen keys bring their neighbours."""
 
 
 def keys_by_query(
@@ -31,7 +30,7 @@ def keys_by_query(
         neighbours: see `NEIGHBOURS`.
 
     Returns:
-        Places of the chosen keys, int64 ``[H', count]``, rising for each head of the keys.
+        Indices of the chosen keys, int64 ``[H', count]``, rising for each head of the keys.
     """
     num_heads, _, width = key.shape
     mean = query.float().reshape(num_heads, -1, width).mean(1)

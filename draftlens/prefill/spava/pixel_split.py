@@ -1,8 +1,6 @@
-"""How the pixels of a batch are divided into shares that can be encoded apart from each other.
-
-The unit is a frame of a video, or a picture. Vision towers attend within a unit only, so the
-features of the shares, put together, are those of the whole.
-"""
+"""How the pixels of a batch are divided into shares that can be encoded separately. The unit is a
+frame of a video, or a picture: vision towers attend within a unit only, so the concatenated
+features of the shares are those of the whole."""
 
 from __future__ import annotations
 
@@ -15,7 +13,6 @@ import torch
 from torch import Tensor
 
 PIXELS = ("pixel_values", "pixel_values_videos")
-"""Arguments of encoders that hold pixels."""
 
 
 class Shares(Protocol):
@@ -28,38 +25,33 @@ class Shares(Protocol):
 
     @property
     def groups(self) -> int:
-        """Number of tensors of features that the model makes."""
+        """Number of feature tensors that the model makes."""
         ...
 
     @property
     def num_states(self) -> int | None:
-        """Entries of the encoder's hidden states, where they are read (`models.cells`)."""
+        """Entries of the encoder's hidden states, where they are read (`models.visual_grid`)."""
         ...
 
     def arguments(self, first: int, last: int) -> dict[str, Any]:
-        """Arguments of the model's encoder for the units from `first` up to `last`, at least
-        one."""
+        """Arguments of the encoder for the units from `first` up to `last`, at least one."""
         ...
 
     def groups_of(self, first: int, last: int) -> list[int]:
-        """To which group each tensor of features belongs that the encoder makes of these units.
-        A group consists of the pieces of all shares, in order."""
+        """The group of each feature tensor that the encoder makes of these units. A group consists
+        of the pieces of all shares, in order."""
         ...
 
     def dropped(self, last: int) -> int:
-        """How many tokens at the end of each of these tensors are not to be kept."""
+        """Tokens to drop at the end of each of these tensors."""
         ...
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """Pictures along the first dimension, and further arguments with an entry for each.
-
-    Args:
-        given: arguments of the encoder. With `batch_num_images` the pictures of a prompt stay
-            together, because the model cuts a picture into patches only if it is alone.
-        sizes: pictures of each unit.
-    """
+    """Pictures along the first dimension, `sizes` in each unit, and further arguments with an entry
+    for each. With `batch_num_images` the pictures of a prompt stay together, because the model cuts
+    a picture into patches only if it is alone."""
 
     given: Mapping[str, Any]
     sizes: Sequence[int]
@@ -67,7 +59,7 @@ class Pictures:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Pictures | None:
-        """The shares of some arguments; None if they cannot be divided."""
+        """None if these arguments cannot be divided."""
         pixels = given["pixel_values"]
         numbers = given.get("batch_num_images")
         sizes = [1] * len(pixels) if numbers is None else [int(n) for n in numbers if n]
@@ -108,11 +100,7 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Frames:
-    """Videos ``[V, F, C, H, W]``, behind whose features the model puts one token.
-
-    Args:
-        given: arguments of the encoder.
-    """
+    """Videos ``[V, F, C, H, W]``; the model appends one token to the features of each."""
 
     given: Mapping[str, Any]
 
@@ -126,7 +114,7 @@ class Frames:
 
     @property
     def num_states(self) -> int:
-        """See `Shares.num_states`: one for each frame."""
+        """One for each frame."""
         return self.units * self.groups
 
     def arguments(self, first: int, last: int) -> dict[str, Any]:
@@ -137,18 +125,13 @@ class Frames:
         return list(range(self.groups))
 
     def dropped(self, last: int) -> int:
-        """See `Shares.dropped`: the token behind the features, but for the last frames."""
+        """The appended token, but for the last frames."""
         return int(last < self.units)
 
 
 @dataclass(frozen=True)
 class Grids:
-    """Pictures and videos as patches in one row, with a grid (t, h, w) for each.
-
-    Args:
-        given: arguments of the encoder.
-        pixels, grid: the names of its patches ``[P, D]`` and grids int64 ``[V, 3]``.
-    """
+    """Pictures and videos as patches ``[P, D]``, with grids (t, h, w), int64 ``[V, 3]``."""
 
     given: Mapping[str, Any]
     pixels: str
@@ -157,12 +140,10 @@ class Grids:
 
     @classmethod
     def of_pictures(cls, given: Mapping[str, Any]) -> Grids:
-        """The shares of pictures."""
         return cls(given, "pixel_values", "image_grid_thw")
 
     @classmethod
     def of_videos(cls, given: Mapping[str, Any]) -> Grids:
-        """The shares of videos."""
         return cls(given, "pixel_values_videos", "video_grid_thw")
 
     @property
@@ -174,7 +155,7 @@ class Grids:
         return len(self.given[self.grid])
 
     def _pieces(self, first: int, last: int) -> list[tuple[int, int]]:
-        """The videos that some units belong to, and how many of the units are of each."""
+        """The videos of these units, and how many of the units each has."""
         pieces = []
         end = 0
         for video, length in enumerate(self.given[self.grid][:, 0].tolist()):
@@ -205,12 +186,7 @@ class Grids:
 @dataclass(frozen=True)
 class PaddedPictures:
     """Pictures ``[B, N, C, H, W]`` of B prompts, padded by pictures of zeros, which the model
-    leaves out.
-
-    Args:
-        given: arguments of the encoder.
-        real: prompt and place of every other picture, int64 ``[n, 2]``.
-    """
+    skips; `real` has prompt and index of the others, int64 ``[n, 2]``."""
 
     given: Mapping[str, Any]
     real: Tensor
@@ -218,7 +194,7 @@ class PaddedPictures:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> PaddedPictures | None:
-        """The shares of some arguments; None if all pictures are padding."""
+        """None if all pictures are padding."""
         real = (given["pixel_values"] != 0).flatten(2).any(-1).nonzero()
         return cls(given, real) if len(real) else None
 
@@ -266,15 +242,7 @@ KNOWN: Mapping[tuple[str, str], Maker] = {
 
 
 def pixel_shares(model_type: str, modality: str, given: Mapping[str, Any]) -> Shares | None:
-    """The shares of the pixels of one modality.
-
-    Args:
-        model_type: of the model's configuration.
-        modality: `image` or `video`.
-        given: arguments of the model's encoder.
-
-    Returns:
-        None if the family is not known, or these pixels cannot be divided.
-    """
+    """The shares of the pixels of one modality (`image` or `video`), from the encoder's arguments;
+    None if the family is unknown, or these pixels cannot be divided."""
     maker = KNOWN.get((model_type, modality))
     return None if maker is None else maker(given)

@@ -1,4 +1,4 @@
-"""What one of several hosts does of a prefill: one pass over its share of the tokens."""
+"""One rank's part of a prefill: one pass over its share of the tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from draftlens.prefill.spava.sharded_attention import HeldRow
 from draftlens.prefill.spava.sharded_scores import Local, Readers, probe_by_ranks
 
 ShardAttentionPass = ShardAttention | RingAttention
-"""The attention of one rank's pass."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +28,10 @@ class Shard:
 
     Args:
         prompt: the tokens of the rank; at least one for each row.
-        maker: makes the attention of the pass.
-        owned: for each row, places among the rank's tokens of those for which it answers, int64.
-        places: for each row, places of the same tokens in the row.
-        readers: of each row, if attention scores are wanted; empty if not.
-        layers: those whose hidden states rank 0 needs, rising.
+        owned: per row, indices among the rank's tokens of those that it owns, int64.
+        places: per row, indices of the same tokens in the row.
+        readers: of each row, if attention scores are requested; else empty.
+        layers: those with hidden states that rank 0 needs, rising.
         numbers: under which the ranks above 0 keep the keys and values of each row; empty if they
             send them to rank 0.
     """
@@ -47,7 +45,7 @@ class Shard:
     numbers: tuple[int, ...] = ()
 
     def local_readers(self, rank: int) -> list[Tensor]:
-        """For each row, places among the rank's tokens of the readers that it answers for."""
+        """Per row, indices among the rank's tokens of the readers that it owns."""
         found = []
         for row, readers in enumerate(self.readers):
             is_reader = torch.isin(self.places[row], readers.places[readers.owners == rank])
@@ -55,7 +53,7 @@ class Shard:
         return found
 
     def run(self, backbone: Backbone, hosts: Hosts) -> None:
-        """Read the share, and keep it or send rank 0 what it needs of it."""
+        """Read the share, and keep it or send rank 0 what it needs."""
         outcome = read_shard(backbone, hosts, self)
         if self.numbers:
             hosts.kept.update(zip(self.numbers, outcome.held(), strict=True))
@@ -70,16 +68,8 @@ class Shard:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a rank's pass.
-
-    Args:
-        shard: what was read.
-        logits: behind each row's last tokens, ``[B, K, V]``.
-        cache: keys and values of the rank's tokens.
-        states: hidden states ``[B, T, D]`` by layer.
-        queries: queries ``[H, r, D]`` of the rank's readers, by layer and row.
-        attention: of the pass.
-    """
+    """The result of a rank's pass: logits ``[B, K, V]`` after each row's last tokens, hidden states
+    ``[B, T, D]`` by layer, and queries ``[H, r, D]`` of the rank's readers by layer and row."""
 
     shard: Shard
     logits: Tensor
@@ -89,14 +79,13 @@ class Outcome:
     attention: ShardAttentionPass
 
     def owned(self, layer: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each row keys ``[H', n, D]`` and values ``[H', n, E]`` of the tokens that the rank
-        answers for."""
+        """Per row keys ``[H', n, D]`` and values ``[H', n, E]`` of the tokens that it owns."""
         states = self.cache.layers[layer]
         for row, places in enumerate(self.shard.owned):
             yield states.keys[row][:, places], states.values[row][:, places]
 
     def held(self) -> list[HeldRow]:
-        """The same of all layers, row by row, without the copies that other ranks answer for."""
+        """The same of all layers, row by row."""
         layers = [list(self.owned(layer)) for layer in range(len(self.cache.layers))]
         rows = []
         for row in range(len(self.shard.owned)):
@@ -105,14 +94,13 @@ class Outcome:
         return rows
 
     def layer_message(self, layer: int) -> Tensor:
-        """For each row keys and values of the tokens that the rank answers for, as one flat
-        tensor."""
+        """Per row keys and values of the tokens that the rank owns, as one flat tensor."""
         pieces = [states.flatten() for pair in self.owned(layer) for states in pair]
         return torch.cat(pieces)
 
     def scores_message(self, hosts: Hosts) -> Tensor:
-        """By layer and row attention scores of the tokens that the rank answers for, as one flat
-        float32 tensor; every rank calls it at the same time."""
+        """By layer and row attention scores of the tokens that the rank owns, as one flat float32
+        tensor; every rank calls it at the same time."""
         layers = []
         for number, queries in enumerate(self.queries):
             rows = zip(queries, self.owned(number), self.shard.places, strict=True)
@@ -122,15 +110,14 @@ class Outcome:
         return torch.cat([row for layer in scores for row in layer])
 
     def states_message(self, layer: int) -> Tensor:
-        """For each row hidden states of the tokens that the rank answers for, as one flat
-        tensor."""
+        """Per row hidden states of the tokens that the rank owns, as one flat tensor."""
         states = self.states[layer]
         pieces = [states[row][places].flatten() for row, places in enumerate(self.shard.owned)]
         return torch.cat(pieces)
 
 
 class _Recorder:
-    """An `AttentionPass` that keeps the queries of some tokens beside another one."""
+    """An `AttentionPass` that wraps another one and keeps the queries of some tokens."""
 
     def __init__(self, attention: ShardAttentionPass, readers: Sequence[Tensor]) -> None:
         self.queries: list[list[Tensor]] = []
@@ -153,12 +140,8 @@ class _Recorder:
 
 @torch.inference_mode()  # as the passes that write the caches
 def read_shard(backbone: Backbone, hosts: Hosts, shard: Shard) -> Outcome:
-    """Read the tokens of one rank in one pass; every rank does it at the same time.
-
-    Raises:
-        HostError: another rank is lost.
-        UnsupportedModelError: the model does not pass its attention on.
-    """
+    """Read the tokens of one rank in one pass; every rank does it at the same time. Raises
+    `HostError`, or `UnsupportedModelError` if the model does not pass its attention on."""
     cache = backbone.new_cache(shard.prompt, 0)
     attention = shard.maker.make(shard.prompt.lengths, hosts)
     recorder = _Recorder(attention, shard.local_readers(hosts.rank))

@@ -1,8 +1,8 @@
-"""Attention in blocks by several hosts (SPAVA, algorithm 1): what each of them computes.
+"""Attention in blocks by several ranks (SPAVA, algorithm 1): what each of them computes.
 
-A host holds the anchor, its blocks and the query. It sends the keys that its blocks pass on, and
-computes everything that needs no other host while they travel.
-`prefill.spava.one_process_attention` is the plain twin in one process.
+A rank holds the anchor, its blocks and the query. It sends the keys that its blocks pass on, and
+meanwhile computes everything that needs no other rank. The reference in one process is
+`prefill.spava.one_process_attention`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,7 @@ from draftlens.prefill.spava.passing_keys import keys_by_query
 
 @dataclass(frozen=True)
 class _Local:
-    """Rotated states of one row's tokens on this rank.
-
-    Args:
-        query: ``[H, T, D]``.
-        key: ``[H', T, D]``.
-        value: ``[H', T, E]``.
-        share: which tokens these are.
-    """
+    """Rotated states of one row on this rank: ``[H, T, D]``, ``[H', T, D]`` and ``[H', T, E]``."""
 
     query: Tensor
     key: Tensor
@@ -41,7 +34,7 @@ class _Local:
 
     @property
     def behind(self) -> slice:
-        """The query."""
+        """The query's tokens."""
         blocks = self.share.blocks
         return slice(self.share.num_local - (blocks.length - blocks.context), self.share.num_local)
 
@@ -55,14 +48,8 @@ class ShardAttention:
     """An `AttentionPass` over the tokens of one rank.
 
     Args:
-        shares: what this rank holds of each row; None for rows that rank 0 reads alone.
-        lengths: tokens of each row on this rank; padding comes behind them.
-        hosts: the group.
-
-    Attributes:
-        work: what this rank computed and received so far.
-        num_layers: layers that have called it.
-        scalings: of each layer.
+        shares: this rank's part of each row; None for rows that rank 0 reads alone.
+        lengths: tokens of each row on this rank; padding follows them.
     """
 
     def __init__(
@@ -99,6 +86,7 @@ class ShardAttention:
             elif self._hosts.rank == 0:
                 output[row, :, real] = attend(*states, causal=True).out
         rows = list(divided.values())
+        # Both messages travel while `_without_passing` computes.
         passing = self._send_passing(rows, query, key, value)
         answers = self._send_answers(rows, query, value, attend)
         parts = [_without_passing(local, attend) for local in rows]
@@ -132,7 +120,7 @@ class ShardAttention:
     def _send_answers(
         self, rows: Sequence[_Local], query: Tensor, value: Tensor, attend: Attend
     ) -> Arriving:
-        """What the query sees on this rank: output and log-sum-exp in one message."""
+        """The query's attention on this rank: output and log-sum-exp in one message."""
         pieces = [query.new_empty(0, dtype=torch.float32)]
         for local in rows:
             part = _query_part(local, attend)
@@ -149,7 +137,7 @@ class ShardAttention:
     def _receive_passing(
         self, rows: Sequence[_Local], arriving: Arriving, key: Tensor, value: Tensor
     ) -> list[dict[int, tuple[Tensor, Tensor]]]:
-        """For each row the passing keys and values by block."""
+        """Per row the passing keys and values by block."""
         passed: list[dict[int, tuple[Tensor, Tensor]]] = [{} for _ in rows]
         heads = key.shape[1]
         for rank, message in enumerate(arriving.wait()):
@@ -169,7 +157,7 @@ class ShardAttention:
     def _receive_answers(
         self, rows: Sequence[_Local], arriving: Arriving, query: Tensor, value: Tensor
     ) -> list[Tensor]:
-        """For each row what the query sees on all ranks together."""
+        """Per row the query's attention over all ranks."""
         messages = arriving.wait()
         merged = []
         first = 0
@@ -191,7 +179,7 @@ def _num_passed(rows: Sequence[_Local], rank: int) -> int:
 
 
 def _query_part(local: _Local, attend: Attend) -> Part:
-    """The query on this rank: its slice of the anchor and its blocks; on rank 0 itself too."""
+    """The query over the rank's slice of the anchor and its blocks; on rank 0 also over itself."""
     anchor = local.share.anchor_slice
     own = slice(local.share.blocks.anchor, local.behind.start)
     keys = torch.cat([local.key[:, anchor], local.key[:, own]], 1)
@@ -244,14 +232,9 @@ def _write(
 
 @dataclass(frozen=True)
 class InShards:
-    """Makes the attention of one rank that reads rows in blocks.
-
-    Args:
-        shares: what the rank holds of each row; None for rows that rank 0 reads alone.
-    """
+    """Makes the `ShardAttention` of one rank, of its shares and given lengths."""
 
     shares: tuple[Share | None, ...]
 
     def make(self, lengths: Sequence[int], hosts: Hosts) -> ShardAttention:
-        """The attention of a pass over rows of these lengths."""
         return ShardAttention(self.shares, lengths, hosts)

@@ -1,8 +1,5 @@
-"""One prompt read by several hosts: shares are dealt, read at the same time, and collected.
-
-Keys and values move to rank 0 once, behind the pass, or they stay where they are
-(`prefill.spava.sharded_cache`).
-"""
+"""One prompt read by several ranks: shares are dealt, read at the same time, and collected. Keys
+and values move to rank 0 after the pass, or stay where they are (`prefill.spava.sharded_cache`)."""
 
 from __future__ import annotations
 
@@ -31,37 +28,27 @@ from draftlens.prefill.spava.sharded_scores import Readers
 @dataclass(frozen=True)
 class OnRankZero:
     """A row that rank 0 reads alone. Other ranks hold its first token, since a row of a pass cannot
-    be empty, and do nothing with it.
-
-    Args:
-        length: tokens of the row.
-        rank: which rank.
-    """
+    be empty, and do nothing with it."""
 
     length: int
     rank: int
 
     def indices(self) -> Tensor:
-        """Places in the row of the rank's tokens, int64, rising."""
+        """Row indices of the rank's tokens, int64, rising."""
         return torch.arange(1 if self.rank else self.length)
 
     def owned(self) -> Tensor:
-        """Which of them it answers for, bool; every token of the row belongs to one rank."""
+        """Which of them it owns, bool; every token of the row has one owner."""
         return torch.full((len(self.indices()),), self.rank == 0)
 
 
 Held = Share | Chunks | OnRankZero
-"""What one rank holds of a row: the places of its tokens, and which of them it answers for."""
+"""One rank's part of a row: the indices of its tokens, and which of them it owns."""
 
 
 @dataclass(frozen=True)
 class Hand:
-    """A rank's share of a prompt.
-
-    Args:
-        held: what it holds of each row.
-        maker: makes the attention of its pass.
-    """
+    """A rank's share of a prompt: its part of each row, and the maker of its attention."""
 
     held: Sequence[Held]
     maker: InShards | InRing
@@ -70,17 +57,11 @@ class Hand:
 def read_by_ranks(
     backbone: Backbone, hosts: Hosts, reading: PrefillReading, hands: Sequence[Hand]
 ) -> PrefillOutput:
-    """Read a prompt by all hosts; called on rank 0.
-
-    Args:
-        backbone: of rank 0.
-        hosts: the group.
-        reading: what to read. If its cache is a `ShardedCache`, the ranks keep their keys and
-            values, else they send them to rank 0.
-        hands: of all ranks, in order.
+    """Read a prompt by all ranks, with the hands of all in order; called on rank 0. If the cache is
+    a `ShardedCache`, the ranks keep their keys and values, else they send them to rank 0.
 
     Raises:
-        HostError: a host is lost.
+        HostError: a rank is lost.
     """
     prompt = reading.prompt
     num_layers = backbone.text_config.num_hidden_layers
@@ -109,12 +90,12 @@ def read_by_ranks(
 
 
 def _places(hand: Hand) -> list[Tensor]:
-    """For each row the tokens that a rank answers for."""
+    """Per row the tokens that a rank owns."""
     return [held.indices()[held.owned()] for held in hand.held]
 
 
 def _readers(probe: AttentionProbe, places: Sequence[Sequence[Tensor]]) -> tuple[Readers, ...]:
-    """The tokens of each row whose attention is measured, and the ranks that answer for them."""
+    """The tokens of each row that have their attention measured, and their owners."""
     readers = []
     for row, in_row in enumerate(probe.readers):
         wanted = in_row.cpu()
@@ -132,7 +113,6 @@ def _shard(
     layers: tuple[int, ...],
     numbers: tuple[int, ...],
 ) -> Shard:
-    """The job of one rank."""
     indices = [held.indices() for held in hand.held]
     owned = [held.owned().nonzero()[:, 0] for held in hand.held]
     return Shard(
@@ -147,14 +127,8 @@ def _shard(
 
 
 class _Collected:
-    """What the hosts send to rank 0, put in the order of the prompt.
-
-    Args:
-        hosts: the group.
-        reading: what was read.
-        places: of all ranks and rows, the tokens that the rank answers for.
-        outcome: of rank 0.
-    """
+    """The messages of all ranks on rank 0, put in the order of the prompt. `places` has by rank and
+    row the tokens that the rank owns."""
 
     def __init__(
         self,
@@ -172,7 +146,7 @@ class _Collected:
 
     @torch.inference_mode()  # as the passes that write the cache
     def keep(self) -> None:
-        """Fill the cache with what rank 0 answers for, and note where the rest is."""
+        """Fill the cache with rank 0's own tokens, and record where the others are."""
         cache = self._reading.cache
         own = [len(places) for places in self._places[0]]
         for number, layer in enumerate(self._outcome.cache.layers):
@@ -243,14 +217,12 @@ def _whole(states: Tensor, rows: int, length: int) -> Tensor:
 
 
 class _Pieces:
-    """Reads a flat message piece by piece."""
-
     def __init__(self, message: Tensor) -> None:
         self._message = message
         self._first = 0
 
     def put(self, states: Tensor, places: Tensor) -> None:
-        """Write the next piece at some places of ``[H, L, D]``."""
+        """Write the next piece at some indices of ``[H, L, D]``."""
         shape = (states.shape[0], len(places), states.shape[-1])
         end = self._first + states.shape[0] * len(places) * states.shape[-1]
         states[:, places] = self._message[self._first : end].view(shape)

@@ -1,4 +1,4 @@
-"""An exact prefill by several hosts, whose keys and values travel around a ring."""
+"""An exact prefill by several ranks; keys and values travel around a ring."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from draftlens.prefill.spava.several import SeveralProcesses
 
 @dataclass(frozen=True)
 class RingPrefill(SeveralProcesses):
-    """Reads prompts exactly, each host its share of the tokens; with one process it is the full
-    prefill.
+    """Reads prompts exactly, each rank its share of the tokens; the full prefill in one process.
 
-    A row with fewer tokens than two for each host is read by rank 0 alone.
+    A row with fewer tokens than two for each rank is read by rank 0 alone.
 
     Args:
         decode: where keys and values are while the answer is decoded, with several processes:
@@ -46,26 +45,17 @@ class RingPrefill(SeveralProcesses):
 
     @property
     def approximate(self) -> tuple[str, ...]:
-        """Nothing differs."""
         return ()
 
     def check(self, backbone: Backbone) -> None:
         check_directed(backbone)
 
     def new_cache(self, backbone: Backbone, prompt: Prompt, room: int) -> KVCache:
-        """See `Prefill.new_cache`.
-
-        Raises:
-            HostError: a host is lost.
-        """
+        """`Prefill.new_cache`; raises `HostError` if a rank is lost."""
         return new_cache(backbone, prompt, room, self.decode)
 
     def run(self, backbone: Backbone, reading: PrefillReading) -> PrefillOutput:
-        """See `Prefill.run`.
-
-        Raises:
-            HostError: a host is lost.
-        """
+        """`Prefill.run`; raises `HostError` if a rank is lost."""
         hosts = backbone.hosts
         lengths = reading.prompt.lengths
         least = 2 * hosts.size

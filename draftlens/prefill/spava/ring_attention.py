@@ -1,6 +1,6 @@
-"""Exact attention by several hosts, whose keys and values travel around a ring (Liu et al. 2023).
+"""Exact attention by several ranks; keys and values travel around a ring (Liu et al. 2023).
 
-A row is cut into two chunks for each host, of which host h holds the chunks h and 2W-1-h, so that
+A row is cut into two chunks for each rank, of which rank h holds the chunks h and 2W-1-h, so that
 all have about equal work under a causal mask. Every product is unmasked or square and causal.
 """
 
@@ -23,15 +23,11 @@ from draftlens.prefill.spava.one_process_attention import scaling_of
 
 @dataclass(frozen=True)
 class Chunks:
-    """What one of several ranks holds of a row.
+    """One of several ranks' part of a row, which has at least one token for each chunk.
 
-    Ranks above 0 hold the last token of the row besides, which neither attends nor is attended to
+    Ranks above 0 also hold the last token of the row, which neither attends nor is attended to
     there: `dynamic` rotary frequencies follow the largest position of a forward, and so they are
     the same on all ranks.
-
-    Args:
-        length: tokens of the row, at least one for each chunk.
-        rank, size: which rank, of how many.
     """
 
     length: int
@@ -47,11 +43,10 @@ class Chunks:
         return edges
 
     def of(self, rank: int) -> tuple[int, int]:
-        """The chunks of a rank."""
         return rank, 2 * self.size - 1 - rank
 
     def held(self, rank: int) -> list[tuple[int, slice]]:
-        """The chunks of a rank, and where they lie among its tokens."""
+        """The chunks of a rank, and their slices of its tokens."""
         edges = self.edges
         first = 0
         spans = []
@@ -62,7 +57,6 @@ class Chunks:
         return spans
 
     def num_held(self, rank: int) -> int:
-        """Tokens in the chunks of a rank."""
         return sum(self.edges[chunk + 1] - self.edges[chunk] for chunk in self.of(rank))
 
     @property
@@ -71,7 +65,7 @@ class Chunks:
         return self.num_held(self.rank) + (self.rank > 0)
 
     def indices(self) -> Tensor:
-        """Places in the row of the tokens of this rank, int64, rising."""
+        """Row indices of the tokens of this rank, int64, rising."""
         pieces = []
         for chunk in self.of(self.rank):
             pieces.append(torch.arange(self.edges[chunk], self.edges[chunk + 1]))
@@ -80,21 +74,13 @@ class Chunks:
         return torch.cat(pieces)
 
     def owned(self) -> Tensor:
-        """Which of them this rank answers for, bool."""
+        """Which of them this rank owns, bool."""
         return torch.arange(self.num_local) < self.num_held(self.rank)
 
 
 class RingAttention:
-    """An `AttentionPass` over the tokens of one rank.
-
-    Args:
-        rows: what this rank holds of each row; None for rows that rank 0 reads alone.
-        lengths: tokens of each row on this rank; padding comes behind them.
-        hosts: the group.
-
-    Attributes:
-        work, num_layers, scalings: as for `ShardAttention`.
-    """
+    """`ShardAttention` in a ring: an `AttentionPass` over the chunks of one rank; rank 0 reads rows
+    without chunks (None) alone."""
 
     def __init__(self, rows: Sequence[Chunks | None], lengths: Sequence[int], hosts: Hosts) -> None:
         self.work = Work()
@@ -129,7 +115,7 @@ class RingAttention:
     def _attend_whole(
         self, output: Tensor, query: Tensor, key: Tensor, value: Tensor, attend: Attend
     ) -> None:
-        """Write the output of the rows that are not divided, which rank 0 reads alone."""
+        """Write the output of the undivided rows, which rank 0 reads alone."""
         for row, chunks in enumerate(self._rows):
             if chunks is None:
                 real = slice(self._lengths[row])
@@ -139,8 +125,8 @@ class RingAttention:
     def _attend_around(
         self, query: Tensor, key: Tensor, value: Tensor, attend: Attend
     ) -> dict[tuple[int, int], Part]:
-        """What the chunks of this rank have seen, by row and chunk, after the keys of all ranks
-        have come around. The next keys arrive while these are attended to."""
+        """Attention of this rank's chunks over the keys of all ranks, by row and chunk. The next
+        keys arrive while these are attended to."""
         parts: dict[tuple[int, int], Part] = {}
         message = self._message(key, value)
         for step in range(self._hosts.size):
@@ -158,7 +144,6 @@ class RingAttention:
         return parts
 
     def _message(self, key: Tensor, value: Tensor) -> Tensor:
-        """Keys and values of this rank, row by row."""
         pieces = [key.new_empty(0)]
         for row, chunks in enumerate(self._rows):
             if chunks is not None:
@@ -181,8 +166,8 @@ class RingAttention:
         parts: dict[tuple[int, int], Part],
         attend: Attend,
     ) -> None:
-        """Let the chunks of this rank attend to those of another, and add to `parts`, which maps
-        row and chunk to what has been seen so far."""
+        """Let the chunks of this rank attend to those of another, and merge the results into
+        `parts`, by row and chunk."""
         first = 0
         for row, chunks in enumerate(self._rows):
             if chunks is None:
@@ -195,27 +180,22 @@ class RingAttention:
             first = end
             for mine, span in chunks.held(self._hosts.rank):
                 for theirs, place in chunks.held(sender):
-                    if theirs > mine:
+                    if theirs > mine:  # masked
                         continue
                     states = (query[row, :, span], keys[:, place], values[:, place])
                     part = attend(*states, causal=theirs == mine)
                     before = parts.get((row, mine))
                     if before is None:
-                        parts[row, mine] = Part(part.out.float(), part.lse)
+                        parts[row, mine] = Part(part.out.float(), part.lse)  # sums in float32
                     else:
                         parts[row, mine] = merge_running(before, part)
 
 
 @dataclass(frozen=True)
 class InRing:
-    """Makes the attention of one rank of a ring.
-
-    Args:
-        rows: what the rank holds of each row; None for rows that rank 0 reads alone.
-    """
+    """Makes the attention of one rank of a ring; arguments as for `RingAttention`."""
 
     rows: tuple[Chunks | None, ...]
 
     def make(self, lengths: Sequence[int], hosts: Hosts) -> RingAttention:
-        """The attention of a pass over rows of these lengths."""
         return RingAttention(self.rows, lengths, hosts)

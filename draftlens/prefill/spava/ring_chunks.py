@@ -14,11 +14,7 @@ _SHARE = re.compile(r"n/([1-9][0-9]*)")
 
 
 def check_ring_length(option: str, value: Any) -> None:
-    """Refuse what is neither a number of tokens nor a share.
-
-    Raises:
-        ConfigError: names the option and shows what it may be.
-    """
+    """Raise `ConfigError`, which names the option, unless it is a number of tokens or a share."""
     if type(value) is int and value >= 0:
         return
     if isinstance(value, str) and _SHARE.fullmatch(value):
@@ -29,11 +25,7 @@ def check_ring_length(option: str, value: Any) -> None:
 
 
 def tokens_of(length: Length, context: int) -> int:
-    """The number of tokens of a length.
-
-    Args:
-        length: checked by `check_ring_length`.
-        context: n.
+    """The number of tokens of a checked length in a context of n tokens.
 
     Example:
 

@@ -12,13 +12,7 @@ from draftlens.prefill.spava.ring_chunks import Length, tokens_of, vanishes
 
 @dataclass(frozen=True)
 class Division:
-    """How rows are divided, whatever their lengths.
-
-    Args:
-        blocks: number of blocks behind the anchor.
-        anchor: l_a.
-        passing: l_p.
-    """
+    """How rows of any length are divided: the number of blocks after the anchor, l_a and l_p."""
 
     blocks: int
     anchor: Length
@@ -27,12 +21,7 @@ class Division:
 
 @dataclass(frozen=True)
 class PromptRow:
-    """How one row is read.
-
-    Args:
-        blocks: its division; None if it is read exactly.
-        note: why it is read exactly, in words for the user; empty if it is not.
-    """
+    """How one row is read: its division, or None and a note to the user why it is read exactly."""
 
     blocks: Blocks | None
     note: str = ""
@@ -41,17 +30,13 @@ class PromptRow:
 def prompt_rows(prompt: Prompt, division: Division) -> list[PromptRow]:
     """How each row of a prompt is read.
 
-    The context is everything up to the last visual token, and the query what lies behind. The last
+    The context is everything up to the last visual token, and the query what follows. The last
     token of a prompt always belongs to the query. A row is read exactly if
 
-    - it shows nothing,
+    - it has no visual tokens,
     - its query is longer than its context,
     - a share of its context is less than one token, or
     - its context without the anchor has fewer tokens than there are blocks.
-
-    Args:
-        prompt: of all rows.
-        division: of all rows.
     """
     rows = []
     for row, length in enumerate(prompt.lengths):
@@ -62,13 +47,7 @@ def prompt_rows(prompt: Prompt, division: Division) -> list[PromptRow]:
 
 
 def _row(division: Division, length: int, last_visual: int) -> PromptRow:
-    """One row.
-
-    Args:
-        division: of all rows.
-        length: tokens of the prompt.
-        last_visual: place of the last visual token; -1 for none.
-    """
+    """One row; `last_visual` is the index of the last visual token, -1 for none."""
     if last_visual < 0:
         return PromptRow(None, "it shows neither a picture nor a clip")
     context = min(last_visual + 1, length - 1)
@@ -91,5 +70,5 @@ def _row(division: Division, length: int, last_visual: int) -> PromptRow:
 
 
 def notes_of(rows: Sequence[PromptRow]) -> dict[int, str]:
-    """What the user is told about rows that are read exactly, by row."""
+    """Messages to the user about rows that are read exactly, by row."""
     return {row: f"read exactly: {one.note}" for row, one in enumerate(rows) if one.note}

@@ -10,10 +10,8 @@ from draftlens.prefill.base import NO_INPUTS
 
 
 class SeveralProcesses:
-    """What a prefill says about the processes that run it.
-
-    They are imported on first use: jobs carry parts of prefills, so the processes import these.
-    """
+    """The parts of `Prefill` about processes. They are imported on first use: jobs carry parts of
+    prefills, so `processes` imports the prefills."""
 
     def check_hosts(self, hosts: Any) -> None:
         from draftlens.prefill.spava.processes.rendezvous import check_hosts

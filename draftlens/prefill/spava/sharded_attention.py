@@ -1,9 +1,6 @@
-"""Attention of new tokens to prompts that several hosts hold: each attends to its own keys, and the
-parts are merged by log-sum-exp.
-
-Every rank forwards the new tokens. Rank 0 alone keeps their keys and values, and knows the tree
-that they form.
-"""
+"""Attention of new tokens to prompts that several ranks hold: each attends to its own keys, and the
+parts are merged by log-sum-exp. Every rank forwards the new tokens. Only rank 0 keeps their keys
+and values, and has the mask of their tree."""
 
 from __future__ import annotations
 
@@ -22,12 +19,7 @@ from draftlens.prefill.spava.one_process_attention import scaling_of
 
 @dataclass(frozen=True)
 class HeldRow:
-    """What a rank above 0 keeps of a row.
-
-    Args:
-        keys: of each layer, rotated, ``[H', n, D]``.
-        values: of each layer, ``[H', n, E]``.
-    """
+    """A row on a rank above 0: per layer rotated keys ``[H', n, D]`` and values ``[H', n, E]``."""
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
@@ -39,26 +31,15 @@ class KeySource(Protocol):
     def seen(
         self, layer: int, row: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
     ) -> Part:
-        """What new tokens see on this rank.
-
-        Args:
-            layer, row: their numbers, from 0.
-            query: of the new tokens, ``[H, T, D]``.
-            key, value: what the layer's cache returns for the row, ``[H', K, D]`` and
-                ``[H', K, E]``.
-            scaling: factor of the products.
-        """
+        """Attention of new tokens ``[H, T, D]`` on this rank; key ``[H', K, D]`` and value
+        ``[H', K, E]`` are those that the layer's cache returns for the row."""
         ...
 
 
 @dataclass(frozen=True)
 class AttentionOnRankZero:
-    """Rank 0's part of the prompts, and all tokens behind them.
-
-    Args:
-        lengths: tokens that rank 0 holds of each row, without the new ones.
-        mask: bool ``[B, 1, T, K]`` over what it holds; None if new tokens attend to everything.
-    """
+    """Rank 0's part of the prompts, of `lengths` tokens without the new ones, and all tokens after
+    them; the mask is bool ``[B, 1, T, K]``, None if new tokens attend to everything."""
 
     lengths: Sequence[int]
     mask: Tensor | None
@@ -66,7 +47,7 @@ class AttentionOnRankZero:
     def seen(
         self, layer: int, row: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
     ) -> Part:
-        """See `KeySource.seen`. New tokens attend to each other as the mask says."""
+        """`KeySource.seen`; the mask applies between new tokens."""
         length = self.lengths[row]
         window = slice(length, length + query.shape[1])
         before = attend(query, key[:, :length], value[:, :length], scaling)
@@ -77,11 +58,7 @@ class AttentionOnRankZero:
 
 @dataclass(frozen=True)
 class OnOtherRank:
-    """The part of a rank above 0.
-
-    Args:
-        rows: what it keeps of each row; None where it keeps nothing.
-    """
+    """The part of a rank above 0, None for rows of which it holds nothing."""
 
     rows: Sequence[HeldRow | None]
 
@@ -95,15 +72,7 @@ class OnOtherRank:
 
 
 class SpreadAttention:
-    """An `AttentionPass` of new tokens on one rank: one message a layer.
-
-    Args:
-        source: keys and values of this rank.
-        hosts: the group.
-
-    Attributes:
-        num_layers: layers that have called it.
-    """
+    """An `AttentionPass` of new tokens on one rank: one message per layer."""
 
     def __init__(self, source: KeySource, hosts: Hosts) -> None:
         self.num_layers = 0

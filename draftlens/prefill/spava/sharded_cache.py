@@ -1,9 +1,6 @@
-"""A cache whose prompts stay with the hosts that have read them.
-
-Rank 0 holds its share of every prompt and all tokens behind it, so that trees, rollbacks and
-capacities are its own affair. Each pass is run by all ranks at once
-(`prefill.spava.sharded_attention`).
-"""
+"""A cache with prompts that stay on the ranks that have read them. Rank 0 holds its share of every
+prompt and all tokens after it, so trees, rollbacks and capacities concern rank 0 alone. All ranks
+run each pass at once (`prefill.spava.sharded_attention`)."""
 
 from __future__ import annotations
 
@@ -28,12 +25,7 @@ from draftlens.prefill.spava.sharded_attention import (
 
 
 class ShardedCache(KVCache):
-    """`KVCache` of rank 0, whose `lengths` count the tokens that rank 0 holds.
-
-    Args:
-        num_layers, rows, capacity: as for `KVCache`. It grows.
-        hosts: the group.
-    """
+    """`KVCache` of rank 0, which grows; its `lengths` count the tokens that rank 0 holds."""
 
     def __init__(self, num_layers: int, rows: int, capacity: int, hosts: Hosts) -> None:
         super().__init__(num_layers, rows, capacity, grows=True)
@@ -54,7 +46,7 @@ class ShardedCache(KVCache):
         return ShardedCache(0, count, self.capacity, self.hosts)
 
     def taken(self, slots_by_layer: Sequence[Sequence[Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
-        """See `KVCache.taken`; the other hosts send theirs."""
+        """`KVCache.taken`; the other ranks send theirs."""
         if not any(row.is_spread for row in self.spread):
             yield from super().taken(slots_by_layer)
             return
@@ -65,7 +57,6 @@ class ShardedCache(KVCache):
                 yield self._collected(layer, slots, orders)
 
     def _order(self, slots_by_layer: Sequence[Sequence[Tensor]], rank: int) -> Fetch:
-        """What a rank is to send."""
         places = []
         for slots in slots_by_layer:
             found = [row.find(wanted, rank) for row, wanted in zip(self.spread, slots, strict=True)]
@@ -96,7 +87,7 @@ class ShardedCache(KVCache):
     def directing(
         self, tokens: Tensor, position_ids: Tensor, mask: Tensor | None
     ) -> Iterator[AttentionPass | None]:
-        """See `KVCache.directing`. Inside, all ranks forward the same tokens."""
+        """`KVCache.directing`. Inside, all ranks forward the same tokens."""
         if not any(row.is_spread for row in self.spread):
             yield None
             return
@@ -108,19 +99,13 @@ class ShardedCache(KVCache):
 
 @dataclass(frozen=True)
 class Along:
-    """Job: forward tokens along with rank 0.
-
-    Args:
-        numbers: of the rows.
-        tokens, position_ids: as for `Backbone.forward`.
-    """
+    """Job: forward tokens together with rank 0 (as `Backbone.forward`); `numbers` are the rows'."""
 
     numbers: tuple[int, ...]
     tokens: Tensor
     position_ids: Tensor
 
     def run(self, backbone: Backbone, hosts: Hosts) -> None:
-        """Take part in one pass."""
         rows = [hosts.kept.get(number) for number in self.numbers]
         attention = SpreadAttention(OnOtherRank(rows), hosts)
         backbone.forward_along(self.tokens, self.position_ids, attention)
@@ -128,31 +113,20 @@ class Along:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Job: send rank 0 the keys and values of some tokens.
-
-    Args:
-        numbers: of the rows.
-        places: per layer and row, where this rank holds the tokens, int64 ``[n]``.
-    """
+    """Job: send rank 0 the keys and values at `places`, int64 ``[n]`` per layer and row."""
 
     numbers: tuple[int, ...]
     places: tuple[tuple[Tensor, ...], ...]
 
     def run(self, backbone: Backbone, hosts: Hosts) -> None:
-        """Send them, layer by layer."""
         held: list[HeldRow | None] = [hosts.kept.get(number) for number in self.numbers]
         for layer in range(len(self.places)):
             states = [None if row is None else (row.keys[layer], row.values[layer]) for row in held]
             hosts.gather(self.message(layer, states)).wait()
 
     def message(self, layer: int, states: Sequence[tuple[Tensor, Tensor] | None]) -> Tensor:
-        """What is sent of one layer, row by row, as one flat tensor.
-
-        Args:
-            layer: its number.
-            states: keys ``[H', n, D]`` and values ``[H', n, E]`` that the rank holds of each row;
-                None for rows of which it holds nothing.
-        """
+        """The message of one layer, row by row, as one flat tensor, from keys ``[H', n, D]`` and
+        values ``[H', n, E]`` of each row; None for rows of which the rank holds nothing."""
         pieces = []
         for row, places in zip(states, self.places[layer], strict=True):
             if row is not None:

@@ -1,9 +1,8 @@
-"""Attention scores of visual tokens, measured where their keys are (SpecVLM, eq. 4 and 5).
+"""Attention scores of visual tokens, measured on the ranks with their keys (SpecVLM, eq. 4 and 5).
 
-Several hosts hold the keys of a row, and none holds all. Each computes the log-sum-exp of the
-readers' scaled products with its own keys; merged over the hosts these are the normalizers of the
-softmax over all keys. Then each sums the weights of its own keys. `models.attention.scores` is the
-plain twin in one process.
+Each rank computes the log-sum-exp of the readers' scaled products with its own keys; merged over
+the ranks these are the normalizers of the softmax over all keys. Then each sums the weights of its
+own keys. `models.attention.scores` is the reference in one process.
 """
 
 from __future__ import annotations
@@ -20,30 +19,19 @@ from draftlens.models.attention.scores import BLOCK
 
 @dataclass(frozen=True)
 class Readers:
-    """The tokens of one row whose attention is measured.
-
-    Args:
-        places: in the row, int64 ``[R]``, rising.
-        owners: the rank that has the query of each, int64 ``[R]``.
-    """
+    """The measured tokens of one row, int64 ``[R]``, rising, and the ranks with their queries."""
 
     places: Tensor
     owners: Tensor
 
     def number_of(self, rank: int) -> int:
-        """How many queries a rank has."""
         return int((self.owners == rank).sum())
 
 
 @dataclass(frozen=True)
 class Local:
-    """What one rank has of one row in one layer.
-
-    Args:
-        queries: of its readers, rotated, ``[H, r, D]``.
-        keys: of the tokens that it answers for, rotated, ``[H', n, D]``.
-        places: of these tokens in the row, int64 ``[n]``.
-    """
+    """One rank's part of one row in one layer: rotated queries of its readers ``[H, r, D]``,
+    rotated keys of its tokens ``[H', n, D]``, and the places of these in the row, int64 ``[n]``."""
 
     queries: Tensor
     keys: Tensor
@@ -56,19 +44,11 @@ def probe_by_ranks(
     readers: Sequence[Readers],
     hosts: Hosts,
 ) -> list[list[Tensor]]:
-    """Scores of this rank's tokens; every rank calls it at the same time.
+    """Scores of this rank's tokens by layer and row, float32 ``[n]``; every rank calls it at the
+    same time. The scalings are by layer; `readers` is the same on all ranks.
 
-    For every token the score is the sum over heads and readers behind it of the softmax over all
+    For every token the score is the sum over heads and readers after it of the softmax over all
     tokens up to the reader, text and visual alike.
-
-    Args:
-        layers: what this rank has, by layer and row.
-        scalings: factor of the products, by layer.
-        readers: of each row, the same on all ranks.
-        hosts: the group.
-
-    Returns:
-        By layer and row, float32 ``[n]``.
     """
     queries = _all_queries(layers, readers, hosts)
     rows = range(len(readers))
@@ -115,12 +95,9 @@ def _all_queries(
 def _products(
     queries: Tensor, local: Local, readers: Readers, scaling: float
 ) -> Iterator[tuple[int, slice, Tensor]]:
-    """Scaled products of readers and keys, in parts, so that memory stays bounded.
-
-    Yields:
-        The head of the keys, which of its queries (reader by reader within each of its query
-        heads), and their products, float32 ``[S, n]``, -inf where a key lies behind a reader.
-    """
+    """Scaled products of readers and keys, in parts that bound the memory: the head of the keys, a
+    slice of its queries (reader by reader within each of its query heads), and their products,
+    float32 ``[S, n]``, -inf where a key comes after a reader."""
     key_heads, num_keys, width = local.keys.shape
     grouped = queries.reshape(key_heads, -1, width)
     last_visible = readers.places.repeat(grouped.shape[1] // max(len(readers.places), 1))
@@ -145,7 +122,7 @@ def _normalizers(queries: Tensor, local: Local, readers: Readers, scaling: float
 
 
 def _merged(normalizers: Sequence[Sequence[Tensor]], hosts: Hosts) -> list[list[Tensor]]:
-    """The same over the keys of all ranks."""
+    """Log-sum-exp over the keys of all ranks."""
     message = torch.cat([own.flatten() for layer in normalizers for own in layer])
     arrived = hosts.all_gather(message, [len(message)] * hosts.size).wait()
     total = torch.stack(arrived).logsumexp(0)
@@ -163,7 +140,7 @@ def _merged(normalizers: Sequence[Sequence[Tensor]], hosts: Hosts) -> list[list[
 def _weights(
     queries: Tensor, local: Local, readers: Readers, scaling: float, normalizers: Tensor
 ) -> Tensor:
-    """What all readers and heads attend to each key of this rank, float32 ``[n]``."""
+    """Attention of all readers and heads to each key of this rank, float32 ``[n]``."""
     total = torch.zeros(local.keys.shape[1], dtype=torch.float32, device=local.keys.device)
     for head, part, products in _products(queries, local, readers, scaling):
         total += torch.exp(products - normalizers[head, part, None]).sum(0)

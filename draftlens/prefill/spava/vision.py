@@ -1,10 +1,6 @@
-"""Pixels encoded by several hosts (SPAVA, eq. 3 and 6): host h of H encodes floor(F/H) + [h < F mod
-H] of F frames.
-
-Rank 0 deals the pixels and receives the features, of which it makes the prompt. The features of a
-share are made by the model's own encoder. The plain twin is `generate`, which encodes all pixels in
-this process.
-"""
+"""Pixels encoded by several ranks (SPAVA, eq. 3 and 6): rank h of H encodes floor(F/H) + [h < F mod
+H] of F frames, by the model's own encoder. Rank 0 deals the pixels and receives the features. The
+reference in one process is `generate`, which encodes all pixels."""
 
 from __future__ import annotations
 
@@ -22,23 +18,15 @@ from draftlens.prefill.spava.blocks import parts_of
 from draftlens.prefill.spava.pixel_split import PIXELS, Shares, pixel_shares
 
 MODALITIES = {"image": "pictures", "video": "videos"}
-"""Modalities, and what users call them."""
+"""Modalities, and their names in messages."""
 
 ENCODED = "mm_encoder_outputs"
 """The argument of `generate` that holds features."""
 
 
 def encode_by_ranks(model: Any, hosts: Hosts, inputs: Mapping[str, Any]) -> Encoded:
-    """Encode the pixels among some arguments of `generate` by all hosts; called on rank 0.
-
-    Args:
-        model: of rank 0.
-        hosts: the group.
-        inputs: the arguments, on the model's device.
-
-    Raises:
-        HostError: a host is lost.
-    """
+    """Encode the pixels among the arguments of `generate`, on the model's device, by all ranks;
+    called on rank 0. Raises `HostError` if a rank is lost."""
     remaining = dict(inputs)
     notes = []
     outputs: dict[str, Any] = dict(remaining.get(ENCODED) or {})
@@ -64,8 +52,7 @@ def encode_by_ranks(model: Any, hosts: Hosts, inputs: Mapping[str, Any]) -> Enco
 
 
 def _arguments(model: Any, modality: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Those arguments of `generate` that the encoder of a modality takes; none if there is no such
-    encoder."""
+    """The arguments of `generate` for the encoder of a modality; empty without such an encoder."""
     encoder = getattr(model.base_model, f"get_{modality}_features", None)
     if encoder is None:
         return {}
@@ -100,14 +87,8 @@ def _job(modality: str, shares: Shares, first: int, last: int) -> Encode:
 
 @dataclass(frozen=True)
 class Encode:
-    """Job: encode some pixels and send rank 0 their features.
-
-    Args:
-        modality: `image` or `video`.
-        arguments: of the model's encoder; empty if this rank encodes nothing.
-        num_pieces: tensors of features that it makes of them.
-        dropped: tokens at the end of each that are not kept.
-    """
+    """Job: encode some pixels and send rank 0 their features, `num_pieces` tensors without the last
+    `dropped` tokens of each. Without arguments this rank encodes nothing."""
 
     modality: str
     arguments: dict[str, Any]
@@ -115,7 +96,6 @@ class Encode:
     dropped: int
 
     def run(self, backbone: Any, hosts: Hosts) -> None:
-        """Encode them."""
         if not self.num_pieces:
             nothing = torch.empty(0, device=backbone.device)
             hosts.gather(nothing).wait()
@@ -127,25 +107,20 @@ class Encode:
 
     @torch.no_grad()
     def output(self, model: Any) -> Any:
-        """The output of the model's encoder."""
         encoder = getattr(model.base_model, f"get_{self.modality}_features")
         return encoder(**self.arguments, return_dict=True)
 
 
 @dataclass(frozen=True)
 class _Pieces:
-    """Features of some pixels.
-
-    Args:
-        levels: those that take the place of pixels, and those that the model adds in deeper layers
-            (deepstack), if any: for each level a tensor ``[n, D]`` for each piece.
-    """
+    """Features of some pixels: for each level a tensor ``[n, D]`` per piece. The first level takes
+    the place of pixels; the model adds further ones in deeper layers (deepstack)."""
 
     levels: Sequence[Sequence[Tensor]]
 
     @classmethod
     def of(cls, output: Any, dropped: int) -> _Pieces:
-        """Those of an encoder's output, without some tokens at the end of each piece."""
+        """From an encoder's output, without `dropped` tokens at the end of each piece."""
         levels = [output.pooler_output, *(getattr(output, "deepstack_features", None) or ())]
         return cls([[piece[: len(piece) - dropped] for piece in level] for level in levels])
 
@@ -173,15 +148,8 @@ def _grouped(
     groups: Sequence[Sequence[int]],
     num_groups: int,
 ) -> list[list[Tensor]]:
-    """The features of all ranks by level and group.
-
-    Args:
-        own: of rank 0.
-        lengths: of each rank, tokens of its pieces.
-        messages: of each rank.
-        groups: of each rank, to which group each piece belongs.
-        num_groups: of all ranks together.
-    """
+    """The features of all ranks by level and group, from rank 0's own pieces, the tokens of each
+    piece and the message of each rank, and the group of each piece."""
     width = own.levels[0][0].shape[-1]
     empty = own.levels[0][0].new_empty(0, width)
     parts = [[[empty] for _ in range(num_groups)] for _ in own.levels]
@@ -196,11 +164,8 @@ def _grouped(
 
 
 def _completed(output: Any, levels: Sequence[list[Tensor]], num_states: int | None) -> Any:
-    """Rank 0's own output with the features of all ranks.
-
-    Hidden states in front of pooling stay with the hosts, because models do not read them; only how
-    many there are is filled in.
-    """
+    """Rank 0's own output with the features of all ranks. Hidden states before pooling are not
+    sent, because models do not read them; only their number is filled in."""
     is_stacked = isinstance(output.pooler_output, Tensor)
     output.pooler_output = torch.stack(levels[0]) if is_stacked else levels[0]
     if len(levels) > 1:

@@ -1,4 +1,4 @@
-"""Signs of life, by which the survivors of a group tell which rank was lost first, and agree."""
+"""Heartbeats, by which the surviving ranks agree on the rank that was lost first."""
 
 from __future__ import annotations
 
@@ -9,32 +9,29 @@ from contextlib import suppress
 from typing import Any
 
 BEAT_SECONDS = 0.5
-"""Time between two signs of life of a rank."""
+"""Seconds between two heartbeats of a rank."""
 
 SILENCE_SECONDS = 2.5
-"""A rank that gives no sign for so long is taken for lost."""
+"""A rank without a heartbeat for this many seconds is lost."""
 
 ANSWER_SECONDS = 2.0
-"""Longest time that the store needs to answer."""
+"""Longest time in seconds that the store needs to respond."""
 
 LOST = "lost"
-"""Key of the sentence that says why the group is lost."""
+"""Key of the sentence with the cause of the loss."""
 
 
 def ignore(why: str) -> None:
-    """Rank 0 finds out by itself, and raises."""
+    """Rank 0 detects a loss by itself, and raises."""
 
 
 class Heartbeat:
-    """Gives signs of life of one rank from a thread of its own, until `stop`.
-
-    A process that is stopped or dead gives none. One that only computes does, since torch's
-    operations leave the interpreter to other threads.
+    """Writes the heartbeat of one rank from a thread of its own, until `stop`. A stopped or dead
+    process writes none. A busy one does, since torch's operations release the interpreter lock.
 
     Args:
-        store: a client of the group's key-value store that nobody else uses.
-        rank, size: which rank, of how many.
-        on_lost: called from that thread with what another rank has told by `tell`.
+        store: a client of the group's key-value store for this object alone.
+        on_lost: called from that thread with the sentence that another rank passed to `tell`.
     """
 
     def __init__(
@@ -51,18 +48,11 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """Give no more signs."""
         self._stopped.set()
 
     def tell(self, why: str) -> str:
-        """Tell all ranks that the group is lost.
-
-        Args:
-            why: in a sentence.
-
-        Returns:
-            What was told first, perhaps by another rank.
-        """
+        """Tell all ranks, in a sentence, why the group is lost; returns the first such sentence,
+        perhaps of another rank."""
         told = [why]
         watch = threading.Thread(target=self._tell, args=(told,), daemon=True)
         watch.start()
@@ -70,20 +60,17 @@ class Heartbeat:
         return told[-1]
 
     def _tell(self, told: list[str]) -> None:
-        with suppress(RuntimeError), self._using:  # the store may have gone
+        with suppress(RuntimeError), self._using:  # the store may have ended
             told.append(self._store.compare_set(LOST, "", told[0]).decode())
 
     def silent(self) -> list[int]:
-        """The ranks that give no sign of life, those that fell silent first in front.
-
-        It watches for `SILENCE_SECONDS`.
-        """
+        """The ranks without a heartbeat for `SILENCE_SECONDS`, which it waits; earliest first."""
         found: list[int] = []
         watch = threading.Thread(target=self._watch, args=(found,), daemon=True)
         watch.start()
         watch.join(SILENCE_SECONDS + ANSWER_SECONDS)
         if watch.is_alive() and self._rank:
-            return [0]  # the store does not answer, and it is where rank 0 is
+            return [0]  # the store, on rank 0, does not answer
         return list(found)
 
     def _watch(self, found: list[int]) -> None:
@@ -91,14 +78,14 @@ class Heartbeat:
             before = self._signs()
             time.sleep(SILENCE_SECONDS)
             after = self._signs()
-        except RuntimeError:  # the store has gone, and with it rank 0
+        except RuntimeError:  # the store has ended, and with it rank 0
             found += [0] if self._rank else []
             return
         still = [rank for rank, sign in before.items() if after[rank] == sign]
         found += sorted(still, key=lambda rank: before[rank])
 
     def _signs(self) -> dict[int, float]:
-        """The time of the last sign of every other rank, by its own clock."""
+        """The time of the last heartbeat of every other rank, by its own clock."""
         others = [rank for rank in range(self._size) if rank != self._rank]
         with self._using:
             return {rank: float(self._store.get(_key(rank))) for rank in others}
@@ -108,7 +95,7 @@ class Heartbeat:
             try:
                 self._beat()
                 why = self._told()
-            except RuntimeError:  # the store has gone, and with it those who would read this
+            except RuntimeError:  # the store has ended, and with it all readers
                 return
             if why:
                 self._on_lost(why)

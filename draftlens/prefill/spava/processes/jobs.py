@@ -1,4 +1,4 @@
-"""Jobs as bytes: tensors and plain data, of which reading runs no code."""
+"""Jobs as bytes: tensors and plain data. Unpacking runs no code."""
 
 from __future__ import annotations
 
@@ -33,29 +33,20 @@ PARTS: tuple[type, ...] = (
     Readers,
     Share,
 )
-"""What jobs consist of, beside tensors, numbers, texts and their collections."""
+"""Classes of which jobs consist, besides tensors, numbers, texts and their collections."""
 
 ALLOWED = (*JOBS, *PARTS)
 
 
 def packed(content: Any) -> memoryview:
-    """A job and what goes with it as bytes."""
     buffer = io.BytesIO()
     torch.save(content, buffer)
     return buffer.getbuffer()
 
 
 def unpacked(parcel: Tensor, device: torch.device, allowed: Sequence[type]) -> Any:
-    """What `packed` was given.
-
-    Args:
-        parcel: bytes, uint8.
-        device: of the tensors.
-        allowed: classes whose objects may be made.
-
-    Raises:
-        ValueError: the bytes are no job, or hold objects of another class.
-    """
+    """The content of `packed` bytes (uint8), tensors on `device`. Only objects of the `allowed`
+    classes are made; raises `ValueError` for others, or for bytes that are no job."""
     buffer = io.BytesIO(parcel.numpy().tobytes())
     try:
         with torch.serialization.safe_globals(list(allowed)):

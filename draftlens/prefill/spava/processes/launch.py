@@ -1,8 +1,8 @@
-"""Hosts on this machine: processes that share the weights of a model with this one.
+"""Ranks on this machine: processes that share the weights of a model with this one.
 
-Parent and children talk over sockets that the children inherit. Nothing listens, so no other
-process can reach them. The model is pickled by the parent, which also says what code its children
-run; everything else that travels is tensors and plain data (`prefill.spava.processes.jobs`).
+Parent and children exchange messages over sockets that the children inherit. Nothing listens, so no
+other process can reach them. The parent pickles the model and sets the code that its children run;
+everything else is tensors and plain data (`prefill.spava.processes.jobs`).
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from draftlens.processes.shared_tensors import Parcel
 FAREWELL = "error: host 0 has ended while others read a prompt together with it\n"
 
 READY = b"+"
-"""What a child sends when it has loaded its libraries and the model."""
+"""Sent by a child that has loaded its libraries and the model."""
 
 LONGEST_SENTENCE = 4096
-"""Bytes of the sentence with which a child ends."""
+"""Bytes of the last sentence of a child."""
 
 TOLD = 2
-"""Exit status of a child that has said why it ends."""
+"""Exit status of a child that has reported why it ends."""
 
 ENDING_SECONDS = 2.0
 """Time that a process needs to end after its sockets have closed."""
@@ -51,13 +51,7 @@ ENDING_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class LaunchPlace:
-    """A process' place in a group.
-
-    Args:
-        rank, size: which rank, of how many.
-        sockets: descriptors of the sockets to the other ranks, by rank.
-        patience: as for `GroupRanks`.
-    """
+    """A process' place in a group; `sockets` are descriptors by the rank of the other side."""
 
     rank: int
     size: int
@@ -67,36 +61,27 @@ class LaunchPlace:
 
 @dataclass(frozen=True)
 class _Child:
-    """A process that this one has started.
-
-    Args:
-        process: itself.
-        control: the socket by which it gets its model and its place, and tells how it fares.
-    """
+    """A child process, with the socket that carries its model, its place and its status."""
 
     process: subprocess.Popen[bytes]
     control: socket.socket
 
     @property
     def is_silent(self) -> bool:
-        """Whether it is stopped, or has ended without saying why."""
+        """Whether it is stopped, or has ended without a reason."""
         status = self.process.poll()
         if status is not None:
             return status != TOLD
         return psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED
 
     def wait_until_ready(self) -> None:
-        """Wait until it has loaded its libraries and the model.
-
-        Raises:
-            OSError: it has ended, or takes too long.
-        """
+        """Wait until the model is loaded; raise `OSError` if it ended or takes too long."""
         self.control.settimeout(START_SECONDS)
         if self.control.recv(len(READY)) != READY:
             raise ConnectionResetError(f"process {self.process.pid} has ended")
 
     def told(self) -> str:
-        """The sentence with which it has ended; empty if there is none."""
+        """The last sentence of an ended process; empty if there is none."""
         self.control.setblocking(False)
         with suppress(OSError):
             return self.control.recv(LONGEST_SENTENCE).decode(errors="replace")
@@ -105,12 +90,7 @@ class _Child:
 
 @dataclass(frozen=True)
 class _Children:
-    """`Signs` on rank 0, which sees how its children fare.
-
-    Args:
-        children: ranks 1 and above, in order.
-        links: to them.
-    """
+    """`Signs` on rank 0, which observes its children (ranks 1 and above, in order)."""
 
     children: Sequence[_Child]
     links: SocketLinks
@@ -122,23 +102,17 @@ class _Children:
         return [rank for rank, child in enumerate(self.children, 1) if child.is_silent]
 
     def tell(self, why: str) -> str:
-        """See `Signs.tell`. The children are not told: they are ended."""
+        """`Signs.tell`. The children are ended instead."""
         if self.silent():
             return why
         return next(filter(None, (child.told() for child in self.children)), why)
 
-    def stop(self) -> None:
-        """See `Signs.stop`."""
+    def stop(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class _Parent:
-    """`Signs` on ranks above 0, which tell rank 0 what it cannot see.
-
-    Args:
-        control: the socket to rank 0.
-        links: to all ranks.
-    """
+    """`Signs` on ranks above 0, which report to rank 0 over `control`."""
 
     control: socket.socket
     links: SocketLinks
@@ -152,21 +126,12 @@ class _Parent:
             self.control.sendall(why.encode()[:LONGEST_SENTENCE])
         return why
 
-    def stop(self) -> None:
-        """See `Signs.stop`."""
+    def stop(self) -> None: ...
 
 
 class LocalRanks(GroupRanks):
-    """A group of this process, which is rank 0, and further ones that it has started.
-
-    They end with this object, with this process however it ends, and when one of them is lost.
-
-    Args:
-        links: to the children.
-        children: the other processes.
-        threads: of torch in each of them.
-        patience: as for `GroupRanks`.
-    """
+    """A group of this process, which is rank 0, and further ones that it has started. They end with
+    this object, with this process however it ends, and when any of them is lost."""
 
     remedy = "; the next call starts new ones"
 
@@ -185,11 +150,11 @@ class LocalRanks(GroupRanks):
 
     @property
     def is_usable(self) -> bool:
-        """See `Hosts.is_usable`. A process may have ended since the last answer."""
+        """`Hosts.is_usable`. A process may have ended since the last answer."""
         return self.lost is None and all(child.process.poll() is None for child in self._children)
 
     def abandon(self, why: str) -> None:
-        """See `GroupRanks.abandon`. The other processes hold nothing that could be lost."""
+        """`GroupRanks.abandon`. The other processes hold nothing that could be lost."""
         super().abandon(why)
         self._finalizer()
 
@@ -198,7 +163,6 @@ class LocalRanks(GroupRanks):
         self._finalizer()
 
     def end(self) -> None:
-        """End the other processes."""
         self.abandon("the group has ended")
 
 
@@ -240,7 +204,7 @@ def start(
                 channel.send_parcel(_copy(parcel))
                 channel.send(LaunchPlace(rank, size, descriptors, patience))
                 channel.flush(START_SECONDS)
-        _close(others)
+        _close(others)  # so that a rank sees the end of another one: no open copy is left here
         for child in children:
             child.wait_until_ready()
     except pickle.PicklingError as error:
@@ -260,12 +224,11 @@ def start(
 
 
 def _copy(parcel: Parcel) -> Parcel:
-    """The same parcel, whose file is the same memory."""
+    """The same parcel with its own descriptor of the same memory."""
     return replace(parcel, file=None if parcel.file is None else os.dup(parcel.file))
 
 
 def _start_child(sockets: Sequence[int], threads: int) -> _Child:
-    """Start a process that inherits these descriptors."""
     module = "draftlens.prefill.spava.processes.launch"
     start = partial(start_child, module=module, threads=threads, farewell=FAREWELL, further=sockets)
     control, process = connected(start)
@@ -273,7 +236,6 @@ def _start_child(sockets: Sequence[int], threads: int) -> _Child:
 
 
 def _close(others: Sequence[Mapping[int, socket.socket]]) -> None:
-    """Close this process' copies of the sockets of other ranks."""
     for sockets in others:
         for sock in sockets.values():
             sock.close()
@@ -290,12 +252,7 @@ def _end(links: SocketLinks, children: Sequence[_Child], owner: int) -> None:
 
 
 def main(descriptor: int, threads: int) -> None:
-    """What a new process runs.
-
-    Args:
-        descriptor: of the inherited socket, through which the model and the place come.
-        threads: of torch.
-    """
+    """Entry point of a new process, which gets model and place over the inherited socket."""
     torch.set_num_threads(threads)
     control = socket.socket(fileno=descriptor)
     channel = Channel(control)

@@ -1,7 +1,5 @@
-"""Groups of processes that read prompts together.
-
-None is a default group of torch.distributed: a program may have one of its own.
-"""
+"""Groups of processes that read prompts together. None is the default group of torch.distributed,
+which belongs to the program."""
 
 from __future__ import annotations
 
@@ -31,40 +29,36 @@ from draftlens.prefill.spava.processes.transport import (
 from draftlens.prefill.spava.vision import encode_by_ranks
 
 PATIENCE_SECONDS = 40.0
-"""Longest time that a rank waits for another one inside an answer."""
+"""Longest time in seconds that a rank waits for another one inside an answer."""
 
 START_SECONDS = 300.0
-"""Longest time that a rank waits until all others have loaded the model."""
+"""Longest time in seconds that a rank waits until all others have loaded the model."""
 
 IDLE = timedelta(days=365)
-"""How long a rank waits for its next job. The end of rank 0 ends the waiting."""
+"""How long a rank waits for its next job; the end of rank 0 ends it."""
 
 HEADER = 8
-"""Bytes in front of a job: its size."""
+"""Bytes before a job: its size."""
 
 
 class Links(Protocol):
-    """How tensors of the CPU reach other ranks. Both begin an operation, and return an object whose
-    `wait` takes a timeout; RuntimeError says that a rank was lost."""
+    """Sends CPU tensors to other ranks. Both methods begin an operation and return an object; its
+    `wait` takes a timeout and raises RuntimeError if a rank was lost."""
 
-    def send(self, tensors: list[Tensor], rank: int, tag: int) -> Any:
-        """Send one tensor."""
-        ...
+    def send(self, tensors: list[Tensor], rank: int, tag: int) -> Any: ...
 
-    def recv(self, tensors: list[Tensor], rank: int, tag: int) -> Any:
-        """Receive into one tensor."""
-        ...
+    def recv(self, tensors: list[Tensor], rank: int, tag: int) -> Any: ...
 
 
 class Signs(Protocol):
-    """How a rank learns which of the others was lost, and tells them."""
+    """Detects lost ranks and informs the others."""
 
     def silent(self) -> list[int]:
-        """The ranks that give no sign of life, those that fell silent first in front."""
+        """The ranks without a sign of life, earliest first."""
         ...
 
     def tell(self, why: str) -> str:
-        """Tell the others that the group is lost; returns what was told first."""
+        """Tell the others why the group is lost; returns the first such sentence."""
         ...
 
     def stop(self) -> None:
@@ -76,16 +70,13 @@ class GroupRanks(ForkAware):
     """`Hosts` over `Links`. Messages go from rank to rank directly.
 
     Args:
-        rank, size: which rank, of how many.
         patience: seconds that a rank waits for another one inside an answer. It must be longer than
             one layer takes.
-        links: to the other ranks.
-        signs: of their life.
         jobs: classes of which jobs may consist.
     """
 
     remedy = ""
-    """What can be done about a group that is lost."""
+    """What the user can do about a lost group."""
 
     def __init__(
         self,
@@ -115,7 +106,7 @@ class GroupRanks(ForkAware):
         return self.lost is None
 
     def leave_to_parent(self) -> None:
-        """In a fork of the process that has met the others: have no part in the group."""
+        """In a fork of the process that joined the group: have no part in it."""
         self.lost = "the hosts belong to the process that this one is a fork of"
 
     def new_number(self) -> int:
@@ -150,14 +141,8 @@ class GroupRanks(ForkAware):
         senders: Sequence[int],
         with_own: bool = True,
     ) -> Arriving:
-        """Send `local` to some ranks and receive from others.
-
-        Args:
-            local: flat.
-            receivers, senders: ranks.
-            sizes: elements that each sender sends.
-            with_own: whether the result has `local` in the place of this rank.
-        """
+        """Send `local`, flat, to `receivers` and receive `sizes` elements from `senders`;
+        `with_own` puts `local` in the place of this rank in the result."""
         self._check()
         self._tag += 1
         wire = self._wire_of(local.device)
@@ -176,7 +161,6 @@ class GroupRanks(ForkAware):
         return _Traveling(self, ordered, works, sent, local.device)
 
     def _wire_of(self, device: torch.device) -> Transport:
-        """The wire for tensors of a device."""
         return LinkTransport(self._links)
 
     @contextmanager
@@ -190,30 +174,20 @@ class GroupRanks(ForkAware):
                 raise
 
     def abandon(self, why: str) -> None:
-        """Use the group no more.
-
-        Args:
-            why: in a sentence, unless there is an earlier cause.
-        """
+        """Use the group no more; `why` is a sentence, replaced by an earlier cause."""
         if self.lost is None:
             self.lost = self._signs.tell(why)
         self._signs.stop()
 
     def give(self, jobs: Sequence[Any]) -> None:
+        # They travel with the next job; `forget` may run in a finalizer, which must not send.
         forgotten = [self._forgotten.popleft() for _ in range(len(self._forgotten))]
         for rank, job in enumerate(jobs, start=1):
             self._send_bytes(packed((forgotten, job)), rank)
 
     def next_job(self, device: torch.device) -> Any:
-        """Wait for a job of rank 0; None if it has no more.
-
-        Args:
-            device: of the job's tensors.
-
-        Raises:
-            HostError: rank 0 is lost.
-            ValueError: it has sent no job.
-        """
+        """Wait for a job of rank 0, tensors on `device`; None if there are no more. Raises
+        `HostError` if rank 0 is lost, `ValueError` if it has sent no job."""
         size = self._receive_bytes(HEADER, IDLE).view(torch.int64)
         if not int(size):
             return None
@@ -241,11 +215,7 @@ class GroupRanks(ForkAware):
             self._fail(rank, error)
 
     def settle(self, rank: int, work: Any, patience: timedelta | None = None) -> None:
-        """Wait for an operation with another rank.
-
-        Raises:
-            HostError: a rank was lost; the message names it.
-        """
+        """Wait for an operation with another rank. Raises `HostError` with the lost rank."""
         try:
             work.wait(self._patience if patience is None else patience)
         except RuntimeError as error:
@@ -256,8 +226,7 @@ class GroupRanks(ForkAware):
             raise HostError(f"{self.lost}{self.remedy}")
 
     def _fail(self, rank: int, error: RuntimeError) -> NoReturn:
-        """Raise for an operation with `rank` that failed: for another one, if that one has given no
-        sign of life for longer."""
+        """Raise for a failed operation with `rank`, or for a rank silent for longer."""
         silent = self._signs.silent()
         self.abandon(_sentence(silent[0] if silent else rank, bool(silent)))
         raise HostError(f"{self.lost}{self.remedy}") from error
@@ -268,15 +237,13 @@ class GlooRanks(GroupRanks):
     (`prefill.spava.processes.transport`). Jobs always go over gloo.
 
     `isend` and `irecv` are the fastest of gloo's ways between few processes and take tensors of
-    different sizes. Whoever reaches the store or the ports of gloo can take part, so all of the
-    network between the ranks is trusted.
+    different sizes. Any process that reaches the store or the ports of gloo can take part, so the
+    whole network between the ranks is trusted.
 
     Args:
-        store: the group's key-value store; the group's own client of it.
-        rank, size, patience, jobs: as for `GroupRanks`.
+        store: the group's own client of its key-value store.
         device: of gloo, see `ProcessGroupGloo.create_device`; None for the default.
-        on_lost: called from another thread when another rank has found that the group is lost, with
-            a sentence that says why.
+        on_lost: called from another thread with a sentence when another rank reports a loss.
     """
 
     remedy = ": start all processes again"
@@ -302,8 +269,7 @@ class GlooRanks(GroupRanks):
         self._wires: dict[torch.device, Transport] = {}
 
     def _wire_of(self, device: torch.device) -> Transport:
-        """The wire for tensors of a device. Ranks make the same exchanges, so all of them choose at
-        their first one."""
+        """Ranks make the same exchanges, so all of them choose the transport at their first one."""
         gloo = LinkTransport(self._links)
         if device.type == "cpu":
             return gloo
@@ -326,15 +292,7 @@ class GlooRanks(GroupRanks):
 
 
 class _Traveling:
-    """See `Arriving`.
-
-    Args:
-        hosts: the group.
-        tensors: what arrives, in the order of ranks.
-        works: operations and the ranks they are with.
-        sent: what is sent; it must live until it has been.
-        device: where the tensors are needed.
-    """
+    """Implements `Arriving` for `tensors` in the order of ranks; `sent` must live until sent."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Which processes read prompts together with this one: torchrun's, new ones, or none."""
+"""Finds the processes that read prompts together with this one: torchrun's, new ones, or none."""
 
 from __future__ import annotations
 
@@ -24,15 +24,8 @@ MOST_HOSTS = 256
 
 
 def check_hosts(hosts: Any) -> None:
-    """Refuse a number of processes that makes no sense, before minutes of loading.
-
-    Args:
-        hosts: number of processes, or None for those of torchrun or this one alone.
-
-    Raises:
-        ConfigError: it is no number of at least 1, or torchrun has started another number of
-            processes.
-    """
+    """Raise `ConfigError` before minutes of loading unless `hosts` is None (those of torchrun, or
+    this process alone) or a number of at least 1 that agrees with torchrun."""
     check_is_number_of_hosts(hosts)
     if hosts is None:
         return
@@ -50,20 +43,15 @@ def meet(
 ) -> None:
     """Let a model read its prompts together with other processes, if there are any.
 
-    Under torchrun this returns on rank 0 only (`distributed.join`). Otherwise new processes are
-    started, and the threads of torch are divided among all. A model that has met others before
-    stays with them. If one of those was lost, as many are started anew; under torchrun they cannot
-    be, and the call fails with the sentence that says so.
-
-    Args:
-        backbone: of the model.
-        hosts: checked by `check_hosts`.
-        inputs: what this rank asks, which must be the same on all ranks; empty if nothing yet.
+    Under torchrun this returns on rank 0 only (`torchrun.join`). Otherwise new processes are
+    started, and the threads of torch are divided among all. A model keeps its group. If one of its
+    processes was lost, as many are started again; under torchrun the call fails instead. `inputs`
+    are those of this rank's request, empty if there is none yet.
 
     Raises:
         ConfigError: the model reads its prompts with another number of processes already, or as
-            `distributed.start`.
-        InputError: ranks of torchrun ask different things.
+            `launch.start`.
+        InputError: the inputs differ between ranks of torchrun.
         HostError: the others did not come.
     """
     if backbone.hosts.size == 1 or not backbone.hosts.is_usable:
@@ -81,8 +69,7 @@ _STARTING = ForkLock()
 
 
 def _group_of(backbone: Backbone, hosts: int | None, inputs: Mapping[str, Any]) -> Hosts:
-    """The group of a model, which all calls with it share; a new one if it has none that can be
-    used."""
+    """The group of a model, shared by all calls; a new one if there is none that can be used."""
     with _STARTING:
         group = _GROUP.get(backbone.model) or backbone.hosts
         if group.size > 1 and (group.is_usable or not isinstance(group, LocalRanks)):
@@ -96,12 +83,7 @@ def _group_of(backbone: Backbone, hosts: int | None, inputs: Mapping[str, Any]) 
 def _new_group(
     backbone: Backbone, hosts: int | None, inputs: Mapping[str, Any], lost: Hosts
 ) -> Hosts:
-    """A group of a model.
-
-    Args:
-        backbone, hosts, inputs: as for `meet`.
-        lost: the group that it had before.
-    """
+    """A group of a model, in place of `lost`; the other arguments are as for `meet`."""
     if is_launched():
         return join(backbone, digest=digest_of(inputs))
     threads = torch.get_num_threads()

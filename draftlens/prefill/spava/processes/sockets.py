@@ -1,7 +1,5 @@
-"""Tensors between the processes of one machine, over sockets that they have inherited.
-
-Nothing listens: no other process can take the place of a rank or send it anything.
-"""
+"""Tensors between the processes of one machine, over inherited sockets. Nothing listens: no other
+process can take the place of a rank or send it anything."""
 
 from __future__ import annotations
 
@@ -19,23 +17,17 @@ import torch
 from torch import Tensor
 
 HEADER = struct.Struct("<qq")
-"""In front of each message: its tag, and its size in bytes."""
+"""Before each message: its tag, and its size in bytes."""
 
 BUFFER = 4 << 20
-"""Bytes that are requested for the buffer of a socket; the system may grant fewer."""
+"""Bytes requested for the buffer of a socket; the system may grant fewer."""
 
 LONGEST_POLL = 60.0
 """Seconds; `poll` takes no more than some weeks."""
 
 
 class Transfer:
-    """A tensor that is sent or received.
-
-    Args:
-        links: which move it.
-        tensor: flat, on the CPU; it lives as long as this object.
-        tag: number of the exchange.
-    """
+    """A flat CPU tensor that is sent or received; `tag` is the number of the exchange."""
 
     def __init__(self, links: SocketLinks, tensor: Tensor, tag: int) -> None:
         numbers: Any = tensor.detach().view(torch.uint8).numpy()
@@ -53,11 +45,7 @@ class Transfer:
             self.left[0] = self.left[0][count:]
 
     def wait(self, timeout: timedelta) -> None:
-        """Wait until it has been moved.
-
-        Raises:
-            RuntimeError: another rank has ended, or does not take part in time.
-        """
+        """Wait until it has been moved. Raises `RuntimeError` if the rank ended or is late."""
         self._links.settle(self, timeout.total_seconds())
 
 
@@ -65,14 +53,9 @@ class SocketLinks:
     """Sends and receives tensors as `ProcessGroupGloo` does. From each rank to each other one,
     tensors arrive in the order in which they were sent; both sides begin them in the same order.
 
-    There is no thread: messages move when one is begun, as far as that needs no waiting, and
-    all of them while one is waited for. Use it from one thread at a time.
-
-    Args:
-        sockets: connected, by the rank of the other side.
-
-    Attributes:
-        closed: ranks whose processes have gone, as far as it was noticed.
+    There is no thread: messages move when one is begun, as far as that needs no waiting, and all of
+    them while one is waited for. Use it from one thread at a time. `closed` are the ranks found to
+    have ended.
     """
 
     def __init__(self, sockets: Mapping[int, socket.socket]) -> None:
@@ -80,22 +63,14 @@ class SocketLinks:
         self._lines = {rank: _Line(sock) for rank, sock in sockets.items()}
 
     def send(self, tensors: list[Tensor], rank: int, tag: int) -> Transfer:
-        """Begin to send a tensor, which must not change until it has been sent.
-
-        Raises:
-            RuntimeError: the other rank has ended.
-        """
+        """Begin to send a tensor, to stay unchanged. Raises `RuntimeError` if the rank ended."""
         transfer = Transfer(self, tensors[0], tag)
         self._lines[rank].outgoing.append(transfer)
         self._move(rank)
         return transfer
 
     def recv(self, tensors: list[Tensor], rank: int, tag: int) -> Transfer:
-        """Begin to receive a tensor into the one given.
-
-        Raises:
-            RuntimeError: the other rank has ended.
-        """
+        """Begin to receive into a tensor. Raises `RuntimeError` if the rank ended."""
         transfer = Transfer(self, tensors[0], tag)
         self._lines[rank].incoming.append(transfer)
         return transfer
@@ -110,12 +85,11 @@ class SocketLinks:
                 self._move(rank)
 
     def close(self) -> None:
-        """Close the sockets."""
         for line in self._lines.values():
             line.socket.close()
 
     def _ready(self, seconds: float) -> list[int]:
-        """Wait for ranks with which something can be moved."""
+        """The ranks with sockets that became ready."""
         poll = select.poll()
         ranks = {}
         for rank, line in self._lines.items():
@@ -123,7 +97,7 @@ class SocketLinks:
             if events:
                 poll.register(line.socket, events)
                 ranks[line.socket.fileno()] = rank
-        return [ranks[descriptor] for descriptor, _ in poll.poll(seconds * 1000)]
+        return [ranks[descriptor] for descriptor, _ in poll.poll(seconds * 1000)]  # milliseconds
 
     def _move(self, rank: int) -> None:
         try:
@@ -134,7 +108,7 @@ class SocketLinks:
 
 
 class _Line:
-    """The socket to one other rank, and what is on its way through it."""
+    """The socket to one other rank, and its pending transfers."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
@@ -145,17 +119,13 @@ class _Line:
 
     @property
     def events(self) -> int:
-        """What `poll` is to wait for."""
+        """Event mask for `poll`."""
         receiving = select.POLLIN if self.incoming else 0
         return receiving | (select.POLLOUT if self.outgoing else 0)
 
     def move(self) -> None:
-        """Send and receive what can be without waiting.
-
-        Raises:
-            OSError: the other side has gone.
-            RuntimeError: the other side has sent another tensor than is expected.
-        """
+        """Send and receive what is possible without waiting. Raises `OSError` if the other side has
+        gone, `RuntimeError` if it has sent another tensor than is expected."""
         with _without_waiting():
             while self.outgoing:
                 self._send(self.outgoing[0])
@@ -188,7 +158,7 @@ def _without_waiting() -> Iterator[None]:
 
 
 def mesh(size: int) -> list[dict[int, socket.socket]]:
-    """For each of several ranks the sockets to all others, by their ranks."""
+    """For each rank the sockets to all others, by their ranks."""
     sockets: list[dict[int, socket.socket]] = [{} for _ in range(size)]
     for rank in range(size):
         for other in range(rank + 1, size):

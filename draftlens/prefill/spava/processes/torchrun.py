@@ -18,17 +18,12 @@ from draftlens.prefill.spava.processes.worker_loop import exit_when_lost, run_jo
 
 
 def is_launched() -> bool:
-    """Whether this process is one of several that torchrun has started."""
     return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def own_device(device: str | None) -> str | None:
-    """The device of this rank's model: under torchrun each process of a machine has a GPU of its
-    own, unless another device is named.
-
-    Args:
-        device: as for `draftlens.load`.
-    """
+    """The device of this rank's model (as for `draftlens.load`): under torchrun each process of a
+    machine has a GPU of its own, unless another device is named."""
     if not is_launched() or device not in (None, "cuda") or not torch.cuda.is_available():
         return device
     return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
@@ -36,21 +31,15 @@ def own_device(device: str | None) -> str | None:
 
 def join(backbone: Backbone, patience: float = PATIENCE_SECONDS, digest: str = "") -> GlooRanks:
     """Let the processes of torchrun read prompts together; each calls this with its own copy of the
-    same model.
+    same model, and the digest of its request.
 
-    On rank 0 it returns, and `backbone.hosts` is the group. On the other ranks it does not: they
-    follow rank 0 until that ends, and then end with status 0. So everything behind this call is
-    done once, by rank 0: what it asks, samples and prints.
-
-    Args:
-        backbone: of this rank.
-        patience: seconds that a rank waits for another one inside an answer.
-        digest: of what this rank asks.
+    On rank 0 it returns, and `backbone.hosts` is the group. The other ranks run the jobs of rank 0
+    until that ends, and then exit with status 0. So everything after this call runs on rank 0 only.
 
     Raises:
         HostError: the others did not come.
-        InputError: the others ask something else.
-        ConfigError: they have met with another model already, which they follow until the end.
+        InputError: the requests of the ranks differ.
+        ConfigError: they have joined with another model already.
     """
     try:
         store, rank, size = next(rendezvous("env://"))
@@ -69,11 +58,7 @@ def join(backbone: Backbone, patience: float = PATIENCE_SECONDS, digest: str = "
 
 
 def check_first(store: Any, rank: int) -> None:
-    """Refuse a second model, for which the other ranks would never come.
-
-    Raises:
-        ConfigError: this rank has joined before.
-    """
+    """Raise `ConfigError` for a second model, for which the other ranks would never come."""
     if store.add(f"joined/{rank}", 1) > 1:
         raise ConfigError(
             "the processes of torchrun read prompts with one model, and they have met with another "
@@ -82,11 +67,7 @@ def check_first(store: Any, rank: int) -> None:
 
 
 def check_equal(store: Any, rank: int, size: int, digest: str) -> None:
-    """Compare what the ranks ask, on all of them.
-
-    Raises:
-        InputError: a rank asks something else than rank 0.
-    """
+    """Raise `InputError` on all ranks if a rank's request differs from that of rank 0."""
     store.set(f"asked/{rank}", digest)
     asked = [store.get(f"asked/{other}").decode() for other in range(size)]
     different = [other for other in range(size) if asked[other] != asked[0]]

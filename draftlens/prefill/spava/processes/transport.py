@@ -1,4 +1,4 @@
-"""How tensors travel from rank to rank: by way of the CPU, or over NCCL between GPUs."""
+"""Tensors from rank to rank: by way of the CPU, or over NCCL between GPUs."""
 
 from __future__ import annotations
 
@@ -13,18 +13,12 @@ from torch import Tensor
 from torch.distributed import PrefixStore, is_nccl_available  # type: ignore[attr-defined]
 
 Fail = Callable[[int, RuntimeError], NoReturn]
-"""Raises for an operation with a rank that failed."""
+"""Raises for a failed operation with a rank."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One tensor that is sent or received.
-
-    Args:
-        rank: the other side.
-        tensor: flat, not empty.
-        is_send: whether it is sent.
-    """
+    """One flat, non-empty tensor that is sent to or received from `rank`."""
 
     rank: int
     tensor: Tensor
@@ -33,29 +27,17 @@ class Operation:
 
 @dataclass(frozen=True)
 class LinkTransport:
-    """Operations over gloo or sockets, of tensors of the CPU.
-
-    Args:
-        group: the links (`distributed.group.Links`).
-    """
+    """Operations on CPU tensors over gloo or sockets (`process_group.Links`)."""
 
     group: Any
 
     def carried(self, tensor: Tensor) -> Tensor:
-        """The tensor where the wire takes it from."""
+        """The tensor on the device that the transport reads."""
         return tensor.cpu()
 
     def begin(self, operations: Sequence[Operation], tag: int, fail: Fail) -> list[tuple[int, Any]]:
-        """Begin all operations of one exchange.
-
-        Args:
-            operations: of this rank.
-            tag: number of the exchange, the same on all ranks.
-            fail: called if one cannot be begun.
-
-        Returns:
-            Ranks and what to wait for.
-        """
+        """Begin all operations of one exchange; its number `tag` is the same on all ranks. Returns
+        ranks and what to wait for, or calls `fail`."""
         works = []
         for operation in operations:
             act = self.group.send if operation.is_send else self.group.recv
@@ -68,24 +50,17 @@ class LinkTransport:
 
 @dataclass(frozen=True)
 class NcclTransport:
-    """Operations over NCCL, of tensors of this rank's GPU. Waiting for them with a timeout holds up
-    the calling thread, so that a lost rank is noticed as with gloo.
-
-    Args:
-        group: a `ProcessGroupNCCL`.
-        device: of this rank.
-    """
+    """Operations on tensors of this rank's GPU over a `ProcessGroupNCCL`. Waiting for them with a
+    timeout blocks the calling thread, so that a lost rank is noticed as with gloo."""
 
     group: Any
     device: torch.device
 
     def carried(self, tensor: Tensor) -> Tensor:
-        """The tensor where the wire takes it from."""
         return tensor
 
     def begin(self, operations: Sequence[Operation], tag: int, fail: Fail) -> list[tuple[int, Any]]:
-        """See `LinkTransport.begin`. All are begun together: one after the other they could wait
-        for each other in a circle."""
+        """All are begun together: one after the other they could deadlock in a circle."""
         if not operations:
             return []
         rank = operations[0].rank
@@ -100,24 +75,13 @@ class NcclTransport:
 
 
 Transport = LinkTransport | NcclTransport
-"""How the tensors of a device travel: `carried` is a tensor where the wire takes it from, and
-`begin` begins all operations of one exchange."""
 
 
 def transport_of(
     device: torch.device, gloo: LinkTransport, store: Any, rank: int, size: int, patience: timedelta
 ) -> Transport:
-    """The wire for tensors of a device; called by all ranks at the same time.
-
-    NCCL is used if each rank has a GPU of its own, which NCCL needs.
-
-    Args:
-        device: of this rank's tensors.
-        gloo: for everything else.
-        store: key-value store of the group.
-        rank, size: which rank, of how many.
-        patience: longest time of an operation.
-    """
+    """The transport for tensors of a device; called by all ranks at the same time. NCCL is used if
+    each rank has a GPU of its own, which NCCL needs; otherwise `gloo`."""
     place = f"{socket.gethostname()} {device}" if device.type == "cuda" else ""
     store.set(f"device/{rank}", place)
     places = [store.get(f"device/{other}").decode() for other in range(size)]

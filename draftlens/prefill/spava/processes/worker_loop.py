@@ -1,4 +1,4 @@
-"""What ranks above 0 do: jobs of rank 0, until it ends."""
+"""The loop of ranks above 0: run jobs of rank 0 until it ends."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ from draftlens.prefill.spava.processes.process_group import GroupRanks
 
 
 def follow(backbone: Backbone, hosts: GroupRanks) -> None:
-    """Run the jobs of rank 0 until it has no more.
-
-    Raises:
-        HostError: a rank is lost.
-    """
+    """Run the jobs of rank 0 until there are no more. Raises `HostError` if a rank is lost."""
     while True:
         job = hosts.next_job(backbone.device)
         if job is None:
@@ -25,8 +21,8 @@ def follow(backbone: Backbone, hosts: GroupRanks) -> None:
 
 
 def run_jobs_and_exit(backbone: Backbone, hosts: GroupRanks) -> NoReturn:
-    """The same, and end the process: with status 0 when rank 0 has ended in order, else with status
-    2 and one sentence on standard error."""
+    """The same, then end the process: with status 0 after an orderly end of rank 0, else with
+    status 2 and one sentence on standard error."""
     try:
         follow(backbone, hosts)
     except HostError as error:
@@ -38,12 +34,12 @@ def run_jobs_and_exit(backbone: Backbone, hosts: GroupRanks) -> NoReturn:
 
 
 def exit_when_lost(why: str) -> NoReturn:
-    """End the process of a rank above 0 because another rank has found that the group is lost."""
+    """End a rank above 0 because another rank has found that the group is lost."""
     _exit(2, why)
 
 
 def _exit(status: int, sentence: str = "") -> NoReturn:
-    """End at once: nothing here is worth an orderly end, which could wait for threads of gloo."""
+    """Exit at once: an orderly exit could wait for threads of gloo."""
     if sentence:
         print(f"error: {' '.join(sentence.split())}", file=sys.stderr, flush=True)
     sys.stdout.flush()
