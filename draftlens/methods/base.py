@@ -36,7 +36,7 @@ PARTS: Mapping[str, Registry] = {"pruner": PRUNERS, "prefill": PREFILLS}
 
 @dataclass(frozen=True)
 class Models:
-    """The models of a call: `target` verifies, `draft` proposes; None if there is no draft model."""
+    """The models of a call: `target` verifies, `draft` proposes, if there is one."""
 
     target: Backbone
     draft: Backbone | None = None
@@ -62,7 +62,7 @@ DRAFT_USES = ("needed", "optional", "unused")
 
 
 def draft_use(method: Method) -> str:
-    """The attribute `draft_use` of a method, `optional` for methods of other packages without it."""
+    """The attribute `draft_use` of a method; `optional` for plug-ins without it."""
     return str(getattr(method, "draft_use", "optional"))
 
 

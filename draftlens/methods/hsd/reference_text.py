@@ -113,7 +113,7 @@ class TextReference:
         return found
 
     def _agreement(self, end: int, tail: AnswerTail) -> int:
-        """How many of the last tokens with letters or digits precede `end` in the normalized text."""
+        """How many last tokens with letters or digits precede `end` in the normalized text."""
         normal = self.document.normalized.text
         count = 0
         for part in tail.normalized_tokens():

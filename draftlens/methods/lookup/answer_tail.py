@@ -20,7 +20,7 @@ LONGEST_WORD = 32  # Characters of a word that are used.
 
 
 class AnswerTail:
-    """The last tokens of an answer: `size` ids are compared; `decoder` gives their text, if needed."""
+    """The last tokens of an answer: `size` ids are compared; `decoder` gives their text."""
 
     def __init__(self, size: int, decoder: PieceDecoder | None = None) -> None:
         self.size = size

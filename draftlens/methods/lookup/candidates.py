@@ -122,7 +122,7 @@ class Matcher:
         return NO_REFERENCE
 
     def candidates(self, most: int, length: int) -> list[Candidate]:
-        """At most `most` candidates, the preferred one first; none is a prefix of an earlier one."""
+        """At most `most` candidates, best first; none is a prefix of an earlier one."""
         self._candidates = distinct(self._continuations(self._matches(), length), most)
         return list(self._candidates)
 

@@ -104,7 +104,7 @@ class LookupDrafter:
         return LookupRow(self._matcher(prompt, context, number), attribute=attribute)
 
     def _matcher(self, prompt: Sequence[int], context: TargetContext, row: int) -> Matcher:
-        """`prompt` has `BREAK` for tokens that may not be proposed; `row` counts the joining rows."""
+        """`prompt` has `BREAK` for tokens not to be proposed; `row` counts the joining rows."""
         references: list[TokenSource] = [Reference(TokenIndex(self.window, prompt))]
         for text in all_ids(context.extras.get(REFERENCES, NO_REFERENCES), row):
             index = TokenIndex(self.window, self.vocabulary.with_breaks(text))

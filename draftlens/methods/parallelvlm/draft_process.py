@@ -212,7 +212,7 @@ def _start(descriptor: int) -> subprocess.Popen[bytes]:
 
 
 def _end(channel: Channel, process: subprocess.Popen[bytes], owner: int) -> None:
-    """End a process at once: it holds nothing to lose. A fork only closes its copy of the channel."""
+    """End a process at once: it has no state to save. Forks only close their channel."""
     channel.close()
     if os.getpid() == owner:
         process.kill()

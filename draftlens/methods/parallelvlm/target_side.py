@@ -303,7 +303,7 @@ class ParallelDrafter:
             self.corrections += not accepted
 
     def _guarded(self, work: Callable[[WorkerSession], None]) -> None:
-        """Run `work` with the session of the worker, if there is one; its loss leaves empty trees."""
+        """Run `work` with the session of the worker, if any; its loss leaves empty trees."""
         if self._session is not None:
             try:
                 work(self._session)

@@ -194,7 +194,7 @@ class Captioner:
         return [[remembered[key] for key in keys] for keys in keys_of_chats]
 
     def _written(self, new: Mapping[bytes, Medium], source: ChatSource) -> dict[bytes, str]:
-        """New captions; `CaptionError` if the writer fails, or returns something else than texts."""
+        """New captions; `CaptionError` if the writer fails or returns anything but strings."""
         try:
             texts = self._writer.write(list(new.values()), source)
         except CaptionError:
