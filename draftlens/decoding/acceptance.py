@@ -48,8 +48,8 @@ class Acceptance:
     ) -> Verdict:
         """The verdict on a proposal, with the target's processed scores.
 
-        `logits` are the target's, at the root and at every node, ``[B, N+1, V]``; `batch` are `rows`
-        as they are now; for `next_guesses` see `core.verify.reject`.
+        `logits` are the target's, at the root and at every node, ``[B, N+1, V]``; `batch` is
+        `rows` as they are now; for `next_guesses` see `core.verify.reject`.
         """
         nodes = [(ROOT, *range(len(topology))) for topology in tree.topologies]
         scores = batch.process(logits, tree.topologies, tree.tokens, nodes)

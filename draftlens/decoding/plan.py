@@ -77,7 +77,7 @@ class Plan:
         prefill: reads prompts with the target.
         acceptance: the rule by which draft tokens are accepted.
         uses_draft: whether the method needs the draft model and its inputs.
-        timed: the models whose costs the choices of the drafter follow from
+        timed: the models with costs on which the choices of the drafter depend
             (`drafting.adaptive.cost_store.calibrate`); empty if it does not choose.
         worker: drafts in other processes; None if this process does everything.
         extras: what the method reads of a call besides the prompts, such as references, by name.

@@ -200,7 +200,7 @@ class Session:
     def _within_answers(self, topologies: Seq[Topology]) -> tuple[Topology, ...]:
         """The trees of a proposal without the nodes beyond the end of each row's own answer.
 
-        Only rejection sampling needs this: every judged draft token uses noise there, so the last
+        Only rejection sampling needs this: every verified draft token uses noise there, so the last
         tokens of a row would depend on how long the answers of the other rows may become.
         """
         if not self._batch.rejects:

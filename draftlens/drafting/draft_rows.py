@@ -75,7 +75,7 @@ class DraftRows:
         return self.cache.new_rows(len(draft.prompt.lengths))
 
     def _take(self, cache: KVCache, positions: Sequence[Tensor], batch: Batch) -> None:
-        """Add rows whose prompts a cache holds; `positions` are their next ones in each view."""
+        """Add rows with prompts in a cache; `positions` are their next ones in each view."""
         if self.cache is None or not self.cache.lengths:
             self.cache = cache
             self._next_positions = list(positions)

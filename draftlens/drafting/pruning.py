@@ -33,8 +33,7 @@ class Pruning:
     ratio: float  # share of visual tokens that are removed, 0 to 1
 
     def keep(self, prompt: Prompt, context: TargetContext) -> list[Tensor]:
-        """Per row the tokens that stay, int64 ``[K]``: all text, and the visual tokens that the
-        pruner chooses."""
+        """Per row the tokens that stay, int64 ``[K]``: text, and the pruner's visual tokens."""
         spec = self.pruner.readings
         target_scores = spec.scores(context.readings)
         kept = []

@@ -165,8 +165,8 @@ def _field_names(value: Any) -> set[str]:
 
 
 def resolve(method: MethodLike, has_draft: bool) -> Method:
-    """A method from any form of it; None means speculative decoding if there is a draft, else plain
-    decoding.
+    """A method from any `MethodLike`; None means speculative decoding if there is a draft, else
+    plain decoding.
 
     Raises:
         ConfigError: a name or option is unknown, or a value makes no sense.

@@ -65,8 +65,7 @@ def check_choice(option: str, value: Any, choices: Sequence[str]) -> None:
 
 
 def check_number(option: str, value: Any, most: int | None = None, least: int = 1) -> None:
-    """Raise `ConfigError` unless `value` is a whole number from `least` to `most`, and at most
-    `MOST_DRAFT_TOKENS`."""
+    """Refuse all but whole numbers from `least` to `most`, or to `MOST_DRAFT_TOKENS`."""
     if type(value) is not int or value < least or (most is not None and value > most):
         limit = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise wrong(option, value, f"a whole number {limit}")
@@ -75,8 +74,7 @@ def check_number(option: str, value: Any, most: int | None = None, least: int = 
 
 
 def check_room(topology: Topology, models: Models) -> None:
-    """Raise `ConfigError` if a tree is deeper than a model's positions or wider than its
-    vocabulary."""
+    """Refuse a tree that is deeper than a model's positions or wider than its vocabulary."""
     width = max(map(len, topology.children.values()), default=0)
     for model in (models.target, models.draft):
         if model is None:
@@ -199,8 +197,7 @@ def topology_of(tree: Tree, num_speculative_tokens: int | None) -> Topology:
 def tuners_of(
     tree: Tree, target: Backbone, drafting: Backbone, settings: tuple[Any, ...] = ()
 ) -> Tuners | None:
-    """The tuners of an automatic tree; None for any other tree. `settings` are all else that
-    changes acceptance."""
+    """The tuners of an automatic tree, else None; `settings` are all else that acceptance needs."""
     if tree != AUTO:
         return None
     return lambda kind: TreeTuner(record_of(target, drafting, settings, kind))

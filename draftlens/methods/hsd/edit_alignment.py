@@ -55,8 +55,7 @@ class Alignment:
             self._distances = distances
 
     def places(self) -> list[tuple[int, int]]:
-        """Pairs of distance and place where the text may continue, by how equally both have
-        advanced."""
+        """Distances and places where the text may continue, by how equally both advanced."""
         order = sorted(self._distances, key=lambda count: (abs(count - self._num_symbols), count))
         return [(self._distances[count], self._start + count) for count in order]
 

@@ -70,7 +70,7 @@ class DocumentMatcher(Matcher):
         """
         self._unmatched_text = self.tail.text(self._unmatched) if self._unmatched else ""
         matches = self._matches()
-        # The end of the prompt says little about an answer that has not begun.
+        # The end of the prompt is weak evidence for an answer that has not begun.
         needed = min(self.window, len(self.answer.tokens) or self.window)
         recovered = list(self._recovered(length))
         ordered = chain(

@@ -37,8 +37,7 @@ class Position:
             self._alignment = None
 
     def places(self, most: int) -> list[tuple[int, int]]:
-        """Pairs of differences (0 if the answer has not left the reference) and place, likeliest
-        first."""
+        """Differences (0: the answer has not left the reference) and places, likeliest first."""
         if self.source is None or self._alignment is None:
             return []
         ranked = [

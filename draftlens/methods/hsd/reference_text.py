@@ -56,8 +56,7 @@ class ReferenceDocument:
         return None if place < len(self.text) else len(self.tokens)
 
     def word_end(self, place: int) -> int:
-        """The token boundary that ends the word around a character, at most `MOST_REDONE` tokens
-        on."""
+        """End of the word around a character, a token boundary `MOST_REDONE` tokens on at most."""
         token = bisect_left(self._starts, place)
         last = min(token + MOST_REDONE, len(self._starts))
         for following in range(token, last):
@@ -124,8 +123,7 @@ class TextReference:
         return count
 
     def _after(self, end: int, marks: str) -> int:
-        """The place after the answer; `end` follows its last letter or digit, `marks` is what it
-        has after that."""
+        """The place after the answer, which has `marks` after its last letter or digit at `end`."""
         text = self.document.text
         following = end
         while following < len(text) and not normalize_character(text[following]):

@@ -59,8 +59,7 @@ class MatchRates:
     def count(
         self, tree: PrefixTree, candidates: Sequence[Candidate], emitted: Sequence[int]
     ) -> int:
-        """Update the rates from a round's tokens, verified or not; returns how many were in the
-        tree."""
+        """Update the rates by a round's tokens; returns how many of these were in the tree."""
         node = ROOT
         for depth, token in enumerate(emitted):
             children = tree.topology.children.get(node)

@@ -120,8 +120,7 @@ class TokenSource(Protocol):
         ...
 
     def prefix_end(self, tail: AnswerTail, num_tokens: int) -> int:
-        """The end of the longest prefix of this text that ends the last `num_tokens` tokens; 0 for
-        none."""
+        """End of the longest prefix of the text that ends the last `num_tokens` tokens, or 0."""
         ...
 
     @property

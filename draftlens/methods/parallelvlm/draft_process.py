@@ -153,8 +153,7 @@ class DraftProcess:
         self._finalizer()
 
     def _read(self, timeout: float) -> bool:
-        """Receive one message; false after `timeout`. Threads wait without the lock, so that none
-        blocks another."""
+        """Receive one message; false if none comes. Threads wait without holding the lock."""
         try:
             self._channel.wait(timeout)
             with self._using:

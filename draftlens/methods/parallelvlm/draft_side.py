@@ -82,7 +82,7 @@ class Worker:
     def _guarded(self, number: int, work: Callable[[], None]) -> None:
         try:
             work()
-        except Exception as error:  # whatever it is, the target goes on and reports it
+        except Exception as error:  # of any kind: the target goes on and reports it
             self._forget(number)
             self._send(Failed(number, _sendable(error)))
 

@@ -72,8 +72,7 @@ class SpeculatedRows:
     def join(
         self, numbers: Sequence[int], batch: Batch, draft: DraftPrompt, room: int, limit: int
     ) -> None:
-        """Read the prompts of rows that may gain `room` tokens, and be drafted up to length
-        `limit`."""
+        """Read prompts; answers gain `room` tokens at most, and are drafted up to `limit`."""
         logits = self.draft_rows.join(draft, batch, room)
         for row, (number, history) in enumerate(zip(numbers, batch.histories, strict=True)):
             tip = None
@@ -123,8 +122,7 @@ class SpeculatedRows:
         return is_readable and not row.finished and len(row.tokens) < row.limit
 
     def _forward(self, rows: Sequence[int]) -> None:
-        """Forward what the cache lacks of these rows, so that each has a tip. Other rows are
-        forwarded with fillers."""
+        """Forward what the cache lacks of these rows, and fillers of others: each gets a tip."""
         held = [self.draft_rows.held(index) for index in range(len(self.rows))]
         pending: list[list[int]] = [[] for _ in self.rows]
         for index in rows:

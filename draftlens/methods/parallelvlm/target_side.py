@@ -1,4 +1,4 @@
-"""A drafter whose model runs in a draft worker, at the same time as the target."""
+"""A drafter with its model in a draft worker, which runs at the same time as the target."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class ParallelDrafter:
                 self._is_parallel = False
                 self._end_session()
                 return
-            # The serial drafter does not know the rows that are there.
+            # The serial drafter lacks the rows that joined before.
             self._lose(error)
         self._is_parallel = True
         self._announced.append(rows)

@@ -55,10 +55,8 @@ class ModelWriter:
         self._max_tokens = max_tokens
 
     def write(self, media: Sequence[Medium], source: ChatSource) -> list[str]:
-        """Raises:
-        CaptionError: the model takes nothing of this kind, or the target is to write and its
-            processor is not known.
-        """
+        """Raises `CaptionError` if the model takes nothing of this kind, or if the target is to
+        write and its processor is not known."""
         processing = self._processing(source)
         alike: dict[Any, list[int]] = {}
         for index, medium in enumerate(media):

@@ -55,7 +55,7 @@ class TABED:
         weights: how the views are weighed: a name of `methods.tabed.weights.WEIGHTS`, a mapping of
             a name and options, or fixed numbers, one for each view. The paper's are `"uniform"`
             (MT, MTCP), `"grid"` (MT*) and `"kld"` (MTCP*).
-        rest: whether a view whose weight stays negligible is left out for the rest of the answer.
+        rest: whether a view with a negligible weight is left out for the rest of the answer.
         num_speculative_tokens, tree: as for `SpeculativeDecoding`, but without both a chain of 5,
             as in the paper.
         sampling_rule: as for `SpeculativeDecoding`.

@@ -174,8 +174,7 @@ class Ensemble(TreeDrafter):
         return torch.tensor(table, device=self.rows.device)[:, :, None]
 
     def _observe_first(self, logits: Sequence[Tensor | None], first_row: int) -> None:
-        """Weigh the views by the first tokens of rows that joined, from the logits of each view's
-        prefill."""
+        """Weigh the views by the first tokens of rows that joined; logits of each prefill."""
         present = self.rows.present[first_row:]
         asked = tuple(view for view in range(len(logits)) if any(row[view] for row in present))
         known = [logits[view] for view in asked]
@@ -188,8 +187,7 @@ class Ensemble(TreeDrafter):
                 self._observe_late(row, 0, views, asked)
 
     def _observe_pending(self, logits: Tensor) -> None:
-        """Weigh the views by all pending tokens of each row but its first, from logits ``[B, a, W,
-        V]``."""
+        """Weigh the views by each row's pending tokens but the first; logits ``[B, a, W, V]``."""
         hits = misses = 0
         for row, tokens in enumerate(self.rows.pending):
             if len(tokens) > 1:

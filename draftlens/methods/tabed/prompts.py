@@ -42,7 +42,7 @@ class ViewPrompts:
         self._causes: dict[int, str] = {}
 
     def source(self, encoded: Mapping[str, Any], context: TargetContext) -> Source:
-        """What views of rows that join are made of, from the draft's inputs and the target's side."""
+        """What the views of rows that join are made of; `encoded` are the draft's inputs."""
         made = context.extras.get(VIEWS_EXTRA, {})
         return Source(self.backbone, encoded, made, context, self.is_target, self.config)
 

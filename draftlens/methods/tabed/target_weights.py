@@ -33,8 +33,7 @@ def check_window(window: Any) -> None:
 
 
 class WindowSums:
-    """Sums of K numbers a position over the last `window` positions (h; None for all). No
-    distribution is kept."""
+    """Sums of K numbers per position over the last `window` (h) positions; None for all."""
 
     def __init__(self, size: int, window: int | None) -> None:
         self.size = size

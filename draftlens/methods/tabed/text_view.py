@@ -179,7 +179,7 @@ def _find_surrounded(
 
 
 def _regions(row: Sequence[int], start: int, end: int) -> list[TextSpan] | None:
-    """Spans from a start to its end, both included; None if a start or an end has no counterpart."""
+    """Spans from a start to its end, both included; None if one lacks its counterpart."""
     spans = []
     open_at: list[int] = []
     for index, token in enumerate(row):
