@@ -116,6 +116,7 @@ class NoDraft:
 
     def encode(self, inputs: Mapping[str, Any]) -> None: ...
     def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None: ...
+
     def propose(self, batch: Batch, budget: int) -> DraftTree:
         return DraftTree.uniform(EMPTY, torch.empty(len(batch), 0, dtype=torch.long))
 
@@ -130,7 +131,7 @@ def draw_children(batch: Batch, scores: Tensor, most: int, steps: Tensor) -> Ten
     position, so equal models choose equally. Rejection: drawn one after the other without
     replacement (the order of Gumbel-perturbed scores is exactly that), with other noise than the
     target's. That noise is keyed by the position too: of all draft tokens at one position the
-    target judges those of one node at most, so no noise is used twice.
+    target verifies those of one node at most, so no noise is used twice.
 
     `scores` are processed, ``[B, M, V]``; `steps` are the indices in the answers of the tokens to
     draft, int64 ``[B, M]``.

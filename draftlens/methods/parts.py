@@ -197,7 +197,7 @@ def topology_of(tree: Tree, num_speculative_tokens: int | None) -> Topology:
 def tuners_of(
     tree: Tree, target: Backbone, drafting: Backbone, settings: tuple[Any, ...] = ()
 ) -> Tuners | None:
-    """The tuners of an automatic tree, else None; `settings` are all else that acceptance needs."""
+    """The tuners of an automatic tree, else None; `settings` also affect acceptance."""
     if tree != AUTO:
         return None
     return lambda kind: TreeTuner(record_of(target, drafting, settings, kind))

@@ -30,7 +30,6 @@ from draftlens.methods.parts import (
 from draftlens.models.adapter import Backbone
 
 MOST_NODES = 256  # Draft tokens of a row in one pass, as in the authors' code.
-
 MATCHINGS = ("text", "tokens")
 
 

@@ -20,7 +20,6 @@ from draftlens.methods.lookup.ngram_index import Reference, TokenIndex, TokenSou
 from draftlens.methods.lookup.text_tokens import TextCodec, ids_of
 
 MIN_DEPTH = 24  # Tokens of a candidate after a round with few accepted tokens.
-
 MOST_ENDS = 2  # Ids that are proposed as the end of an answer, at most.
 
 

@@ -23,9 +23,7 @@ from draftlens.methods.lookup.text_tokens import PieceDecoder, joined_text
 MOST_RECOVERIES = 3
 
 FIRST_RECOVERIES = 2  # How many of these precede the matches of short windows.
-
 LONGEST_BETWEEN = 24  # Most tokens between two references.
-
 FOLLOWED_AGREEMENT = 4  # Agreement of a place that the answer has not left, in tokens.
 
 

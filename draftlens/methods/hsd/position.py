@@ -8,9 +8,7 @@ from draftlens.methods.hsd.edit_alignment import Alignment
 from draftlens.methods.lookup.ngram_index import TokenSource
 
 INSIDE = 1.5  # Cost, in differences, of a place inside a token, where the word is tokenized again.
-
 FURTHER = 3  # Largest cost above that of the best place.
-
 LOST = 12  # Differences from which the answer has left the reference, unless most symbols agree.
 
 

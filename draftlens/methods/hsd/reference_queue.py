@@ -11,11 +11,8 @@ from draftlens.methods.lookup.ngram_index import TokenSource
 from draftlens.methods.lookup.normalized_text import normalize
 
 USED = 0.3  # Share of a region that the answer has followed when the region counts as used.
-
 SEPARATORS = ("\n\n", "\n", " ")  # What may separate two regions of an answer.
-
 MOST_SEPARATORS = 2  # How many of these are tried; the last accepted one comes first.
-
 MOST_HEADS = 2  # Regions that are proposed together, at most.
 
 

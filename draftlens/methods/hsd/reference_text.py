@@ -23,9 +23,7 @@ from draftlens.methods.lookup.normalized_text import (
 from draftlens.methods.lookup.text_tokens import TextCodec, joined_text
 
 LONGEST_BEGINNING = 48  # Letters and digits of a text that are compared with the end of an answer.
-
 WORD = "a"  # Precedes what is tokenized as the continuation of a word.
-
 MOST_REDONE = 4  # Tokens of a word that are tokenized again, at most.
 
 

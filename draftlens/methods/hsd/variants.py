@@ -6,7 +6,6 @@ import re
 
 SOFT_HYPHEN = "\u00ad"
 WORD_BREAK = "\u0002"  # pdfium's mark of a word that is broken at the end of a line.
-
 LIGATURES = str.maketrans(
     {
         "\ufb00": "ff",

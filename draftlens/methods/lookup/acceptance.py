@@ -14,11 +14,8 @@ from draftlens.methods.lookup.candidates import Candidate, Kind
 from draftlens.methods.lookup.prefix_tree import PrefixTree
 
 PRIOR_WEIGHT = 2.0  # Observations that the prior counts as.
-
 FORGETTING = 0.92  # Weight of an observation relative to the next one: about the last dozen count.
-
 MAX_AGREEMENT = 16  # Larger agreements are counted together.
-
 OTHER_CHOICE = 0.3  # Prior probability that the second choice is accepted where the first is not.
 
 

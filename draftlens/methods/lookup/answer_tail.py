@@ -15,7 +15,6 @@ BREAK = -1  # Replaces a token that may not be proposed. No window and no candid
 Value = TypeVar("Value")
 
 LONGEST_TEXT = 64  # Tokens of an answer that are kept with their text.
-
 LONGEST_WORD = 32  # Characters of a word that are used.
 
 

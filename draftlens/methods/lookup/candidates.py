@@ -13,8 +13,6 @@ from draftlens.methods.lookup.prefix_tree import PrefixTree, merge
 from draftlens.methods.lookup.text_tokens import PieceDecoder, joined_text
 
 LONGEST_WINDOW = 16  # Tokens up to which a window grows to distinguish several matches.
-
-
 NO_REFERENCE = -1  # Index of the texts that the caller did not give: the prompt and the answer.
 
 

@@ -28,8 +28,7 @@ from draftlens.processes.shared_tensors import pack
 logger = logging.getLogger("draftlens")
 
 THREADS = 1  # of the drafting process
-
-CHECK_SECONDS = 0.2  # between two checks of a silent process
+CHECK_SECONDS = 0.2  # between liveness checks of a silent process
 
 
 class DraftProcess:

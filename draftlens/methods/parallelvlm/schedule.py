@@ -8,13 +8,9 @@ from dataclasses import dataclass
 from statistics import median
 
 LONGEST_WINDOW = 16  # Largest γ that is chosen by measured times.
-
 FIRST_WINDOW = 4  # γ before anything is measured.
-
 RECENT = 32  # Rounds, and steps of the draft, for medians; eight times as many verdicts.
-
 TRIAL_AFTER = 12  # Rounds after which plain decoding may be tried; doubles after each trial.
-
 TRIAL = 3  # Rounds of a trial.
 
 # Gain over one token per pass beside the draft below which plain decoding is tried. Without the

@@ -30,15 +30,11 @@ CaptionerLike = str | Describe | Sequence[str]
 MODELS = ("draft", "target")
 
 MAX_TOKENS = 32  # Length of a caption by default.
-
 MOST_TOKENS = 1024
 
 CHARACTERS_A_TOKEN = 8  # Bounds the length of captions that are not made of tokens.
-
 REMEMBERED = 256  # Captions that a captioner remembers.
-
 SPECIAL = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]")  # Words that are written like special tokens.
-
 SAMPLED = 8  # Each eighth row and column of a clip's frames identify it.
 
 

@@ -18,7 +18,6 @@ from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import BLOCK, KVCache
 
 NOBODY = -1  # The owner of a slot that belongs to no view.
-
 SPARE = 16  # Further tokens of each view for which there is room when slots move, at least.
 
 Present = tuple[bool, ...]  # For each view whether a row has it.
