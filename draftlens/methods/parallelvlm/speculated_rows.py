@@ -122,7 +122,7 @@ class SpeculatedRows:
         return is_readable and not row.finished and len(row.tokens) < row.limit
 
     def _forward(self, rows: Sequence[int]) -> None:
-        """Forward what the cache lacks of these rows, and fillers of others: each gets a tip."""
+        """Forward what the cache lacks of these rows, for their tips; other rows get fillers."""
         held = [self.draft_rows.held(index) for index in range(len(self.rows))]
         pending: list[list[int]] = [[] for _ in self.rows]
         for index in rows:

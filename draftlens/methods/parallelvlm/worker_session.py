@@ -32,7 +32,7 @@ SLICE = 0.05  # Seconds of one wait for the worker; between two its life is chec
 PATIENCE = 5.0
 
 PATIENCE_TO_READ = 600.0  # The same for a worker that starts or reads prompts.
-SLOWEST = 20  # The patience is at least this number of the longest draft steps so far.
+SLOWEST = 20  # The patience is at least this multiple of the longest draft step so far.
 
 
 class WorkerSession:
