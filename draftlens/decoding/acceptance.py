@@ -17,15 +17,10 @@ from draftlens.core.verify import match, reject, tolerant
 
 @dataclass(frozen=True)
 class Acceptance:
-    """The rule by which a target accepts draft tokens (`core/verify.py`).
+    """The rule by which a target accepts draft tokens (`core/verify.py`)."""
 
-    Args:
-        rule: `"coupled"` or `"rejection"`.
-        tolerance: τ of `core.verify.tolerant`, which decides in place of `rule` if it is below 1.
-            Answers are greedy then.
-    """
-
-    rule: str = "coupled"
+    rule: str = "coupled"  # `"coupled"` or `"rejection"`
+    # τ of `core.verify.tolerant`; below 1 it replaces `rule`, and answers are greedy
     tolerance: float = 1.0
 
     @property
@@ -36,11 +31,7 @@ class Acceptance:
         return (f"draft tokens accepted with tolerance {self.tolerance:g}",)
 
     def check(self, do_sample: bool) -> None:
-        """Refuse a way to choose tokens that the rule cannot follow.
-
-        Raises:
-            ConfigError: tokens are drawn, and draft tokens are accepted with tolerance.
-        """
+        """Raise `ConfigError` if tokens are drawn and draft tokens are accepted with tolerance."""
         if self.tolerance < 1 and do_sample:
             raise ConfigError(
                 f"a tolerance of {self.tolerance:g} compares guesses with the likeliest token, and "
@@ -57,12 +48,8 @@ class Acceptance:
     ) -> Verdict:
         """The verdict on a proposal, with the target's processed scores.
 
-        Args:
-            tree: the proposal.
-            logits: the target's, at the root and at every node, ``[B, N+1, V]``.
-            rows: of the proposal.
-            batch: the same rows as they are now.
-            next_guesses: see `core.verify.reject`.
+        `logits` are the target's, at the root and at every node, ``[B, N+1, V]``; `batch` is
+        `rows` as they are now; for `next_guesses` see `core.verify.reject`.
         """
         nodes = [(ROOT, *range(len(topology))) for topology in tree.topologies]
         scores = batch.process(logits, tree.topologies, tree.tokens, nodes)

@@ -43,42 +43,23 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Admitted:
-    """The rows of one call that the target has read and the draft has not.
-
-    Args:
-        arrival: these rows.
-        prompt: as the target read it.
-        cache: its keys and values of these rows.
-        readings: those that were requested.
-        verdict: the first token of each row.
-    """
+    """The rows of one call that the target has read and the draft has not."""
 
     arrival: Arrival
-    prompt: Prompt
-    cache: KVCache
+    prompt: Prompt  # as the target read it
+    cache: KVCache  # the target's, of these rows
     readings: PrefillFeatures
-    verdict: Verdict
+    verdict: Verdict  # the first token of each row
 
 
 class Admission:
-    """Checks the calls of a session, and reads their prompts with the target.
-
-    Args:
-        target: reads.
-        plan: of the session.
-        observer: is told what drafters do, and measures phases.
-
-    Attributes:
-        waiting: rows that the target has not read.
-        approximate: what of the prefill was not exact for the rows read so far.
-        notes: what the user should know about the rows read so far.
-    """
+    """Checks the calls of a session, and reads their prompts with the target."""
 
     def __init__(self, target: Backbone, plan: Plan, observer: Observer) -> None:
         plan.prefill.check(target)
-        self.waiting: list[Arrival] = []
-        self.approximate: tuple[str, ...] = ()
-        self.notes: tuple[str, ...] = ()
+        self.waiting: list[Arrival] = []  # not read by the target yet
+        self.approximate: tuple[str, ...] = ()  # of the prefills so far
+        self.notes: tuple[str, ...] = ()  # for the user, on the rows so far
         self._target = target
         self._plan = plan
         self._observer = observer
@@ -92,7 +73,6 @@ class Admission:
         draft_inputs: Mapping[str, Any],
         extras: Mapping[str, Any],
     ) -> list[Sequence]:
-        """See `Session.add`."""
         check_processors(prepared.processors)
         do_sample = bool(prepared.config.do_sample)
         self._plan.acceptance.check(do_sample)
@@ -115,11 +95,8 @@ class Admission:
     ) -> Admitted:
         """Encode and prefill the prompts of rows, and choose the first token of each.
 
-        Args:
-            arrival: the rows.
-            batch: the cache that they will join; None for an empty batch.
-            early: receives the target's side of the rows as soon as the readings are taken, from
-                inside the prefill.
+        `batch` is the cache that they will join, None for an empty batch. `early` receives the
+        target's side of the rows from inside the prefill, as soon as the readings are taken.
         """
         sequences = arrival.sequences
         with self._observer.phase("vision"):
@@ -144,7 +121,6 @@ class Admission:
         return Admitted(arrival, prompt, cache, output.readings, verdict)
 
     def context(self, rows: Admitted) -> TargetContext:
-        """The target's side of rows that it has read."""
         return self._context(rows.arrival, rows.prompt, rows.cache, rows.readings)
 
     def _context(

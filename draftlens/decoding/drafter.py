@@ -17,8 +17,7 @@ from draftlens.decoding.observer import NO_OBSERVER, Observer
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
 
-DRAFT_NOISE = 0x5DEECE66D5DEECE6
-"""Makes the seed of a draft's own noise from that of the target's."""
+DRAFT_NOISE = 0x5DEECE66D5DEECE6  # Makes the seed of a draft's own noise from that of the target's.
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class TargetContext:
         cache: the target's keys and values of these rows, holding the prompt; not to be changed.
         room: most tokens that an answer may still gain.
         readings: the readings of the prefill that the drafter requested.
-        observer: is told what the drafter does.
+        observer: receives what the drafter does.
         extras: what the method reads of a call besides the prompts (`Plan.extras`), by name.
         eos: ids that end the answers of these rows.
     """
@@ -52,7 +51,7 @@ class Drafter(Protocol):
     """Most draft tokens of a row that `propose` returns; 0 for none ever."""
 
     readings: FeatureSpec
-    """The readings of the target's prefill that `begin` needs."""
+    """The features of the target's prefill that `begin` needs."""
 
     needs_target_scores: bool
     """Whether `update` needs `Verdict.scores`."""
@@ -115,21 +114,14 @@ class NoDraft:
     forwards: int = 0
     cache_bytes: int = 0
 
-    def encode(self, inputs: Mapping[str, Any]) -> None:
-        """Nothing is read."""
-
-    def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None:
-        """Nothing is prepared."""
+    def encode(self, inputs: Mapping[str, Any]) -> None: ...
+    def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None: ...
 
     def propose(self, batch: Batch, budget: int) -> DraftTree:
-        """The empty tree."""
         return DraftTree.uniform(EMPTY, torch.empty(len(batch), 0, dtype=torch.long))
 
-    def update(self, verdict: Verdict, batch: Batch) -> None:
-        """Nothing depends on it."""
-
-    def remove(self, row: int) -> None:
-        """No row is kept."""
+    def update(self, verdict: Verdict, batch: Batch) -> None: ...
+    def remove(self, row: int) -> None: ...
 
 
 def draw_children(batch: Batch, scores: Tensor, most: int, steps: Tensor) -> Tensor:
@@ -139,13 +131,10 @@ def draw_children(batch: Batch, scores: Tensor, most: int, steps: Tensor) -> Ten
     position, so equal models choose equally. Rejection: drawn one after the other without
     replacement (the order of Gumbel-perturbed scores is exactly that), with other noise than the
     target's. That noise is keyed by the position too: of all draft tokens at one position the
-    target judges those of one node at most, so no noise is used twice.
+    target verifies those of one node at most, so no noise is used twice.
 
-    Args:
-        batch: the rows, whose sampling rules decide.
-        scores: processed draft scores ``[B, M, V]``.
-        most: children wanted per node.
-        steps: index in its answer of the token to draft, int64 ``[B, M]``.
+    `scores` are processed, ``[B, M, V]``; `steps` are the indices in the answers of the tokens to
+    draft, int64 ``[B, M]``.
     """
     ranking = batch.ranking(scores, steps)
     if batch.rejects:

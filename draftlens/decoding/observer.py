@@ -1,4 +1,4 @@
-"""The hooks by which others follow an answer while it is made."""
+"""Hooks that follow an answer while it is made."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ def ignore(*_: Any) -> None:
 
 
 def no_phase(name: str) -> AbstractContextManager[None]:
-    """Measures nothing."""
     return nullcontext()
 
 

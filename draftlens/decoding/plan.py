@@ -20,8 +20,8 @@ from draftlens.models.adapter import Backbone
 from draftlens.prefill.base import Prefill
 from draftlens.prefill.full import FullPrefill
 
+# Answers all requests of a `Session`, its only argument; see `decoding.loop.decode`.
 Schedule = Callable[..., Iterator[Chunk]]
-"""Answers all requests of a `Session`, its only argument; see `decoding.loop.decode`."""
 
 SCHEDULES = Registry(
     "schedule",
@@ -33,11 +33,7 @@ SCHEDULES = Registry(
 
 
 def make_schedule(name: str) -> Schedule:
-    """A schedule by name.
-
-    Raises:
-        ConfigError: the name is unknown.
-    """
+    """A schedule by name; raises `ConfigError` if it is unknown."""
     if not isinstance(name, str):
         raise ConfigError(f"schedule must be one of {', '.join(SCHEDULES)}, not {shown(name)}")
     schedule: Schedule = SCHEDULES[name]
@@ -58,24 +54,17 @@ class DraftWorker(Protocol):
 
 @dataclass(frozen=True)
 class ExtraSource:
-    """What extras of a call are made of besides the value that the caller gave.
-
-    Args:
-        num_rows: of the call.
-        tokenizer: of the target; None if it is not known.
-        chat: the messages of the prompts; None if they are not known.
-        phase: measures a stretch of time.
-    """
+    """What extras of a call are made of besides the value that the caller gave."""
 
     num_rows: int
-    tokenizer: Any = None
-    chat: ChatSource | None = None
-    phase: Callable[[str], AbstractContextManager[None]] = no_phase
+    tokenizer: Any = None  # of the target; None if it is not known
+    chat: ChatSource | None = None  # the messages of the prompts; None if they are not known
+    phase: Callable[[str], AbstractContextManager[None]] = no_phase  # measures a stretch of time
 
 
+# Checks what a caller gave under one name (None for nothing) and makes the value that the drafter
+# gets in `TargetContext.extras`. Raises `ConfigError` or `InputError`.
 ReadExtra = Callable[[Any, ExtraSource], Any]
-"""Checks what a caller gave under one name (None for nothing) and makes the value that the drafter
-gets in `TargetContext.extras`. Raises `ConfigError` or `InputError`."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +77,7 @@ class Plan:
         prefill: reads prompts with the target.
         acceptance: the rule by which draft tokens are accepted.
         uses_draft: whether the method needs the draft model and its inputs.
-        timed: the models whose costs the choices of the drafter follow from
+        timed: the models with costs on which the choices of the drafter depend
             (`drafting.adaptive.cost_store.calibrate`); empty if it does not choose.
         worker: drafts in other processes; None if this process does everything.
         extras: what the method reads of a call besides the prompts, such as references, by name.
@@ -109,10 +98,8 @@ class Plan:
         return (*self.prefill.approximate, *self.acceptance.approximate)
 
     def processes(self) -> Sequence[int]:
-        """See `DraftWorker.processes`."""
         return () if self.worker is None else self.worker.processes()
 
     def wait_until_ready(self) -> None:
-        """See `DraftWorker.wait_until_ready`."""
         if self.worker is not None:
             self.worker.wait_until_ready()

@@ -16,19 +16,12 @@ from draftlens.decoding.observer import Observer
 
 
 class StatsRecorder:
-    """Counts the tokens, forwards and observations of a session.
-
-    Args:
-        clock: measures times and holds the statistics.
-        caller: receives all observations, too.
-
-    Attributes:
-        observer: what drafters get in place of `caller`.
-    """
+    """Counts the tokens, forwards and observations of a session; `caller` receives these, too."""
 
     def __init__(self, clock: Clock, caller: Observer) -> None:
         self.clock = clock
         self.stats = clock.stats
+        # what drafters get in place of `caller`
         self.observer = replace(
             caller,
             on_prune=self._on_prune,

@@ -1,5 +1,4 @@
-"""A batch while it is answered: target, cache, sequences, drafter. Each method is one step of a
-request's life."""
+"""A batch while it is answered. Each method of `Session` is one step of a request's life."""
 
 from __future__ import annotations
 
@@ -58,19 +57,8 @@ class Session:
     """Everything that changes while a batch is answered.
 
     Between rounds, and also when a consumer stops early, a running row's cache holds its prompt and
-    all tokens it emitted but the last, which is the root of the next tree.
-
-    Args:
-        target: the model that decides.
-        plan: of the method; its drafter serves this session only.
-        clock: receives times.
-        observer: is told what happens.
-
-    Attributes:
-        hooks: set by the schedule.
-        sequences: the rows of the batch. `remove` may change their order.
-        prompt_lengths: tokens of each row's prompt, padding not counted.
-        cache: the target's keys and values.
+    all tokens it emitted but the last, which is the root of the next tree. The drafter of a plan
+    serves one session only.
     """
 
     def __init__(
@@ -80,10 +68,10 @@ class Session:
         self.drafter = plan.drafter
         self.acceptance = plan.acceptance
         self.clock = clock
-        self.hooks = SessionHooks()
-        self.sequences: list[Sequence] = []
-        self.prompt_lengths: list[int] = []
-        self.cache: KVCache | None = None
+        self.hooks = SessionHooks()  # set by the schedule
+        self.sequences: list[Sequence] = []  # `remove` may change their order
+        self.prompt_lengths: list[int] = []  # without padding
+        self.cache: KVCache | None = None  # the target's
         self._recorder = StatsRecorder(clock, observer)
         self._admission = Admission(target, plan, self._recorder.observer)
         self._unread: list[Admitted] = []
@@ -93,7 +81,6 @@ class Session:
 
     @property
     def stats(self) -> Stats:
-        """The counters of this batch."""
         return self.clock.stats
 
     @property
@@ -103,7 +90,6 @@ class Session:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know about the rows read so far."""
         return self._admission.notes
 
     @property
@@ -125,15 +111,9 @@ class Session:
     ) -> list[Sequence]:
         """Let the rows of a call join; they are read by the next `start`.
 
-        Args:
-            prepared: the call, as stock `generate` prepared it.
-            seeds: seed of each row's noise.
-            draft_inputs: the output of the draft's processor for these rows.
-            extras: for `TargetContext.extras`.
-
-        Returns:
-            The sequences of these rows, in order. Their tokens depend neither on the other rows of
-            the batch nor on the moment at which they join.
+        `prepared` comes from stock `generate`; `seeds` are those of the rows' noise. Returns the
+        sequences of these rows, in order. Their tokens depend neither on the other rows of the
+        batch nor on the moment at which they join.
 
         Raises:
             ConfigError: a logits processor cannot be applied to draft tokens, or tokens are to be
@@ -220,7 +200,7 @@ class Session:
     def _within_answers(self, topologies: Seq[Topology]) -> tuple[Topology, ...]:
         """The trees of a proposal without the nodes beyond the end of each row's own answer.
 
-        Only rejection sampling needs this: every judged draft token uses noise there, so the last
+        Only rejection sampling needs this: every verified draft token uses noise there, so the last
         tokens of a row would depend on how long the answers of the other rows may become.
         """
         if not self._batch.rejects:

@@ -23,28 +23,18 @@ KV_SOURCES = ("prefill", "gather", "sparse")
 
 @dataclass(frozen=True)
 class DraftPrompt:
-    """A prompt that a drafting model is about to read.
+    """A prompt that a drafting model is about to read."""
 
-    Args:
-        prompt: pruned if the method prunes.
-        fill: writes it into an empty cache. Returns the logits after each row's last token,
-            ``[B, 1, V]``, if the model computed them.
-    """
-
-    prompt: Prompt
+    prompt: Prompt  # pruned if the method prunes
+    # writes it into an empty cache; returns each row's last logits ``[B, 1, V]``, if computed
     fill: Callable[[KVCache], Tensor | None]
 
 
 class PromptBuilder(Protocol):
-    """Makes the prompts of a drafting model.
-
-    Args:
-        backbone: the model.
-        readings: the readings of the target's prefill that `read` needs.
-    """
+    """Makes the prompts of a drafting model."""
 
     backbone: Backbone
-    readings: FeatureSpec
+    readings: FeatureSpec  # of the target's prefill that `read` needs
 
     def encode(self, inputs: Mapping[str, Any]) -> Any: ...
 
@@ -54,12 +44,8 @@ class PromptBuilder(Protocol):
 
 
 class DraftPromptBuilder:
-    """A draft model with its own processor and vision encoder reads its own prompt.
-
-    Args:
-        backbone: the draft model.
-        pruning: which visual tokens it reads; None for all.
-    """
+    """A draft model with its own processor and vision encoder reads its own prompt: all visual
+    tokens, or those that `pruning` keeps."""
 
     def __init__(self, backbone: Backbone, pruning: Pruning | None = None) -> None:
         self.backbone = backbone
@@ -81,12 +67,10 @@ class SelfPromptBuilder:
     visual tokens (SpecVLM's Self-SD, and Sparse-to-Dense).
 
     Args:
-        backbone: the target.
-        pruning: which visual tokens it reads.
-        kv: where its keys and values come from: `prefill` reads the pruned prompt again (the paper:
+        kv: the source of its keys and values: `prefill` reads the pruned prompt again (the paper:
             tokens then attend only to each other), `gather` takes those of the target's prefill (no
             second pass), `sparse` takes in each layer those that this layer's text attends to most
-            (Sparse-to-Dense, whatever the pruner).
+            (Sparse-to-Dense, with any pruner).
 
     Raises:
         ConfigError: `kv` is unknown.
@@ -129,11 +113,6 @@ class SelfPromptBuilder:
 
 
 def check_kv(kv: str) -> None:
-    """Refuse an unknown source of keys and values.
-
-    Raises:
-        ConfigError: `kv` is unknown.
-    """
     if kv not in KV_SOURCES:
         raise ConfigError(f"unknown kv {kv!r}; known: {', '.join(KV_SOURCES)}")
 
@@ -144,14 +123,8 @@ def prefilled(backbone: Backbone, prompt: Prompt) -> DraftPrompt:
 
 
 def append_slots(source: KVCache, target: KVCache, kept_by_layer: list[list[Tensor]]) -> None:
-    """Append some of the tokens of a cache to another one of the same layers and rows.
-
-    Args:
-        source: holds at least these tokens.
-        target: receives them.
-        kept_by_layer: per layer and row the slots to take, int64 ``[K]``; a row takes equally many
-            in every layer.
-    """
+    """Append slots of a cache to another one of the same layers and rows: per layer and row, int64
+    ``[K]``; a row takes equally many in every layer."""
     with torch.inference_mode():
         taken = source.taken(kept_by_layer)
         for layer, (keys, values) in zip(target.layers, taken, strict=True):

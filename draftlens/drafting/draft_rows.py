@@ -19,33 +19,24 @@ from draftlens.models.kv_cache import KVCache
 
 
 class DraftRows:
-    """A draft model that follows the answers of a batch, so that no accepted token is forwarded
-    twice.
+    """A draft model that follows a batch, so that no accepted token is forwarded twice.
 
     One round is `begin_round`, `catch_up`, one `expand` for each level that has children (or one
     `run_on`), and `keep`. Where nothing is drafted, it is `begin_round` and `keep`.
 
-    Args:
-        backbone: the draft model.
-        vocab_size: V, ids that the target has; the draft may have more or fewer.
-
-    Attributes:
-        cache: keys and values of prompts and accepted tokens; None before the first `join`.
-        prompt_lengths: slots of the cache that each row's prompt takes.
-        pending: per row, tokens of the answer that the cache lacks; they are forwarded next.
-        forwards: decode forwards so far.
-        widths: new tokens of each forward of this round, all rows together.
+    `vocab_size`, V, is that of the target; the draft may have more or fewer ids.
     """
 
     def __init__(self, backbone: Backbone, vocab_size: int) -> None:
         self.backbone = backbone
         self.vocab_size = vocab_size
         self.device = backbone.device
+        # prompts and accepted tokens; None before the first `join`
         self.cache: KVCache | None = None
-        self.prompt_lengths: list[int] = []
-        self.pending: list[list[int]] = []
-        self.forwards = 0
-        self.widths: list[int] = []
+        self.prompt_lengths: list[int] = []  # slots of the cache
+        self.pending: list[list[int]] = []  # per row, tokens of the answer that the cache lacks
+        self.forwards = 0  # decode forwards so far
+        self.widths: list[int] = []  # new tokens of each forward of this round, all rows together
         self._next_positions: list[Tensor] = []  # one for each view of the prompts
         self._caught_up = False
         self._forwarded: list[int] = []  # nodes of the tree, in the order of their slots
@@ -59,7 +50,6 @@ class DraftRows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the cache."""
         return 0 if self.cache is None else self.cache.nbytes
 
     @property
@@ -72,16 +62,7 @@ class DraftRows:
         return self.lengths[row] - self.prompt_lengths[row]
 
     def join(self, draft: DraftPrompt, batch: Batch, room: int) -> Tensor | None:
-        """Read the prompts of rows that join.
-
-        Args:
-            draft: what the model reads.
-            batch: these rows.
-            room: further tokens of each row, draft tokens included.
-
-        Returns:
-            The result of `DraftPrompt.fill`.
-        """
+        """Read the prompts of rows that join (`DraftPrompt.fill`); `room` includes draft tokens."""
         cache = self._empty_rows(draft, room)
         logits = draft.fill(cache)
         self._take(cache, [draft.prompt.next_position], batch)
@@ -94,7 +75,7 @@ class DraftRows:
         return self.cache.new_rows(len(draft.prompt.lengths))
 
     def _take(self, cache: KVCache, positions: Sequence[Tensor], batch: Batch) -> None:
-        """Add rows whose prompts a cache holds; `positions` are their next ones in each view."""
+        """Add rows with prompts in a cache; `positions` are their next ones in each view."""
         if self.cache is None or not self.cache.lengths:
             self.cache = cache
             self._next_positions = list(positions)
@@ -130,14 +111,10 @@ class DraftRows:
         self._start = list(self.lengths)
 
     def catch_up(self, steps: Tensor) -> Tensor:
-        """Forward the pending tokens.
+        """Forward the pending tokens; logits after each of the W tokens, ``[B, W, V]``.
 
-        Args:
-            steps: index in its answer of each row's next token, int64 ``[B, 1]``.
-
-        Returns:
-            Logits after each of the W tokens, ``[B, W, V]``. Those of a row's own tokens stand
-            first; the others are fillers.
+        Those of a row's own tokens come first; the others are fillers. `steps` is the index in its
+        answer of each row's next token, int64 ``[B, 1]``.
         """
         assert self.cache is not None
         self._caught_up = True
@@ -167,15 +144,10 @@ class DraftRows:
         return logits[rows, count - 1]
 
     def expand(self, tokens: Tensor, steps: Tensor, level: Level) -> Tensor:
-        """Forward the nodes of a level that have children.
+        """Forward the nodes of a level that have children, with tokens int64 ``[B, E]``.
 
-        Args:
-            tokens: int64 ``[B, E]``.
-            steps: index in the answer of these tokens, int64 ``[B, 1]``.
-            level: their level.
-
-        Returns:
-            Logits after these nodes, ``[B, E, V]``.
+        `steps` are the indices in the answers of these tokens, int64 ``[B, 1]``. Returns the logits
+        after the nodes, ``[B, E, V]``.
         """
         assert self.cache is not None
         self._forwarded += [level.nodes.start + node for node in level.expanded]
@@ -187,10 +159,8 @@ class DraftRows:
         """The likeliest chain of draft tokens in one go, int64 ``[B, count]``, as by one `expand`
         after the other; None, with nothing forwarded, where that is not possible.
 
-        Args:
-            logits: after each row's last token, ``[B, 1, V]``.
-            steps: index in its answer of each row's next token, int64 ``[B, 1]``.
-            count: length of the chain. All its tokens but the last are forwarded.
+        `logits` follow each row's last token, ``[B, 1, V]``; `steps` are the indices of the next
+        ones, int64 ``[B, 1]``. All tokens of the chain but the last are forwarded.
         """
         assert self.cache is not None
         if not self.cache.uniform:
@@ -202,12 +172,7 @@ class DraftRows:
         return likeliest(self.backbone, self.vocab_size, logits, positions, self.cache, count)
 
     def keep(self, verdict: Verdict, batch: Batch) -> None:
-        """Keep the accepted nodes that were forwarded; the other emitted tokens are pending.
-
-        Args:
-            verdict: on the tree of this round.
-            batch: all rows, with the verdict's tokens.
-        """
+        """Keep the accepted nodes that were forwarded; the other emitted tokens are pending."""
         assert self.cache is not None
         if self._caught_up:
             self._keep_path(verdict)
@@ -235,7 +200,7 @@ class DraftRows:
     def _forward(
         self, tokens: Tensor, indices: Tensor, prefix: list[int], window: Tensor | None
     ) -> Tensor:
-        """Forward tokens after those of the cache.
+        """Forward tokens after those of the cache; logits ``[B, T, V]``.
 
         Args:
             tokens: int64 ``[B, T]``.
@@ -243,9 +208,6 @@ class DraftRows:
             prefix: slots of each row before the first that `window` names.
             window: bool ``[T, W]``, which of the W tokens after the prefix each token attends to;
                 None if every token attends to everything.
-
-        Returns:
-            Logits ``[B, T, V]``.
         """
         assert self.cache is not None
         self.forwards += 1

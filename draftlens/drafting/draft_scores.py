@@ -34,13 +34,8 @@ def likeliest(
     """The likeliest chain of ids of the target, int64 ``[B, count]``; all but the last are
     forwarded.
 
-    Args:
-        backbone: the draft model.
-        vocab_size: V, ids that the target has.
-        logits: after each row's last token, ``[B, 1, V]``.
-        positions: of the tokens that follow it, int64 ``[..., B, 1]``.
-        cache: of rows that are equally long.
-        count: length of the chain.
+    `logits` ``[B, 1, V]`` follow each row's last token, and `positions`, int64 ``[..., B, 1]``, are
+    those of the next ones. The rows of `cache` are equally long.
     """
     first = logits.argmax(-1)
     if count == 1:

@@ -15,30 +15,20 @@ from draftlens.core.tree import ROOT, Topology
 
 @dataclass(frozen=True)
 class Level:
-    """How one level of a tree comes from the one above.
+    """How one level of a tree comes from the one above."""
 
-    Args:
-        nodes: the level's nodes in the tree.
-        parents: for each of them, the index of its parent among the expanded nodes above.
-        ranks: for each of them, how many siblings come before it.
-        choices: where its draft token is among those of all expanded nodes above, which have
-            `most_siblings` each, int64 ``[nodes]``.
-        most_siblings: number of nodes in the longest row of siblings.
-        expanded: which of the nodes have children themselves, relative to the level.
-        inner: the same nodes in the tree, int64 ``[E]``.
-        window: bool ``[E, W]``, which of the W nodes expanded so far each expanded node attends to.
-        sees_all: whether that is all of them, as along a chain.
-    """
-
-    nodes: slice
-    parents: list[int]
-    ranks: list[int]
+    nodes: slice  # the level's nodes in the tree
+    parents: list[int]  # index of each node's parent among the expanded nodes above
+    ranks: list[int]  # how many siblings come before each node
+    # index of each node's token among the `most_siblings` children of every expanded node above,
+    # int64 ``[nodes]``
     choices: Tensor
-    most_siblings: int
-    expanded: list[int]
-    inner: Tensor
+    most_siblings: int  # length of the longest row of siblings
+    expanded: list[int]  # nodes with children, relative to the level
+    inner: Tensor  # the same nodes in the tree, int64 ``[E]``
+    # bool ``[E, W]``, which of the W nodes expanded so far each expanded node attends to
     window: Tensor
-    sees_all: bool
+    sees_all: bool  # whether that is all of them, as along a chain
 
     def tokens(self, children: Tensor) -> Tensor:
         """The level's draft tokens ``[B, nodes]``, from the children of the expanded nodes above,
@@ -93,19 +83,12 @@ def levels(topology: Topology) -> tuple[Level, ...]:
 
 @dataclass(frozen=True)
 class Nodes:
-    """Nodes of a tree that grows, the same in every row of a batch.
-
-    Args:
-        batch: the rows.
-        topology: the tree.
-        tokens: its draft tokens so far, int64 ``[B, N]``.
-        nodes: the M nodes, of the same level; `ROOT` allowed.
-    """
+    """Nodes of a tree that grows, the same in every row of a batch."""
 
     batch: Batch
     topology: Topology
-    tokens: Tensor
-    nodes: list[int]
+    tokens: Tensor  # draft tokens so far, int64 ``[B, N]``
+    nodes: list[int]  # M nodes of the same level; `ROOT` allowed
 
     def process(self, logits: Tensor) -> Tensor:
         """Scores ``[B, M, V]`` after each row's logits processors, from one model's logits there,

@@ -23,18 +23,16 @@ from draftlens.drafting.draft_prompt import PromptBuilder
 from draftlens.drafting.draft_rows import DraftRows
 from draftlens.drafting.growth import Level, Nodes, levels
 
+# Whether a tree grows below the level that was just grown, from the draft's probability of its
+# first choice there, one for each row.
 GoesOn = Callable[[list[float]], bool]
-"""Whether a tree grows below the level that was just grown, from the draft's probability of its
-first choice there, one for each row."""
 
 
 class TreeDrafter:
-    """A `Drafter` that grows the same tree in every row. Subclasses say how rows join.
+    """A `Drafter` that grows the same tree in every row. Subclasses define how rows join.
 
     Args:
-        rows: the draft model and its cache.
-        readings: the readings of the target's prefill that `_join` needs.
-        topology: the tree to grow (`core.tree.chain` for a chain).
+        readings: of the target's prefill that `_join` needs.
         tuners: from the kind of prompt, the tuner that chooses the tree of each round, none of them
             larger than `topology`; None for always `topology`.
         disagreement: counts the first draft tokens that are rejected; None for no warning.
@@ -91,8 +89,7 @@ class TreeDrafter:
         return self._grow(topology, batch, self._catch_up(batch))
 
     def update(self, verdict: Verdict, batch: Batch) -> None:
-        """Keep the accepted path; what the cache lacks of it is forwarded first in the next
-        round."""
+        """Keep the accepted path; what the cache lacks is forwarded first in the next round."""
         if self.tuner is not None:
             self._record_verdict(self.tuner, verdict, batch)
         if self.disagreement is not None and self._proposed:
@@ -130,14 +127,8 @@ class TreeDrafter:
         """Grow a non-empty tree, by one forward for each level that has children, or a whole chain
         of likeliest tokens at once.
 
-        Args:
-            topology: the tree.
-            batch: the rows.
-            logits: after each row's last token, from `_catch_up`.
-            goes_on: may end the growth above the last level.
-
-        Returns:
-            The tree as far as it was grown, with probabilities if a row uses rejection sampling.
+        `logits` come from `_catch_up`; `goes_on` may end the growth above the last level. The tree
+        has probabilities if a row uses rejection sampling.
         """
         device = logits.device
         first_step = batch.steps(device)
@@ -220,13 +211,7 @@ class TreeDrafter:
 
 
 class ModelDrafter(TreeDrafter):
-    """Drafts with one model, which reads one prompt for each row.
-
-    Args:
-        prompts: the model and how it reads the prompt.
-        topology, tuners, disagreement: as for `TreeDrafter`.
-        vocab_size: ids that the target has; the draft may have more or fewer.
-    """
+    """Drafts with one model, which reads one prompt for each row."""
 
     def __init__(
         self,
@@ -248,8 +233,8 @@ class ModelDrafter(TreeDrafter):
 
 
 def _agreement(logits: Tensor, tokens: list[list[int]]) -> tuple[int, int]:
-    """How many tokens of a forward its own logits ``[B, T, V]`` choose, and how many not. Behind a
-    row's tokens there may be fillers."""
+    """How many tokens of a forward its own logits ``[B, T, V]`` choose, and how many not. A row's
+    tokens may be followed by fillers."""
     hits = misses = 0
     choices = logits[:, :-1].argmax(-1).tolist()
     for row_choices, row_tokens in zip(choices, tokens, strict=True):

@@ -13,38 +13,27 @@ from draftlens.models.prompt import Prompt
 from draftlens.models.prompt_subset import gather
 from draftlens.pruning import Choice, Pruner, Visual, keep_count
 
+# Cells with nearest neighbours searched at once, so that no map of all by all is formed.
 CELLS_PER_SEARCH = 1024
-"""Cells whose nearest neighbours are searched at once, so that no map of all by all is formed."""
 
 
 @dataclass(frozen=True)
 class PrunedPrompt:
-    """A prompt after pruning.
-
-    Args:
-        prompt: what is left.
-        kept: per row the indices of the tokens that stay, int64 ``[K]``.
-    """
+    """A prompt after pruning."""
 
     prompt: Prompt
-    kept: list[Tensor]
+    kept: list[Tensor]  # per row the indices of the tokens that stay, int64 ``[K]``
 
 
 @dataclass(frozen=True)
 class Pruning:
-    """How a draft's prompt is pruned.
-
-    Args:
-        pruner: chooses.
-        ratio: share of visual tokens that are removed, 0 to 1.
-    """
+    """How a draft's prompt is pruned."""
 
     pruner: Pruner
-    ratio: float
+    ratio: float  # share of visual tokens that are removed, 0 to 1
 
     def keep(self, prompt: Prompt, context: TargetContext) -> list[Tensor]:
-        """Per row the tokens that stay, int64 ``[K]``: all text, and the visual tokens that the
-        pruner chooses."""
+        """Per row the tokens that stay, int64 ``[K]``: text, and the pruner's visual tokens."""
         spec = self.pruner.readings
         target_scores = spec.scores(context.readings)
         kept = []
@@ -61,7 +50,7 @@ class Pruning:
         return kept
 
     def apply(self, prompt: Prompt, context: TargetContext) -> PrunedPrompt:
-        """Prune a prompt and count its visual tokens before and after for the statistics."""
+        """Prune a prompt, and count its visual tokens before and after for the statistics."""
         with context.observer.phase("prune"):
             kept = self.keep(prompt, context)
             pruned = gather(prompt, kept)
@@ -76,14 +65,7 @@ def _row_scores(
     target_prompt: Prompt,
     target_scores: Tensor | None,
 ) -> Tensor | None:
-    """The target's scores for the draft's visual tokens ``[n]`` of one row, if they were read.
-
-    Args:
-        prompt: the draft's.
-        row: of the batch.
-        positions: of its visual tokens, int64 ``[n]``.
-        target_prompt: the target's.
-        target_scores: of its tokens, float32 ``[B, L]``.
+    """The target's scores, of float32 ``[B, L]``, for the draft's visual tokens ``[n]`` of one row.
 
     Raises:
         UnsupportedModelError: one of the two has visual tokens in this row and the other has none.
@@ -104,18 +86,10 @@ def _row_scores(
 
 
 def _carry_over(scores: Tensor, source: Tensor, target: Tensor) -> Tensor:
-    """Scores of some cells at other cells, with all frames stretched to the same size.
+    """Scores ``[m]`` of cells ``[m, 3]`` at other cells ``[n, 3]``: float32 ``[n]``.
 
-    Each target cell takes the mean score of the source cells whose middles lie in it. A cell in
-    which none lies takes the score of the nearest cell that has one.
-
-    Args:
-        scores: float ``[m]``.
-        source: cells of the scores, int64 ``[m, 3]``.
-        target: cells of the result, int64 ``[n, 3]``.
-
-    Returns:
-        float32 ``[n]``.
+    All frames are stretched to the same size. Each target cell takes the mean score of the source
+    cells with their middle in it, or else the score of the nearest cell that has one.
     """
     # A newline shares the cell of the token before it and represents no pixels.
     has_pixels = torch.ones(len(source), dtype=torch.bool)
@@ -136,26 +110,16 @@ def _carry_over(scores: Tensor, source: Tensor, target: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Pool:
-    """The C cells of some frames with what lies in each.
+    """The C cells of some frames with what lies in each."""
 
-    Args:
-        means: mean score and mean place, float32 ``[C, 4]``; NaN where nothing lies.
-        counts: how many source cells lie in each, int64 ``[C]``.
-    """
-
-    means: Tensor
-    counts: Tensor
+    means: Tensor  # mean score and mean place, float32 ``[C, 4]``; NaN for an empty cell
+    counts: Tensor  # how many source cells lie in each, int64 ``[C]``
 
 
 def _pool(scores: Tensor, cells: Tensor, sizes: Tensor) -> _Pool:
-    """Pool scores over the cells of other frames. Means are taken, since where one grid does not
-    divide the other, some cells hold more source cells than others.
-
-    Args:
-        scores: float ``[m]``.
-        cells: cells of the scores, int64 ``[m, 3]``.
-        sizes: of the other frames, int64 ``[T, 3]``.
-    """
+    """Pool scores ``[m]`` of cells ``[m, 3]`` over those of frames of other sizes ``[T, 3]``. Means
+    are taken, since where one grid does not divide the other, some cells hold more source cells
+    than others."""
     # In halves of a cell: whole numbers do not round.
     middles = 2 * cells + 1
     source_sizes = 2 * _frame_sizes(cells)[cells[:, 0]]

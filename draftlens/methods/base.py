@@ -1,4 +1,4 @@
-"""The seam of all methods, and methods from names and options."""
+"""The method protocol, and methods from names and options."""
 
 from __future__ import annotations
 
@@ -30,18 +30,13 @@ METHODS = Registry(
     group="draftlens.methods",
 )
 
+# Fields of methods and of their parts that hold one object of a registry, or several.
 PARTS: Mapping[str, Registry] = {"pruner": PRUNERS, "prefill": PREFILLS}
-"""Fields of methods, and of their parts, that hold objects of a registry or several of them."""
 
 
 @dataclass(frozen=True)
 class Models:
-    """The models of a call.
-
-    Args:
-        target: decides.
-        draft: guesses; None if there is none.
-    """
+    """The models of a call: `target` verifies, `draft` proposes, if there is one."""
 
     target: Backbone
     draft: Backbone | None = None
@@ -60,23 +55,19 @@ class Method(Protocol):
         ...
 
 
-MethodLike = Method | str | Mapping[str, Any] | None
-"""A method, its name, a mapping of its options, or None for the default."""
+MethodLike = Method | str | Mapping[str, Any] | None  # None is the default.
 
 
 DRAFT_USES = ("needed", "optional", "unused")
-"""What a method may do with a draft model."""
 
 
 def draft_use(method: Method) -> str:
-    """What a method does with a draft model, one of `DRAFT_USES`: the attribute `draft_use` of the
-    method; `optional` for methods of other packages that have none."""
+    """The attribute `draft_use` of a method; `optional` for plug-ins without it."""
     return str(getattr(method, "draft_use", "optional"))
 
 
 def methods_with(extra: str) -> list[str]:
-    """The names of the methods that read an extra of a call (`Plan.extras`), which a class lists in
-    its attribute `extras`."""
+    """Names of the methods with an extra of a call (`Plan.extras`) in their attribute `extras`."""
     return [name for name in METHODS if extra in getattr(METHODS[name], "extras", ())]
 
 
@@ -116,13 +107,12 @@ def to_dict(method: Method) -> dict[str, Any]:
 
 
 def parts_of(method: type) -> Mapping[str, Registry]:
-    """The registries of a method's fields by the names of the fields: `PARTS`, and those that the
-    class names in its attribute `parts`."""
+    """The registries by field name: `PARTS`, and those in the class attribute `parts`."""
     return {**PARTS, **getattr(method, "parts", {})}
 
 
 def described(name: str, value: Any, parts: Mapping[str, Registry]) -> Any:
-    """The value of a field of a method, or of a part of one, as JSON values."""
+    """The value of a field of a method, or of a part, as JSON values."""
     registry = parts.get(name)
     if registry is None:
         return value
@@ -133,17 +123,13 @@ def described(name: str, value: Any, parts: Mapping[str, Registry]) -> Any:
 
 
 def name_of(method: Method) -> str:
-    """The name under which the method's class is registered."""
     return METHODS.name_of(type(method))
 
 
 def with_option(method: Method, path: str, value: Any) -> Method:
     """The same method with one other option.
 
-    Args:
-        method: any.
-        path: a field, or an option of a nested part such as ``"pruner.attention_mass"``.
-        value: of the option.
+    `path` is a field, or an option of a nested part such as ``"pruner.attention_mass"``.
 
     Raises:
         ConfigError: there is no such option, or the value makes no sense.
@@ -157,12 +143,7 @@ def with_option(method: Method, path: str, value: Any) -> Method:
 
 
 def with_prefill(method: Method, prefill: Any) -> Method:
-    """The same method with another prefill.
-
-    Args:
-        method: any.
-        prefill: a prefill, its name, or a mapping of its name and options; None for the method's
-            own.
+    """The same method with another prefill (an object, a name, a mapping); None keeps its own.
 
     Raises:
         ConfigError: the name or an option is unknown, or the method has no prefill.
@@ -171,7 +152,6 @@ def with_prefill(method: Method, prefill: Any) -> Method:
 
 
 def has_option(method: Method, path: str) -> bool:
-    """Whether a method has an option; `path` as for `with_option`."""
     name, _, nested = path.partition(".")
     if name not in _field_names(method):
         return False
@@ -185,8 +165,8 @@ def _field_names(value: Any) -> set[str]:
 
 
 def resolve(method: MethodLike, has_draft: bool) -> Method:
-    """A method from any form of it; None means speculative decoding if there is a draft, else plain
-    decoding.
+    """A method from any `MethodLike`; None means speculative decoding if there is a draft, else
+    plain decoding.
 
     Raises:
         ConfigError: a name or option is unknown, or a value makes no sense.

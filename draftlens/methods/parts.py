@@ -25,32 +25,25 @@ from draftlens.pruning import make_pruner
 Tree = str | Sequence[Sequence[int]] | None
 
 AUTO = "auto"
-"""The name of the automatic tree."""
-DEFAULT_LENGTH = 5
-"""Length of a chain whose length is not given."""
-MOST_DRAFT_TOKENS = 1024
-"""Most draft tokens of a round: the mask of a tree grows with their square."""
+DEFAULT_LENGTH = 5  # Length of a chain without a given length.
+MOST_DRAFT_TOKENS = 1024  # In a round: the mask of a tree grows with the square.
 TREES = {"eagle": EAGLE_PATHS}
 SAMPLING_RULES = ("coupled", "rejection")
 
+# Makes the drafter of each schedule in which draft model and target work at the same time.
 PARALLEL_DRAFTERS = Registry(
     "schedule",
     {
         "parallel": "draftlens.methods.parallelvlm.drafters:make_drafter",
     },
 )
-"""What makes the drafter of each schedule in which draft model and target work at the same time."""
 
+# Hint appended when a text-only draft is refused.
 WITHOUT_EYES = "; method 'tabed' takes it with the view 'text', and with captions of the target"
-"""What a draft that does not see what the target sees is good for."""
 
 
 def resolve_parts(method: Any, *, pruner: bool = False) -> None:
     """Replace the names of a method's nested parts by the parts, when the method is made.
-
-    Args:
-        method: a frozen dataclass with the fields `schedule` and `prefill`.
-        pruner: whether it has the field `pruner` too.
 
     Raises:
         ConfigError: a name or option is unknown.
@@ -66,21 +59,13 @@ def resolve_parts(method: Any, *, pruner: bool = False) -> None:
 
 
 def check_choice(option: str, value: Any, choices: Sequence[str]) -> None:
-    """Refuse a word that is not one of the choices of an option.
-
-    Raises:
-        ConfigError: lists the choices.
-    """
+    """Raise `ConfigError` unless `value` is one of `choices`."""
     if not isinstance(value, str) or value not in choices:
         raise ConfigError(f"unknown {option} {value!r}; known: {', '.join(choices)}")
 
 
 def check_number(option: str, value: Any, most: int | None = None, least: int = 1) -> None:
-    """Refuse what is no whole number from `least` to `most`, or to `MOST_DRAFT_TOKENS`.
-
-    Raises:
-        ConfigError: names the limits.
-    """
+    """Refuse all but whole numbers from `least` to `most`, or to `MOST_DRAFT_TOKENS`."""
     if type(value) is not int or value < least or (most is not None and value > most):
         limit = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise wrong(option, value, f"a whole number {limit}")
@@ -89,11 +74,7 @@ def check_number(option: str, value: Any, most: int | None = None, least: int = 
 
 
 def check_room(topology: Topology, models: Models) -> None:
-    """Refuse a tree that is deeper than the positions of a model, or wider than its vocabulary.
-
-    Raises:
-        ConfigError: names both numbers and the model.
-    """
+    """Refuse a tree that is deeper than a model's positions or wider than its vocabulary."""
     width = max(map(len, topology.children.values()), default=0)
     for model in (models.target, models.draft):
         if model is None:
@@ -112,11 +93,7 @@ def check_room(topology: Topology, models: Models) -> None:
 
 
 def check_switch(option: str, value: Any) -> None:
-    """Refuse what is neither true nor false.
-
-    Raises:
-        ConfigError: names the option.
-    """
+    """Raise `ConfigError` unless `value` is true or false."""
     if not isinstance(value, bool):
         raise ConfigError(f"{option} must be true or false, not {shown(value)}")
 
@@ -126,10 +103,6 @@ def resolve_drafting(method: Any) -> None:
 
     A length alone means a chain. Neither a length nor a tree means the automatic tree, or with
     rejection sampling, which the automatic tree does not allow, a chain of `DEFAULT_LENGTH`.
-
-    Args:
-        method: a frozen dataclass with `num_speculative_tokens`, `tree`, `sampling_rule` and
-            `schedule`.
 
     Raises:
         ConfigError: a value makes no sense.
@@ -190,15 +163,11 @@ def parallel_drafter(
     pruning: Pruning | None = None,
     reads_target_prompt: bool = False,
 ) -> Any:
-    """The drafter of a schedule in which the draft model works beside the target; None for the
-    serial schedule.
+    """The drafter that works at the same time as the target; None for the serial schedule.
 
     Args:
-        schedule: of the method.
         window: γ, the draft tokens of a round; None for a choice by measured times.
         drafter: drafts where the draft model cannot work beside the target.
-        target: the model that checks.
-        pruning: which visual tokens the draft reads; None for all.
         reads_target_prompt: whether the draft reads the target's own prompt, after pruning.
     """
     if schedule == "serial":
@@ -209,10 +178,6 @@ def parallel_drafter(
 
 def topology_of(tree: Tree, num_speculative_tokens: int | None) -> Topology:
     """The tree that a draft grows, or the largest one of an automatic tree.
-
-    Args:
-        tree: None for a chain, a name, or a list of paths of ranks.
-        num_speculative_tokens: length of the chain; None for `DEFAULT_LENGTH`.
 
     Raises:
         ConfigError: the name is unknown, or the paths are no tree.
@@ -232,21 +197,14 @@ def topology_of(tree: Tree, num_speculative_tokens: int | None) -> Topology:
 def tuners_of(
     tree: Tree, target: Backbone, drafting: Backbone, settings: tuple[Any, ...] = ()
 ) -> Tuners | None:
-    """The tuners of an automatic tree; None for any other tree.
-
-    Args:
-        tree: of the method.
-        target: the model that checks.
-        drafting: the model that drafts; the target itself if it drafts for itself.
-        settings: everything else that changes how often guesses are right.
-    """
+    """The tuners of an automatic tree, else None; `settings` also affect acceptance."""
     if tree != AUTO:
         return None
     return lambda kind: TreeTuner(record_of(target, drafting, settings, kind))
 
 
 def timed_models(tree: Tree, target: Backbone, drafting: Backbone) -> tuple[Backbone, ...]:
-    """The models whose costs an automatic tree follows from; none for any other tree."""
+    """The models with costs that decide an automatic tree; none for any other tree."""
     if tree != AUTO:
         return ()
     return (target,) if drafting is target else (target, drafting)
@@ -259,15 +217,7 @@ def drafting_plan(
     pruning: Pruning | None = None,
     reads_target_prompt: bool = False,
 ) -> Plan:
-    """The plan of a method that drafts with a model.
-
-    Args:
-        method: a frozen dataclass with the fields that `resolve_drafting` and `resolve_parts`
-            check.
-        models: of the call.
-        drafter: drafts in this process.
-        pruning, reads_target_prompt: as for `parallel_drafter`.
-    """
+    """The plan of a method that drafts with a model; see `parallel_drafter` for the arguments."""
     length = method.num_speculative_tokens
     check_room(method.topology, models)
     lane = parallel_drafter(
@@ -291,17 +241,12 @@ def settings_of(pruning: Pruning) -> tuple[Any, ...]:
 
 
 def draft_use_of(draft: str) -> str:
-    """What a method does with a draft model whose option `draft` is `model`, `self` or `auto`."""
+    """The `DRAFT_USES` of a method with an option `draft`."""
     return {"model": "needed", "self": "unused"}.get(draft, "optional")
 
 
 def draft_of(models: Models, described: str, needs_vision: bool = True) -> Backbone:
-    """The draft model.
-
-    Args:
-        models: of the call.
-        described: the method, in the words of the message.
-        needs_vision: whether the draft reads the pictures and clips of its prompts.
+    """The draft model; `described` names the method in messages.
 
     Raises:
         ConfigError: there is none.

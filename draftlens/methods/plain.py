@@ -45,7 +45,7 @@ class PlainDecoding:
             )
 
     def plan(self, models: Models) -> Plan:
-        """See `Method.plan`."""
+        """How a session answers by this method."""
         return Plan(
             drafter=NoDraft(),
             schedule=make_schedule(self.schedule),

@@ -29,9 +29,7 @@ from draftlens.methods.parts import (
 )
 from draftlens.models.adapter import Backbone
 
-MOST_NODES = 256
-"""Most draft tokens of a row in one pass, as in the authors' code."""
-
+MOST_NODES = 256  # Draft tokens of a row in one pass, as in the authors' code.
 MATCHINGS = ("text", "tokens")
 
 
@@ -173,7 +171,7 @@ class HSD:
 
 
 def _references(model_type: str, given: Any, source: ExtraSource) -> References:
-    """The references that a caller gave, or those that stand in the pictures of the messages."""
+    """The caller's references, or those that are read from the pictures of the messages."""
     if given is None and source.chat is not None:
         given = read_pictures(model_type, source.chat, source.phase)
     return read_references(given, source)

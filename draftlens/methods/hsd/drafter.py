@@ -19,17 +19,13 @@ from draftlens.methods.lookup.drafter import REFERENCES, LookupDrafter
 from draftlens.methods.lookup.ngram_index import Reference, TokenIndex, TokenSource, Vocabulary
 from draftlens.methods.lookup.text_tokens import TextCodec, ids_of
 
-MIN_DEPTH = 24
-"""Tokens of a candidate after a round in which few were correct."""
-
-MOST_ENDS = 2
-"""Most ids that are proposed as the end of an answer."""
+MIN_DEPTH = 24  # Tokens of a candidate after a round with few accepted tokens.
+MOST_ENDS = 2  # Ids that are proposed as the end of an answer, at most.
 
 
 @dataclass(frozen=True)
 class DocumentOptions:
-    """How answers are matched with references. The fields are those of `HSD`; `by_text` compares
-    letters and digits instead of token ids."""
+    """Options of `HSD`; `by_text` compares letters and digits instead of token ids."""
 
     window: int = 3
     by_text: bool = True
@@ -39,13 +35,7 @@ class DocumentOptions:
 
 
 class DocumentDrafter(LookupDrafter):
-    """Expects each answer to repeat its references in any order; also looks it up in its prompt and
-    in itself.
-
-    Args:
-        vocabulary, length, branches, max_nodes, budget: as for `LookupDrafter`.
-        options: how answers are matched with references.
-    """
+    """Proposes references in any order, besides what `LookupDrafter` finds in prompt and answer."""
 
     def __init__(
         self,
@@ -61,7 +51,7 @@ class DocumentDrafter(LookupDrafter):
         self._depth_limit = MIN_DEPTH
 
     def _max_depth(self) -> int:
-        """Twice the last success: tokens that are hardly ever reached cost time and nodes."""
+        """Twice the accepted tokens of the last round: deeper nodes are rarely reached."""
         if self.budget is None:
             return self.length
         return min(self.length, self._depth_limit)
@@ -90,16 +80,8 @@ def document_matcher(
     prompt: Sequence[int] = (),
     eos: Sequence[int] = (),
 ) -> DocumentMatcher:
-    """The matcher of one row.
-
-    Args:
-        texts: its references.
-        tokenizer: of the target; None if unknown, which needs references that are ids.
-        vocabulary: ids that may be proposed.
-        options: how the answer is matched with the references.
-        prompt: tokens before the answer, with `BREAK` for those that may not be proposed.
-        eos: ids that end the answer.
-    """
+    """The matcher of one row. `prompt` has `BREAK` for tokens that may not be proposed; without a
+    tokenizer the texts must be token ids."""
     codec = None if tokenizer is None else TextCodec(tokenizer)
     regions = []
     for text in texts:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from math import inf
 
-BAND = 24
-"""Largest difference in length between text and answer since the start, in symbols."""
+BAND = 24  # Largest difference in length between text and answer since the start, in symbols.
 
 
 class Alignment:
@@ -14,10 +13,7 @@ class Alignment:
 
     A rejected draft token may mean a substitution of one or more symbols, an insertion or a
     deletion. Each case is a place at which the text may continue; a smaller distance is likelier.
-
-    Args:
-        symbols: the text, as characters or token ids.
-        start: the symbol at which the answer left it.
+    Symbols are characters or token ids; `start` is the one at which the answer left the text.
     """
 
     def __init__(self, symbols: Sequence[Hashable], start: int) -> None:
@@ -59,15 +55,13 @@ class Alignment:
             self._distances = distances
 
     def places(self) -> list[tuple[int, int]]:
-        """Distance and place of every symbol at which the text may continue, ordered by how equally
-        answer and text have advanced there."""
+        """Distances and places where the text may continue, by how equally both advanced."""
         order = sorted(self._distances, key=lambda count: (abs(count - self._num_symbols), count))
         return [(self._distances[count], self._start + count) for count in order]
 
 
 def difference(one: Hashable, other: Hashable) -> int:
-    """Distance of two symbols: 0, 1, or 2 between a letter or digit and any other character, which
-    is a deletion and an insertion."""
+    """0, 1, or 2 (deletion and insertion) between a letter or digit and another character."""
     if one == other:
         return 0
     if isinstance(one, str) and isinstance(other, str) and one.isalnum() != other.isalnum():

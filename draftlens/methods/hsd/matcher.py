@@ -19,34 +19,25 @@ from draftlens.methods.lookup.candidates import (
 from draftlens.methods.lookup.ngram_index import TokenSource
 from draftlens.methods.lookup.text_tokens import PieceDecoder, joined_text
 
+# Places at which a reference is continued after a rejected draft token, at most.
 MOST_RECOVERIES = 3
-"""Most places at which a reference is continued after a rejected draft token."""
 
-FIRST_RECOVERIES = 2
-"""Of these, how many precede the matches of short windows."""
-
-LONGEST_BETWEEN = 24
-"""Most tokens between two references."""
-
-FOLLOWED_AGREEMENT = 4
-"""Agreement of a place that the answer has not left, in tokens."""
+FIRST_RECOVERIES = 2  # How many of these precede the matches of short windows.
+LONGEST_BETWEEN = 24  # Most tokens between two references.
+FOLLOWED_AGREEMENT = 4  # Agreement of a place that the answer has not left, in tokens.
 
 
 class DocumentMatcher(Matcher):
-    """Looks up an answer in texts, and follows it through its references.
+    """Finds matches as `Matcher` does, and follows the answer through its references.
 
-    Besides the matches of a `Matcher` it proposes continuations at the `Position` of the answer in
-    the reference that it followed last, and the beginnings of the next references
-    (`ReferenceQueue`).
+    It also proposes continuations at the `Position` of the answer in the reference that it followed
+    last, and the beginnings of the next references (`ReferenceQueue`).
 
     Args:
         queue: the references.
-        sources: further texts that are only looked up, such as the prompt.
-        recovery: whether continuations are proposed after a rejected draft token as if symbols of
-            the reference had been substituted, inserted or left out.
-        heads: whether the beginnings of unused references, and the end of the answer, are proposed
-            at the beginning of the answer and after a reference.
-        window, context, decoder: as for `Matcher`; the window does not grow.
+        sources: further texts that are only searched, such as the prompt.
+        recovery, heads, window: as for `HSD`; the window does not grow.
+        context, decoder: as for `Matcher`.
     """
 
     def __init__(
@@ -77,7 +68,7 @@ class DocumentMatcher(Matcher):
         """
         self._unmatched_text = self.tail.text(self._unmatched) if self._unmatched else ""
         matches = self._matches()
-        # The end of the prompt says little about an answer that has not begun.
+        # The end of the prompt is weak evidence for an answer that has not begun.
         needed = min(self.window, len(self.answer.tokens) or self.window)
         recovered = list(self._recovered(length))
         ordered = chain(
@@ -139,12 +130,12 @@ class DocumentMatcher(Matcher):
             self.position.source.set_cursor(self.position.place)
 
     def _is_sure(self, candidate: Candidate, accepted: int) -> bool:
-        """Whether a candidate agrees for longer than by accident."""
+        """Whether the agreement is too long to be accidental."""
         known = 0 if candidate.kind == Kind.MATCH else self.window
         return known + candidate.agreement + accepted > self.window
 
     def _follow_to(self, step: Advance) -> bool:
-        """Move to a place of a reference; false if that is none of the queue."""
+        """Move to a place of a reference; false if it is not in the queue."""
         step.source.set_cursor(step.place)
         was_begun = self.queue.is_begun
         if not self.queue.follow(step.source, step.place - step.start):

@@ -14,23 +14,18 @@ NO_READER = (
     "install 'draftlens[ocr]'), so it drafts from the prompt and the answer alone"
 )
 
+# Imported on first use, since `documents` is above the methods.
 PICTURE_READERS = Registry(
     "picture reader",
     {"pipeline": "draftlens.documents.reading.picture_drafts:picture_reader"},
 )
-"""Imported on first use, since `documents` is above the methods."""
 
 
 def read_pictures(
     model_type: str, chat: ChatSource, phase: Callable[[str], AbstractContextManager[None]]
 ) -> list[list[str]]:
-    """References of each row; empty without pictures, and with a warning without a reader.
-
-    Args:
-        model_type: of the target; it decides the format of the texts.
-        chat: the messages of the rows.
-        phase: measures the phases `layout` and `read`.
-    """
+    """References of each row; empty without pictures, and with a warning without a reader. The
+    target's `model_type` decides the format of the texts; `phase` measures `layout` and `read`."""
     if not any(conversation.images for conversation in chat.conversations):
         return []
     reader = PICTURE_READERS["pipeline"](model_type)

@@ -7,24 +7,16 @@ from collections.abc import Sequence
 from draftlens.methods.hsd.edit_alignment import Alignment
 from draftlens.methods.lookup.ngram_index import TokenSource
 
-INSIDE = 1.5
-"""Cost, in differences, of a place inside a token, where the word is tokenized again."""
-
-FURTHER = 3
-"""Largest cost above that of the best place."""
-
-LOST = 12
-"""Differences from which on the answer has left the reference, unless most of it agrees."""
+INSIDE = 1.5  # Cost, in differences, of a place inside a token, where the word is tokenized again.
+FURTHER = 3  # Largest cost above that of the best place.
+LOST = 12  # Differences from which the answer has left the reference, unless most symbols agree.
 
 
 class Position:
-    """The position of an answer in the reference that it followed last.
-
-    Attributes:
-        source: the reference; None before any was followed and after the answer has left it.
-    """
+    """The position of an answer in the reference that it followed last."""
 
     def __init__(self) -> None:
+        # None before the first reference and after the answer has left it
         self.source: TokenSource | None = None
         self._alignment: Alignment | None = None
 
@@ -33,7 +25,7 @@ class Position:
         self._alignment = Alignment(source.symbols, place)
 
     def advance(self, tokens: Sequence[int], text: str) -> None:
-        """Align further tokens of the answer, and the text that they add, with the reference."""
+        """Align further tokens of the answer, and their text, with the reference."""
         if self.source is None or self._alignment is None:
             return
         self._alignment.extend(self.source.to_symbols(tokens, text))
@@ -43,8 +35,7 @@ class Position:
             self._alignment = None
 
     def places(self, most: int) -> list[tuple[int, int]]:
-        """Where the reference may continue, the likeliest first: pairs of a number of differences
-        (0 if the answer has not left the reference) and a place."""
+        """Differences (0: the answer has not left the reference) and places, likeliest first."""
         if self.source is None or self._alignment is None:
             return []
         ranked = [
@@ -63,6 +54,5 @@ class Position:
 
     @property
     def is_at_the_end(self) -> bool:
-        """Whether the answer has followed a reference to its end."""
         place = self.place
         return self.source is not None and place is not None and self.source.is_finished(place)

@@ -10,30 +10,18 @@ from draftlens.methods.lookup.candidates import NO_REFERENCE, Candidate, Kind
 from draftlens.methods.lookup.ngram_index import TokenSource
 from draftlens.methods.lookup.normalized_text import normalize
 
-USED = 0.3
-"""Share of a region that the answer has followed when the region counts as used."""
-
-SEPARATORS = ("\n\n", "\n", " ")
-"""What may stand between two regions of an answer."""
-
-MOST_SEPARATORS = 2
-"""Of these, how many are tried; the last correct one comes first."""
-
-MOST_HEADS = 2
-"""Most regions whose beginnings are proposed together."""
+USED = 0.3  # Share of a region that the answer has followed when the region counts as used.
+SEPARATORS = ("\n\n", "\n", " ")  # What may separate two regions of an answer.
+MOST_SEPARATORS = 2  # How many of these are tried; the last accepted one comes first.
+MOST_HEADS = 2  # Regions that are proposed together, at most.
 
 
 @dataclass(eq=False)
 class ReferenceRegion:
-    """One reference.
+    """One reference."""
 
-    Args:
-        sources: its variants, the preferred one first.
-        followed: symbols of it that the answer has followed.
-    """
-
-    sources: list[TokenSource]
-    followed: int = 0
+    sources: list[TokenSource]  # its variants, the preferred one first
+    followed: int = 0  # symbols that the answer has followed
 
     @property
     def is_used(self) -> bool:
@@ -41,12 +29,7 @@ class ReferenceRegion:
 
 
 class ReferenceQueue:
-    """Proposes the beginnings of regions that are not in the answer yet, in reading order.
-
-    Args:
-        regions: in reading order.
-        eos: ids that end the answer.
-    """
+    """Proposes the beginnings of regions that are not in the answer yet, in reading order."""
 
     def __init__(
         self,
@@ -68,7 +51,7 @@ class ReferenceQueue:
         return self._latest >= 0
 
     def follow(self, source: TokenSource, symbols: int) -> bool:
-        """Count symbols of a reference as followed; false if it is none of the regions."""
+        """Count symbols of a reference as followed; false if it is not in the queue."""
         number = self.number_of(source)
         if number < 0:
             return False
@@ -99,14 +82,8 @@ class ReferenceQueue:
     def next(
         self, tail: AnswerTail, num_tokens: int, length: int, after: TokenSource | None = None
     ) -> Iterator[Candidate]:
-        """Candidates for what follows a region.
-
-        Args:
-            tail: of the answer.
-            num_tokens: its tokens after the region.
-            length: tokens of each candidate.
-            after: a variant of the region; None for the region that the answer followed last.
-        """
+        """Candidates for what follows a region: that of `after`, by default the one followed last.
+        The answer has `num_tokens` tokens after the region."""
         unused = self._unused(after)
         yield from self._begun(unused, tail, num_tokens, length)
         yield from self._heads(unused, self._left(tail, num_tokens), tail, length)
@@ -125,7 +102,7 @@ class ReferenceQueue:
     def _begun(
         self, regions: Sequence[ReferenceRegion], tail: AnswerTail, num_tokens: int, length: int
     ) -> Iterator[Candidate]:
-        """Continuations of regions whose beginning ends the answer."""
+        """Continuations of regions that the end of the answer has begun."""
         for region in regions:
             source = self._preferred(region)
             place = source.prefix_end(tail, num_tokens)
@@ -184,7 +161,6 @@ class ReferenceQueue:
         return NO_REFERENCE
 
     def _end(self, token: int) -> Candidate:
-        """The end of the answer."""
         source = self.regions[-1].sources[0]
         return Candidate((token,), 0, source, len(source.symbols), Kind.HEAD)
 

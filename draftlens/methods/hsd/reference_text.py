@@ -22,30 +22,19 @@ from draftlens.methods.lookup.normalized_text import (
 )
 from draftlens.methods.lookup.text_tokens import TextCodec, joined_text
 
-LONGEST_BEGINNING = 48
-"""Letters and digits of a text that are compared with the end of an answer."""
-
-WORD = "a"
-"""Precedes what is tokenized as the continuation of a word."""
-
-MOST_REDONE = 4
-"""Most tokens of a word that are tokenized again."""
+LONGEST_BEGINNING = 48  # Letters and digits of a text that are compared with the end of an answer.
+WORD = "a"  # Precedes what is tokenized as the continuation of a word.
+MOST_REDONE = 4  # Tokens of a word that are tokenized again, at most.
 
 
 class ReferenceDocument:
-    """A text and its tokens.
-
-    Attributes:
-        text: as the tokenizer decodes the ids, with `WALL` for those that may not be proposed.
-        tokens: the ids, with `BREAK` for those that may not be proposed.
-        normalized: the letters and digits of the text.
-    """
+    """A text and its tokens."""
 
     def __init__(self, ids: Sequence[int], codec: TextCodec, vocabulary: Vocabulary) -> None:
-        self.tokens = vocabulary.with_breaks(ids)
+        self.tokens = vocabulary.with_breaks(ids)  # with `BREAK` for ids that may not be proposed
         decoder = codec.decoder()
         pieces = [WALL if token == BREAK else decoder(token) for token in self.tokens]
-        self.text = joined_text(pieces)
+        self.text = joined_text(pieces)  # with `WALL` for these
         self.normalized = NormalizedText(self.text)
         ends = list(accumulate(map(len, pieces)))
         self._starts = [0, *ends[:-1]]
@@ -65,8 +54,7 @@ class ReferenceDocument:
         return None if place < len(self.text) else len(self.tokens)
 
     def word_end(self, place: int) -> int:
-        """The token boundary at which the word around a character ends, `MOST_REDONE` tokens later
-        at most."""
+        """End of the word around a character, a token boundary `MOST_REDONE` tokens on at most."""
         token = bisect_left(self._starts, place)
         last = min(token + MOST_REDONE, len(self._starts))
         for following in range(token, last):
@@ -77,16 +65,10 @@ class ReferenceDocument:
 
 
 class TextReference:
-    """A text that an answer may repeat with other spaces, punctuation and markup, and in other
-    tokens; its places are indices of characters.
+    """A text that an answer may repeat with other spaces, punctuation, markup and tokens.
 
-    The letters and digits of the last tokens are looked up in those of the text; tokens without
-    any, such as `|---|`, are looked up as they are.
-
-    Args:
-        document: the text; rows may share it.
-        codec: tokenizes the rest of a word.
-        cursor: see `Source.cursor`.
+    Its places are indices of characters. The letters and digits of the last tokens are searched in
+    those of the text; tokens without any, such as `|---|`, as they are. Rows may share a document.
     """
 
     def __init__(
@@ -128,8 +110,7 @@ class TextReference:
         return found
 
     def _agreement(self, end: int, tail: AnswerTail) -> int:
-        """How many of the last tokens with letters or digits precede an index of the normalized
-        text."""
+        """How many last tokens with letters or digits precede `end` in the normalized text."""
         normal = self.document.normalized.text
         count = 0
         for part in tail.normalized_tokens():
@@ -140,12 +121,7 @@ class TextReference:
         return count
 
     def _after(self, end: int, marks: str) -> int:
-        """The character that follows the answer.
-
-        Args:
-            end: index after the last letter or digit that matches.
-            marks: text of the answer after it.
-        """
+        """The place after the answer, which has `marks` after its last letter or digit at `end`."""
         text = self.document.text
         following = end
         while following < len(text) and not normalize_character(text[following]):
@@ -228,5 +204,4 @@ def without_beginning(tokens: list[int], beginning: Sequence[int]) -> list[int]:
 
 
 def up_to_break(tokens: list[int]) -> list[int]:
-    """The tokens before the first `BREAK`."""
     return tokens[: tokens.index(BREAK)] if BREAK in tokens else tokens

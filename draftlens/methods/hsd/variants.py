@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 
 SOFT_HYPHEN = "\u00ad"
-WORD_BREAK = "\u0002"
-"""pdfium's mark of a word that is broken at the end of a line."""
-
+WORD_BREAK = "\u0002"  # pdfium's mark of a word that is broken at the end of a line.
 LIGATURES = str.maketrans(
     {
         "\ufb00": "ff",
@@ -20,8 +18,8 @@ LIGATURES = str.maketrans(
     }
 )
 
+# Kana, CJK characters and their wide punctuation; their lines are joined without a space.
 UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef"
-"""Kana, CJK characters and their wide punctuation; their lines are joined without a space."""
 
 _HYPHEN_AT_LINE_END = re.compile(r"(?<=\w)[-\u2010]\n(?=\w)")
 _LINE_END = re.compile(r"(?<!\n)\n(?!\n)")

@@ -1,4 +1,4 @@
-"""Acceptance rates after matches, and the number of draft tokens that is worth verifying."""
+"""Acceptance rates after matches, and the number of draft tokens worth verifying."""
 
 from __future__ import annotations
 
@@ -13,25 +13,18 @@ from draftlens.drafting.adaptive.forward_costs import LiveCosts
 from draftlens.methods.lookup.candidates import Candidate, Kind
 from draftlens.methods.lookup.prefix_tree import PrefixTree
 
-PRIOR_WEIGHT = 2.0
-"""Observations that the prior counts as."""
-
-FORGETTING = 0.92
-"""Weight of an observation relative to the next one: about the last dozen count."""
-
-MAX_AGREEMENT = 16
-"""Larger agreements are counted together."""
-
-OTHER_CHOICE = 0.3
-"""Prior probability that the second choice is correct where the first is not."""
+PRIOR_WEIGHT = 2.0  # Observations that the prior counts as.
+FORGETTING = 0.92  # Weight of an observation relative to the next one: about the last dozen count.
+MAX_AGREEMENT = 16  # Larger agreements are counted together.
+OTHER_CHOICE = 0.3  # Prior probability that the second choice is accepted where the first is not.
 
 
 class MatchRates:
-    """Probability that the token after a match of m tokens is correct.
+    """Probability that the token after a match of m tokens is accepted.
 
-    An accepted token extends the match of the next one, so the probabilities of a whole candidate
-    follow from those of single tokens. Unverified draft tokens count as well: the answer shows
-    whether they would have been accepted, so a length can be found to pay again without trying it.
+    An accepted token extends the match of the next one, so these rates give those of a candidate.
+    Unverified draft tokens count too, by comparison with the answer, so a length can be found to
+    pay again without trying it.
     """
 
     def __init__(self) -> None:
@@ -42,12 +35,10 @@ class MatchRates:
         self._other_weight = PRIOR_WEIGHT
 
     def chance(self, agreement: int, kind: Kind = Kind.MATCH) -> float:
-        """Probability that the token after a match of `agreement` tokens is correct."""
         return self._chances[kind][min(agreement, MAX_AGREEMENT)]
 
     def node_chances(self, tree: PrefixTree, candidates: Sequence[Candidate]) -> list[float]:
-        """Probability of each node that it is accepted; `candidates` are those that `tree.origins`
-        counts."""
+        """Acceptance probability of each node; `tree.origins` indexes `candidates`."""
         topology = tree.topology
         chances = [0.0] * len(tree)
         for parent, children in topology.children.items():
@@ -65,11 +56,7 @@ class MatchRates:
     def count(
         self, tree: PrefixTree, candidates: Sequence[Candidate], emitted: Sequence[int]
     ) -> int:
-        """Update the rates from the tokens emitted in a round, verified or not.
-
-        Returns:
-            How many of them were in the tree.
-        """
+        """Update the rates by a round's tokens; returns how many of these were in the tree."""
         node = ROOT
         for depth, token in enumerate(emitted):
             children = tree.topology.children.get(node)
@@ -103,17 +90,14 @@ def _prior(kind: Kind, agreement: int) -> float:
     return 1 - 0.8 / math.pow(max(agreement, 1), 0.8)
 
 
+# Tokens, besides the match, that a candidate of each kind counts for in the prior.
 PRIOR_AGREEMENTS = {Kind.MATCH: 0, Kind.RECOVERY: 2, Kind.HEAD: 1}
-"""Tokens that a candidate of each kind counts for besides its match, in the prior."""
 
 
 class DraftBudget:
     """Number of draft tokens per row that minimizes the expected time per token.
 
-    Args:
-        costs: of the target's forwards; updated after every round.
-        lock: held while the costs are used.
-        most: largest number for a row.
+    The costs are those of the target's forwards; `lock` is held while they are used or updated.
     """
 
     def __init__(self, costs: LiveCosts, lock: AbstractContextManager[Any], most: int) -> None:
@@ -124,12 +108,9 @@ class DraftBudget:
     def width(self, chances: Sequence[Sequence[float]], rows: int, context: int) -> int:
         """Draft tokens per row that maximize tokens per second; 0 where none pays.
 
-        Rows are padded to the widest of them, so a token that is useful in one row costs a column.
-
-        Args:
-            chances: of each running row, those of its draft tokens.
-            rows: of the batch, finished ones included.
-            context: cached tokens of the longest row.
+        Rows are padded to the widest one, so a token that is useful in one row costs a column.
+        `chances` belong to the running rows, `rows` counts finished ones too, and `context` is the
+        number of cached tokens of the longest row.
         """
         ranked = [sorted(values, reverse=True) for values in chances]
         sums = [list(accumulate(values, initial=0.0)) for values in ranked]
@@ -154,6 +135,6 @@ class DraftBudget:
 
 
 def likeliest_length(chances: Sequence[float], number: int) -> list[int]:
-    """The `number` nodes with the best chances. The parent of each is among them."""
+    """The `number` nodes with the best chances; the parent of each is among them."""
     order = sorted(range(len(chances)), key=lambda node: (-chances[node], node))
     return order[:number]

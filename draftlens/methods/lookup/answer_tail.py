@@ -10,28 +10,16 @@ from typing import TypeVar
 from draftlens.methods.lookup.normalized_text import normalize, normalize_character
 from draftlens.methods.lookup.text_tokens import PieceDecoder, joined_text
 
-BREAK = -1
-"""Stands for a token that may not be proposed. No window and no candidate crosses it."""
+BREAK = -1  # Replaces a token that may not be proposed. No window and no candidate crosses it.
 
 Value = TypeVar("Value")
 
-LONGEST_TEXT = 64
-"""Tokens of an answer whose text is kept."""
-
-LONGEST_WORD = 32
-"""Characters of a word that are used."""
+LONGEST_TEXT = 64  # Tokens of an answer that are kept with their text.
+LONGEST_WORD = 32  # Characters of a word that are used.
 
 
 class AnswerTail:
-    """The last tokens of an answer.
-
-    Args:
-        size: tokens that are compared at most.
-        decoder: decodes the answer; None if its text is not needed.
-
-    Attributes:
-        pending: the last tokens, as far as they are an incomplete character.
-    """
+    """The last tokens of an answer: `size` ids are compared; `decoder` gives their text."""
 
     def __init__(self, size: int, decoder: PieceDecoder | None = None) -> None:
         self.size = size
@@ -40,7 +28,7 @@ class AnswerTail:
         self._tokens: deque[int] = deque(maxlen=kept)
         self._pieces: deque[str] = deque(maxlen=kept)
         self._normalized: deque[str] = deque(maxlen=kept)
-        self.pending: list[int] = []
+        self.pending: list[int] = []  # last tokens that form an incomplete character
 
     def __len__(self) -> int:
         return min(len(self._tokens), self.size)

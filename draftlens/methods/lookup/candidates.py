@@ -1,5 +1,5 @@
-"""Windowed alignment: where the last tokens of an answer occur in other texts, and what follows
-there (HSD, equations 4 and 5)."""
+"""Windowed alignment (HSD, equations 4 and 5): where the last tokens of an answer occur in other
+texts, and what follows there."""
 
 from __future__ import annotations
 
@@ -12,46 +12,30 @@ from draftlens.methods.lookup.ngram_index import Reference, TokenIndex, TokenSou
 from draftlens.methods.lookup.prefix_tree import PrefixTree, merge
 from draftlens.methods.lookup.text_tokens import PieceDecoder, joined_text
 
-LONGEST_WINDOW = 16
-"""Tokens up to which a window grows to tell several matches apart."""
-
-
-NO_REFERENCE = -1
-"""Index of texts that are no reference of the caller: the prompt and the answer."""
+LONGEST_WINDOW = 16  # Tokens up to which a window grows to distinguish several matches.
+NO_REFERENCE = -1  # Index of the texts that the caller did not give: the prompt and the answer.
 
 
 class Kind(Enum):
     """Why a candidate is proposed."""
 
-    MATCH = "match"
-    """The last tokens of the answer occur before it."""
-    RECOVERY = "recovery"
-    """It is a place at which a reference may go on after a rejected draft token."""
-    HEAD = "head"
-    """It is the beginning of a reference, or the end of the answer."""
+    MATCH = "match"  # the last tokens of the answer occur before it
+    RECOVERY = "recovery"  # a place at which a reference may continue after a rejected draft token
+    HEAD = "head"  # the beginning of a reference, or the end of the answer
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A proposed continuation.
+    """A proposed continuation."""
 
-    Args:
-        tokens: at least one.
-        agreement: number of tokens before it that equal the last tokens of the answer.
-        reference: the text that it comes from.
-        end: index in that text at which it begins. Negative if a separator of that many characters
-            comes first.
-        kind: why it is proposed.
-        reaches_end: whether its text ends with it.
-        head: what follows after the end of the text; its tokens are the last ones of `tokens`.
-    """
-
-    tokens: tuple[int, ...]
-    agreement: int
+    tokens: tuple[int, ...]  # at least one
+    agreement: int  # number of tokens before it that equal the last tokens of the answer
     reference: TokenSource = field(repr=False)
+    # index in `reference` at which it begins; negative if a separator of that length comes first
     end: int
     kind: Kind = Kind.MATCH
-    reaches_end: bool = False
+    reaches_end: bool = False  # whether `reference` ends with it
+    # what follows the end of `reference`; its tokens are the last of `tokens`
     head: Candidate | None = None
 
     @property
@@ -60,25 +44,19 @@ class Candidate:
         return len(self.tokens) - (0 if self.head is None else len(self.head.tokens))
 
     def evidence_at(self, depth: int) -> tuple[Kind, int]:
-        """Kind and agreement of the token after `depth` tokens of this candidate."""
+        """Kind and agreement of the token after `depth` tokens."""
         if self.head is not None and depth >= self.boundary:
             return Kind.HEAD, depth - self.boundary
         return self.kind, self.agreement + depth
 
     def reference_at(self, depth: int) -> TokenSource:
-        """The text that the token after `depth` tokens comes from."""
         if self.head is None or depth < self.boundary:
             return self.reference
         return self.head.reference_at(depth - self.boundary)
 
     def advance(self, pieces: Sequence[str], accepted: int) -> Advance | None:
-        """Where the answer is in a reference after `accepted` tokens; None if none of them is from
-        one.
-
-        Args:
-            pieces: the text that each accepted token added to the answer.
-            accepted: number of tokens that were correct.
-        """
+        """The stretch of a reference that `accepted` tokens follow; None if none of them is from
+        one. `pieces` are the texts that they added to the answer."""
         if self.head is not None:
             step = self.head.advance(pieces[self.boundary :], accepted - self.boundary)
             if step is not None:
@@ -93,37 +71,24 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Advance:
-    """A stretch of a reference that the answer has followed.
-
-    Args:
-        source: the reference.
-        start: first index of the stretch.
-        place: index after it.
-        between: separator that the answer put before it.
-    """
+    """A stretch of a reference that the answer has followed."""
 
     source: TokenSource
-    start: int
-    place: int
-    between: str = ""
+    start: int  # first index
+    place: int  # index after the last
+    between: str = ""  # separator that the answer has before it
 
 
 class Matcher:
-    """Looks up the last tokens of one growing answer in texts and in the answer itself.
+    """Finds the last tokens of one growing answer in texts and in the answer itself.
 
     Windows of `window` tokens are tried first, then shorter ones down to one token. Matches are
-    ordered by agreement (the longest first), then by whether they continue at the cursor of their
-    text, then by the order of the references.
+    ordered by agreement (the longest first, counted up to `longest_window`), then by whether they
+    continue at the cursor of their text, then by the order of the references.
 
     Args:
-        references: texts besides the answer, the preferred one first.
-        window: n, tokens of the longest window that is looked up.
         context: tokens before the answer, such as the prompt.
-        longest_window: tokens up to which agreement is counted.
         decoder: decodes the answer, for references that compare texts.
-
-    Attributes:
-        references: as given, after the answer itself.
     """
 
     def __init__(
@@ -136,6 +101,7 @@ class Matcher:
     ) -> None:
         self.window = window
         self.answer = TokenIndex(window)
+        # the answer itself comes first
         self.references: list[TokenSource] = [Reference(self.answer, repeats=True), *references]
         self.tail = AnswerTail(max(longest_window, window), decoder)
         self.tail.extend(context[-self.tail.size :])
@@ -154,13 +120,12 @@ class Matcher:
         return NO_REFERENCE
 
     def candidates(self, most: int, length: int) -> list[Candidate]:
-        """At most `most` candidates of `length` tokens, the preferred one first; none is a prefix
-        of an earlier one."""
+        """At most `most` candidates, best first; none is a prefix of an earlier one."""
         self._candidates = distinct(self._continuations(self._matches(), length), most)
         return list(self._candidates)
 
     def tree(self, most: int, length: int, max_nodes: int) -> tuple[PrefixTree, list[Candidate]]:
-        """The candidates merged into one tree, and the candidates that its `origins` counts."""
+        """The candidates merged into one tree, and the candidates that its `origins` index."""
         candidates = self.candidates(most, length)
         return merge([candidate.tokens for candidate in candidates], max_nodes), candidates
 
@@ -191,7 +156,7 @@ class Matcher:
         return []
 
     def _follow(self, tokens: Sequence[int], pieces: Sequence[str]) -> None:
-        """Set the cursor of the reference whose candidate was correct for longest."""
+        """Set the cursor of the reference with the longest accepted candidate."""
         candidate, accepted = longest_correct(self._candidates, tokens)
         if candidate is not None:
             step = candidate.advance(pieces, accepted)
@@ -214,7 +179,7 @@ def distinct(candidates: Iterable[Candidate], most: int) -> list[Candidate]:
 def longest_correct(
     candidates: Iterable[Candidate], tokens: Sequence[int]
 ) -> tuple[Candidate | None, int]:
-    """The candidate that agrees with `tokens` for longest, and for how many tokens."""
+    """The candidate with the longest common prefix with `tokens`, and its length."""
     best = None
     longest = 0
     for candidate in candidates:

@@ -26,19 +26,16 @@ from draftlens.methods.parts import (
 )
 from draftlens.models.adapter import Backbone
 
-LONGEST_CANDIDATE = 40
-"""Tokens of a candidate if `num_speculative_tokens` is None."""
-MAX_DRAFT_TOKENS = 48
-"""Most draft tokens of a row if `num_speculative_tokens` is None."""
-MAX_WINDOW = 16
-"""Longest window; each token of a text costs as many dictionary entries."""
+LONGEST_CANDIDATE = 40  # Tokens of a candidate if `num_speculative_tokens` is None.
+MAX_DRAFT_TOKENS = 48  # Draft tokens of a row if `num_speculative_tokens` is None.
+MAX_WINDOW = 16  # Each token of a text costs as many dictionary entries.
 
 
 @dataclass(frozen=True)
 class Lookup:
     """Copies draft tokens from the prompt, the answer and the references of the call: the last
     tokens of the answer are looked up there, and what followed them is proposed. There is no draft
-    model. Ids that stand for visual tokens are never proposed.
+    model. Ids of visual tokens are never proposed.
 
     Args:
         num_speculative_tokens: tokens of a candidate, all of which are verified. None chooses the
@@ -123,7 +120,7 @@ class Lookup:
 
 
 def read_references(given: Any, source: ExtraSource) -> References:
-    """The references that a caller gave.
+    """The caller's references.
 
     Raises:
         InputError: they have another form, or do not go with the rows.

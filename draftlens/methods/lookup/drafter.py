@@ -24,28 +24,19 @@ from draftlens.methods.lookup.ngram_index import Reference, TokenIndex, TokenSou
 from draftlens.methods.lookup.prefix_tree import NO_CANDIDATES, PrefixTree
 from draftlens.methods.lookup.text_tokens import all_ids
 
-REFERENCES = "references"
-"""The name of references among the extras of a call."""
+REFERENCES = "references"  # The name of references among the extras of a call.
 
 
 @dataclass(eq=False)
 class LookupRow:
-    """State of one row.
-
-    Args:
-        matcher: finds its candidates.
-        known: tokens of the answer that the matcher has.
-        tree: candidates of this round, merged.
-        candidates: those that `tree.origins` counts.
-        verified: the part of the tree that the target verifies.
-        attribute: receives the index of the reference of each accepted draft token.
-    """
+    """State of one row."""
 
     matcher: Matcher
-    known: int = 0
-    tree: PrefixTree = NO_CANDIDATES
-    candidates: Sequence[Candidate] = ()
-    verified: PrefixTree = NO_CANDIDATES
+    known: int = 0  # tokens of the answer that the matcher has
+    tree: PrefixTree = NO_CANDIDATES  # candidates of this round, merged
+    candidates: Sequence[Candidate] = ()  # indexed by `tree.origins`
+    verified: PrefixTree = NO_CANDIDATES  # the part of the tree that the target verifies
+    # receives the index of the reference of each accepted draft token
     attribute: Callable[[int], None] = ignore
 
     def set_tree(self, tree: PrefixTree, candidates: Sequence[Candidate]) -> None:
@@ -53,26 +44,20 @@ class LookupRow:
         self.candidates = candidates
 
     def count_references(self, accepted: Sequence[int]) -> None:
-        """Attribute each accepted draft token to its reference.
-
-        Args:
-            accepted: without the bonus token, even where the tree held it.
-        """
+        """Attribute the accepted draft tokens, without the bonus token, to their references."""
         for depth, node in enumerate(self.verified.path(accepted)):
             candidate = self.candidates[self.verified.origins[node]]
             self.attribute(self.matcher.number_of(candidate.reference_at(depth)))
 
 
 class LookupDrafter:
-    """Looks up the last tokens of each row in its prompt, its answer and its references, and
-    proposes what followed there. The cursor of a reference starts at its beginning.
+    """Finds the last tokens of each row in its prompt, its answer and its references, and proposes
+    what followed there. The cursor of a reference starts at its beginning.
 
     Args:
-        vocabulary: ids that may be proposed.
         length: most tokens of a candidate.
         branches: most candidates of a row.
         max_nodes: most draft tokens of a row.
-        window: tokens of the longest window that is looked up.
         budget: chooses how many draft tokens are verified; None for all.
     """
 
@@ -119,8 +104,7 @@ class LookupDrafter:
         return LookupRow(self._matcher(prompt, context, number), attribute=attribute)
 
     def _matcher(self, prompt: Sequence[int], context: TargetContext, row: int) -> Matcher:
-        """`prompt` has `BREAK` for tokens that may not be proposed; `row` counts the rows that
-        join."""
+        """`prompt` has `BREAK` for tokens not to be proposed; `row` counts the joining rows."""
         references: list[TokenSource] = [Reference(TokenIndex(self.window, prompt))]
         for text in all_ids(context.extras.get(REFERENCES, NO_REFERENCES), row):
             index = TokenIndex(self.window, self.vocabulary.with_breaks(text))
@@ -128,7 +112,7 @@ class LookupDrafter:
         return Matcher(references, self.window, context=prompt)
 
     def propose(self, batch: Batch, budget: int) -> DraftTree:
-        """The tree of each row's candidates; the empty tree where nothing matches."""
+        """The tree of each row's candidates; empty where nothing matches."""
         length = min(self._max_depth(), budget)
         for row, history in zip(self._rows, batch.histories, strict=True):
             row.set_tree(NO_CANDIDATES, ())
@@ -145,7 +129,7 @@ class LookupDrafter:
         return self.length
 
     def _record_depth(self, tokens: int) -> None:
-        """Receive the largest number of correct tokens of a row in this round."""
+        """Receive the largest number of accepted tokens of a row in this round."""
 
     def _select_nodes(self, batch: Batch) -> None:
         if self.budget is None:

@@ -10,8 +10,7 @@ from typing import Protocol
 
 from draftlens.methods.lookup.answer_tail import BREAK, AnswerTail
 
-MOST_MATCHES = 32
-"""Most occurrences of a window in one text that are considered."""
+MOST_MATCHES = 32  # Occurrences of a window in one text that are considered, at most.
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,6 @@ class Vocabulary:
         return [token if self._has(token) else BREAK for token in tokens]
 
     def without(self, ids: Iterable[int]) -> Vocabulary:
-        """The same without further ids."""
         return Vocabulary(self.size, self.excluded.union(ids))
 
     def _has(self, token: int) -> bool:
@@ -34,11 +32,8 @@ class Vocabulary:
 
 
 class TokenIndex:
-    """A growing text, and the ends of all its windows of up to `window` tokens.
-
-    Each token costs `window` dictionary entries. `tokens` has `BREAK` for those that may not be
-    proposed.
-    """
+    """A growing text, and the ends of all its windows of up to `window` tokens: each token costs
+    `window` dictionary entries. `BREAK` replaces tokens that may not be proposed."""
 
     def __init__(self, window: int, tokens: Iterable[int] = ()) -> None:
         self.window = window
@@ -57,8 +52,7 @@ class TokenIndex:
                 self._ends.setdefault(key, []).append(end)
 
     def ends(self, window: tuple[int, ...]) -> Sequence[int]:
-        """Where a window ends: indices of the tokens after it, rising; the last one may be the end
-        of the text."""
+        """Rising indices after each occurrence of a window; the last may be the end of the text."""
         return self._ends.get(window, ())
 
     def agreement(self, end: int, tail: Sequence[int]) -> int:
@@ -100,13 +94,14 @@ class TokenSource(Protocol):
     """A text that an answer may repeat. Its places are indices of tokens or of characters."""
 
     cursor: int | None
-    """Where the answer is expected to go on: of several matches the first one from there on is
-    preferred, then the following ones, then those before it, the latest first. None: the latest
-    match is preferred."""
+    """Where the answer is expected to continue: of several matches the first from there on is
+    preferred, then the following ones, then those before it, the latest first. None prefers the
+    latest match.
+    """
 
     def matches(self, tail: AnswerTail, length: int) -> list[tuple[int, int]]:
-        """Where the last `length` tokens of an answer occur: pairs of an agreement (number of equal
-        tokens before the place) and a place, the preferred one first."""
+        """Pairs of agreement (equal tokens before the place) and place where the last `length`
+        tokens occur, the preferred one first."""
         ...
 
     def continuation(self, place: int, length: int, tail: AnswerTail) -> Continuation:
@@ -118,17 +113,14 @@ class TokenSource(Protocol):
         the separator has no tokens of its own here."""
         ...
 
-    def set_cursor(self, place: int | None) -> None:
-        """Set the cursor, if the text has one."""
-        ...
+    def set_cursor(self, place: int | None) -> None: ...
 
     def place_after(self, place: int, tokens: Sequence[int], text: str) -> int:
         """The place after tokens of an answer, and their text, that followed a place."""
         ...
 
     def prefix_end(self, tail: AnswerTail, num_tokens: int) -> int:
-        """The end of the longest prefix of this text that ends the last `num_tokens` tokens; 0 for
-        none."""
+        """End of the longest prefix of the text that ends the last `num_tokens` tokens, or 0."""
         ...
 
     @property
@@ -140,9 +132,7 @@ class TokenSource(Protocol):
         """Tokens of an answer, and their text, in the symbols of this text."""
         ...
 
-    def is_token_start(self, place: int) -> bool:
-        """Whether a token of the text begins at a place."""
-        ...
+    def is_token_start(self, place: int) -> bool: ...
 
     def is_finished(self, place: int) -> bool:
         """Whether nothing but spaces and punctuation follows a place."""
@@ -151,18 +141,13 @@ class TokenSource(Protocol):
 
 @dataclass(eq=False)
 class Reference:
-    """A text of token ids; its places are indices of tokens.
+    """A text of token ids; its places are indices of tokens."""
 
-    Args:
-        index: of the text; rows may share it.
-        cursor: see `TokenSource.cursor`.
-        repeats: whether it is the answer itself, which is expected to repeat and has no cursor.
-        is_whole: whether an answer may end, or go on with another text, where this one ends.
-    """
-
-    index: TokenIndex
+    index: TokenIndex  # rows may share it
     cursor: int | None = None
+    # whether it is the answer itself, which is expected to repeat and has no cursor
     repeats: bool = False
+    # whether an answer may end, or continue with another text, where it ends
     is_whole: bool = False
 
     def matches(self, tail: AnswerTail, length: int) -> list[tuple[int, int]]:
@@ -215,7 +200,7 @@ class Reference:
 
 
 def sources_in_order(places: Sequence[int], cursor: int | None) -> Iterator[int]:
-    """Rising places in the order of preference (see `TokenSource.cursor`)."""
+    """Rising places in the order of preference (`TokenSource.cursor`)."""
     first = len(places) if cursor is None else bisect_left(places, cursor)
     yield from places[first:]
     yield from reversed(places[:first])

@@ -1,5 +1,5 @@
-"""Texts reduced to letters and digits, by which words are found whatever the spaces, punctuation
-and markup (as in the authors' code of HSD)."""
+"""Texts reduced to letters and digits, so that spaces, punctuation and markup do not matter (as in
+the authors' code of HSD)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
 
+# Replaces a token that may not be proposed. It counts as a letter, so no window crosses it.
 WALL = "\N{OBJECT REPLACEMENT CHARACTER}"
-"""Stands in a text for a token that may not be proposed. It counts as a letter, so no window
-crosses it."""
 
 
 @lru_cache(maxsize=1 << 16)
@@ -64,7 +63,7 @@ class NormalizedText:
 
 
 def occurrences(text: str, window: str) -> Iterator[int]:
-    """Where the occurrences of a window end in a text, rising; overlapping ones count."""
+    """Rising end indices of all occurrences of a window, overlapping ones included."""
     start = text.find(window)
     while start >= 0:
         yield start + len(window)

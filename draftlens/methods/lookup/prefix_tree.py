@@ -10,17 +10,11 @@ from draftlens.core.tree import EMPTY, ROOT, Topology
 
 @dataclass(frozen=True)
 class PrefixTree:
-    """Token sequences merged by their common prefixes.
-
-    Args:
-        topology: of the tree.
-        tokens: the id of each node.
-        origins: for each node, the index of the first candidate that goes through it.
-    """
+    """Token sequences merged by their common prefixes."""
 
     topology: Topology
-    tokens: tuple[int, ...]
-    origins: tuple[int, ...]
+    tokens: tuple[int, ...]  # the id of each node
+    origins: tuple[int, ...]  # index of the first candidate through each node
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -66,11 +60,6 @@ def merge(
 
     Nodes are in level order, siblings in the order of the candidates in which they first occur. If
     there are more than `max_nodes`, earlier candidates come first and the last one is cut.
-
-    Args:
-        candidates: token ids of each, the most preferred first.
-        max_nodes: most nodes.
-        max_depth: most tokens of a candidate; None for all.
 
     Example:
 

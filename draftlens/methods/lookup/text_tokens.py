@@ -11,12 +11,11 @@ from tokenizers.decoders import DecodeStream
 from draftlens.core.references import References, Text
 from draftlens.core.text import TextDecoder
 
+# Precedes a text that is tokenized as a continuation. Tokenizers that put a space before every text
+# (SentencePiece) then put it before the anchor.
 ANCHOR = "\n"
-"""Precedes a text that is tokenized as a continuation. Tokenizers that put a space before every
-text (SentencePiece) then put it before the anchor."""
 
-MOST_HELD_BACK = 8
-"""Tokens after which bytes that form no character are given up."""
+MOST_HELD_BACK = 8  # Tokens after which bytes that form no character are given up.
 
 
 def ids_of(text: Text, tokenizer: Any) -> list[int]:
@@ -28,12 +27,10 @@ def ids_of(text: Text, tokenizer: Any) -> list[int]:
 
 
 def all_ids(references: References, row: int) -> list[list[int]]:
-    """The token ids of all references of a row."""
     return [ids_of(text, references.tokenizer) for text in references.of_row(row)]
 
 
-PieceDecoder = Callable[[int], str]
-"""Takes the next token of a text; returns the text that it adds, or "" inside a character."""
+PieceDecoder = Callable[[int], str]  # The text that the next token adds, or "" inside a character.
 
 
 class StreamDecoder:
@@ -67,9 +64,6 @@ class TextCodec:
 
     Texts are compared as the tokenizer decodes them, so nothing depends on offsets, which slow
     tokenizers lack, and a tokenizer that changes texts changes both sides alike.
-
-    Args:
-        tokenizer: of transformers, fast or slow.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -85,7 +79,6 @@ class TextCodec:
         return StreamDecoder(self._backend)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The text that each token adds."""
         decoder = self.decoder()
         return [decoder(token) for token in ids]
 
@@ -97,13 +90,8 @@ class TextCodec:
     def continuation(self, before: str, text: str) -> list[int]:
         """The token ids of a text after another one, possibly inside a word.
 
-        Args:
-            before: the end of the text before; the beginning of its last word suffices.
-            text: what follows it.
-
-        Returns:
-            The tokens that follow `before` if both are tokenized together and no token crosses the
-            boundary; else those of the text after a line break.
+        The beginning of the last word of `before` suffices. Where a token crosses the boundary, the
+        ids are those of the text after a line break.
         """
         known = self._continuations.get((before, text))
         if known is None:

@@ -15,12 +15,7 @@ from draftlens.processes.shared_model import ModelParts
 
 
 def main(descriptor: int, threads: int) -> None:
-    """Draft until the parent has gone.
-
-    Args:
-        descriptor: of the inherited socket. The first message is the model.
-        threads: of torch.
-    """
+    """Draft until the parent has gone. The first message on the inherited socket is the model."""
     torch.set_num_threads(threads)
     channel = Channel(socket.socket(fileno=descriptor))
     with contextlib.suppress(ClosedError):

@@ -56,8 +56,7 @@ class TargetShare:
         """Leave some cores to other processes; never fewer than one thread remains.
 
         Yields:
-            A function that changes the number of cores that are left, such as to 0 when the worker
-            is lost.
+            A function that changes the number of cores, such as to 0 when the worker is lost.
         """
         holder = object()
 

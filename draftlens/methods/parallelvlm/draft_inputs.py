@@ -29,47 +29,31 @@ class DraftReading(Protocol):
         ...
 
     def message(self, answer: int, context: TargetContext) -> Read:
-        """The message for which the worker waits.
-
-        Args:
-            answer: the session in the worker.
-            context: the target's side of the rows, with the readings.
-        """
+        """The message for which the worker waits; `answer` is the session in the worker."""
         ...
 
 
 @dataclass(frozen=True)
 class OwnPrompt:
-    """The worker's model encodes and prunes its own prompt.
-
-    Args:
-        pruning: which visual tokens it reads; None for all.
-    """
+    """The worker's model encodes its own prompt and prunes it, if `pruning` is given."""
 
     pruning: Pruning | None = None
 
     @property
     def waits(self) -> bool:
-        """Pruners that look at the target's prefill wait for it."""
+        """Pruners with features of the target's prefill wait for it."""
         return self.pruning is not None and bool(self.pruning.pruner.readings)
 
     def inputs(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """All of them."""
         return inputs
 
     def message(self, answer: int, context: TargetContext) -> Read:
-        """The readings, and where the target has its visual tokens."""
         return Read(answer, side=TargetSide(context.prompt.outline(), context.readings))
 
 
 @dataclass(frozen=True)
 class TargetsPrompt:
-    """The worker's model is the target's own: it reads the target's prompt, which this process
-    prunes.
-
-    Args:
-        own_pruning: which visual tokens it reads.
-    """
+    """The worker drafts with the target's own model: it reads the target's prompt, pruned here."""
 
     own_pruning: Pruning
     pruning: None = None
@@ -79,5 +63,4 @@ class TargetsPrompt:
         """The target has encoded the prompt."""
 
     def message(self, answer: int, context: TargetContext) -> Read:
-        """The prompt, pruned."""
         return Read(answer, prompt=self.own_pruning.apply(context.prompt, context).prompt)

@@ -27,11 +27,8 @@ from draftlens.processes.shared_tensors import pack
 
 logger = logging.getLogger("draftlens")
 
-THREADS = 1
-"""Threads of the drafting process."""
-
-CHECK_SECONDS = 0.2
-"""Time between two looks at a process that is silent."""
+THREADS = 1  # of the drafting process
+CHECK_SECONDS = 0.2  # between liveness checks of a silent process
 
 
 class DraftProcess:
@@ -41,10 +38,8 @@ class DraftProcess:
     until it is ready. It is no fork and no spawned copy of the caller's main module, so scripts
     without a main guard, notebooks and daemonic parents work. It ends with the last reference to
     this object, with the model, or with this process, however this process ends. Forks of this
-    process have no part in it: they start a process of their own.
-
-    Args:
-        model: a transformers model on the CPU. Its weights move to memory that both processes map.
+    process start a process of their own. The weights of the model, a transformers model on the CPU,
+    move to memory that both processes map.
 
     Raises:
         WorkerLostError: the model cannot be sent to another process, or the process cannot start.
@@ -82,17 +77,14 @@ class DraftProcess:
 
     @property
     def pid(self) -> int:
-        """The process id."""
         return self._process.pid
 
     @property
     def processes(self) -> tuple[int, ...]:
-        """See `Link.processes`."""
         return (self.pid,)
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process can be used, as far as can be seen from outside."""
         try:
             self._check()
         except WorkerLostError:
@@ -101,26 +93,22 @@ class DraftProcess:
 
     @property
     def cannot_start(self) -> bool:
-        """Whether the process failed, and was not ended from outside, before it was ready: another
-        one would fail too."""
+        """Whether the process failed by itself before it was ready: another one would fail too."""
         status = self._process.returncode
         return self.lost is not None and not self.is_ready and status is not None and status > 0
 
     def wait_until_ready(self) -> None:
-        """See `Link.wait_until_ready`."""
         while self.is_alive and not self.is_ready:
             with suppress(WorkerLostError):
                 self._read(CHECK_SECONDS)
 
     def new_answer(self) -> int:
-        """See `Link.new_answer`."""
         self._check()
         number = next(self._numbers)
         self._inboxes[number] = deque()
         return number
 
     def send(self, message: ToDraft) -> None:
-        """See `Link.send`."""
         if self.lost is not None:
             raise WorkerLostError(self.lost)
         try:
@@ -134,7 +122,7 @@ class DraftProcess:
             self._lose(self._how_it_ended())
 
     def receive(self, answer: int, timeout: float) -> list[FromDraft]:
-        """See `Link.receive`. Messages for other sessions are kept for them."""
+        """Messages for other sessions are kept for them."""
         inbox = self._inboxes[answer]
         end = time.monotonic() + timeout
         while self._read(0.0):
@@ -152,11 +140,9 @@ class DraftProcess:
         return messages
 
     def forget(self, answer: int) -> None:
-        """A session has ended."""
         self._inboxes.pop(answer, None)
 
     def close(self) -> None:
-        """End the process."""
         self.lost = self.lost or "it was ended"
         self._finalizer()
 
@@ -166,8 +152,7 @@ class DraftProcess:
         self._finalizer()
 
     def _read(self, timeout: float) -> bool:
-        """Receive one message; whether there was one in time. Threads wait without the lock, so
-        that none holds up another."""
+        """Receive one message; false if none comes. Threads wait without holding the lock."""
         try:
             self._channel.wait(timeout)
             with self._using:
@@ -225,8 +210,7 @@ def _start(descriptor: int) -> subprocess.Popen[bytes]:
 
 
 def _end(channel: Channel, process: subprocess.Popen[bytes], owner: int) -> None:
-    """End a process at once: it holds nothing that could be lost. A fork of its owner only closes
-    its own copy of the channel."""
+    """End a process at once: it has no state to save. Forks only close their channel."""
     channel.close()
     if os.getpid() == owner:
         process.kill()
@@ -237,13 +221,10 @@ _PROCESS = Slot[DraftProcess]("process that drafts")
 
 
 class _Processes:
-    """The processes of this process' models."""
-
     def __init__(self) -> None:
         self._starting = threading.Lock()
 
     def of(self, model: Any) -> DraftProcess:
-        """See `process_of`."""
         with self._starting:
             process = _PROCESS.get(model)
             if process is not None and process.is_alive:
@@ -255,12 +236,11 @@ class _Processes:
             return process
 
     def end(self) -> None:
-        """End all."""
         for process in _PROCESS.values():
             process.close()
 
     def leave_to_parent(self) -> None:
-        """In a fork, which must neither use the processes of its parent nor keep them alive."""
+        """In a fork, which must neither use its parent's processes nor keep them alive."""
         self._starting = threading.Lock()  # another thread of the parent may have held it
         for process in _PROCESS.values():
             process.leave_to_parent()

@@ -36,12 +36,9 @@ from draftlens.pruning import Choice
 class Worker:
     """Drafts for any number of sessions with one model.
 
-    The caller decides when it works: `handle` for each message that has come, and `step` while
-    `can_step`. A session that fails is forgotten; its further messages are ignored.
-
-    Args:
-        backbone: the draft model.
-        send: receives the messages for the target.
+    The caller runs `handle` for each message that has come, and `step` while `can_step`. A session
+    that fails is forgotten; its further messages are ignored. `send` receives messages for the
+    target.
     """
 
     def __init__(self, backbone: Backbone, send: Callable[[FromDraft], None]) -> None:
@@ -52,16 +49,13 @@ class Worker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is no session."""
         return not self._sessions
 
     @property
     def can_step(self) -> bool:
-        """Whether a session may be drafted further."""
         return any(session.can_step for session in self._sessions.values())
 
     def handle(self, message: ToDraft) -> None:
-        """Follow a message of the target."""
         number = message.answer
         if isinstance(message, Open):
             self._sessions[number] = _Session(self.backbone, message, self._send)
@@ -88,7 +82,7 @@ class Worker:
     def _guarded(self, number: int, work: Callable[[], None]) -> None:
         try:
             work()
-        except Exception as error:  # whatever it is, the target goes on and reports it
+        except Exception as error:  # of any kind: the target goes on and reports it
             self._forget(number)
             self._send(Failed(number, _sendable(error)))
 
@@ -114,11 +108,9 @@ class _Session:
 
     @property
     def can_step(self) -> bool:
-        """Whether a row may be drafted further."""
         return self._speculated_rows.can_step
 
     def handle(self, message: Arrive | Read | Decide | Leave) -> None:
-        """Follow a message."""
         if isinstance(message, Arrive):
             self._arrive(message)
         elif isinstance(message, Read):
@@ -129,7 +121,7 @@ class _Session:
             self._speculated_rows.remove(message.row)
 
     def step(self) -> None:
-        """One forward, whose tokens are sent."""
+        """One forward; its tokens are sent."""
         began = time.perf_counter()
         tokens = self._speculated_rows.step()
         span = Span(DRAFT, "draft", began, time.perf_counter(), tokens=len(tokens))
@@ -199,7 +191,7 @@ class _Session:
 
 
 def _sendable(error: Exception) -> Exception:
-    """The error as it can be sent: exceptions of other libraries may not be picklable."""
+    """Exceptions of other libraries may not be picklable."""
     if isinstance(error, DraftlensError):
         return error
     return RuntimeError(f"{type(error).__name__}: {error}")

@@ -25,15 +25,10 @@ from draftlens.models.model_state import Slot
 
 
 class DraftThread:
-    """A thread that drafts with one model for any number of sessions, on a stream of its own.
+    """A thread that drafts with one model for any number of sessions, on a CUDA stream of its own.
 
-    It holds the model while there are sessions, and ends with it.
-
-    Forks of this process have no part in it: their answers go on without a draft, and new ones
-    start a thread of their own.
-
-    Args:
-        backbone: the draft model.
+    It holds the model while there are sessions, and ends with it. In forks of this process, running
+    answers go on without a draft, and new ones start a thread of their own.
     """
 
     cores = 0
@@ -53,22 +48,19 @@ class DraftThread:
         self._thread.start()
 
     def wait_until_ready(self) -> None:
-        """See `Link.wait_until_ready`: a thread always is."""
+        """A thread is always ready."""
 
     def new_answer(self) -> int:
-        """See `Link.new_answer`."""
         self._check()
         number = next(self._numbers)
         self._inboxes[number] = deque()
         return number
 
     def send(self, message: ToDraft) -> None:
-        """See `Link.send`."""
         self._check()
         self._outbox.put(message)
 
     def receive(self, answer: int, timeout: float) -> list[FromDraft]:
-        """See `Link.receive`."""
         with self._arrived:
             inbox = self._inboxes[answer]
             if not inbox and timeout:
@@ -80,12 +72,11 @@ class DraftThread:
         return messages
 
     def forget(self, answer: int) -> None:
-        """See `Link.forget`."""
         with self._arrived:
             self._inboxes.pop(answer, None)
 
     def close(self) -> None:
-        """End the thread once it has done what it was told."""
+        """End the thread after the messages that were sent."""
         self._end()
         self._thread.join()
 
@@ -135,7 +126,7 @@ class DraftThread:
         self._worker.step()
 
     def _handle(self, message: ToDraft) -> None:
-        """Follow a message with a worker that lives as long as it has sessions."""
+        """The worker lives as long as it has sessions."""
         worker = self._worker
         if worker is None:
             model = self._model()
@@ -149,7 +140,6 @@ class DraftThread:
 
 
 def _stream_of(device: torch.device) -> AbstractContextManager[Any]:
-    """The context of a stream of its own on a GPU."""
     if device.type != "cuda":
         return nullcontext()
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -160,13 +150,10 @@ _THREAD = Slot[DraftThread]("thread that drafts")
 
 
 class _Threads:
-    """The threads of this process' models."""
-
     def __init__(self) -> None:
         self._starting = threading.Lock()
 
     def of(self, backbone: Backbone) -> DraftThread:
-        """See `thread_of`."""
         with self._starting:
             thread = _THREAD.get(backbone.model)
             if thread is None:

@@ -1,4 +1,4 @@
-"""The way to a draft worker."""
+"""The connection to a draft worker."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from draftlens.methods.parallelvlm.messages import FromDraft, ToDraft
 
 
 class WorkerLostError(DraftlensError):
-    """The draft worker has died, hangs or never came up. The target goes on without it."""
+    """The draft worker has ended, hangs or never started. The target goes on without it."""
 
 
 class Link(Protocol):
     """Connects sessions with a draft worker."""
 
-    cores: int
-    """Cores that the worker keeps busy and the target leaves alone."""
+    cores: int  # that the worker keeps busy and the target does not use
 
     @property
     def processes(self) -> Sequence[int]:
@@ -29,7 +28,7 @@ class Link(Protocol):
         ...
 
     def new_answer(self) -> int:
-        """A number for a session, which no other session of the worker has.
+        """A number for a session, unique in the worker.
 
         Raises:
             WorkerLostError: the worker cannot be reached.
@@ -47,15 +46,11 @@ class Link(Protocol):
         ...
 
     def forget(self, answer: int) -> None:
-        """A session has ended: its further messages are dropped."""
+        """Drop further messages for a session that has ended."""
         ...
 
     def receive(self, answer: int, timeout: float) -> list[FromDraft]:
-        """The messages for a session that have come, in order.
-
-        Args:
-            answer: the session.
-            timeout: seconds to wait for the first one; 0 for none.
+        """The messages for a session, in order; waits `timeout` seconds at most for the first.
 
         Raises:
             WorkerLostError: the worker cannot be reached.

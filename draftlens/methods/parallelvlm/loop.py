@@ -1,4 +1,4 @@
-"""The schedule `parallel`: the serial loop with a drafter whose worker writes meanwhile."""
+"""The schedule `parallel`: the serial loop with a draft worker that writes meanwhile."""
 
 from __future__ import annotations
 

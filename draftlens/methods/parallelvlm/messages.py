@@ -1,7 +1,7 @@
 """Messages between the target's side and the draft worker.
 
-Only the target judges. It sends the tokens of the answer; the worker compares them with its own and
-rolls back what differs. Messages of one direction arrive in order.
+Only the target verifies. It sends the tokens of the answer; the worker compares them with its own
+and rolls back what differs. Messages of one direction arrive in order.
 """
 
 from __future__ import annotations
@@ -22,89 +22,53 @@ from draftlens.pruning import Choice
 
 @dataclass(frozen=True)
 class Open:
-    """A session begins.
+    """A session begins."""
 
-    Args:
-        answer: number of the session in the worker; every further message carries it.
-        vocab_size: ids that the target has.
-        pruning: which visual tokens the draft reads; None for all.
-        shows_choices: whether the choices of the pruner are sent back.
-    """
-
-    answer: int
-    vocab_size: int
-    pruning: Pruning | None
-    shows_choices: bool
+    answer: int  # number of the session in the worker, in every further message
+    vocab_size: int  # ids that the target has
+    pruning: Pruning | None  # None: the draft reads all visual tokens
+    shows_choices: bool  # whether the choices of the pruner are sent back
 
 
 @dataclass(frozen=True)
 class Arrive:
-    """Rows that the target is about to read.
-
-    Args:
-        answer: the session.
-        rows: number of each row in the session.
-        batch: the rows, without any token yet.
-        inputs: the output of the draft's processor; None if a `Read` brings the prompt.
-        room: most tokens that an answer may gain.
-        limit: length up to which the answers may be drafted before the first `Decide`.
-        waits: whether the prompt may only be read after a `Read`.
-    """
+    """Rows that the target is about to read."""
 
     answer: int
-    rows: tuple[int, ...]
-    batch: Batch
+    rows: tuple[int, ...]  # number of each row in the session
+    batch: Batch  # without any token yet
+    # output of the draft's processor; None if a `Read` brings the prompt
     inputs: Mapping[str, Any] | None
-    room: int
-    limit: int
-    waits: bool
+    room: int  # most tokens that an answer may gain
+    limit: int  # length up to which the answers may be drafted before the first `Decide`
+    waits: bool  # whether the prompt may only be read after a `Read`
 
 
 @dataclass(frozen=True)
 class TargetSide:
-    """What a pruner needs of the target.
+    """What a pruner needs of the target."""
 
-    Args:
-        prompt: as the target's language model read it; its embeddings and further tensors of the
-            language model may be missing.
-        readings: of the target's prefill.
-    """
-
-    prompt: Prompt
-    readings: PrefillFeatures = field(default_factory=PrefillFeatures)
+    prompt: Prompt  # embeddings and further tensors of the language model may be missing
+    readings: PrefillFeatures = field(default_factory=PrefillFeatures)  # of the target's prefill
 
 
 @dataclass(frozen=True)
 class Read:
-    """The rows of the oldest `Arrive` that waits may be read.
-
-    Args:
-        answer: the session.
-        side: the target's side of the rows; None if `prompt` is given.
-        prompt: what the draft reads, pruned already; None if it prunes its own.
-    """
+    """The rows of the oldest waiting `Arrive` may be read."""
 
     answer: int
-    side: TargetSide | None = None
-    prompt: Prompt | None = None
+    side: TargetSide | None = None  # None if `prompt` is given
+    prompt: Prompt | None = None  # pruned already; None if the draft prunes its own
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What one row gained in one round.
-
-    Args:
-        row: number of the row.
-        start: index in the answer of the first of `tokens`.
-        tokens: the emitted ids; of these the last is the root of the next tree.
-        limit: length up to which the answer may be drafted from now on.
-        finished: whether the answer has ended.
-    """
+    """What one row gained in one round."""
 
     row: int
-    start: int
-    tokens: tuple[int, ...]
-    limit: int
+    start: int  # index in the answer of the first of `tokens`
+    tokens: tuple[int, ...]  # emitted ids; the last is the root of the next tree
+    limit: int  # length up to which the answer may be drafted from now on
     finished: bool = False
 
 
@@ -136,69 +100,41 @@ ToDraft = Open | Arrive | Read | Decide | Leave | Close
 
 @dataclass(frozen=True)
 class Joined:
-    """The draft has read the prompts of some rows.
-
-    Args:
-        answer: the session.
-        visual, kept: visual tokens before and after pruning.
-        cache_bytes: bytes of the draft's keys and values.
-        choices: of the pruner, if they are wanted.
-        spans: how the worker spent its time.
-    """
+    """The draft has read the prompts of some rows."""
 
     answer: int
-    visual: int
-    kept: int
-    cache_bytes: int
-    choices: tuple[Choice, ...]
-    spans: tuple[Span, ...]
+    visual: int  # visual tokens before pruning
+    kept: int  # visual tokens after pruning
+    cache_bytes: int  # of the draft's keys and values
+    choices: tuple[Choice, ...]  # of the pruner, if requested
+    spans: tuple[Span, ...]  # how the worker spent its time
 
 
 @dataclass(frozen=True)
 class Guess:
-    """One draft token.
-
-    Args:
-        row: number of the row.
-        epoch: how often the row's hypothesis has been replaced so far.
-        position: index of the token in the answer.
-        token: its id.
-        probs: the probabilities that it was drawn from, float32 ``[V]`` on the CPU; None for a row
-            without rejection sampling.
-    """
+    """One draft token."""
 
     row: int
-    epoch: int
-    position: int
+    epoch: int  # how often the row's draft tokens have been replaced
+    position: int  # index in the answer
     token: int
+    # float32 ``[V]`` on the CPU that it was drawn from; None without rejection sampling
     probs: Tensor | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
 class DraftTokens:
-    """The tokens of one forward of the draft.
-
-    Args:
-        answer: the session.
-        tokens: at most one for each row.
-        cache_bytes: bytes of the draft's keys and values.
-        span: the time that the forward took.
-    """
+    """The tokens of one forward of the draft."""
 
     answer: int
-    tokens: tuple[Guess, ...]
-    cache_bytes: int
-    span: Span
+    tokens: tuple[Guess, ...]  # at most one for each row
+    cache_bytes: int  # of the draft's keys and values
+    span: Span  # the time that the forward took
 
 
 @dataclass(frozen=True)
 class Failed:
-    """The draft cannot follow the session.
-
-    Args:
-        answer: the session.
-        error: why.
-    """
+    """The draft cannot follow the session."""
 
     answer: int
     error: Exception

@@ -14,13 +14,10 @@ logger = logging.getLogger("draftlens")
 
 
 def link_of(drafting: Backbone) -> Link | None:
-    """The way to the worker of a draft model, which is started if necessary.
+    """The link to the worker of a draft model, which is started if necessary.
 
     A model on a GPU drafts in a thread, a model on the CPU in a process of its own. None means that
-    drafting in a worker of its own is not possible; a log message says why.
-
-    Args:
-        drafting: the model that drafts; the target itself if it drafts for itself.
+    no worker can draft; a log message names the cause.
     """
     if drafting.device.type == "cuda":
         return thread_of(drafting)

@@ -7,41 +7,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-LONGEST_WINDOW = 16
-"""Largest γ that is chosen by measured times."""
+LONGEST_WINDOW = 16  # Largest γ that is chosen by measured times.
+FIRST_WINDOW = 4  # γ before anything is measured.
+RECENT = 32  # Rounds, and steps of the draft, for medians; eight times as many verdicts.
+TRIAL_AFTER = 12  # Rounds after which plain decoding may be tried; doubles after each trial.
+TRIAL = 3  # Rounds of a trial.
 
-FIRST_WINDOW = 4
-"""γ before anything is measured."""
-
-RECENT = 32
-"""Rounds, and steps of the draft, that medians are taken of; eight times as many verdicts."""
-
-TRIAL_AFTER = 12
-"""Rounds after which plain decoding may be tried; twice as many after each trial."""
-
-TRIAL = 3
-"""Rounds of a trial."""
-
+# Gain over one token per pass beside the draft below which plain decoding is tried. Without the
+# draft a pass takes less time, but not by this factor.
 DOUBTFUL = 1.5
-"""Gain over one token per pass beside the draft below which plain decoding is tried. Without the
-draft a pass takes less time, but not so much less."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """One pass of the target and what it gave.
-
-    Args:
-        pass_seconds: of the pass.
-        seconds: of the whole round, with the wait for the draft.
-        width: tokens of a row in the pass; 1 for an empty window.
-        tokens: emitted, mean of the running rows.
-    """
+    """One pass of the target and its result."""
 
     pass_seconds: float
-    seconds: float
-    width: int
-    tokens: float
+    seconds: float  # of the whole round, with the wait for the draft
+    width: int  # tokens of a row in the pass; 1 for an empty window
+    tokens: float  # emitted, mean of the running rows
 
 
 class Schedule:
@@ -50,21 +34,13 @@ class Schedule:
 
     With a given γ, passes and proposals do not depend on time. Otherwise γ follows the measured
     times, and the draft stops for good where plain decoding is measured to be faster.
-
-    Args:
-        window: γ; None for a choice by measured times.
-
-    Attributes:
-        window: γ of the next round.
-        longest: largest γ that there will ever be.
-        is_fixed: whether γ was given.
-        drafts: whether the draft writes; false in a trial and after it has been stopped.
     """
 
     def __init__(self, window: int | None = None) -> None:
         self.is_fixed = window is not None
-        self.window = FIRST_WINDOW if window is None else window
-        self.longest = LONGEST_WINDOW if window is None else window
+        self.window = FIRST_WINDOW if window is None else window  # γ of the next round
+        self.longest = LONGEST_WINDOW if window is None else window  # largest γ that is possible
+        # false in a trial of plain decoding, and once the draft has been stopped
         self.drafts = True
         self._rounds: deque[Round] = deque(maxlen=RECENT)
         self._steps: deque[float] = deque(maxlen=RECENT)
@@ -79,11 +55,10 @@ class Schedule:
         return (sum(self._verdicts) + 1) / (len(self._verdicts) + 2)
 
     def drafted(self, seconds: float) -> None:
-        """Count a step of the draft, T_q."""
+        """Count the seconds of a draft step, T_q."""
         self._steps.append(seconds)
 
     def judged(self, accepted: bool) -> None:
-        """Count the verdict on a draft token."""
         self._verdicts.append(accepted)
 
     def finish(self, finished: Round) -> None:

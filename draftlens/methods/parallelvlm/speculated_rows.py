@@ -1,4 +1,4 @@
-"""A draft model that runs ahead of the target: each row is a hypothesis about its answer."""
+"""A draft model that runs ahead of the target: rows of answers and the draft tokens after them."""
 
 from __future__ import annotations
 
@@ -22,30 +22,19 @@ from draftlens.models.adapter import Backbone
 
 @dataclass(eq=False)
 class SpeculatedRow:
-    """One row: the answer as far as it is known, and the guesses behind it.
+    """One row: the answer as far as it is known, and the draft tokens after it."""
 
-    Args:
-        number: of the row in its session.
-        history: prompt, seed and sampling rule; its own tokens are not read.
-        limit: length up to which the row may be guessed.
-        tip: logits behind the last of `tokens`, ``[V]``; None until they are computed.
-        tokens: answer and guesses.
-        known: how many of them the target has emitted.
-        epoch: how often guesses were replaced.
-        finished: whether the answer has ended.
-    """
-
-    number: int
-    history: History
-    limit: int
-    tip: Tensor | None
-    tokens: list[int]
-    known: int = 0
-    epoch: int = 0
+    number: int  # of the row in its session
+    history: History  # prompt, seed and sampling rule; its own tokens are not read
+    limit: int  # length up to which the row may be drafted
+    tip: Tensor | None  # logits after the last of `tokens`, ``[V]``; None until they are computed
+    tokens: list[int]  # answer and draft tokens
+    known: int = 0  # how many of these the target has emitted
+    epoch: int = 0  # how often draft tokens were replaced
     finished: bool = False
 
     def decide(self, decision: Decision) -> int:
-        """Follow the target; returns how many leading tokens are as they were."""
+        """Apply a decision of the target; returns how many leading tokens are unchanged."""
         start = decision.start
         end = start + len(decision.tokens)
         self.known = end
@@ -66,43 +55,24 @@ class SpeculatedRow:
 
 class SpeculatedRows:
     """The rows of a session as a draft model continues them: `DraftRows` that hold draft tokens
-    before they are accepted. A verdict that rejects them rolls back its own row only.
-
-    Args:
-        backbone: the draft model.
-        vocab_size: ids that the target has; the draft may have more or fewer.
-
-    Attributes:
-        rows: in the order of the cache.
-        draft_rows: their cache.
-    """
+    before they are accepted. A verdict that rejects them rolls back its own row only."""
 
     def __init__(self, backbone: Backbone, vocab_size: int) -> None:
-        self.rows: list[SpeculatedRow] = []
+        self.rows: list[SpeculatedRow] = []  # in the order of the cache
         self.draft_rows = DraftRows(backbone, vocab_size)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the cache."""
         return self.draft_rows.nbytes
 
     @property
     def can_step(self) -> bool:
-        """Whether a row may be continued."""
         return any(self._is_open(row) for row in self.rows)
 
     def join(
         self, numbers: Sequence[int], batch: Batch, draft: DraftPrompt, room: int, limit: int
     ) -> None:
-        """Read the prompts of rows.
-
-        Args:
-            numbers: of the rows.
-            batch: the rows.
-            draft: what the draft reads.
-            room: most tokens that an answer may gain.
-            limit: length up to which the rows may be continued.
-        """
+        """Read prompts; answers gain `room` tokens at most, and are drafted up to `limit`."""
         logits = self.draft_rows.join(draft, batch, room)
         for row, (number, history) in enumerate(zip(numbers, batch.histories, strict=True)):
             tip = None
@@ -111,7 +81,7 @@ class SpeculatedRows:
             self.rows.append(SpeculatedRow(number, history, limit, tip, []))
 
     def decide(self, decisions: Sequence[Decision]) -> None:
-        """Follow the target's verdicts; draft tokens that they reject are forgotten."""
+        """Apply the target's decisions; rejected draft tokens are dropped."""
         index_of = {row.number: index for index, row in enumerate(self.rows)}
         for decision in decisions:
             index = index_of[decision.row]
@@ -124,7 +94,7 @@ class SpeculatedRows:
         replace_by_last(self.rows, row)
 
     def step(self) -> tuple[Guess, ...]:
-        """Guess the next token of every row that may be guessed further, with one forward."""
+        """Draft the next token of every open row with one forward."""
         rows = [index for index, row in enumerate(self.rows) if self._is_open(row)]
         if not rows:
             return ()
@@ -152,8 +122,7 @@ class SpeculatedRows:
         return is_readable and not row.finished and len(row.tokens) < row.limit
 
     def _forward(self, rows: Sequence[int]) -> None:
-        """Forward what the cache lacks of these rows, so that each has a tip. Other rows are
-        forwarded beside them with fillers."""
+        """Forward what the cache lacks of these rows, for their tips; other rows get fillers."""
         held = [self.draft_rows.held(index) for index in range(len(self.rows))]
         pending: list[list[int]] = [[] for _ in self.rows]
         for index in rows:
@@ -170,13 +139,8 @@ class SpeculatedRows:
 
 
 def _probabilities(batch: Batch, scores: Tensor) -> list[Tensor | None]:
-    """What each row's guess was drawn from, float32 ``[V]`` on the CPU, where the target judges by
-    it; None for rows whose guesses are compared.
-
-    Args:
-        batch: the rows.
-        scores: processed scores ``[B, V]``.
-    """
+    """What each row's token was drawn from, float32 ``[V]`` on the CPU, from scores ``[B, V]``;
+    None for rows without rejection sampling."""
     probs: list[Tensor | None] = [None] * len(batch)
     for rule, rows in batch.rules.items():
         if rule.rejects:

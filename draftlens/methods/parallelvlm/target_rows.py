@@ -1,4 +1,4 @@
-"""Rows of a batch as the target's side sees them: the answer and the draft tokens after it."""
+"""Rows of a batch on the target's side: the answer and the draft tokens after it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,13 @@ from draftlens.methods.parallelvlm.messages import Decision, Guess
 
 @dataclass
 class Work:
-    """A forward of the draft.
-
-    Args:
-        span: when it was.
-        unjudged: how many of its tokens are not judged yet.
-        was_used: whether any of its tokens was accepted.
-    """
+    """A forward of the draft."""
 
     span: Span
-    unjudged: int
-    was_used: bool = False
+    unjudged: int  # how many of its tokens have no verdict yet
+    was_used: bool = False  # whether any of its tokens was accepted
 
     def judge(self, accepted: bool) -> None:
-        """Count the verdict on one of its tokens."""
         self.unjudged -= 1
         self.was_used = self.was_used or accepted
 
@@ -38,36 +31,23 @@ class Work:
 
 @dataclass(eq=False)
 class Row:
-    """One row.
+    """One row."""
 
-    Args:
-        number: of the row in its session of the draft worker.
-        room: most tokens that the answer may gain.
-        limit: length up to which the worker may write.
-        tokens: answer and draft tokens, as far as the worker has written them.
-        answer: the target's own tokens, which only ever grow.
-        known: how many of them the worker was told.
-        epoch: of the last draft token.
-        agrees: whether nothing in `tokens` contradicts the answer.
-        finished: whether the answer has ended, or goes on without a draft.
-        works: by position, the forward that each unjudged draft token came from.
-        probs: by position, what these were drawn from, float32 ``[V]``; only with rejection
-            sampling.
-        met: length of answer and draft tokens at the end of the last round.
-    """
-
-    number: int
-    room: int
-    limit: int
+    number: int  # of the row in its session of the draft worker
+    room: int  # most tokens that the answer may gain
+    limit: int  # length up to which the worker may write
+    # answer and draft tokens, as far as the worker has written them
     tokens: list[int] = field(default_factory=list)
-    answer: list[int] = field(default_factory=list)
-    known: int = 0
-    epoch: int = 0
-    agrees: bool = True
-    finished: bool = False
+    answer: list[int] = field(default_factory=list)  # the target's own tokens, which only ever grow
+    known: int = 0  # how many of these were sent to the worker
+    epoch: int = 0  # of the last draft token
+    agrees: bool = True  # whether nothing in `tokens` contradicts the answer
+    finished: bool = False  # whether the answer has ended, or goes on without a draft
+    # by position, the forward of each draft token without a verdict
     works: dict[int, Work] = field(default_factory=dict)
+    # by position, what these were drawn from, float32 ``[V]``; for rejection sampling
     probs: dict[int, Tensor] = field(default_factory=dict)
-    met: int = 0
+    met: int = 0  # length of answer and draft tokens at the end of the last round
 
     @property
     def is_written(self) -> bool:
@@ -78,8 +58,7 @@ class Row:
 
     @property
     def proposed(self) -> list[int]:
-        """The draft tokens that the target may check: those of the last round, whatever the worker
-        has written since."""
+        """The draft tokens to verify: those of the last round, without later ones."""
         if self.finished or not self.agrees:
             return []
         return self.tokens[self.known : self.met]
@@ -93,7 +72,7 @@ class Row:
         return NextGuess(self.tokens[position], probs)
 
     def take(self, drafted: Guess, work: Work) -> list[bool]:
-        """Append a token of the worker; the verdict on it if the answer has come so far."""
+        """Append a token of the worker; returns its verdict if the answer has come so far."""
         if drafted.epoch != self.epoch:
             # The worker has followed the decisions up to here and goes on from the answer.
             self.epoch = drafted.epoch
@@ -109,7 +88,7 @@ class Row:
         return [self._compare(drafted.position)] if drafted.position < self.known else []
 
     def advance(self, history: History) -> list[bool]:
-        """Follow the answer; the verdicts on draft tokens that it has reached."""
+        """Follow the answer; returns the verdicts on draft tokens that it has reached."""
         verdicts = []
         reached = min(history.length, len(self.tokens)) if self.agrees else 0
         for position in range(self.known, reached):
@@ -122,12 +101,11 @@ class Row:
         return verdicts
 
     def decision(self, start: int) -> Decision:
-        """What the worker is told about the tokens from `start` on."""
         gained = tuple(self.answer[start : self.known])
         return Decision(self.number, start, gained, self.limit, self.finished)
 
     def _compare(self, position: int) -> bool:
-        """Whether a draft token is the answer's; if not, all after it are rejected, too."""
+        """Whether a draft token is accepted; if not, all after it are rejected, too."""
         accepted = self.answer[position] == self.tokens[position]
         self.works.pop(position).judge(accepted)
         self.probs.pop(position, None)

@@ -1,4 +1,4 @@
-"""A drafter whose model runs in a draft worker, at the same time as the target."""
+"""A drafter with its model in a draft worker, which runs at the same time as the target."""
 
 from __future__ import annotations
 
@@ -41,19 +41,8 @@ class ParallelDrafter:
     has not checked. After a rejection this is the empty tree, which the target checks while the
     worker writes (the paper's pre-verification). Each row is rolled back by itself.
 
-    The first rows decide who drafts: where the worker cannot be used, the serial drafter does. A
+    Where there is no worker, or it cannot be used when the first rows join, `serial` drafts. A
     worker that is lost later leaves the answer to plain decoding.
-
-    Args:
-        link: to the draft worker; None if there is none.
-        reading: what the draft reads, and who prunes it.
-        schedule: how far the worker runs ahead.
-        vocab_size: ids that the target has.
-        serial: drafts where there is no worker.
-
-    Attributes:
-        corrections: rejected draft tokens, each of which ended a run of accepted ones.
-        lost: why the worker was lost; None if it was not.
     """
 
     needs_target_scores = False
@@ -73,8 +62,8 @@ class ParallelDrafter:
         self.serial = serial
         self.readings = serial.readings
         self.max_nodes = max(serial.max_nodes, schedule.longest)
-        self.corrections = 0
-        self.lost: str | None = None
+        self.corrections = 0  # rejected draft tokens, each of which ended a run of accepted ones
+        self.lost: str | None = None  # why the worker was lost
         self._is_parallel: bool | None = None
         self._session: WorkerSession | None = None
         self._rows: list[Row] = []
@@ -99,26 +88,23 @@ class ParallelDrafter:
         return self.link.cores
 
     def wait_until_ready(self) -> None:
-        """Wait until the worker can draft, so that its start is no part of a measured answer."""
         if self.link is not None:
             self.link.wait_until_ready()
 
     def processes(self) -> Sequence[int]:
-        """The ids of other processes that draft."""
         return self.link.processes if self.link is not None and self._is_parallel else ()
 
     @property
     def forwards(self) -> int:
-        """Decode forwards of the draft so far, as far as the worker has told."""
+        """Decode forwards of the draft that the worker has reported so far."""
         return self._forwards + self.serial.forwards
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of the draft's keys and values."""
         return self._cache_bytes + self.serial.cache_bytes
 
     def announce(self, batch: Batch, inputs: Mapping[str, Any], room: int, observed: bool) -> None:
-        """See `SessionHooks.announce`. After `close`, a new session of the worker begins."""
+        """After `close`, a new session of the worker begins."""
         if self.link is None or self._is_parallel is False:
             return
         limit = min(self.schedule.window, room)
@@ -137,7 +123,7 @@ class ParallelDrafter:
                 self._is_parallel = False
                 self._end_session()
                 return
-            # The serial drafter does not know the rows that are there.
+            # The serial drafter lacks the rows that joined before.
             self._lose(error)
         self._is_parallel = True
         self._announced.append(rows)
@@ -145,7 +131,6 @@ class ParallelDrafter:
             self._unread.append(rows)
 
     def read(self, context: TargetContext) -> None:
-        """See `SessionHooks.read`."""
         if self._unread:
             self._unread.popleft()
             self._observe = context.observer.on_choice
@@ -173,13 +158,12 @@ class ParallelDrafter:
         self._end_session()
 
     def encode(self, inputs: Mapping[str, Any]) -> Any:
-        """See `Drafter.encode`; the worker has the inputs already."""
+        """The worker has the inputs already."""
         if self._is_parallel is None:
             self._is_parallel = False
         return None if self._is_parallel else self.serial.encode(inputs)
 
     def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None:
-        """See `Drafter.begin`."""
         if not self._is_parallel:
             self.serial.begin(batch, encoded, context)
             return
@@ -210,8 +194,8 @@ class ParallelDrafter:
         return DraftTree(tuple(map(chain, counts)), table, probs)
 
     def _probs(self, counts: Sequence[int]) -> Tensor | None:
-        """What the proposed tokens were drawn from, float32 ``[B, P, V]``; zeros in rows that are
-        judged by equality. None if no token was drawn by chance."""
+        """What the proposed tokens were drawn from, float32 ``[B, P, V]``, zeros in rows without
+        rejection sampling; None if no token was drawn."""
         drawn_from = {
             (index, depth): row.probs[row.known + depth]
             for index, (row, count) in enumerate(zip(self._rows, counts, strict=True))
@@ -227,7 +211,7 @@ class ParallelDrafter:
         return table
 
     def next_guesses(self, tree: DraftTree) -> Sequence[NextGuess | None] | None:
-        """See `SessionHooks.next_guesses`; here the round ends before the verdict."""
+        """The round ends here, before the verdict."""
         self._guarded(lambda session: self._meet(session, self._rows))
         if self._session is None:
             return None
@@ -235,7 +219,7 @@ class ParallelDrafter:
         return [row.next_guess(len(topology)) for row, topology in pairs]
 
     def update(self, verdict: Verdict, batch: Batch) -> None:
-        """End the round, and tell the worker what the rows have gained."""
+        """End the round, and send the worker what the rows have gained."""
         if not self._is_parallel:
             self.serial.update(verdict, batch)
             return
@@ -256,7 +240,6 @@ class ParallelDrafter:
         self._decide(session, self._rows, batch)
 
     def remove(self, row: int) -> None:
-        """See `Drafter.remove`."""
         if not self._is_parallel:
             self.serial.remove(row)
             return
@@ -320,7 +303,7 @@ class ParallelDrafter:
             self.corrections += not accepted
 
     def _guarded(self, work: Callable[[WorkerSession], None]) -> None:
-        """Do something with the worker, if there is one; its loss leaves empty trees."""
+        """Run `work` with the session of the worker, if any; its loss leaves empty trees."""
         if self._session is not None:
             try:
                 work(self._session)
@@ -342,5 +325,4 @@ class ParallelDrafter:
 
 
 def _no_phase(name: str) -> AbstractContextManager[None]:
-    """Measures nothing."""
     return nullcontext()

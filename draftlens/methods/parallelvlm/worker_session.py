@@ -22,35 +22,21 @@ from draftlens.methods.parallelvlm.messages import (
 )
 from draftlens.methods.parallelvlm.target_rows import Row
 
+# Raised when something cannot be sent to another process.
 UNSENDABLE = (TypeError, AttributeError, pickle.PicklingError)
-"""What is raised when something cannot be sent to another process."""
 
-SLICE = 0.05
-"""Seconds of one wait for the worker; between two of them its life is checked."""
+SLICE = 0.05  # Seconds of one wait for the worker; between two its life is checked.
 
+# Seconds of silence after which a worker with tokens to write is given up. A process that has ended
+# or is stopped is noticed sooner, by its link.
 PATIENCE = 5.0
-"""Seconds that the target waits for a silent worker with tokens to write before it gives it up. A
-process that has ended or is stopped is noticed sooner, by its link."""
 
-PATIENCE_TO_READ = 600.0
-"""As `PATIENCE`, for a worker that starts or reads prompts."""
-
-SLOWEST = 20
-"""Steps of the draft, by the longest so far, that also make up the patience."""
+PATIENCE_TO_READ = 600.0  # The same for a worker that starts or reads prompts.
+SLOWEST = 20  # The patience is at least this multiple of the longest draft step so far.
 
 
 class WorkerSession:
     """A session, which begins when this object is made.
-
-    Args:
-        link: to the draft worker.
-        vocab_size: ids that the target has.
-        pruning: which visual tokens the draft reads; None for all.
-        observed: whether somebody wants the choices of the pruner.
-
-    Attributes:
-        answer: number of the session in the worker.
-        unjoined: calls whose prompts the worker has not read yet.
 
     Raises:
         WorkerLostError: by every method but `close`; the worker is lost, hangs, or cannot be sent
@@ -64,8 +50,8 @@ class WorkerSession:
         self._rows: dict[int, Row] = {}
         self._num_rows = 0
         self._longest_step = 0.0
-        self.unjoined = 0
-        self.answer = link.new_answer()
+        self.unjoined = 0  # calls with prompts that the worker has not read yet
+        self.answer = link.new_answer()  # number of the session in the worker
         try:
             self.send(Open(self.answer, vocab_size, pruning, observed))
         except WorkerLostError:
@@ -85,25 +71,23 @@ class WorkerSession:
         return rows
 
     def row(self, number: int) -> Row | None:
-        """A row by its number; None if it has left."""
         return self._rows.get(number)
 
     def forget(self, row: Row) -> bool:
-        """Drop a row; whether it was of this session."""
+        """Drop a row; false if it is not of this session."""
         if self._rows.get(row.number) is not row:
             return False
         del self._rows[row.number]
         return True
 
     def send(self, message: ToDraft) -> None:
-        """Send a message."""
         try:
             self._link.send(message)
         except UNSENDABLE as error:
             raise WorkerLostError(str(error)) from error
 
     def wait(self, is_enough: Callable[[], bool], take: Callable[[FromDraft], None]) -> None:
-        """Take messages until there are enough, those that are there already in any case."""
+        """Take messages until there are enough, and all that have already come in any case."""
         heard_at = time.perf_counter()
         timeout = 0.0
         while True:

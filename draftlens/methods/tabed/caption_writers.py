@@ -1,4 +1,4 @@
-"""Who writes captions: a callable, or a model."""
+"""Caption writers: a callable, or a model."""
 
 from __future__ import annotations
 
@@ -17,27 +17,23 @@ from draftlens.methods.base import Models
 from draftlens.methods.plain import PlainDecoding
 from draftlens.models.adapter import Backbone
 
-Describe = Callable[[Any], str]
-"""From a PIL image or a `draftlens.media.Video` to its caption."""
+Describe = Callable[[Any], str]  # From a PIL image or a `draftlens.media.Video` to its caption.
 
+# The instruction to a model for each kind.
 PROMPTS: Mapping[str, str] = {"image": IMAGE_PROMPT, "video": VIDEO_PROMPT}
-"""The instruction to a model for each kind."""
 
-BATCH = 8
-"""Most pictures or clips that a model describes at once."""
+BATCH = 8  # Pictures or clips that a model describes at once, at most.
 
 
 class Writer(Protocol):
     """Describes pictures and clips."""
 
     def write(self, media: Sequence[Medium], source: ChatSource) -> list[str]:
-        """A text about each. Whatever is raised here is caught."""
+        """A text about each. Exceptions are caught by the caller."""
         ...
 
 
 class CallableWriter:
-    """A callable describes one picture or clip after the other."""
-
     def __init__(self, describe: Describe) -> None:
         self._describe = describe
 
@@ -46,35 +42,21 @@ class CallableWriter:
 
 
 class ModelWriter:
-    """A model describes pictures and clips by plain greedy decoding, in batches of one kind and
-    size, whose prompts are equally long.
-
-    Args:
-        backbone: the model.
-        is_target: whether its inputs are made by the target's processor.
-        prompt: the instruction; None for `PROMPTS`.
-        max_tokens: length of a caption.
-
-    Attributes:
-        forwards: decode forwards so far; a batch counts once.
-    """
+    """A model describes pictures and clips by greedy decoding, in batches of one kind and size,
+    with prompts of equal length. The target's processor makes the inputs of the target."""
 
     def __init__(
         self, backbone: Backbone, is_target: bool, prompt: str | None, max_tokens: int
     ) -> None:
-        self.forwards = 0
+        self.forwards = 0  # decode forwards so far; a batch counts once
         self._backbone = backbone
         self._is_target = is_target
         self._prompt = prompt
         self._max_tokens = max_tokens
 
     def write(self, media: Sequence[Medium], source: ChatSource) -> list[str]:
-        """See `Writer`.
-
-        Raises:
-            CaptionError: the model cannot see something of this kind, or the target is to write
-                and its processor is not known.
-        """
+        """Raises `CaptionError` if the model takes nothing of this kind, or if the target is to
+        write and its processor is not known."""
         processing = self._processing(source)
         alike: dict[Any, list[int]] = {}
         for index, medium in enumerate(media):

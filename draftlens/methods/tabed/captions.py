@@ -24,28 +24,18 @@ from draftlens.methods.tabed.caption_writers import (
 )
 from draftlens.models.model_state import Slot
 
+# `"draft"` or `"target"` for these models, a callable, or the captions themselves.
 CaptionerLike = str | Describe | Sequence[str]
-"""Who writes captions: `"draft"` or `"target"` for these models, a callable, or the captions
-themselves."""
 
 MODELS = ("draft", "target")
 
-MAX_TOKENS = 32
-"""Length of a caption where none is given."""
-
+MAX_TOKENS = 32  # Length of a caption by default.
 MOST_TOKENS = 1024
 
-CHARACTERS_A_TOKEN = 8
-"""Bounds the length of captions that are not made of tokens."""
-
-REMEMBERED = 256
-"""Captions that a captioner remembers."""
-
-SPECIAL = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]")
-"""Words that are written as special tokens are."""
-
-SAMPLED = 8
-"""Each eighth row and column of a clip's frames identify it."""
+CHARACTERS_A_TOKEN = 8  # Bounds the length of captions that are not made of tokens.
+REMEMBERED = 256  # Captions that a captioner remembers.
+SPECIAL = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]")  # Words that are written like special tokens.
+SAMPLED = 8  # Each eighth row and column of a clip's frames identify it.
 
 
 # Of a target: captions by pixels, by options and draft.
@@ -54,14 +44,7 @@ _CAPTIONS = Slot[dict[Hashable, dict[bytes, str]]]("captions")
 
 @dataclass(frozen=True)
 class Captioning:
-    """The options of captions.
-
-    Args:
-        captioner: who writes them. Captions that are given stand for the pictures and clips of a
-            batch in order of appearance.
-        prompt: the instruction to a model; None for `caption_writers.PROMPTS`.
-        max_tokens: most tokens of a caption that a model writes; bounds others, too
-            (`shortened_caption`).
+    """The options of captions, as in `CaptionView`.
 
     Raises:
         ConfigError: a value makes no sense.
@@ -87,11 +70,7 @@ class Captioning:
 
 
 def check_captioner(captioner: Any) -> None:
-    """Refuse what cannot write captions.
-
-    Raises:
-        ConfigError: lists what can.
-    """
+    """Raise `ConfigError` for what cannot write captions; the message lists what can."""
     if callable(captioner):
         return
     if isinstance(captioner, str):
@@ -106,16 +85,13 @@ def check_captioner(captioner: Any) -> None:
 
 
 class Captions(Protocol):
-    """Captions of whatever conversations come, one after the other."""
+    """Makes the captions of conversations."""
 
     def of(self, source: ChatSource) -> list[list[str]]:
         """The captions of each conversation, in order of appearance.
 
-        Args:
-            source: the conversations, and what makes a model's inputs of them.
-
         Raises:
-            CaptionError: they cannot be made; the message says why.
+            CaptionError: they cannot be made; the message gives the cause.
         """
         ...
 
@@ -123,13 +99,8 @@ class Captions(Protocol):
 def make_captions(
     options: Captioning, models: Models, remembered: dict[bytes, str] | None = None
 ) -> Captions:
-    """What makes the captions of one session, or of several.
-
-    Args:
-        options: of the captions.
-        models: of the call. Without a draft the target writes in its place.
-        remembered: captions that were written before, to which new ones are added; none by default.
-    """
+    """What makes the captions of one session, or of several; without a draft the target writes in
+    its place. `remembered` holds earlier captions, and new ones are added."""
     captioner = options.captioner
     if isinstance(captioner, str):
         writes_target = captioner == "target" or models.draft is None
@@ -143,8 +114,8 @@ def make_captions(
 
 
 def captions_of(options: Captioning, models: Models) -> Captions:
-    """`make_captions`, which remember what was written in earlier calls with these models, so that
-    a picture of an earlier turn is not described again."""
+    """`make_captions` with those of earlier calls with these models, so that a picture of an
+    earlier turn is not described again."""
     by_options = _CAPTIONS.get_or_make(models.target.model, dict)
     drafting = None if models.draft is None else id(models.draft.model)
     key = (options, drafting)
@@ -164,18 +135,13 @@ def captioned(captions: Captions, source: ChatSource) -> Mapping[str, Any]:
 
 
 class GivenCaptions:
-    """Captions that somebody else wrote.
-
-    Args:
-        captions: one for each picture and clip of a batch, in order of appearance.
-        max_tokens: bounds their length (`shortened_caption`).
-    """
+    """Captions of the caller, one for each picture and clip of a batch, in order of appearance."""
 
     def __init__(self, captions: Sequence[str], max_tokens: int = MAX_TOKENS) -> None:
         self._captions = [shortened_caption(caption, max_tokens) for caption in captions]
 
     def of(self, source: ChatSource) -> list[list[str]]:
-        """See `Captions.of`. A batch without pictures and clips takes none.
+        """A batch without pictures and clips takes none.
 
         Raises:
             CaptionError: there are more or fewer captions than pictures and clips.
@@ -190,14 +156,8 @@ class GivenCaptions:
 
 
 class Captioner:
-    """Has each picture and clip described once, also if it comes again in a later turn of a chat.
-    At most `REMEMBERED` captions are kept, by a digest of the pixels.
-
-    Args:
-        writer: describes pictures and clips.
-        max_tokens: bounds the length of captions (`shortened_caption`).
-        remembered: captions by pixels that were written before; new ones are added.
-    """
+    """Makes one caption for each picture and clip, also if it comes again in a later turn of a
+    chat. At most `REMEMBERED` captions are kept, by a digest of the pixels."""
 
     def __init__(
         self,
@@ -230,11 +190,7 @@ class Captioner:
         return [[remembered[key] for key in keys] for keys in keys_of_chats]
 
     def _written(self, new: Mapping[bytes, Medium], source: ChatSource) -> dict[bytes, str]:
-        """New captions.
-
-        Raises:
-            CaptionError: the writer raised something, or returned something else than texts.
-        """
+        """New captions; `CaptionError` if the writer fails or returns anything but strings."""
         try:
             texts = self._writer.write(list(new.values()), source)
         except CaptionError:
@@ -251,15 +207,11 @@ class Captioner:
 
 
 def shortened_caption(caption: str, max_tokens: int) -> str:
-    """A caption as one line of limited length.
+    """A caption as one line of at most `max_tokens` words.
 
     What a tokenizer could take for one of its special tokens, such as ``<image>``, is left out: a
-    placeholder without its picture ruins what a draft writes.
-
-    Args:
-        caption: in any number of lines.
-        max_tokens: most words. At most `CHARACTERS_A_TOKEN` times as many characters are kept, for
-            languages that put no spaces between words.
+    placeholder without its picture ruins what a draft writes. At most `CHARACTERS_A_TOKEN` times as
+    many characters are kept, for languages that put no spaces between words.
     """
     words = SPECIAL.sub(" ", caption).split()
     line = " ".join(words[:max_tokens])
@@ -267,11 +219,8 @@ def shortened_caption(caption: str, max_tokens: int) -> str:
 
 
 def _identity(medium: Medium) -> bytes:
-    """A digest of the pixels.
-
-    Frames are sampled, as hashing a long clip takes time: a clip that is taken for another one
-    costs draft tokens, not the answer.
-    """
+    """A digest of the pixels. Frames are sampled, as hashing a long clip takes time: a clip that is
+    taken for another one costs draft tokens, not the answer."""
     pixels = pixels_of(medium)
     if medium.kind == "video":
         pixels = pixels[:, ::SAMPLED, ::SAMPLED]

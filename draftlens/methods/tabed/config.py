@@ -45,8 +45,7 @@ _log = logging.getLogger("draftlens")
 
 @dataclass(frozen=True)
 class TABED:
-    """The draft reads the prompt in several views, whose distributions are mixed by weights that
-    follow the target's tokens (TABED).
+    """The draft reads the prompt in several views; their distributions are mixed by weights that
 
     Args:
         views: the ways to read the prompt: names of `methods.tabed.views.VIEWS` (`"multimodal"`:
@@ -56,7 +55,7 @@ class TABED:
         weights: how the views are weighed: a name of `methods.tabed.weights.WEIGHTS`, a mapping of
             a name and options, or fixed numbers, one for each view. The paper's are `"uniform"`
             (MT, MTCP), `"grid"` (MT*) and `"kld"` (MTCP*).
-        rest: whether a view whose weight stays negligible is left out for the rest of the answer.
+        rest: whether a view with a negligible weight is left out for the rest of the answer.
         num_speculative_tokens, tree: as for `SpeculativeDecoding`, but without both a chain of 5,
             as in the paper.
         sampling_rule: as for `SpeculativeDecoding`.
@@ -146,13 +145,13 @@ class TABED:
         )
 
     def _draft(self, models: Models) -> Backbone:
-        """The draft model; it must see only if all views need that."""
+        """The draft model; it needs vision only if all views do."""
         needs_vision = all(view.needs_vision for view in self.views)
         return draft_of(models, f"method {name_of(self)!r} with draft 'model'", needs_vision)
 
 
 def _readable(views: tuple[View, ...], backbone: Backbone) -> tuple[View, ...]:
-    """The views that a model can read: one that takes no pictures reads words only."""
+    """The views that a model can read: one without vision reads words only."""
     if _sees(backbone):
         return views
     readable = tuple(view for view in views if not view.needs_vision)
@@ -164,7 +163,7 @@ def _readable(views: tuple[View, ...], backbone: Backbone) -> tuple[View, ...]:
 
 def _config_of_inputs(models: Models, backbone: Backbone) -> Any:
     """The configuration that names the placeholders of pictures in a draft's inputs: a draft
-    without one is given the target's inputs."""
+    without vision is given the target's inputs."""
     return (backbone if _sees(backbone) else models.target).model.config
 
 

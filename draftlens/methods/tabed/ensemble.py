@@ -28,25 +28,17 @@ from draftlens.methods.tabed.view_rows import Present, ViewRows
 from draftlens.methods.tabed.weight_updates import LEAST, Asked, ViewTallies, log_probs_before
 from draftlens.methods.tabed.weights import Weighting, normalized
 
-NEGLIGIBLE = 0.05
-"""A view whose weight is below it in all rows is dropped."""
-PATIENCE = 4
-"""Tokens for which the weight must have been negligible."""
+NEGLIGIBLE = 0.05  # A view with less weight in all rows is dropped.
+PATIENCE = 4  # Tokens for which the weight must have been negligible.
 
 
 @dataclass(frozen=True)
 class _Scored:
-    """Nodes of the growing tree with the scores of the views.
+    """Nodes of the growing tree with the scores of the views."""
 
-    Args:
-        nodes: M nodes.
-        scores: of each view that is awake, ``[B, a, M, V]``.
-        log_weights: of each of them, ``[B, a, M]``.
-    """
-
-    nodes: list[int]
-    scores: Tensor
-    log_weights: Tensor
+    nodes: list[int]  # M nodes
+    scores: Tensor  # of each view that is awake, ``[B, a, M, V]``
+    log_weights: Tensor  # of the same views, ``[B, a, M]``
 
 
 class Ensemble(TreeDrafter):
@@ -54,16 +46,9 @@ class Ensemble(TreeDrafter):
 
     At every node the views' distributions are mixed, q = sum of w_v q_v (TABED, Algorithm 1), and
     the draft token is forwarded in all views. The weights follow the target's tokens
-    (`methods.tabed.weights`). Views whose prompts are the same in a row count once there. A view
-    whose weight stays negligible is dropped for the rest of the answers; rows that join later have
-    it again.
-
-    Args:
-        prompts: the model and its views.
-        topology, tuners: as for `TreeDrafter`.
-        vocab_size: ids that the target has; the draft may have more or fewer.
-        weighting: weighs the views.
-        may_rest: whether views may be dropped, if the weighting allows it.
+    (`methods.tabed.weights`). Views with the same prompt in a row count once there. A view with
+    negligible weights is dropped for the rest of the answers, if `may_rest` and the weighting
+    allow it; rows that join later have it again.
     """
 
     rows: ViewRows
@@ -134,16 +119,8 @@ class Ensemble(TreeDrafter):
         return self.rows.last(logits)
 
     def _process(self, logits: Tensor, nodes: Nodes) -> Tensor:
-        """Scores of the mixture: its log probabilities, or where one view is awake that view's own
-        scores.
-
-        Args:
-            logits: of the views that are awake, ``[B, a, M, V]``.
-            nodes: the M nodes.
-
-        Returns:
-            ``[B, M, V]``.
-        """
+        """Scores ``[B, M, V]`` from the logits of the views that are awake, ``[B, a, M, V]``: the
+        log probabilities of the mixture, or a single view's own scores."""
         if logits.shape[1] == 1:
             scores = nodes.process(logits[:, 0])
             self._scored.append(_Scored(nodes.nodes, scores[:, None], self._weights))
@@ -197,8 +174,7 @@ class Ensemble(TreeDrafter):
         return torch.tensor(table, device=self.rows.device)[:, :, None]
 
     def _observe_first(self, logits: Sequence[Tensor | None], first_row: int) -> None:
-        """Weigh the views by the first tokens of rows that joined, from the logits of each view's
-        prefill."""
+        """Weigh the views by the first tokens of rows that joined; logits of each prefill."""
         present = self.rows.present[first_row:]
         asked = tuple(view for view in range(len(logits)) if any(row[view] for row in present))
         known = [logits[view] for view in asked]
@@ -211,11 +187,7 @@ class Ensemble(TreeDrafter):
                 self._observe_late(row, 0, views, asked)
 
     def _observe_pending(self, logits: Tensor) -> None:
-        """Weigh the views by all pending tokens of each row but its first.
-
-        Args:
-            logits: after each pending token, ``[B, a, W, V]``.
-        """
+        """Weigh the views by each row's pending tokens but the first; logits ``[B, a, W, V]``."""
         hits = misses = 0
         for row, tokens in enumerate(self.rows.pending):
             if len(tokens) > 1:
@@ -227,16 +199,10 @@ class Ensemble(TreeDrafter):
         self._agreement = (hits, misses)
 
     def _observe_late(self, row: int, first: int, logits: Tensor, asked: Sequence[int]) -> int:
-        """Weigh the views by P tokens of which the draft has proposed none.
+        """Weigh the views by P tokens, from index `first` on, that the draft has not proposed.
 
-        Args:
-            row: of the batch.
-            first: index of the first of these tokens in its answer.
-            logits: before each of them, of the views in `asked`, ``[a, P, V]``.
-            asked: these views.
-
-        Returns:
-            How many of the tokens the view with the largest weight would have proposed.
+        `logits` are those before each token, ``[a, P, V]``. Returns how many of the tokens the view
+        with the largest weight would have proposed.
         """
         history = self._histories[row]
         log_probs = log_probs_before(history, first, logits)
@@ -245,8 +211,8 @@ class Ensemble(TreeDrafter):
         return self._tallies.observe(row, history, first, log_probs, tokens, views)
 
     def _count_only(self, row: int, verdict: Verdict, places: Mapping[int, Any]) -> None:
-        """Count the tokens of a verdict where there is one view and nothing to weigh: hits are the
-        accepted draft tokens; the bonus token is a miss, except after a leaf."""
+        """Count a verdict's tokens where there is one view: accepted draft tokens are hits; the
+        bonus token is a miss, except after a leaf, which has no scores."""
         first = self._histories[row].length
         path = verdict.paths[row]
         hits: list[bool | None] = [None] * len(self.names)
@@ -260,8 +226,7 @@ class Ensemble(TreeDrafter):
     def _observe_path(
         self, row: int, verdict: Verdict, places: Mapping[int, tuple[int, int]]
     ) -> None:
-        """Weigh the views by the tokens of a verdict at nodes that they have scored: all but the
-        one after a leaf."""
+        """Weigh the views by a verdict's tokens at scored nodes: all but the one after a leaf."""
         path = (ROOT, *verdict.paths[row])[: len(verdict.tokens[row])]
         nodes = [node for node in path if node in places]
         if not nodes:
@@ -284,7 +249,7 @@ class Ensemble(TreeDrafter):
         self._tallies.observe(row, history, history.length, log_probs, tokens, views, log_targets)
 
     def _asked(self, row: int, asked: Sequence[int]) -> Asked:
-        """The indices of views in `self.names`; None for one that the row does not have."""
+        """Indices in `self.names`; None for a view that the row does not have."""
         has_view = self.rows.present[row]
         return [self._chosen[view] if has_view[view] else None for view in asked]
 
@@ -299,7 +264,7 @@ class Ensemble(TreeDrafter):
         return max(weights, default=0.0)
 
     def _drop(self, num_tokens: int) -> None:
-        """Drop views whose weights have been negligible in all rows for a while."""
+        """Drop views with negligible weights in all rows for `PATIENCE` tokens."""
         if not self.may_rest or all(history.finished for history in self._histories):
             return
         for view in self.rows.awake:
@@ -317,8 +282,8 @@ class Ensemble(TreeDrafter):
 
 
 def _processed(logits: Tensor, nodes: Nodes) -> Tensor:
-    """Scores of each view after the logits processors, ``[B, a, M, V]``. They are applied to each
-    view, as some depend on the sign or the order of logits."""
+    """Scores of each view, ``[B, a, M, V]``. Logits processors are applied to each view, as some
+    depend on the sign or the order of logits."""
     if not any(rule.processors for rule in nodes.batch.rules):
         return logits
     return torch.stack([nodes.process(view) for view in logits.unbind(1)], 1)

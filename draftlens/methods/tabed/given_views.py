@@ -11,24 +11,17 @@ from draftlens.decoding.plan import ExtraSource
 from draftlens.media.chat_source import ChatSource
 from draftlens.models.prompt_checks import check_tokens
 
-VIEWS_EXTRA = "views"
-"""The name of these views among the extras of a call."""
+VIEWS_EXTRA = "views"  # The name of these views among the extras of a call.
 
+# The draft's inputs for one view, as its processor's output, one row per conversation.
 MakeView = Callable[[ChatSource], Mapping[str, Any]]
-"""Makes the draft's inputs for one view of the prompts, in the form of its processor's output, one
-row for each conversation."""
 
 
 def read_views(
     makers: Mapping[str, MakeView], given: Any, source: ExtraSource
 ) -> dict[str, Callable[[], Mapping[str, Any]]]:
-    """What returns the draft's inputs of each view that the caller has made, or that can be made of
-    the messages. The drafter calls it after the first token, so that captions do not delay that.
-
-    Args:
-        makers: by the name of the view.
-        given: the caller's views, by name; None for none.
-        source: of the call.
+    """What returns the draft's inputs of each view that is given, or can be made of the messages.
+    The drafter calls it after the first token, so that captions do not delay that.
 
     Raises:
         InputError: views are given that the method does not read, in another form, or of another

@@ -1,4 +1,4 @@
-"""Mixtures of distributions, and how far distributions are from each other.
+"""Mixtures of distributions, and distances between distributions.
 
 Symbols as in TABED (Algorithm 1): p the target's distribution, q_v the draft's in view v, w the
 weights, q_w = sum of w_v q_v their mixture. m is the number of views.
@@ -47,8 +47,7 @@ def total_variation(log_p: Tensor, log_q: Tensor) -> Tensor:
     return (log_p.exp() - log_q.exp()).abs().sum(-1) / 2
 
 
-MOST_WEIGHTS = 10_000
-"""Most points of a grid of weights, of which each is scored at every token."""
+MOST_WEIGHTS = 10_000  # Points of a grid of weights, at most: each is scored at every token.
 
 
 @lru_cache
@@ -71,8 +70,7 @@ def weight_grid(num_views: int, steps: int) -> Tensor:
 
 
 def _compositions(parts: int, total: int) -> list[list[int]]:
-    """All lists of `parts` whole numbers from 0 on that sum to `total`, the largest first part
-    first."""
+    """All lists of `parts` numbers from 0 on that sum to `total`, the largest first part first."""
     if parts == 1:
         return [[total]]
     return [

@@ -14,18 +14,12 @@ from draftlens.models.prompt_subset import gather
 
 
 def pool(prompt: Prompt, size: int = 2) -> Prompt:
-    """The prompt whose visual tokens are means over blocks of ``size x size`` cells of a frame.
+    """The prompt with the means over blocks of ``size x size`` cells of a frame as visual tokens.
 
-    Blocks at the right and lower edge may be smaller. The mean stands in the place of the block's
-    first token, and gaps between positions are closed, so that the prompt reads like that of a
-    smaller picture. A token that marks the end of a row of cells stays where a row of blocks ends.
-
-    Args:
-        prompt: B rows.
-        size: side of a block, in cells.
-
-    Returns:
-        A prompt of B rows, whose deepstack features, if any, are pooled as well.
+    Blocks at the right and lower edge may be smaller. The mean replaces the block's first token,
+    and gaps between positions are closed, so that the prompt reads like that of a smaller picture.
+    A token that marks the end of a row of cells stays where a row of blocks ends. Deepstack
+    features, if any, are pooled as well.
     """
     blocks = [_blocks(prompt, row, size) for row in range(len(prompt.lengths))]
     kept = []

@@ -22,17 +22,8 @@ _log = logging.getLogger("draftlens")
 
 
 class ViewPrompts:
-    """Makes the prompts of views.
-
-    Args:
-        backbone: the model that drafts.
-        views: the views.
-        is_target: whether the target drafts for itself.
-        config: of the model whose processor makes the draft's inputs; None for the draft itself.
-
-    Attributes:
-        readings: the readings of the target's prefill that the views need.
-    """
+    """Makes the prompts of views. `config` is that of the model with the processor that makes the
+    draft's inputs; None for the draft itself."""
 
     def __init__(
         self,
@@ -45,18 +36,13 @@ class ViewPrompts:
         self.views = tuple(views)
         self.is_target = is_target
         self.config = config
-        self.readings = NO_FEATURES
+        self.readings = NO_FEATURES  # of the target's prefill that the views need
         for view in self.views:
             self.readings = self.readings | view.readings
         self._causes: dict[int, str] = {}
 
     def source(self, encoded: Mapping[str, Any], context: TargetContext) -> Source:
-        """What views of rows that join are made of.
-
-        Args:
-            encoded: the draft's inputs.
-            context: the target's side of the rows, with what makes further views.
-        """
+        """What the views of rows that join are made of; `encoded` are the draft's inputs."""
         made = context.extras.get(VIEWS_EXTRA, {})
         return Source(self.backbone, encoded, made, context, self.is_target, self.config)
 
@@ -83,7 +69,6 @@ class ViewPrompts:
 
     @property
     def causes(self) -> str:
-        """Why views cannot be read."""
         return "; ".join(dict.fromkeys(self._causes.values()))
 
 

@@ -23,32 +23,17 @@ CRITERIA = ("matches", "kl")
 
 FORMS = ("softmax", "inverse")
 
-SMALLEST = 1e-6
-"""A summed divergence counts as no smaller than this, so that its inverse is finite."""
+SMALLEST = 1e-6  # A summed divergence counts as at least this, so that its inverse is finite.
 
 
 def check_window(window: Any) -> None:
-    """Refuse a window that is neither None nor a number of positions.
-
-    Raises:
-        ConfigError: it is neither.
-    """
+    """Raise `ConfigError` unless `window` is None or a number of positions."""
     if window is not None and (type(window) is not int or window < 1):
         raise ConfigError(f"window is a number of positions from 1 on, or None, not {window!r}")
 
 
 class WindowSums:
-    """Sums over the last `window` positions.
-
-    Nothing else of a position is kept, in particular no distribution.
-
-    Args:
-        size: K, numbers a position.
-        window: h; None for all positions.
-
-    Attributes:
-        is_empty: whether nothing was added yet.
-    """
+    """Sums of K numbers per position over the last `window` (h) positions; None for all."""
 
     def __init__(self, size: int, window: int | None) -> None:
         self.size = size
@@ -75,13 +60,8 @@ class WindowSums:
 
 
 class GridTally:
-    """Matches and divergences of every point of the grid.
-
-    Args:
-        grid: the points, float64 ``[G, m]``.
-        by_matches: whether matches decide, and divergences only between equal points.
-        window: number of latest positions that count; None for all.
-    """
+    """Matches and divergences of every point of a grid, float64 ``[G, m]``. With `by_matches`,
+    matches decide, and divergences only between equal points."""
 
     def __init__(self, grid: Tensor, by_matches: bool, window: int | None) -> None:
         self.grid = grid
@@ -90,7 +70,7 @@ class GridTally:
 
     @property
     def log_weights(self) -> list[float]:
-        """See `Tally.log_weights`: uniform before anything was seen."""
+        """Uniform before anything was observed."""
         matches, divergence = self.sums.total.view(2, -1)
         if self.sums.is_empty:
             return log_shares([1.0] * self.grid.shape[1])
@@ -159,12 +139,7 @@ class GridWeights:
 
 
 class DivergenceTally:
-    """Summed divergences of the views.
-
-    Args:
-        names: of the views.
-        rule: the options.
-    """
+    """Summed divergences of the views."""
 
     def __init__(self, names: Sequence[str], rule: _DivergenceWeights) -> None:
         self.names = tuple(names)
@@ -174,7 +149,7 @@ class DivergenceTally:
 
     @property
     def log_weights(self) -> list[float]:
-        """See `Tally.log_weights`: uniform before anything was seen."""
+        """Uniform before anything was observed."""
         inverse = [1 / max(float(sums.total), SMALLEST) for sums in self.sums]
         if self._is_new or max(inverse) == 0:  # all divergences are infinite
             return log_shares([1.0] * len(self.names))
@@ -183,7 +158,7 @@ class DivergenceTally:
         return log_shares(inverse)
 
     def observe(self, seen: Seen) -> None:
-        """See `Tally.observe`. A view without scores there loses nothing."""
+        """A view without scores there loses nothing."""
         assert seen.log_probs is not None
         assert seen.log_target is not None
         self._is_new = False
@@ -233,7 +208,6 @@ class KullbackLeiblerWeights(_DivergenceWeights):
     """
 
     def divergence(self, log_p: Tensor, log_q: Tensor) -> Tensor:
-        """KL(p || q_v)."""
         return kl_divergence(log_p, log_q)
 
 
@@ -246,5 +220,4 @@ class TotalVariationWeights(_DivergenceWeights):
     """
 
     def divergence(self, log_p: Tensor, log_q: Tensor) -> Tensor:
-        """TV(p, q_v)."""
         return total_variation(log_p, log_q)

@@ -1,9 +1,8 @@
-"""A prompt without its pictures and clips, from its token ids alone, for callers who have no
-messages.
+"""A prompt without its pictures and clips, from its token ids alone, for callers without messages.
 
 Only the model families listed here can be read in this way: what their processors write for a
-picture or clip can be told from the user's text. Others write words or markers that cannot, such as
-SmolVLM's rows and columns of tiles.
+picture or clip can be distinguished from the user's text. Others write words or markers for which
+this is impossible, such as SmolVLM's rows and columns of tiles.
 """
 
 from __future__ import annotations
@@ -17,26 +16,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+# Fields of a model's configuration that name the tokens that represent pixels.
 PLACEHOLDERS = ("image_token_id", "image_token_index", "video_token_id", "video_token_index")
-"""Fields of a model's configuration that name the tokens that represent pixels."""
 
 
 @dataclass(frozen=True)
 class TextSpan:
-    """Neighbouring tokens of a prompt.
-
-    Args:
-        first: index of the first one.
-        end: index after the last one.
-    """
+    """The tokens of a prompt from index `first` up to `end`, exclusive."""
 
     first: int
     end: int
 
 
+# Finds the tokens of pictures and clips in a row of token ids, given the ids that represent pixels
+# and the model's configuration. None if they cannot be distinguished from text.
 Find = Callable[[Sequence[int], frozenset[int], Any], list[TextSpan] | None]
-"""Finds the tokens that stand for pictures and clips in a row of token ids, given the ids that
-represent pixels and the model's configuration. None if they cannot be told from text."""
 
 
 def text_ids(
@@ -51,16 +45,16 @@ def text_ids(
     markers, as in LLaVA's prompts, become one line break.
 
     Args:
-        config: configuration of the model whose processor made the ids.
+        config: of the model with the processor that made the ids.
         input_ids: int64 ``[B, L]``, padded on either side.
         attention_mask: of the same shape, 0 for padding; None without padding.
-        line_break: token that stands in place of each picture and clip; None for nothing, since no
+        line_break: token in place of each picture and clip; None for nothing, since no
             configuration names it.
 
     Returns:
         `input_ids` and `attention_mask`, int64 ``[B, T]``, padded on the left, on the device of
-        `input_ids`. None if the family's pictures and clips cannot be told from text, or nothing
-        would be left of a row.
+        `input_ids`. None if the family's pictures and clips cannot be distinguished from text, or
+        nothing would be left of a row.
     """
     placeholders = _placeholders(config)
     if not placeholders:
@@ -131,7 +125,7 @@ def _find_nothing(
 
 
 def _find_runs(row: Sequence[int], placeholders: frozenset[int], config: Any) -> list[TextSpan]:
-    """LLaVA: nothing but placeholders."""
+    """LLaVA: only placeholders."""
     return _runs(row, placeholders)
 
 
@@ -148,10 +142,10 @@ def _find_marked(
 def _find_marked_frames(
     row: Sequence[int], placeholders: frozenset[int], config: Any
 ) -> list[TextSpan] | None:
-    """Qwen3-VL: each frame of a clip has its own start and end, after words that tell its time.
+    """Qwen3-VL: each frame of a clip has its own start and end, after words with its time.
 
     transformers 5 writes all this between another start and end. Older processors do not, and then
-    the words cannot be told from the user's own.
+    the words cannot be distinguished from the user's own.
     """
     spans = _find_marked(row, placeholders, config)
     for span in spans or []:
@@ -167,7 +161,7 @@ def _find_surrounded(
     """InternVL: each run of placeholders between two tokens that its configuration does not name.
 
     The frames of a clip have words between them, and so may pictures. Only pictures with one token
-    between them, or none, are taken for pictures. The words in front of a single frame stay.
+    between them, or none, are taken for pictures. The words before a single frame stay.
     """
     runs = _runs(row, placeholders)
     if not runs:
@@ -185,7 +179,7 @@ def _find_surrounded(
 
 
 def _regions(row: Sequence[int], start: int, end: int) -> list[TextSpan] | None:
-    """What stands between a start and its end, both included; None if some have no other."""
+    """Spans from a start to its end, both included; None if one lacks its counterpart."""
     spans = []
     open_at: list[int] = []
     for index, token in enumerate(row):
@@ -206,6 +200,7 @@ def _hold_all(spans: Sequence[TextSpan], row: Sequence[int], placeholders: froze
     return all(map(any, inside)) and sum(map(sum, inside)) == number
 
 
+# How the processors of model families write pictures and clips, by type of configuration.
 FAMILIES: Mapping[str, Find] = MappingProxyType(
     {
         "llava": _find_runs,
@@ -217,4 +212,3 @@ FAMILIES: Mapping[str, Find] = MappingProxyType(
         "internvl": _find_surrounded,
     }
 )
-"""How the processors of model families write pictures and clips, by type of configuration."""

@@ -17,45 +17,34 @@ from draftlens.drafting.draft_scores import score_tokens
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import BLOCK, KVCache
 
-NOBODY = -1
-"""The owner of a slot that belongs to no view."""
+NOBODY = -1  # The owner of a slot that belongs to no view.
+SPARE = 16  # Further tokens of each view for which there is room when slots move, at least.
 
-SPARE = 16
-"""Least number of further tokens of each view for which there is room when slots move."""
-
-Present = tuple[bool, ...]
-"""For each view whether a row has it."""
+Present = tuple[bool, ...]  # For each view whether a row has it.
 
 
 class ViewRows(DraftRows):
     """`DraftRows` with m views of each prompt.
 
-    The views of a row lie one after the other in one row of the cache, so nothing is padded to the
+    The views of a row follow each other in one row of the cache, so nothing is padded to the
     longest of them, and a forward over one new token of each view reads every key once. A table
     names the view that owns each slot, and a mask lets the tokens of a view attend to its own slots
-    only. The tokens of an answer lie interleaved: the first token in all views, then the second.
+    only. The tokens of an answer are interleaved: the first token in all views, then the second.
 
     Logits have one more axis, for the a views that are awake: ``[B, a, W, V]``.
-
-    Args:
-        backbone, vocab_size: as for `DraftRows`.
-
-    Attributes:
-        awake: the views that some row has, in rising order; only these are forwarded.
-        present: per row, which views it has.
     """
 
     def __init__(self, backbone: Backbone, vocab_size: int) -> None:
         super().__init__(backbone, vocab_size)
+        # views that some row has, in rising order; only these are forwarded
         self.awake: tuple[int, ...] = ()
-        self.present: list[Present] = []
+        self.present: list[Present] = []  # per row, which views it has
         self._owners = torch.empty(0, 0, dtype=torch.int8, device=self.device)
         self._answered: list[int] = []  # emitted tokens of each row
         self._room = 0
 
     @property
     def num_views(self) -> int:
-        """How many times a forward reads each new token."""
         return len(self.awake)
 
     def join_views(
@@ -71,7 +60,6 @@ class ViewRows(DraftRows):
             drafts: the prompt of each view.
             present: per row, which views it has, at least one. Of a view that no row has only the
                 prompt's positions are used.
-            batch: these rows.
             room: further tokens of each row and view, draft tokens included.
 
         Returns:
@@ -125,7 +113,6 @@ class ViewRows(DraftRows):
         rows: KVCache,
         batch: Batch,
     ) -> None:
-        """Let the rows that were read join those that are there."""
         num_before = len(self.lengths)
         if not num_before:
             self._owners = self._owners[:0]
@@ -149,7 +136,7 @@ class ViewRows(DraftRows):
                     slot = end
 
     def _capacity(self, held: Sequence[int]) -> int:
-        """Slots of a cache whose rows hold so many and go on in the views that are awake."""
+        """Slots of a cache with rows of these lengths that continue in the views that are awake."""
         further = [max(SPARE, self._room - answered) for answered in self._answered]
         pairs = zip(held, further, strict=True)
         return max(length + len(self.awake) * tokens for length, tokens in pairs)
@@ -164,7 +151,7 @@ class ViewRows(DraftRows):
         replace_by_last(self._answered, row)
 
     def catch_up(self, steps: Tensor) -> Tensor:
-        """Forward the pending tokens in all views that are awake; logits ``[B, a, W, V]``."""
+        """Logits ``[B, a, W, V]`` of the views that are awake."""
         start = list(self.lengths)
         logits = super().catch_up(steps)
         self._own(start, self._base)
@@ -179,7 +166,7 @@ class ViewRows(DraftRows):
         return logits[rows, :, last][:, :, None]
 
     def run_on(self, logits: Tensor, steps: Tensor, count: int) -> None:
-        """The views are mixed at every level; see `DraftRows.run_on`."""
+        """A chain cannot run in one go: the views are mixed at every level."""
 
     def keep(self, verdict: Verdict, batch: Batch) -> None:
         super().keep(verdict, batch)
@@ -188,7 +175,7 @@ class ViewRows(DraftRows):
             self._own(self._base, self.lengths)
 
     def drop(self, view: int) -> None:
-        """Take a view from all rows, between two rounds. Each row has another one. Rows that join
+        """Drop a view from all rows, between two rounds; each row has another one. Rows that join
         later may have the view."""
         table = self._owners[:, : max(self.lengths)]
         others = [((row != view) & (row != NOBODY)).nonzero()[:, 0] for row in table]
@@ -216,11 +203,7 @@ class ViewRows(DraftRows):
     def _forward(
         self, tokens: Tensor, indices: Tensor, prefix: list[int], window: Tensor | None
     ) -> Tensor:
-        """Forward tokens in all views that are awake; see `DraftRows._forward`.
-
-        Returns:
-            Logits ``[B, a, T, V]``.
-        """
+        """Forward tokens in all views that are awake; logits ``[B, a, T, V]``."""
         assert self.cache is not None
         num_views = len(self.awake)
         num_rows, num_tokens = tokens.shape
@@ -239,11 +222,7 @@ class ViewRows(DraftRows):
         return logits.view(num_rows, num_tokens, num_views, -1).transpose(1, 2)
 
     def _mask(self, prefix: list[int], window: Tensor) -> Tensor | None:
-        """`trees.attention_mask` where the tokens of a view attend to slots of this view only.
-
-        Args:
-            prefix, window: as for `_forward`.
-        """
+        """`trees.attention_mask` where the tokens of a view attend to slots of this view only."""
         num_views = len(self.awake)
         if num_views == 1:
             return trees.attention_mask(prefix, window)
@@ -266,8 +245,8 @@ class ViewRows(DraftRows):
         return mask
 
     def _own(self, begin: list[int], end: list[int]) -> None:
-        """Give the slots of each row from `begin` to `end` to the views that are awake in turn,
-        and those after them to nobody. A row that has ended may end before it begins."""
+        """Give the slots of each row from `begin` to `end` to the views that are awake in turn, and
+        those after them to no view. A row that has ended may end before it begins."""
         self._grow_owners(max(end))
         turn = torch.tensor(self.awake, dtype=torch.int8, device=self.device)
         for row, (first, last) in enumerate(zip(begin, end, strict=True)):

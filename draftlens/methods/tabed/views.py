@@ -58,7 +58,7 @@ class Source:
         made: what makes the draft's inputs for further views, by name.
         context: the target's side of these rows.
         is_target: whether the target drafts for itself.
-        config: of the model whose processor made `inputs`; None for `backbone`.
+        config: of the model with the processor that made `inputs`; None for `backbone`.
     """
 
     backbone: Backbone
@@ -178,8 +178,8 @@ class TextView:
     they are made of the token ids, for the families for which that is safe.
 
     Args:
-        instead: stands in place of a picture or clip, where the prompt is made of messages. It must
-            not be a placeholder of the draft: one without its features ruins the draft tokens.
+        instead: replaces a picture or clip, where the prompt is made of messages. It must not be a
+            placeholder of the draft: one without its features ruins the draft tokens.
 
     Raises:
         ConfigError: it is no string.
@@ -198,7 +198,6 @@ class TextView:
 
     @property
     def label(self) -> str:
-        """The name, with the text if it is not a line break."""
         return "text" if self.instead == "\n" else f"text({self.instead!r})"
 
     def read(self, source: Source) -> DraftPrompt:
@@ -222,7 +221,7 @@ class CaptionView:
     I.2).
 
     Args:
-        captioner: who writes the captions, once for each picture: `"draft"` or `"target"`, a
+        captioner: writes the captions, once for each picture: `"draft"` or `"target"`, a
             callable from a PIL image or a clip to a string, or the captions themselves, one for
             each picture and clip.
         prompt: the instruction to a model; None for a description of the image or the video.
@@ -282,7 +281,6 @@ class PooledView:
 
     @property
     def label(self) -> str:
-        """The name, with the size if it is not the usual one."""
         return "pooled" if self.size == 2 else f"pooled({self.size})"
 
     def read(self, source: Source) -> DraftPrompt:
@@ -325,7 +323,6 @@ class PrunedView:
 
     @property
     def readings(self) -> FeatureSpec:
-        """The readings that the pruner needs."""
         spec: FeatureSpec = self.pruner.readings
         return spec
 

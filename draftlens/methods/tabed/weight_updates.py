@@ -19,35 +19,24 @@ from draftlens.decoding.observer import ignore
 from draftlens.drafting.growth import Nodes
 from draftlens.methods.tabed.weights import Seen, Tally, Weighting, log_sum
 
+# Least log likelihood of a draft token (one in 10,000) where weights are updated along its path: a
+# view can recover after top-k or top-p left a token no chance.
 LEAST = -9.21
-"""The log likelihood of a draft token counts as no smaller than this (one in 10,000) where weights
-are updated along its path: a view can recover after top-k or top-p left a token no chance."""
 
+# For each scored view its index among all views; None if a row does not have it.
 Asked = Sequence[int | None]
-"""For each view that a forward has scored, its index among all views; None if a row does not have
-it."""
 
 
 class ViewTallies:
-    """Weighs the views of each row by its tokens, and reports every token once.
-
-    Args:
-        names: of all views.
-        weighting: the rule.
-
-    Attributes:
-        rows: the tally of each row of the batch.
-        report: receives what each token shows.
-    """
+    """Weighs the views of each row by its tokens, and reports every token once."""
 
     def __init__(self, names: Sequence[str], weighting: Weighting) -> None:
         self.names = tuple(names)
         self.weighting = weighting
-        self.rows: list[Tally] = []
-        self.report: Callable[[Weighed], None] = ignore
+        self.rows: list[Tally] = []  # the tally of each row of the batch
+        self.report: Callable[[Weighed], None] = ignore  # receives what each token shows
 
     def add(self, count: int) -> None:
-        """Begin with further rows."""
         self.rows += [self.weighting.tally(self.names) for _ in range(count)]
 
     def remove(self, row: int) -> None:
@@ -67,12 +56,9 @@ class ViewTallies:
         """Weigh the views by some tokens.
 
         Args:
-            row: of the batch.
-            history: of this row.
-            first: index of the first of the P tokens in its answer.
-            log_probs: log q_v of the views in `asked` before each token, ``[a, P, V]``.
-            tokens: P tokens.
-            asked: these views.
+            first: index of the first of the P tokens in the row's answer.
+            log_probs: log q_v before each token, ``[a, P, V]``.
+            asked: the view of each of the a rows of `log_probs`.
             log_targets: log p there, ``[P, V]``, if the weighting needs it and it is known.
 
         Returns:
@@ -106,16 +92,10 @@ class ViewTallies:
         return right
 
     def count(self, row: int, index: int, token: int, hits: Sequence[bool | None]) -> bool:
-        """Count a token, and report it.
+        """Count a token at an index of a row's answer, and report it.
 
-        Args:
-            row: of the batch.
-            index: of the token in its answer.
-            token: the target's.
-            hits: of each view whether it would have proposed it; None if it has no scores there.
-
-        Returns:
-            Whether the view with the largest weight, of those with scores, would have proposed it.
+        `hits` are, for each view, whether it would have proposed the token; None without scores.
+        Returns whether the view with the largest weight, of those with scores, would have done so.
         """
         log_weights = self.rows[row].log_weights
         asked = [view for view, hit in enumerate(hits) if hit is not None]
@@ -128,12 +108,8 @@ class ViewTallies:
         return bool(hits[best])
 
     def _by_view(self, log_probs: Tensor, views: Sequence[tuple[int, int]]) -> Tensor:
-        """log q_v of all views, ``[m, V]``, with NaN for views without scores.
-
-        Args:
-            log_probs: of the views with scores, ``[a, V]``.
-            views: pairs of a row of these and the view that it belongs to.
-        """
+        """log q_v of all views, ``[m, V]``, with NaN for views without scores. `views` are pairs of
+        a row of `log_probs` ``[a, V]`` and its view."""
         table = log_probs.new_full((len(self.names), log_probs.shape[-1]), nan)
         for slot, view in views:
             table[view] = log_probs[slot]
@@ -141,16 +117,8 @@ class ViewTallies:
 
 
 def log_probs_before(history: History, first: int, logits: Tensor) -> Tensor:
-    """Log probabilities of tokens of an answer, after the logits processors of its row.
-
-    Args:
-        history: holds at least the tokens before each of them.
-        first: index of the first of the P tokens.
-        logits: before each of them, of some views, ``[a, P, V]``.
-
-    Returns:
-        ``[a, P, V]``.
-    """
+    """Log probabilities ``[a, P, V]``, after the logits processors, of P tokens of an answer from
+    index `first` on, from the logits before each of them."""
     if history.sampling.processors:
         places = range(first, first + logits.shape[1])
         earlier = Batch(tuple(replace(history, length=place) for place in places))
@@ -161,8 +129,8 @@ def log_probs_before(history: History, first: int, logits: Tensor) -> Tensor:
 
 
 def _noise(history: History, first: int, log_probs: Tensor) -> Tensor | None:
-    """What the draft adds to log probabilities ``[a, P, V]`` to choose its tokens, ``[P, V]``;
-    None where it takes the likeliest, or draws with noise of its own."""
+    """What the draft adds to log probabilities ``[a, P, V]`` to choose its tokens, ``[P, V]``; None
+    where it takes the likeliest, or draws with noise of its own."""
     if not history.sampling.do_sample or history.sampling.rejects:
         return None
     num_tokens, vocab_size = log_probs.shape[1:]

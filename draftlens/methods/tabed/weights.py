@@ -102,11 +102,7 @@ def make_weighting(choice: Any) -> Weighting:
 
 
 class FixedTally:
-    """Weights that do not change.
-
-    Args:
-        weights: at least 0, not all 0.
-    """
+    """Weights that do not change: at least 0, not all 0."""
 
     def __init__(self, weights: Sequence[float]) -> None:
         self.log_weights = log_shares(weights)
@@ -131,8 +127,8 @@ class UniformWeights:
 class FixedWeights:
     """Weights that the user gives, one for each view.
 
-    A row that lacks a view, because it would read the same there as in another one, gives that
-    view's weight to no one: the others keep their proportions.
+    In a row that lacks a view, because it would read the same there as in another one, the other
+    weights keep their proportions.
 
     Args:
         values: at least 0 each, not all 0, in the order of the views.
@@ -154,7 +150,7 @@ class FixedWeights:
         object.__setattr__(self, "values", tuple(self.values))
 
     def tally(self, names: Sequence[str]) -> FixedTally:
-        """See `Weighting.tally`.
+        """A tally with these weights.
 
         Raises:
             ConfigError: there is not one weight for each view.
@@ -165,12 +161,7 @@ class FixedWeights:
 
 
 class BayesTally:
-    """The posterior of the views.
-
-    Args:
-        names: of the views.
-        rule: the options.
-    """
+    """The posterior of the views."""
 
     def __init__(self, names: Sequence[str], rule: BayesWeights) -> None:
         self.names = tuple(names)
@@ -178,7 +169,7 @@ class BayesTally:
         self.log_weights = log_shares([1.0] * len(names))
 
     def observe(self, seen: Seen) -> None:
-        """See `Tally.observe`. A view without scores there counts as the mixture."""
+        """A view without scores there counts as the mixture."""
         floor = self.rule.log_floor
         likelihoods = [max(value, floor) for value in seen.log_likelihoods]  # NaN stays
         pairs = list(zip(self.log_weights, likelihoods, strict=True))
@@ -241,7 +232,6 @@ class BayesWeights:
 
     @property
     def log_floor(self) -> float:
-        """The logarithm of the floor."""
         return log(self.floor)
 
     def tally(self, names: Sequence[str]) -> BayesTally:
@@ -249,7 +239,7 @@ class BayesWeights:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number; true and false are none."""
+    """Booleans are not numbers."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
@@ -266,7 +256,7 @@ def log_sum(values: Sequence[float]) -> float:
 
 
 def normalized(values: Sequence[float]) -> list[float]:
-    """Log weights whose weights sum to 1; even ones if all are minus infinity."""
+    """Log weights with weights that sum to 1; even ones if all are minus infinity."""
     total = log_sum(values)
     if total == -inf:
         return [-log(len(values))] * len(values)
