@@ -1,4 +1,4 @@
-"""Work in a thread of its own."""
+"""Runs one function in a thread."""
 
 from __future__ import annotations
 
@@ -10,14 +10,10 @@ Value = TypeVar("Value")
 
 
 def start_in_background(make: Callable[[], Value]) -> Callable[[], Value]:
-    """Call a function in a thread of its own, from now on.
+    """Start `make` in a thread and return a function that waits for its value.
 
-    Args:
-        make: the function. It shares no state with what the caller does meanwhile.
-
-    Returns:
-        A function that waits for the value and returns it. It raises what `make` raises, and may be
-        called several times or never.
+    That function raises what `make` raises, and may be called several times or never. `make` shares
+    no state with what the caller does meanwhile.
     """
     executor = ThreadPoolExecutor(1, thread_name_prefix="draftlens-beside")
     future = executor.submit(make)

@@ -18,14 +18,8 @@ PACKAGE = "draftlens"
 
 @dataclass(frozen=True)
 class Entry:
-    """One name of a registry.
-
-    Args:
-        name: the name that users write.
-        location: ``"module:attribute"``.
-        package: the distribution that provides it.
-        error: why it cannot be used, or None.
-    """
+    """One name of a registry: its location ``"module:attribute"``, its distribution, and why it
+    cannot be used, if so."""
 
     name: str
     location: str
@@ -36,15 +30,12 @@ class Entry:
 class Registry:
     """Maps a name to ``"module:attribute"``, imported on first use.
 
-    Other packages add names through the entry point group of the registry. Names of draftlens win
-    over names of other packages. An entry point that cannot be imported is named by a warning and
-    skipped.
+    Other packages add names through the entry point `group`; draftlens' own names take precedence.
+    An entry point that cannot be imported is skipped with a warning.
 
     Args:
         kind: the word for an entry in error messages, such as ``"pruner"``.
-        entries: name to location.
-        group: entry point group, or None if other packages cannot add names.
-        lab: names that the package draftlens-lab adds, for the refusal where it is missing.
+        lab: names that the package draftlens-lab adds, for the error where it is missing.
 
     Example:
 
@@ -72,24 +63,19 @@ class Registry:
         self._loaded.pop(name, None)
 
     def refresh(self) -> None:
-        """Look for the entry points of installed packages again."""
+        """Search the installed packages for entry points again."""
         self.__dict__.pop("_points", None)
         self._loaded.clear()
 
     @cached_property
     def _points(self) -> dict[str, EntryPoint]:
-        """Entry points of other packages by name."""
         if self.group is None:
             return {}
         return {point.name: point for point in entry_points(group=self.group)}
 
     def __getitem__(self, name: str) -> Any:
-        """The implementation called `name`.
-
-        Raises:
-            ConfigError: there is no such name (the message lists those that exist), or its package
-                cannot be imported.
-        """
+        """The implementation called `name`. Raises ConfigError for an unknown name and for a
+        failing import."""
         if not isinstance(name, str) or name not in self:
             if name in self._lab:
                 raise ConfigError(
@@ -116,10 +102,8 @@ class Registry:
             ) from error
 
     def name_of(self, implementation: object) -> str:
-        """The name under which a class or function is registered; its own name if it is not.
-
-        The comparison is by location, so nothing is imported.
-        """
+        """The registered name of a class or function, else its own name. Compares locations, so
+        nothing is imported."""
         module = getattr(implementation, "__module__", "")
         qualified = f"{module}:{getattr(implementation, '__qualname__', '')}"
         for name, location in self._locations().items():
@@ -128,7 +112,7 @@ class Registry:
         return str(getattr(implementation, "__name__", implementation))
 
     def entries(self) -> list[Entry]:
-        """All names with their locations and packages, sorted; broken ones carry their error."""
+        """All names, sorted; broken ones carry their error."""
         entries = [Entry(name, location) for name, location in self._builtin.items()]
         for name, point in self._points.items():
             if name in self._builtin:
@@ -146,7 +130,7 @@ class Registry:
         return {**foreign, **self._builtin}
 
     def __iter__(self) -> Iterator[str]:
-        """The names that can be used, sorted; a warning names those that cannot."""
+        """The usable names, sorted; a warning lists the others."""
         for entry in self.entries():
             if entry.error is None:
                 yield entry.name

@@ -21,15 +21,12 @@ class Sequence:
 
     Args:
         prompt_ids: int64 ``[L]``, left-padded as stock `generate` has them.
-        sampling: how tokens are chosen.
-        stopping: where the answer ends; one object for all rows of a call.
+        stopping: one object for all rows of a call.
         seed: seed of the sampling noise, in [0, 2**63).
-        row: the row in its call.
-        num_rows: rows of the call.
+        row, num_rows: the row in its call, and the rows of the call.
         number: the number of the sequence in its session, in order of arrival.
         tokens: the emitted ids.
         from_draft: for each of them, whether the draft supplied it.
-        finished: whether the answer has ended.
         call: all rows of the call, in order.
     """
 
@@ -57,7 +54,6 @@ class Sequence:
 
     @property
     def history(self) -> History:
-        """The sequence as it is now."""
         return History(
             prompt_ids=self.prompt_ids,
             answer=self.tokens,
@@ -71,15 +67,9 @@ class Sequence:
         )
 
     def append(self, tokens: Seq[int], emission: Emission, num_drafted: int) -> tuple[bool, ...]:
-        """Emit the first tokens of a verdict, as far as the stopping rules allow.
+        """Emit the first tokens of a verdict, and return for each whether the draft supplied it.
 
-        Args:
-            tokens: the verdict's tokens.
-            emission: how many of them are emitted and whether the answer ends there.
-            num_drafted: how many of `tokens`, from the first on, the draft supplied.
-
-        Returns:
-            For each emitted token, whether the draft supplied it.
+        The draft supplied the first `num_drafted` of `tokens`.
         """
         from_draft = tuple(index < num_drafted for index in range(emission.count))
         self.tokens.extend(tokens[: emission.count])
@@ -91,13 +81,8 @@ class Sequence:
 def sequences_of(
     prompt_ids: Tensor, sampling: SamplingRule, stopping: StoppingRules, seeds: Seq[int]
 ) -> list[Sequence]:
-    """The sequences of one call.
-
-    Args:
-        prompt_ids: int64 ``[B, L]``, left-padded.
-        sampling, stopping: the rules of the call.
-        seeds: one for each row; their low 63 bits count.
-    """
+    """The sequences of one call: `prompt_ids` int64 ``[B, L]``, left-padded, and a seed for each
+    row, of which the low 63 bits count."""
     num_rows = len(prompt_ids)
     rows = [
         Sequence(ids, sampling, stopping, seed & SEED_MASK, row, num_rows)
@@ -109,17 +94,11 @@ def sequences_of(
 
 
 def batch_of(sequences: Seq[Sequence]) -> Batch:
-    """The sequences as they are now."""
     return Batch(tuple(sequence.history for sequence in sequences))
 
 
 def emissions_of(sequences: Seq[Sequence], tokens: Seq[Seq[int]]) -> list[Emission]:
-    """How many of its new tokens each row emits; nothing in rows that have ended.
-
-    Args:
-        sequences: the rows of a batch.
-        tokens: new tokens of each row.
-    """
+    """How many of its new tokens each row emits; zero in finished rows."""
     emissions = [Emission(0, finished=True)] * len(sequences)
     row_of = {sequence: row for row, sequence in enumerate(sequences)}
     calls_in_step: dict[StoppingRules, Seq[Sequence]] = {}

@@ -26,7 +26,7 @@ class Topology:
     """The shape of a draft tree.
 
     Args:
-        parents: for each node the index of its parent, `ROOT` for the first level. Nodes stand in
+        parents: for each node the index of its parent, `ROOT` for the first level. Nodes are in
             level order and siblings in the order of the draft's preference, so every level is a
             contiguous slice.
     """
@@ -64,7 +64,7 @@ class Topology:
 
 
 EMPTY = Topology(())
-"""No guess at all: one verification pass of this tree is one step of plain decoding."""
+"""No draft tokens: a verification pass of this tree is one step of plain decoding."""
 
 
 EAGLE_PATHS: tuple[tuple[int, ...], ...] = (
@@ -79,7 +79,6 @@ EAGLE_PATHS: tuple[tuple[int, ...], ...] = (
 
 @lru_cache
 def chain(num_tokens: int) -> Topology:
-    """A chain of `num_tokens` guesses: the tree of standard speculative decoding."""
     return Topology(tuple(range(-1, num_tokens - 1)))
 
 
@@ -121,7 +120,6 @@ def _is_path(path: object) -> bool:
 
 @lru_cache
 def cut(topology: Topology, depth: int) -> Topology:
-    """The tree without the nodes deeper than `depth`."""
     if depth >= topology.depth:
         return topology
     return (
@@ -133,11 +131,9 @@ def cut(topology: Topology, depth: int) -> Topology:
 
 @lru_cache
 def ancestors(topology: Topology, device: torch.device | None = None) -> Tensor:
-    """Which token attends to which, root first: bool ``[N+1, N+1]``.
-
-    An entry is true for a token itself and for its ancestors.
-    """
-    # Arrays of numpy, whose operations on single rows take a quarter of the time.
+    """Whether a token attends to another one, itself or an ancestor: bool ``[N+1, N+1]``, root
+    first."""
+    # numpy: operations on single rows take a quarter of torch's time.
     visible = np.eye(len(topology) + 1, dtype=np.bool_)
     for node, parent in enumerate(topology.parents):
         visible[node + 1] |= visible[parent + 1]
@@ -151,13 +147,8 @@ def depths(topology: Topology, device: torch.device | None = None) -> Tensor:
 
 
 def batch_ancestors(topologies: Sequence[Topology], device: torch.device) -> Tensor:
-    """`ancestors` for the trees of a batch.
-
-    Returns:
-        bool ``[N+1, N+1]`` if all rows have the same tree, else ``[B, N+1, N+1]`` padded to the
-        largest tree. A filler token behind a smaller tree attends to itself, and no other token
-        attends to it.
-    """
+    """`ancestors` of a batch: bool ``[N+1, N+1]`` if all rows have the same tree, else ``[B, N+1,
+    N+1]`` padded to the largest tree, with fillers attending to themselves alone."""
     if _all_equal(topologies):
         return ancestors(topologies[0], device)
     width = max(map(len, topologies)) + 1
@@ -169,8 +160,8 @@ def batch_ancestors(topologies: Sequence[Topology], device: torch.device) -> Ten
 
 
 def batch_depths(topologies: Sequence[Topology], device: torch.device) -> Tensor:
-    """`depths` for the trees of a batch: int64 ``[N+1]`` if all rows have the same tree, else
-    ``[B, N+1]`` padded with 0 to the largest tree."""
+    """`depths` of a batch: int64 ``[N+1]`` if all rows have the same tree, else ``[B, N+1]`` padded
+    with 0."""
     if _all_equal(topologies):
         return depths(topologies[0], device)
     width = max(map(len, topologies)) + 1
@@ -186,16 +177,12 @@ def _all_equal(topologies: Sequence[Topology]) -> bool:
 
 
 def attention_mask(prefix: Sequence[int], window: Tensor) -> Tensor | None:
-    """The mask of T new tokens over a cache whose rows hold `prefix` tokens each.
+    """Mask ``[B, 1, T, max(prefix) + W]`` (bool) of T new tokens after `prefix` cached tokens per
+    row.
 
-    Args:
-        prefix: visible cached tokens per row (length B).
-        window: bool ``[T, W]``, or ``[B, T, W]`` if it differs by row: which of the W slots behind
-            the prefix each new token attends to.
-
-    Returns:
-        bool ``[B, 1, T, max(prefix) + W]``, or None where every token attends to everything, which
-        lets attention kernels take their fastest path.
+    `window` is bool ``[T, W]``, or ``[B, T, W]`` if it differs by row: the slots after the prefix
+    that each new token attends to. None where every token attends to everything, for which
+    attention kernels have a faster path.
     """
     num_rows = len(prefix)
     longest = max(prefix)
