@@ -21,7 +21,8 @@ __all__ = ["is_url", "local_copy"]
 
 @contextmanager
 def local_copy(source: str | PathLike[str], limits: Limits) -> Iterator[str | PathLike[str]]:
-    """The path of a file: itself, or the copy of what is at an address while the block runs."""
+    """The path of a file: itself, or a copy of what is at an address that exists during the
+    block."""
     if not is_url(source):
         yield source
         return
