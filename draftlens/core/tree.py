@@ -131,8 +131,7 @@ def cut(topology: Topology, depth: int) -> Topology:
 
 @lru_cache
 def ancestors(topology: Topology, device: torch.device | None = None) -> Tensor:
-    """Whether a token attends to another one, itself or an ancestor: bool ``[N+1, N+1]``, root
-    first."""
+    """True for a token itself and for its ancestors: bool ``[N+1, N+1]``, root first."""
     # numpy: operations on single rows take a quarter of torch's time.
     visible = np.eye(len(topology) + 1, dtype=np.bool_)
     for node, parent in enumerate(topology.parents):
