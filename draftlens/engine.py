@@ -45,7 +45,7 @@ MAX_NEW_TOKENS = 256
 """Default length of an engine's answers, in tokens."""
 
 CALIBRATION_SECONDS = 2.0
-"""Longest calibration of a pair, in seconds."""
+"""Longest calibration of a pair that loads quickly, in seconds."""
 
 
 class MediaOptions(TypedDict, total=False):

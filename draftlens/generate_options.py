@@ -102,7 +102,7 @@ def streamer(name: str, value: Any) -> Any:
 
 
 def generation_config(name: str, value: Any) -> Any:
-    """Accepts a `GenerationConfig` whose values are allowed."""
+    """Accepts a `GenerationConfig` with allowed values."""
     from transformers import GenerationConfig
 
     if not isinstance(value, GenerationConfig):
@@ -199,7 +199,7 @@ OPTIONS: Mapping[str, Check] = MappingProxyType(
         **dict.fromkeys((*NOT_RETURNED, "return_dict_in_generate"), not_returned),
     }
 )
-"""The options of `generate` and what is allowed. None stands for the default of each."""
+"""The options of `generate` and what is allowed. None means the default of each."""
 
 ONLY_OPTIONS = ("generation_config", "return_dict_in_generate", *NOT_RETURNED)
 """Names of `OPTIONS` that are only checked among the options themselves."""

@@ -94,7 +94,7 @@ def _load_draft(name: str, target: Loaded, options: PairOptions) -> Loaded:
 
 
 def _without_draft(target: Loaded, method: MethodLike, reason: str) -> Opened:
-    """A target whose known draft is not available."""
+    """A target and its fallback: the known draft is not available."""
     chosen: MethodLike = FALLBACK if method is None else method
     if method is None:
         notice = f"{reason}; method {FALLBACK!r} guesses from the text instead"

@@ -10,11 +10,8 @@ Value = TypeVar("Value")
 
 
 def start_in_background(make: Callable[[], Value]) -> Callable[[], Value]:
-    """Start `make` in a thread and return a function that waits for its value.
-
-    That function raises what `make` raises, and may be called several times or never. `make` shares
-    no state with what the caller does meanwhile.
-    """
+    """Start `make` in a thread; the returned function waits for its value, or raises its exception,
+    any number of times. `make` must not share state with the caller."""
     executor = ThreadPoolExecutor(1, thread_name_prefix="draftlens-beside")
     future = executor.submit(make)
     executor.shutdown(wait=False)

@@ -16,8 +16,6 @@ from draftlens.core.tree import ROOT, Topology, path_to
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Immutable histories of the rows of a batch."""
-
     histories: tuple[History, ...]
 
     def __len__(self) -> int:
@@ -67,14 +65,9 @@ class Batch:
         guesses: Tensor,
         nodes: Sequence[Sequence[int]],
     ) -> Tensor:
-        """Scores ``[B, M, V]`` at M nodes of each row's tree after the row's logits processors.
-
-        Args:
-            logits: ``[B, M, V]``.
-            guesses: tokens of the trees, int64 ``[B, N]``; only ancestors of `nodes` are read.
-            nodes: per row the M node indices that the logits belong to, `ROOT` allowed. A shorter
-                list means that the last logits of the row are fillers.
-        """
+        """Scores after the logits processors, ``[B, M, V]`` like `logits`, at M nodes of each row's
+        tree (`nodes`, `ROOT` allowed; shorter lists are followed by fillers). Of the draft tokens,
+        int64 ``[B, N]``, only ancestors of `nodes` are read."""
         if len(self.rules) == 1:
             rule = next(iter(self.rules))
             all_rows = range(len(self))
@@ -92,11 +85,8 @@ class Batch:
         return scores
 
     def ranking(self, scores: Tensor, steps: Tensor) -> Tensor:
-        """`SamplingRule.ranking` of each row, ``[B, M, V]``, of processed scores ``[B, M, V]``.
-
-        `steps` is the index in its answer of the token that is chosen at each node, int64 ``[B,
-        M]``.
-        """
+        """`SamplingRule.ranking` of processed scores ``[B, M, V]``; `steps` is the index in its
+        answer of the token chosen at each node, int64 ``[B, M]``."""
         if not any(rule.do_sample for rule in self.rules):
             return scores
         seeds = self.seeds(steps.device)
@@ -115,9 +105,7 @@ class Batch:
         nodes: Sequence[Sequence[int]],
     ) -> Iterator[NodeHistories]:
         """Histories at nodes of some rows' trees, grouped by length; arguments as for `process`.
-
-        `NodeHistories.index` counts within the list `rows`.
-        """
+        `NodeHistories.index` counts within `rows`."""
         table = guesses.tolist()
         for index, row in enumerate(rows):
             history = self.histories[row]

@@ -23,11 +23,8 @@ def cache_folder() -> Path:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a UTF-8 text file atomically, by way of a file with the suffix ``.part``.
-
-    After an interruption `path` holds either its old content or all of the new one. Its folder must
-    exist.
-    """
+    """Write a UTF-8 text file atomically (by a ``.part`` file in the same, existing folder): it
+    always holds either its old or all of its new content."""
     part = path.with_name(f"{path.name}.part")
     part.write_text(text, encoding="utf-8")
     os.replace(part, path)
@@ -41,8 +38,8 @@ def write_json(path: Path, value: Any, indent: int | None = 1) -> None:
 def to_json(
     value: Any, indent: int | None = None, separators: tuple[str, str] | None = None
 ) -> str:
-    """JSON that UTF-8 can encode: bytes of file names that are not UTF-8 become JSON escapes, which
-    `parse_json` reverses."""
+    """JSON in which bytes that are not UTF-8 (of file names) are escaped; `parse_json` reverses
+    it."""
     text = json.dumps(value, indent=indent, ensure_ascii=False, separators=separators)
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
@@ -68,10 +65,7 @@ def only_writer(path: Path) -> Iterator[None]:
     """Keep other runs from writing to `path`, a file or folder, until the block ends.
 
     The lock file, in the folder or next to the file, names the process that writes; locks of ended
-    processes do not count.
-
-    Raises:
-        ConfigError: another run writes to it, or the lock file cannot be written.
+    processes do not count. Raises ConfigError if another run writes, or the lock cannot be written.
     """
     from filelock import SoftFileLock, Timeout  # on first use, as above
 
@@ -103,9 +97,7 @@ def _lock_file(path: Path) -> Path:
 
 def private_folder(path: Path) -> Path:
     """A folder for executable content, made for this user alone, or checked with `check_private`.
-
-    Missing parents are made and not checked.
-    """
+    Missing parents are made and not checked."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=0o700, exist_ok=True)
     check_private(path)

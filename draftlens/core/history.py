@@ -18,8 +18,8 @@ class History:
     Args:
         prompt_ids: int64 ``[L]``, left-padded as in stock `generate`: processors and criteria read
             it.
-        answer: the token list of the sequence, which only ever grows; `length` of it belong to
-            this.
+        answer: the token list of the sequence, which only ever grows; the first `length` tokens
+            count.
         seed: seed of the sampling noise, in [0, 2**63).
         row, num_rows: the row in its call of `generate`, and the rows of that call.
         from_draft: for each token of `answer`, whether the draft supplied it.
@@ -41,7 +41,6 @@ class History:
 
     @property
     def last_token(self) -> int:
-        """The last emitted token, which is the root of the next draft tree."""
         return self.answer[self.length - 1]
 
     def ids(self, more: Sequence[int] = ()) -> Tensor:

@@ -1,8 +1,7 @@
 """Checks names of models on the Hugging Face Hub before they are loaded.
 
-transformers requests each file of a checkpoint, with several retries if the network is down. Here
-the local cache comes first, then a single request with a time limit. torch is not imported, so a
-wrong name is refused at once.
+The local cache comes first, then a single request with a time limit: transformers requests each
+file, with several retries. torch is not imported, so a wrong name is refused at once.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ def is_local(path: str) -> bool:
 
 
 def is_cached(path: str, revision: str | None = None, cache_dir: str | Path | None = None) -> bool:
-    """Whether the configuration of a model on the Hub is in the local cache."""
     try:
         found = try_to_load_from_cache(path, CONFIG, cache_dir=cache_dir, revision=revision)
     except HFValidationError:

@@ -23,14 +23,8 @@ _SEPARATORS = (",", ":")
 
 
 def read_lines(path: Path, first_key: str) -> list[dict[str, Any]]:
-    """Values of all complete lines; empty if there is no file.
-
-    Every line must be an object that begins with `first_key`.
-
-    Raises:
-        ConfigError: a line is no such object, or no JSON; the message names the line.
-        OSError: the file cannot be read.
-    """
+    """Values of all complete lines, which must be objects that begin with `first_key`; empty if
+    there is no file. Raises ConfigError, which names the line, for any other line, and OSError."""
     if not path.is_file():  # a device, such as /dev/full, may have no end
         return []
     if not begins_with(path, first_key):  # before a whole film is read
@@ -51,8 +45,7 @@ def read_lines(path: Path, first_key: str) -> list[dict[str, Any]]:
 
 
 def begins_with(path: Path, first_key: str) -> bool:
-    """Whether the file's first line, which may be incomplete, is an object that begins with a
-    key."""
+    """Whether the first line, complete or not, is an object that begins with a key."""
     with path.open("rb") as file:
         return _may_begin(file.read(len(_beginning(first_key))), first_key)
 
@@ -70,7 +63,6 @@ def _beginning(first_key: str) -> bytes:
 
 
 def _may_begin(line: bytes, first_key: str) -> bool:
-    """Whether an incomplete line can be one that `LineWriter` began."""
     beginning = _beginning(first_key)
     return line.startswith(beginning) or beginning.startswith(line)
 
@@ -83,11 +75,8 @@ def _foreign(path: Path, number: int, first_key: str) -> ConfigError:
 
 
 class LineWriter:
-    """Appends JSON values to a file, one a line.
-
-    The file is synced to the disk with the first line after `sync_seconds`; 0 syncs every line.
-    Opening and writing raise OSError, which names the file.
-    """
+    """Appends JSON values to a file, one a line, and syncs the file with the first line after
+    `sync_seconds` (0: with every line). Raises OSError, which names the file."""
 
     def __init__(self, path: Path, sync_seconds: float = SYNC_SECONDS) -> None:
         self._path = path

@@ -14,8 +14,8 @@ from draftlens.core.registry import Registry
 def make(registry: Registry, choice: Any, method: str) -> Any:
     """An object from a registered name, from a mapping with `name` and options, or from itself.
 
-    `registry` holds dataclasses, whose fields are the options; all of them have `method`. Raises
-    ConfigError for an unknown name or option and for an invalid value.
+    `registry` holds dataclasses with `method`; their fields are the options. Raises ConfigError for
+    an unknown name or option and for an invalid value.
 
     Example:
 
@@ -40,10 +40,7 @@ def make(registry: Registry, choice: Any, method: str) -> Any:
 
 
 def build(registry: Registry, name: Any, options: Mapping[str, Any]) -> Any:
-    """An object of a registered dataclass.
-
-    Its class may explain options that no longer exist by `removed`. Raises ConfigError like `make`.
-    """
+    """An object of a registered dataclass; its `removed` explains options that no longer exist."""
     kind = registry[name]
     known = [field.name for field in dataclasses.fields(kind) if field.init]
     unknown = sorted(set(options) - set(known))

@@ -19,10 +19,8 @@ ATTENTION_NAME = "attention of the target"
 class Similarity:
     """Similarity of visual tokens to the text (ParallelVLM, equation 2).
 
-    For visual token i it is S_i = sum over text tokens j of cos(V_i, X_j), with the target's hidden
-    states V and X after `layer` layers; 0 means the embeddings. A model is read after `layer_in`
-    layers. `text` is "all" text tokens of the row, or those "after" its first visual token. Raises
-    ConfigError for other values.
+    For visual token i, S_i = sum over text tokens j of cos(V_i, X_j), with the target's hidden
+    states V and X after layer `layer_in` (0: the embeddings). `text` is one of `TEXTS`.
 
     Example:
 
@@ -45,17 +43,14 @@ class Similarity:
 
 def early_layer(layer: int, num_layers: int) -> int:
     """`layer`, but at most 0.7 of the depth (rounded down, at least 1), so that the rest of the
-    prefill can overlap with what follows."""
+    prefill can overlap with later work."""
     return min(layer, max(1, 7 * num_layers // 10))
 
 
 @dataclass(frozen=True)
 class Score:
-    """A pruner's score of visual tokens, where it is not their attention over all layers.
-
-    `name` is a short label for pictures. `of` computes the score from prefill features, float32
-    ``[B, L]``, higher is better; None if its input was not recorded.
-    """
+    """A pruner's score of visual tokens from prefill features, float32 ``[B, L]``, higher is
+    better, or None if its input was not recorded; `name` is a label for pictures."""
 
     name: str
     of: Callable[[PrefillFeatures], Tensor | None]
@@ -66,11 +61,10 @@ class FeatureSpec:
     """The features that a prefill records. Specifications are united with ``|``.
 
     Args:
-        attention: attention scores of the visual tokens, summed over layers, heads and text tokens,
-            and the same by layer.
+        attention: scores of the visual tokens, summed over heads, text tokens and layers, and by
+            layer.
         hidden_layers: layers after which the hidden states are kept; 0 means the embeddings.
-        score: of the pruner that requests the features; None for `PrefillFeatures.attention`. A
-            union has none.
+        score: of the pruner; None for `PrefillFeatures.attention`. A union has none.
     """
 
     attention: bool = False
@@ -105,11 +99,8 @@ ATTENTION = FeatureSpec(attention=True)
 class PrefillFeatures:
     """Features recorded by one prefill; what was not requested is None or empty.
 
-    Args:
-        attention: float32 ``[B, L]``, zero at text and padding.
-        hidden_states: layer to hidden states ``[B, L, D]`` in the model's dtype; padding is
-            meaningless.
-        similarities: float32 ``[B, L]``, zero at text and padding.
+    Attention and similarities are float32 ``[B, L]``, zero at text and padding. Hidden states by
+    layer are ``[B, L, D]`` in the model's dtype; padding is meaningless.
     """
 
     attention: Tensor | None = None

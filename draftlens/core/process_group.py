@@ -1,8 +1,5 @@
-"""The ranks that read a prompt together, as the layers below `distributed` use them.
-
-Every rank holds the same model. Rank 0 owns rows, sampling, drafter and output; the others wait
-for jobs and take part in exchanges.
-"""
+"""The ranks that read a prompt together. Each holds the same model; rank 0 owns rows, sampling,
+drafter and output, the others wait for jobs and take part in exchanges."""
 
 from __future__ import annotations
 
@@ -25,16 +22,15 @@ class Arriving(Protocol):
 
 @dataclass(frozen=True)
 class Encoded:
-    """`generate`'s arguments with features in place of the pixels that were divided; `notes`
-    explain which pixels rank 0 encodes alone."""
+    """`generate`'s arguments with features in place of the divided pixels; `notes` name the pixels
+    that rank 0 encodes alone."""
 
     inputs: dict[str, Any]
     notes: tuple[str, ...] = ()
 
 
 class Hosts(Protocol):
-    """A group of ranks. They exchange flat tensors of one device; every rank makes the same
-    exchanges in the same order, with the sizes of all ranks known."""
+    """A group of ranks that exchange flat tensors of one device, all in the same order."""
 
     rank: int
     size: int
@@ -52,13 +48,13 @@ class Hosts(Protocol):
         ...
 
     def forget(self, number: int) -> None:
-        """Drop `kept` values on all ranks before their next job. Rank 0 may call this from any
-        thread at any time, also during garbage collection."""
+        """Drop `kept` values before the next job. For rank 0, any thread, even in garbage
+        collection."""
         ...
 
     def all_gather(self, local: Tensor, sizes: Sequence[int]) -> Arriving:
-        """Tensors of all ranks in order; `local` is ``[sizes[rank]]`` and must not change before
-        the result arrives. A size of 0 is allowed."""
+        """Tensors of all ranks in order; `local` ``[sizes[rank]]`` (0 is allowed) must not change
+        before the result arrives."""
         ...
 
     def pass_on(self, local: Tensor, size: int) -> Arriving:
@@ -66,13 +62,12 @@ class Hosts(Protocol):
         ...
 
     def gather(self, local: Tensor, sizes: Sequence[int] = ()) -> Arriving:
-        """Send a tensor of every rank to rank 0, which alone needs `sizes` and receives them in
-        order; other ranks receive nothing."""
+        """Send tensors to rank 0, which alone needs `sizes` and receives them in order."""
         ...
 
     def answering(self) -> AbstractContextManager[None]:
-        """Entered by rank 0 around `give` and its exchanges, by one thread at a time. An exception
-        inside loses the group, because the ranks' exchanges no longer match."""
+        """Entered by one thread of rank 0 around `give` and its exchanges. An exception inside
+        loses the group, because the ranks' exchanges no longer match."""
         ...
 
     def give(self, jobs: Sequence[Any]) -> None:
@@ -81,8 +76,8 @@ class Hosts(Protocol):
         ...
 
     def encode(self, model: Any, inputs: Mapping[str, Any]) -> Encoded:
-        """Encode the pixels among `generate`'s arguments, on the model's device, as far as they can
-        be divided. Called by rank 0; raises HostError if a rank is lost."""
+        """Encode pixels among `generate`'s arguments, divided over the ranks as far as possible.
+        Called by rank 0; raises HostError if a rank is lost."""
         ...
 
 

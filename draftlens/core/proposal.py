@@ -37,10 +37,7 @@ class DraftTree:
 @dataclass(frozen=True, eq=False)
 class NextGuess:
     """A draft token after a row's chain, verified in the place of the bonus token without a
-    forward.
-
-    `probs` are the draft probabilities it was drawn from, float ``[V]``.
-    """
+    forward; `probs` are the probabilities it was drawn from, float ``[V]``."""
 
     token: int
     probs: Tensor

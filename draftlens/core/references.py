@@ -12,7 +12,6 @@ from draftlens.core.errors import InputError
 from draftlens.core.text import tokenizer_of
 
 Text = str | tuple[int, ...]
-"""One reference: a text, or token ids."""
 
 GivenText = str | Sequence[int]
 """One reference as callers pass it; a one-dimensional tensor or array of ids works, too."""
@@ -28,8 +27,8 @@ FORM = (
 
 @dataclass(frozen=True)
 class References:
-    """References by row, each row's in the expected order; empty for none in any row. Those that
-    are texts need the target's `tokenizer`."""
+    """References by row in the expected order, empty for none in any row; texts need
+    `tokenizer`."""
 
     rows: tuple[tuple[Text, ...], ...] = ()
     tokenizer: Any = None
@@ -45,11 +44,7 @@ NO_REFERENCES = References()
 
 
 def references_of(given: GivenReferences, num_rows: int, tokenizer: Any = None) -> References:
-    """The references of a call from the forms that callers may pass.
-
-    Raises:
-        InputError: they have another form, their number is not `num_rows`, or they are texts and
-            there is no tokenizer.
+    """The references of a call from the forms that callers may pass; raises InputError for others.
 
     Example:
 

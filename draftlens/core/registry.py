@@ -18,8 +18,7 @@ PACKAGE = "draftlens"
 
 @dataclass(frozen=True)
 class Entry:
-    """One name of a registry: its location ``"module:attribute"``, its distribution, and why it
-    cannot be used, if so."""
+    """A name, its location ``"module:attribute"``, its distribution, and why it cannot be used."""
 
     name: str
     location: str
@@ -58,12 +57,10 @@ class Registry:
         self._loaded: dict[str, Any] = {}
 
     def register(self, name: str, location: str) -> None:
-        """Add ``name`` for ``"module:attribute"``; an existing name is replaced."""
         self._builtin[name] = location
         self._loaded.pop(name, None)
 
     def refresh(self) -> None:
-        """Search the installed packages for entry points again."""
         self.__dict__.pop("_points", None)
         self._loaded.clear()
 
@@ -74,8 +71,7 @@ class Registry:
         return {point.name: point for point in entry_points(group=self.group)}
 
     def __getitem__(self, name: str) -> Any:
-        """The implementation called `name`. Raises ConfigError for an unknown name and for a
-        failing import."""
+        """The implementation; raises ConfigError for an unknown name and for a failing import."""
         if not isinstance(name, str) or name not in self:
             if name in self._lab:
                 raise ConfigError(
@@ -102,8 +98,7 @@ class Registry:
             ) from error
 
     def name_of(self, implementation: object) -> str:
-        """The registered name of a class or function, else its own name. Compares locations, so
-        nothing is imported."""
+        """The registered name, else the own name, of a class or function; imports nothing."""
         module = getattr(implementation, "__module__", "")
         qualified = f"{module}:{getattr(implementation, '__qualname__', '')}"
         for name, location in self._locations().items():

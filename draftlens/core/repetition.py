@@ -21,8 +21,7 @@ class LoopCriterion(StoppingCriteria):  # type: ignore[misc]
     at the same token: ``model.generate(**inputs, stopping_criteria=[LoopCriterion(length)])``.
 
     Args:
-        prompt_length: tokens of the prompt, padding included; repeated placeholders of pictures do
-            not count.
+        prompt_length: in tokens with padding; repeated placeholders of pictures do not count.
         repeats: a pattern is a loop from this many repetitions on.
         least_tokens: ... and from this many tokens in total, so that a table's rule is no loop.
     """
@@ -38,15 +37,13 @@ class LoopCriterion(StoppingCriteria):  # type: ignore[misc]
         self.least_tokens = least_tokens
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
-        """Whether each row ends, bool ``[B]``; `input_ids` are prompts and answers, int64 ``[B,
-        L]``."""
+        """Whether each row ends, bool ``[B]``; `input_ids` include prompts, int64 ``[B, L]``."""
         answers = input_ids[:, self.prompt_length :]
         longest = max(LONGEST_PERIOD * self.repeats, self.least_tokens + LONGEST_PERIOD)
         ends = [self.is_loop(row) for row in answers[:, -longest:].tolist()]
         return torch.tensor(ends, dtype=torch.bool, device=input_ids.device)
 
     def is_loop(self, tokens: list[int]) -> bool:
-        """Whether an answer ends with a loop, from all or the last of its tokens."""
         return any(self._repeats(tokens, period) for period in range(1, LONGEST_PERIOD + 1))
 
     def _repeats(self, tokens: list[int], period: int) -> bool:

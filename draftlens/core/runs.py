@@ -16,8 +16,7 @@ ABSENT = object()
 
 @dataclass(frozen=True)
 class Difference:
-    """A value that differs between two runs, or is `ABSENT` in one; `path` joins its keys with
-    points."""
+    """A value that differs between two runs; `path` joins its keys with points."""
 
     path: str
     before: Any
@@ -38,8 +37,7 @@ def read_description(path: Path) -> Any:
 
 
 def differences(before: Any, now: Any, path: str = "") -> Iterator[Difference]:
-    """Differences of two JSON values in the order of their keys; objects are compared by key,
-    anything else as a whole. `path` prefixes the keys."""
+    """Differences of two JSON values in key order; all but objects are compared as a whole."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in dict.fromkeys([*before, *now]):
             key_path = f"{path}.{key}" if path else key

@@ -1,8 +1,7 @@
 """From logits to the scores that decide a token: temperature, top-k, top-p and other processors.
 
-The processors are those of transformers, in the order in which `generate` prepares them. They are
-applied at every node of a draft tree, each with its own history; shared noise makes draft and
-target draw alike.
+They are those of transformers, in the order of `generate`, applied at every node of a draft tree
+with its own history. Shared noise makes draft and target draw alike.
 """
 
 from __future__ import annotations
@@ -24,14 +23,8 @@ LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class NodeHistories:
-    """Nodes of one row with histories of equal length.
-
-    Args:
-        index: the row in the scores.
-        nodes: indices into the nodes of the scores.
-        ids: their histories, int64 ``[len(nodes), length]``.
-        row, num_rows: the row in the processors' call of `generate`, and the rows of that call.
-    """
+    """Nodes of one row with histories of equal length, int64 ``[len(nodes), length]``. `index` is
+    the row in the scores, `row` the one in the processors' call of `generate`."""
 
     index: int
     nodes: list[int]
@@ -83,7 +76,6 @@ STATEFUL = (
 
 
 def check_processors(processors: Sequence[LogitsProcessor]) -> None:
-    """Raise ConfigError for processors with state between calls."""
     for processor in processors:
         name = type(processor).__name__
         if name in STATEFUL:
@@ -96,10 +88,8 @@ def check_processors(processors: Sequence[LogitsProcessor]) -> None:
 class SamplingRule:
     """How a distribution becomes a token; draft and target use the same object.
 
-    Args:
-        processors: transformers logits processors, in order.
-        do_sample: draw tokens (true) or take the argmax (false).
-        acceptance: `"coupled"` or `"rejection"`; see `core/verify.py`.
+    `processors` are transformers logits processors, in order; without `do_sample` the argmax is
+    taken; `acceptance` is `"coupled"` or `"rejection"` (`core/verify.py`).
     """
 
     processors: tuple[LogitsProcessor, ...] = ()
@@ -113,7 +103,7 @@ class SamplingRule:
 
     def process(self, logits: Tensor, histories: Histories) -> Tensor:
         """Scores ``[B, N, V]`` after all processors, float32; without processors the logits
-        themselves (any float dtype). `histories` is called only if a processor reads them."""
+        themselves. `histories` is called only if a processor reads them."""
         if not self.processors:
             return logits
         scores = logits.float()
@@ -132,12 +122,9 @@ class SamplingRule:
         return scores
 
     def ranking(self, scores: Tensor, seeds: Tensor, steps: Tensor) -> Tensor:
-        """Scores, plus Gumbel noise if sampling, ``[B, N, V]``: the argmax is the next token.
+        """Scores plus Gumbel noise if sampling, ``[B, N, V]``: the argmax is the next token.
 
-        Args:
-            scores: processed scores ``[B, N, V]``.
-            seeds: seed of each row's noise, int64 ``[B]``.
-            steps: index in its row's answer of the token to choose, int64 ``[B, N]``.
+        `seeds` are int64 ``[B]``; `steps` the token's index in its answer, int64 ``[B, N]``.
         """
         if not self.do_sample:
             return scores
@@ -180,8 +167,7 @@ def as_seed(seed: SupportsIndex) -> int:
 
 
 def row_seeds(seed: int, num_rows: int) -> list[int]:
-    """Different seeds for the rows of a call, so that equal prompts differ; the first row's is
-    `seed`."""
+    """Different seeds for a call's rows, so that equal prompts differ; the first is `seed`."""
     return [(seed + row * _GOLDEN_GAMMA) & SEED_MASK for row in range(num_rows)]
 
 

@@ -17,7 +17,7 @@ from draftlens.core.stopping import Emission, StoppingRules
 
 @dataclass(eq=False)
 class Sequence:
-    """One row of a request: its prompt, its rules and the answer so far.
+    """One row of a request: its prompt, its rules and the answer so far (`tokens`).
 
     Args:
         prompt_ids: int64 ``[L]``, left-padded as stock `generate` has them.
@@ -25,8 +25,7 @@ class Sequence:
         seed: seed of the sampling noise, in [0, 2**63).
         row, num_rows: the row in its call, and the rows of the call.
         number: the number of the sequence in its session, in order of arrival.
-        tokens: the emitted ids.
-        from_draft: for each of them, whether the draft supplied it.
+        from_draft: for each token, whether the draft supplied it.
         call: all rows of the call, in order.
     """
 
@@ -49,7 +48,6 @@ class Sequence:
 
     @property
     def remaining(self) -> int:
-        """Most tokens that the answer may still gain."""
         return 0 if self.finished else self.stopping.max_new_tokens - len(self.tokens)
 
     @property
@@ -67,10 +65,8 @@ class Sequence:
         )
 
     def append(self, tokens: Seq[int], emission: Emission, num_drafted: int) -> tuple[bool, ...]:
-        """Emit the first tokens of a verdict, and return for each whether the draft supplied it.
-
-        The draft supplied the first `num_drafted` of `tokens`.
-        """
+        """Emit the first tokens of a verdict, of which the draft supplied `num_drafted`; returns
+        for each whether the draft supplied it."""
         from_draft = tuple(index < num_drafted for index in range(emission.count))
         self.tokens.extend(tokens[: emission.count])
         self.from_draft.extend(from_draft)
@@ -81,8 +77,7 @@ class Sequence:
 def sequences_of(
     prompt_ids: Tensor, sampling: SamplingRule, stopping: StoppingRules, seeds: Seq[int]
 ) -> list[Sequence]:
-    """The sequences of one call: `prompt_ids` int64 ``[B, L]``, left-padded, and a seed for each
-    row, of which the low 63 bits count."""
+    """The sequences of one call: `prompt_ids` int64 ``[B, L]``, left-padded, and a seed per row."""
     num_rows = len(prompt_ids)
     rows = [
         Sequence(ids, sampling, stopping, seed & SEED_MASK, row, num_rows)

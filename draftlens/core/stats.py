@@ -52,11 +52,8 @@ DEFINITIONS = {
 class ViewStats:
     """Draft tokens that one view of a draft would propose.
 
-    Attributes:
-        asked: answer tokens that the view was evaluated for; `right` of them it would have
-            proposed.
-        weight: sum of its weights; its mean weight is ``weight / tokens``.
-        tokens: answer tokens with weighted views.
+    It was evaluated for `asked` tokens of the answer and would have proposed `right` of them.
+    `weight` is the sum of its weights at `tokens` tokens.
     """
 
     asked: int = 0
@@ -132,20 +129,18 @@ class Stats:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens emitted by verification passes / passes, bonus token included: τ in papers and
-        vLLM."""
+        """Tokens that passes emit / passes, bonus token included: τ in papers, the same in vLLM."""
         return _ratio(self.emitted - self.first, self.passes)
 
     @property
     def mean_accepted_tokens(self) -> float:
-        """Draft tokens that passes accept / passes, without the bonus token: AAL in HSD, MAT in
-        MMSpec."""
+        """Draft tokens that passes accept / passes: AAL in HSD, MAT in MMSpec."""
         return _ratio(self.accepted, self.passes)
 
     @property
     def mean_run_length(self) -> float:
         """Accepted draft tokens / corrections, with a draft that runs in parallel: M in
-        ParallelVLM. Not the number of tokens a pass."""
+        ParallelVLM, not the number of tokens a pass."""
         right = self.emitted - self.corrections
         return _ratio(right, self.corrections)
 
@@ -170,6 +165,7 @@ class Stats:
         return _ratio(self.emitted - self.first, self.decode)
 
     def to_dict(self) -> dict[str, Any]:
+        """Counters, times and metrics as plain JSON values."""
         containers = ("accepted_by_depth", "accepted_by_reference", "phases", "lanes", "views")
         counters = {name: value for name, value in vars(self).items() if name not in containers}
         metrics = {name: getattr(self, name) for name in DEFINITIONS}
@@ -190,11 +186,8 @@ class Stats:
 
 
 class Lane:
-    """A stack of nested phases, used by one thread at a time.
-
-    `phases` receives the seconds of each phase when it ends, `track` its spans, if they are
-    recorded.
-    """
+    """A stack of nested phases, used by one thread at a time. Seconds go to `phases`, spans to
+    `track`."""
 
     def __init__(self, phases: dict[str, float], track: Track | None = None) -> None:
         self.phases = phases
@@ -203,8 +196,7 @@ class Lane:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the time inside to phase `name`, without nested phases, also if an exception is
-        raised."""
+        """Add the time inside, without nested phases, also if an exception is raised."""
         start = time.perf_counter()
         outer_nested_seconds = self._nested_seconds
         self._nested_seconds = 0.0
@@ -221,8 +213,7 @@ class Lane:
                 self._track.leave(end)
 
     def annotate(self, phase: str, **fields: Unpack[Annotation]) -> None:
-        """Change `tokens`, `accepted` or `outcome` of the last ended span of a phase, if spans are
-        recorded."""
+        """Change fields of the last ended span of a phase, if spans are recorded."""
         if self._track is not None:
             self._track.annotate(phase, **fields)
 
@@ -250,12 +241,10 @@ class Clock:
 
     @property
     def records(self) -> bool:
-        """Whether spans are recorded."""
         return self._recorder is not None
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Add the time inside to `stats.phases[name]`, without nested phases; raises KeyError
-        unless `name` is one of `PHASES`."""
+        """Add the time inside, without nested phases, to one of `PHASES` (else KeyError)."""
         return self._lane.phase(name)
 
     def begin_earlier(self, phase: str, seconds: float) -> None:
@@ -264,8 +253,8 @@ class Clock:
         self.start -= seconds
 
     def lane(self, name: str) -> Lane:
-        """A lane for another thread: its seconds go to `stats.lanes[name]`, its spans are recorded
-        as `name`. Lanes of one name must not run at the same time."""
+        """A lane for another thread; its seconds go to `stats.lanes[name]`. Lanes of one name must
+        not run at the same time."""
         track = None if self._recorder is None else self._recorder.track(name)
         return Lane(self.stats.lanes.setdefault(name, defaultdict(float)), track)
 
@@ -273,12 +262,8 @@ class Clock:
         self._lane.annotate(phase, **fields)
 
     def add_spans(self, spans: Sequence[Span]) -> None:
-        """Add spans of a lane that were measured elsewhere, such as in another process.
-
-        They are in seconds of `time.perf_counter`, which the processes of a machine share on Linux,
-        and are added to `stats.lanes`. The clock's own phases of this lane (pruning, waiting) then
-        count as the target's in the timeline.
-        """
+        """Add spans measured elsewhere, in seconds of `time.perf_counter`, which the processes of a
+        machine share on Linux. The clock's own phases of their lane then count as the target's."""
         for span in spans:
             phases = self.stats.lanes.setdefault(span.lane, defaultdict(float))
             phases[span.kind] += span.seconds
@@ -286,11 +271,11 @@ class Clock:
             self._recorder.add(spans)
 
     def timeline(self) -> Timeline:
-        """The spans so far, in seconds since the clock was created. Raises ConfigError if none are
-        recorded."""
+        """Spans in seconds since the clock was created; raises ConfigError without `record`."""
         if self._recorder is None:
             raise ConfigError("this clock records no spans: make it with record=True")
         spans = [span.shifted(-self.start) for span in self._recorder.spans()]
+        # A call without a draft has only the target's lane.
         if not (self.stats.draft_forwards or self.stats.drafted):
             spans = [span for span in spans if span.lane != DRAFT]
         return Timeline(tuple(spans), self.stats.ttft, self.stats.e2e)
@@ -299,8 +284,7 @@ class Clock:
         self.stats.ttft = time.perf_counter() - self.start
 
     def mark_last(self) -> None:
-        """Record that tokens have been emitted; the latest call sets `e2e`. Call it outside of
-        phases, so that no phase exceeds it."""
+        """The latest call sets `e2e`; call it outside of phases, so that no phase exceeds it."""
         self.stats.e2e = time.perf_counter() - self.start
 
 

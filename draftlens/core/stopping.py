@@ -24,8 +24,7 @@ ROW_WISE = (StopStringCriteria, MaxTimeCriteria, LoopCriterion)
 
 @dataclass(frozen=True)
 class Emission:
-    """How many of the verdict's tokens a row emits, the ending one included, and whether its answer
-    ends."""
+    """How many of the verdict's tokens a row emits, and whether its answer ends with them."""
 
     count: int
     finished: bool
@@ -35,10 +34,9 @@ class StoppingRules:
     """Decides token by token like stock `generate`, although several tokens arrive at a time.
 
     Args:
-        criteria: transformers stopping criteria. End-of-sequence ids and lengths are extracted and
-            cheap; all others are called for every single token.
+        criteria: of transformers. End-of-sequence ids and lengths are extracted and cheap; all
+            others are called for every single token.
         prompt_length: L, padding included, as stock `generate` counts.
-        num_rows: rows of the call; one object serves all of them.
         pad_token_id: written by stock `generate` after the end of a row.
 
     Attributes:
@@ -85,8 +83,7 @@ class StoppingRules:
     def cut_in_step(
         self, histories: Sequence[History], tokens: Sequence[Sequence[int]]
     ) -> list[Emission]:
-        """`cut` for all rows of the call, ended ones included: equally many tokens in each running
-        row."""
+        """`cut` for all rows of the call, equally many tokens in each running row."""
         running = [row for row, history in enumerate(histories) if not history.finished]
         self._met.update(row for row, history in enumerate(histories) if history.finished)
         longest = min(len(tokens[row]) for row in running)
@@ -110,7 +107,6 @@ class StoppingRules:
         ]
 
     def _ends(self, history: History, token: int, count: int) -> bool:
-        """Whether the id or the length ends the answer with the `count`-th new token."""
         return token in self.eos or history.length + count >= self.max_new_tokens
 
     def _row_meets_criterion(self, history: History, new: Sequence[int]) -> bool:
@@ -133,8 +129,7 @@ class StoppingRules:
         count: int,
         ended_at: dict[int, int],
     ) -> Tensor:
-        """The ids that stock `generate` passes to its criteria after `count` new tokens, ``[B,
-        n]``."""
+        """What stock `generate` passes to its criteria after `count` new tokens, ``[B, n]``."""
         rows = [
             history.ids(() if history.finished else tokens[row][: ended_at.get(row, count)])
             for row, history in enumerate(histories)

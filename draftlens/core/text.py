@@ -49,9 +49,8 @@ def shortened(text: str) -> str:
 class TextDecoder:
     """Decodes the ids of one answer piece by piece, each id a bounded number of times.
 
-    Text is held back while it ends inside a character: its bytes may come in different tokens.
-    `tokenizers.decoders.DecodeStream` does not suffice: it drops what an answer that ends inside a
-    character leaves held back, and slow tokenizers have none.
+    Text is held back while it ends inside a character. `tokenizers.decoders.DecodeStream` does not
+    suffice: it drops such text at the end of an answer, and slow tokenizers have none.
 
     Example:
 

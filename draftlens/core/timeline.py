@@ -1,8 +1,7 @@
-"""The spans of one call, by lane and kind.
+"""The spans of one call, by lane (a model at work) and kind.
 
-A lane is one of the models at work. In a serial answer one thread runs both lanes in turn; in a
-parallel one the draft worker's spans are merged. All processes of a machine share
-`time.perf_counter` on Linux (CLOCK_MONOTONIC), so their spans share one axis.
+In a serial answer one thread runs both lanes in turn; in a parallel one the draft worker's spans
+are merged. Processes of a machine share `time.perf_counter` on Linux (CLOCK_MONOTONIC).
 """
 
 from __future__ import annotations
@@ -27,8 +26,6 @@ OUTCOMES = ("", DISCARDED)
 
 @dataclass(frozen=True)
 class Place:
-    """Lane and kind of a phase's time."""
-
     lane: str
     kind: str
 
@@ -59,13 +56,9 @@ class Span:
         lane: `TARGET`, `DRAFT` or the name of a further lane.
         kind: one of `KINDS`.
         start, end: seconds of `time.perf_counter`, or since the start of the call in a `Timeline`.
-        tokens: draft tokens proposed (`"draft"`) or verified (`"verify"`) in all running rows; 0
-            where they are not counted.
+        tokens: draft tokens proposed (`"draft"`) or verified (`"verify"`); 0 if not counted.
         outcome: `DISCARDED` if none of the span's draft tokens was used, else empty.
         accepted: for `"verify"` the accepted draft tokens.
-
-    Raises:
-        InputError: the kind or outcome is unknown, or the span ends before it starts.
     """
 
     lane: str
@@ -91,7 +84,6 @@ class Span:
         return self.end - self.start
 
     def shifted(self, seconds: float) -> Span:
-        """The same span, later by some seconds."""
         return replace(self, start=self.start + seconds, end=self.end + seconds)
 
 
@@ -132,7 +124,6 @@ class Timeline:
 
     @property
     def lanes(self) -> tuple[str, ...]:
-        """The lanes with spans: the target, the draft, and others by name."""
         found = {span.lane for span in self.spans}
         known = [lane for lane in (TARGET, DRAFT) if lane in found]
         return (*known, *sorted(found - {TARGET, DRAFT}))
@@ -165,8 +156,7 @@ class Timeline:
         return sums
 
     def idle(self, lane: str, start: float = 0.0, end: float | None = None) -> float:
-        """Seconds without work in a lane between two moments (by default the whole call); a lane
-        without spans is always idle."""
+        """Seconds between two moments (by default the whole call) without work in a lane."""
         last = self.end if end is None else end
         idle = 0.0
         busy_until = start
@@ -184,7 +174,6 @@ class Timeline:
         return self.idle(lane, start, last) / length if length > 0 else 0.0
 
     def merged(self, spans: Iterable[Span]) -> Timeline:
-        """The same call with further spans, in seconds since the call."""
         return replace(self, spans=(*self.spans, *spans))
 
     def to_dict(self) -> dict[str, Any]:
@@ -210,11 +199,8 @@ class Timeline:
 
 @dataclass
 class Track:
-    """Makes spans of nested phases; used by one thread at a time.
-
-    The span of an outer phase is split around inner ones, so spans never overlap. Without `lane`,
-    the phases decide about it (`PLACES`).
-    """
+    """Makes spans of nested phases, for one thread at a time. The span of an outer phase is split
+    around inner ones, so spans never overlap. Without `lane`, `PLACES` applies."""
 
     lane: str | None = None
     spans: list[Span] = field(default_factory=list)
@@ -250,8 +236,6 @@ class Track:
 
 
 class Recorder:
-    """The spans of a clock: those of its own thread, of its further lanes, and added ones."""
-
     def __init__(self) -> None:
         self.own = Track()
         self._further: list[Track] = []
@@ -267,11 +251,8 @@ class Recorder:
         self._added.extend(spans)
 
     def spans(self) -> list[Span]:
-        """All spans so far, in seconds of `time.perf_counter`.
-
-        If another lane reports its own spans, the clock's phases of that lane (pruning, waiting)
-        count as the target's.
-        """
+        """All spans, in seconds of `time.perf_counter`. If another lane reports its own spans, the
+        clock's phases of that lane (pruning, waiting) count as the target's."""
         elsewhere = list(self._added)
         for track in self._further:
             elsewhere += track.spans

@@ -1,5 +1,4 @@
-"""Draft trees as shapes: chains, the static trees of the literature, and the masks that verify them
-in one pass.
+"""Draft trees as shapes: chains, static trees of the literature, and masks to verify them.
 
 Shape letters, here and everywhere: B rows of a batch, N nodes of a draft tree, P nodes that have
 children (the root included), V vocabulary, L prompt length, T tokens of one forward pass, D width.
@@ -23,12 +22,10 @@ ROOT = -1
 
 @dataclass(frozen=True)
 class Topology:
-    """The shape of a draft tree.
+    """The shape of a draft tree: for each node the index of its parent, `ROOT` for the first level.
 
-    Args:
-        parents: for each node the index of its parent, `ROOT` for the first level. Nodes are in
-            level order and siblings in the order of the draft's preference, so every level is a
-            contiguous slice.
+    Nodes are in level order and siblings in the order of the draft's preference, so every level is
+    a contiguous slice.
     """
 
     parents: tuple[int, ...]
@@ -86,10 +83,7 @@ def from_paths(paths: Sequence[Sequence[int]]) -> Topology:
     """A tree as the list of its nodes, each named by the ranks that lead to it from the root.
 
     ``[[0], [1], [0, 0]]`` is the two likeliest next tokens and one continuation of the likeliest.
-
-    Raises:
-        ConfigError: a node's parent or its better-ranked sibling is missing, a node is named twice,
-            or a rank is no whole number >= 0.
+    Raises ConfigError if a node's parent or better-ranked sibling is missing, or it is named twice.
     """
     if not isinstance(paths, (list, tuple)) or not all(map(_is_path, paths)):
         raise ConfigError(
@@ -146,8 +140,8 @@ def depths(topology: Topology, device: torch.device | None = None) -> Tensor:
 
 
 def batch_ancestors(topologies: Sequence[Topology], device: torch.device) -> Tensor:
-    """`ancestors` of a batch: bool ``[N+1, N+1]`` if all rows have the same tree, else ``[B, N+1,
-    N+1]`` padded to the largest tree, with fillers attending to themselves alone."""
+    """`ancestors` of a batch: bool ``[N+1, N+1]`` if all trees are equal, else ``[B, N+1, N+1]``;
+    fillers attend to themselves alone."""
     if _all_equal(topologies):
         return ancestors(topologies[0], device)
     width = max(map(len, topologies)) + 1
@@ -159,8 +153,7 @@ def batch_ancestors(topologies: Sequence[Topology], device: torch.device) -> Ten
 
 
 def batch_depths(topologies: Sequence[Topology], device: torch.device) -> Tensor:
-    """`depths` of a batch: int64 ``[N+1]`` if all rows have the same tree, else ``[B, N+1]`` padded
-    with 0."""
+    """`depths` of a batch: int64 ``[N+1]`` if all trees are equal, else ``[B, N+1]``, 0-padded."""
     if _all_equal(topologies):
         return depths(topologies[0], device)
     width = max(map(len, topologies)) + 1
@@ -176,8 +169,7 @@ def _all_equal(topologies: Sequence[Topology]) -> bool:
 
 
 def attention_mask(prefix: Sequence[int], window: Tensor) -> Tensor | None:
-    """Mask ``[B, 1, T, max(prefix) + W]`` (bool) of T new tokens after `prefix` cached tokens per
-    row.
+    """Mask of T new tokens after `prefix` tokens per row: bool ``[B, 1, T, max(prefix) + W]``.
 
     `window` is bool ``[T, W]``, or ``[B, T, W]`` if it differs by row: the slots after the prefix
     that each new token attends to. None where every token attends to everything, for which

@@ -46,11 +46,8 @@ def combine(rows: Sequence[RowVerdict]) -> Verdict:
 
 
 def match(tree: DraftTree, ranking: Tensor) -> Verdict:
-    """`greedy` and `coupled`: walk down while a child carries the token that the target chose.
-
-    `ranking` is the quantity whose argmax is the target's choice, ``[B, N+1, V]``
-    (`SamplingRule.ranking`).
-    """
+    """`greedy` and `coupled`: walk down while a child carries the target's choice, the argmax of
+    `ranking` ``[B, N+1, V]`` (`SamplingRule.ranking`)."""
     choices = ranking.argmax(-1)
     # One transfer for both: on a GPU the host waits for the pass here.
     table = torch.cat([choices, tree.tokens], dim=1).tolist()
@@ -82,14 +79,13 @@ def tolerant(
     """`tolerant`: walk down while the likeliest child is nearly as likely as the target's choice.
 
     Of a node's children the likeliest, u*, is accepted if log p(û) / log p(u*) >= τ, where û is the
-    likeliest token of all. In other words p(u*) >= p(û)^(1/τ). Where the walk stops, û follows
-    (HSD, equations 8 to 11). If u* is û, it is accepted whatever the ratio, which is 0/0 where p(û)
-    is 1. An end-of-sequence token neither is replaced by another token nor replaces one.
+    likeliest token of all: p(u*) >= p(û)^(1/τ). Where the walk stops, û follows (HSD, equations 8
+    to 11). If u* is û, it is always accepted: the ratio is 0/0 where p(û) is 1. An end-of-sequence
+    token neither is replaced by another token nor replaces one.
 
-    Args:
-        scores: the target's processed logits ``[B, N+1, V]``; their softmax, in float32, is p.
-        tolerance: τ in (0, 1]; 1 accepts only û and tokens that are exactly as likely.
-        eos: of each row, the ids that end its answer.
+    `scores` ``[B, N+1, V]`` are processed logits; their softmax, in float32, is p. `tolerance` is τ
+    in (0, 1]; 1 accepts only û and tokens that are exactly as likely. `eos` are the ids that end
+    each row.
     """
     log_p = torch.log_softmax(scores.float(), -1)
     choices = scores.argmax(-1)
@@ -110,8 +106,7 @@ def tolerant(
 
 
 def _log_p_of_guesses(tree: DraftTree, log_p: Tensor) -> Tensor:
-    """The target's log probability of each draft token, float32 ``[B, N]``; arbitrary for
-    fillers."""
+    """The target's log probabilities, float32 ``[B, N]``; arbitrary for fillers."""
     parents = torch.zeros_like(tree.tokens)
     for row, topology in enumerate(tree.topologies):
         parents[row, : len(topology)] = torch.tensor(topology.parents, dtype=torch.long) + 1
@@ -121,14 +116,8 @@ def _log_p_of_guesses(tree: DraftTree, log_p: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _TolerantWalk:
-    """One row of `tolerant`.
-
-    Args:
-        tokens: the draft token of each node.
-        choices: û at the root and at each node.
-        best: log p(û) there.
-        guessed: log p of the draft token of each node, given the path to it.
-    """
+    """One row of `tolerant`: `choices` are û at the root and at each node and `best` log p(û)
+    there; `guessed` is log p of each node's draft token, given the path to it."""
 
     tokens: list[int]
     choices: list[int]
@@ -172,8 +161,7 @@ def reject(
     generators: Sequence[torch.Generator | None],
     next_guesses: Sequence[NextGuess | None] | None = None,
 ) -> Verdict:
-    """`rejection`: accept by chance, and draw from the rest of p where every draft token is
-    rejected.
+    """`rejection`: accept by chance; where every draft token is rejected, draw from the rest of p.
 
     Siblings must have been drawn from q one after the other without replacement, in the order of
     their indices (`decoding.drafter.draw_children` does so). Draft tokens that were not drawn have
@@ -183,14 +171,11 @@ def reject(
     Args:
         tree: `probs` is q, or None if the draft tokens were not drawn.
         scores: the target's processed logits ``[B, N+1, V]``; their softmax is p.
-        generators: a CPU generator for each row; they advance. None for a row that has ended and
-            gets
-            no tokens: its scores may not be a distribution.
+        generators: on the CPU, one for each row; they advance. None for a row that has ended and
+            gets no tokens, because its scores may not be a distribution.
         next_guesses: per row the draft token after its chain, if any. If the whole chain is
-            accepted,
-            it is verified in place of drawing the bonus token: a bonus drawn from p alone would
-                differ
-            from it more often than necessary.
+            accepted, it is verified in place of drawing the bonus token, because a bonus drawn from
+            p alone would differ from it more often than necessary.
     """
     if next_guesses is None:
         next_guesses = [None] * len(tree.topologies)
@@ -214,11 +199,8 @@ def reject(
 def _draw_row(
     topology: Topology, tokens: list[int], scores: Tensor, generator: torch.Generator
 ) -> RowVerdict:
-    """Draw from p, and go on while the drawn token is a child.
-
-    Each emitted token is one draw, so the tokens do not depend on the draft. `scores` are the
-    row's, ``[N+1, V]``; only those of visited nodes are read.
-    """
+    """Draw from p ``[N+1, V]`` and go on while the drawn token is a child: each emitted token is
+    one draw, so the tokens do not depend on the draft."""
     path: list[int] = []
     emitted: list[int] = []
     node: int | None = ROOT
@@ -260,8 +242,7 @@ def _reject_row(
 
 
 def _bonus(p: Tensor, guess: NextGuess | None, generator: torch.Generator) -> int:
-    """The token after the chain: the next draft token if it is accepted, else a draw from the rest
-    of p ``[V]``."""
+    """The next draft token if it is accepted, else a draw from the rest of p ``[V]``."""
     if guess is not None:
         accepted, p = _try_children(p, guess.probs.double(), [(0, guess.token)], generator)
         if accepted is not None:
@@ -270,10 +251,7 @@ def _bonus(p: Tensor, guess: NextGuess | None, generator: torch.Generator) -> in
 
 
 def _draw(p: Tensor, generator: torch.Generator) -> int:
-    """A token of p ``[V]``; the first one if p is nan, as with the other rules.
-
-    p is nan where the processors ban every token, as they may after the end of an answer.
-    """
+    """A token of p ``[V]``; the first if p is nan, with all tokens banned after the end."""
     if p.isnan().any():
         return 0
     return int(torch.multinomial(p, 1, generator=generator))

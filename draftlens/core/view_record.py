@@ -9,11 +9,8 @@ from dataclasses import dataclass
 class Weighed:
     """One token of an answer and the views' proposals in its place.
 
-    Args:
-        row: of the batch, at the time.
-        index: of the token in its answer.
-        weights: of each view when the token was drafted; 0 for views that were not evaluated.
-        hits: whether each view proposes the token; None for views that were not evaluated.
+    `row` is that of the batch at the time, `index` counts in the answer. `weights` (when the token
+    was drafted) are 0 and `hits` None for views that were not evaluated.
     """
 
     row: int

@@ -21,7 +21,7 @@ MOST_PIXELS = 4_000_000
 """Bound on rows times the pixels of the largest crop, to which smaller ones are padded."""
 
 MOST_ROOM = 8192
-"""Bound on rows times the longest answer that one of them may have, in tokens."""
+"""Bound on rows times the longest answer in a batch, in tokens."""
 
 _ALIKE = 2.0
 """Largest ratio of pixels between two crops of a group."""

@@ -45,7 +45,7 @@ as in many PDF files, which are replaced."""
 class PipelineParser:
     """Parses documents by a pipeline alone; the counterpart of `DocumentParser`.
 
-    `pipeline` None stands for the one that the settings describe.
+    By default the pipeline is the one that the settings describe.
 
     Raises:
         ConfigError: a setting needs a target, or a reader or layout is unknown or not installed.

@@ -23,7 +23,7 @@ OF_READING = ("pages", "drafter", "layout", "password", "form", "ahead")
 """Settings that have a meaning without a target."""
 
 REGION_TOLERANCE = 0.75
-"""τ of crops (HSD, equation 10), whose answers are only drafts of the page."""
+"""τ of crops (HSD, equation 10): their answers are only drafts of the page."""
 
 
 @dataclass(frozen=True)

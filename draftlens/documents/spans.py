@@ -17,7 +17,8 @@ _LEAST_FOUND = 0.5
 
 TARGET = "target"
 ANSWER = "answer"
-"""Source of tokens repeated from the prompt or the answer; `TARGET`: no draft token."""
+"""Source of tokens repeated from the prompt or the answer; `TARGET` is that of tokens without a
+draft token."""
 
 Span = tuple[int, int]
 

@@ -54,9 +54,9 @@ def read(
     """Load the media of chat messages.
 
     Messages are dicts with `role` and `content`, a string or a list of items ``{"type": "text" |
-    "image" | "video", ...}``. The value of a media item is under `image`, `video`, `path` or `url`:
-    whatever `ask` takes. A clip that is given as frames may have its rate under `fps`. OpenAI's
-    items of type `image_url` and `video_url` are read as well.
+    "image" | "video", ...}``. The value of a media item, in the forms of the function `ask`, is
+    under `image`, `video`, `path` or `url`. A clip that is given as frames may have its rate under
+    `fps`. OpenAI's items of type `image_url` and `video_url` are read as well.
     """
     limits = limits or Limits()
     conversation = Conversation()

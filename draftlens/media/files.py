@@ -40,7 +40,7 @@ _PIXEL_BYTES = 8
 
 
 class ClipFile(io.FileIO):
-    """The file of a clip, which ends early (`is_exhausted`) where too much of it holds no packet.
+    """The file of a clip, which ends early (`is_exhausted`) after too many bytes without a packet.
 
     FFmpeg searches the next packet in one call, which reads all of a file of zeros, and some of its
     parsers keep what they read.

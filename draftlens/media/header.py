@@ -18,9 +18,8 @@ from draftlens.media.limits import Limits, check_pixels, over_limit, refusal
 # Formats with an index and timestamps that allow seeking. Every other format is decoded from
 # the start.
 _SEEKABLE_FORMATS = frozenset({"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"})
-# Formats whose header states the duration, so that a shorter file is a truncated one. MPEG streams
-# and raw ones do not: what FFmpeg reports for those is measured on the file as it is, or guessed
-# from the bit rate.
+# Formats with the duration in the header, so that a shorter file is a truncated one. For MPEG and
+# raw streams FFmpeg measures the file as it is, or estimates the duration from the bit rate.
 _FORMATS_WITH_DURATION = _SEEKABLE_FORMATS | {"avi", "flv", "asf"}
 _IMAGE_BRANDS = frozenset({"avif", "heic", "heix", "mif1"})
 # Codecs with which FFmpeg renders text as scrolling video. Some of them also match music files.

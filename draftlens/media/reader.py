@@ -25,10 +25,10 @@ from draftlens.media.video import load_video
 from draftlens.processes.child import connected, start_child
 
 START_SECONDS = 60.0
-"""Time for a process to load its libraries."""
+"""Time for a process to load its libraries, in seconds."""
 
 LOOK_SECONDS = 0.02
-"""Interval of checks of the process's memory."""
+"""Seconds between two checks of the process's memory."""
 
 KINDS = {"video": "clip", "image": "image"}
 

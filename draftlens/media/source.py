@@ -26,7 +26,7 @@ _SEEK_BACK = (0, 1, 4, 16, 64)
 
 
 class Unseekable(Exception):  # noqa: N818 - a signal between functions, not an error for callers
-    """Seeking is not reliable on this clip: decode all of it instead."""
+    """Seeking is not reliable on this clip: decode the whole clip instead."""
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ class _Collector:
 
 
 def read_characters(page: Any, shown: Box) -> TextLayer:
-    """The words of pdfium's page, whose lock is held; `shown` is the page as it is shown."""
+    """The words of pdfium's page, with its lock held; `shown` is the page as it is shown."""
     from pypdfium2 import raw
 
     left, bottom, right, top = page.get_bbox()
@@ -133,7 +133,7 @@ def read_characters(page: Any, shown: Box) -> TextLayer:
 
 
 def is_unreadable(character: str) -> bool:
-    """Whether a character stands for nothing printed."""
+    """Whether a character represents nothing printed."""
     if character in _PLAIN:
         return False
     return character == _REPLACEMENT or unicodedata.category(character) in _NO_TEXT

@@ -28,7 +28,7 @@ def content_damage(path: str, password: str | None, number: int) -> str | None:
 
 
 def _readable(path: str) -> Any:
-    """The path, or the content of a file whose name is not UTF-8, which pikepdf cannot open."""
+    """The path, or the file's content, because pikepdf cannot open names that are not UTF-8."""
     try:
         path.encode()
     except UnicodeEncodeError:

@@ -16,7 +16,7 @@ from draftlens.media.limits import Limits, refusal
 from draftlens.media.reader import MediaReader
 
 SUFFIXES = (".pdf", ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".jp2", ".pnm")
-"""Suffixes that a folder is searched for; a named file is read whatever its suffix is."""
+"""Suffixes that a folder is searched for; a named file may have any suffix."""
 
 _MARK = b"%PDF-"
 _MARK_WITHIN = 1024

@@ -130,7 +130,7 @@ class StandardPipeline:
             return [stated]
 
     def _recognized(self, page: Page, stated: Reading, fault: str | None) -> Reading:
-        """The reading of a page whose text layer cannot be the answer."""
+        """The reading of a page, if its text layer cannot be the answer."""
         if self._ocr is not None:
             return self._ocr.read(page)
         cause = f"{fault}, and {_NO_OCR}"

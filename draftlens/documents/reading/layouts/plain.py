@@ -11,7 +11,7 @@ from draftlens.documents.reading.page import Page
 from draftlens.documents.reading.values import Piece, Region
 
 _TITLE = 1.25
-"""A block whose lines are this many times as tall as usual is a title."""
+"""A block with lines of this many times the usual height is a title."""
 
 _LONGEST_TITLE = 200
 """Longest title, in characters."""

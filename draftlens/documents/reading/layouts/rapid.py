@@ -41,7 +41,7 @@ MODEL = "layout_cdla.onnx"
 _THREADS = {"intra_op_num_threads": 1, "inter_op_num_threads": 1}
 
 _SAME = 0.8
-"""A region is dropped if this share of it lies in a region of higher confidence."""
+"""A region is dropped if this share lies in a region of higher confidence."""
 
 
 @dataclass(frozen=True)
