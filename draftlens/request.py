@@ -75,8 +75,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Call:
-    """A request that is being answered; `sequences` are its rows, in order, `dtype` is the
-    target's."""
+    """A request that is being answered: its rows in order, and the target's dtype."""
 
     plan: Plan
     session: Session

@@ -46,8 +46,7 @@ class CaptionBatch:
         self.engine: Any = load_engine.load(**(load or {}))
 
     def __call__(self, batch: Columns) -> Columns:
-        """Adds the columns `text`, `tokens` (their number) and `error` (empty for an answered
-        clip)."""
+        """Adds columns `text`, `tokens` (their number) and `error` (empty if answered)."""
         if self.column not in batch:
             raise InputError(
                 f"there is no column {self.column!r}; there are {', '.join(sorted(batch))}"

@@ -38,8 +38,7 @@ def write_json(path: Path, value: Any, indent: int | None = 1) -> None:
 def to_json(
     value: Any, indent: int | None = None, separators: tuple[str, str] | None = None
 ) -> str:
-    """JSON in which bytes that are not UTF-8 (of file names) are escaped; `parse_json` reverses
-    it."""
+    """JSON with escapes for bytes of file names that are not UTF-8, as `parse_json` reads it."""
     text = json.dumps(value, indent=indent, ensure_ascii=False, separators=separators)
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 

@@ -48,13 +48,11 @@ class Hosts(Protocol):
         ...
 
     def forget(self, number: int) -> None:
-        """Drop `kept` values before the next job. For rank 0, any thread, even in garbage
-        collection."""
+        """Drop `kept` values before the next job; by any thread of rank 0, at any time."""
         ...
 
     def all_gather(self, local: Tensor, sizes: Sequence[int]) -> Arriving:
-        """Tensors of all ranks in order; `local` ``[sizes[rank]]`` (0 is allowed) must not change
-        before the result arrives."""
+        """Tensors of all ranks; `local` ``[sizes[rank]]`` must not change before the result."""
         ...
 
     def pass_on(self, local: Tensor, size: int) -> Arriving:

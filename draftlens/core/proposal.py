@@ -11,13 +11,11 @@ from draftlens.core.tree import Topology
 
 @dataclass(frozen=True)
 class DraftTree:
-    """Draft tokens, one tree per row. N is the size of the largest tree.
+    """Draft tokens, one tree per row: int64 ``[B, N]``, N of the largest tree.
 
-    Args:
-        tokens: int64 ``[B, N]``. Smaller trees are padded with filler ids, which are forwarded but
-            never verified and never counted.
-        probs: draft probabilities at `Topology.inner` of each row, float ``[B, P, V]``; only for
-            rejection sampling.
+    Smaller trees are padded with filler ids, which are forwarded but never verified and never
+    counted. `probs` are draft probabilities at `Topology.inner` of each row, float ``[B, P, V]``,
+    for rejection sampling only.
     """
 
     topologies: tuple[Topology, ...]

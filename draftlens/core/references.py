@@ -27,8 +27,7 @@ FORM = (
 
 @dataclass(frozen=True)
 class References:
-    """References by row in the expected order, empty for none in any row; texts need
-    `tokenizer`."""
+    """References by row in the expected order, empty for none; texts need `tokenizer`."""
 
     rows: tuple[tuple[Text, ...], ...] = ()
     tokenizer: Any = None

@@ -29,12 +29,9 @@ class Entry:
 class Registry:
     """Maps a name to ``"module:attribute"``, imported on first use.
 
-    Other packages add names through the entry point `group`; draftlens' own names take precedence.
-    An entry point that cannot be imported is skipped with a warning.
-
-    Args:
-        kind: the word for an entry in error messages, such as ``"pruner"``.
-        lab: names that the package draftlens-lab adds, for the error where it is missing.
+    Other packages add names by the entry point `group`; draftlens' own names take precedence.
+    Broken entry points are skipped with a warning. `kind` is the word for an entry in messages;
+    `lab` are names that the package draftlens-lab adds, for the error where it is missing.
 
     Example:
 

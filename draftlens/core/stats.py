@@ -186,8 +186,7 @@ class Stats:
 
 
 class Lane:
-    """A stack of nested phases, used by one thread at a time. Seconds go to `phases`, spans to
-    `track`."""
+    """A stack of nested phases, for one thread at a time; fills `phases` (seconds) and `track`."""
 
     def __init__(self, phases: dict[str, float], track: Track | None = None) -> None:
         self.phases = phases

@@ -74,8 +74,7 @@ class Asker:
         return {"method": name}
 
     def process(self, pictures: Sequence[Image.Image], prompts: Sequence[str]) -> Inputs:
-        """The processor's output for one picture and prompt per row; raises InputError if it
-        refuses them."""
+        """The processor's output for a picture and a prompt per row; may raise InputError."""
         chats = [
             read(ask(prompt, images=[picture]), num_frames=1)
             for picture, prompt in zip(pictures, prompts, strict=True)

@@ -97,8 +97,7 @@ class DraftedPage:
         return ParsedPage(self.source, self.number, ended="failed", box=self.box, error=sentence)
 
     def drafts(self, form: DraftFormat, answers: Mapping[int, str]) -> list[str]:
-        """Drafts of the page in the target's format; `answers` are those for crops, by place of the
-        region."""
+        """Drafts in the target's format; `answers` are for crops, by place of the region."""
         return list(self.sources(form, answers))
 
     def sources(self, form: DraftFormat, answers: Mapping[int, str]) -> dict[str, str]:
@@ -107,8 +106,7 @@ class DraftedPage:
 
 
 def standard_pipeline(settings: ParseSettings, alone: bool = False) -> StandardPipeline | None:
-    """The pipeline that the settings describe; None without drafts. `alone`: its texts are the
-    answer."""
+    """The pipeline of the settings, None without drafts. `alone`: its texts are the answer."""
     readers = settings.drafter
     if isinstance(readers, str):
         readers = parse_readers(readers)
@@ -202,8 +200,7 @@ def _drafted(page: Page, draft: Callable[[Page], DraftedPage]) -> DraftedPage:
 
 
 class PageDrafter:
-    """Renders pages within the profile's bounds and reads them with the pipeline, if there is
-    one."""
+    """Renders pages within the profile's bounds and reads them with the pipeline, if any."""
 
     def __init__(self, pipeline: LayoutPipeline | None, profile: TargetProfile) -> None:
         self.pipeline = pipeline

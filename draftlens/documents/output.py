@@ -125,8 +125,7 @@ class OutputFolder:
             raise ConfigError(f"cannot write to the folder {self.folder}: {reason}") from error
 
     def has(self, source: str, number: int) -> bool:
-        """Whether a page of the same file and options is in the folder, unless failed or cut by a
-        timeout."""
+        """Whether a page of this version is in the folder, not failed or cut by a timeout."""
         self._touched[source] = None
         entry = self._entries[self._names[source]]
         if entry.size is not None and entry.size != os.stat(source).st_size:

@@ -128,8 +128,7 @@ class PipelineParser:
         )
 
     def _text(self, region: Region) -> str:
-        """A region in the format of the answer, by the most trusted reader; empty if the format
-        omits it."""
+        """A region by the most trusted reader; empty if the answer's format omits it."""
         ways = self._form.region(region, region.texts[0]) if region.texts else []
         return ways[0].translate(_CONTROL) if ways else ""
 

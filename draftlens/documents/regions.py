@@ -18,8 +18,7 @@ from draftlens.streaming import Stream
 
 @dataclass(frozen=True)
 class RegionAnswers:
-    """Answers by index of the page and place of the region on it; `stats` are of all crops
-    together."""
+    """Answers by index of the page and place of the region; `stats` are of all crops together."""
 
     texts: dict[tuple[int, int], str]
     stats: Stats
@@ -103,8 +102,7 @@ class _RegionBatch:
         return Ending(room, seconds, self._ending.stops_loops)
 
     def _retire(self, stream: Stream) -> None:
-        """Remove rows that are finished or have used their room, except the last: a batch is never
-        empty."""
+        """Remove finished rows and rows without room, but never the last row."""
         session = stream.session
         for sequence in list(session.sequences):
             if self._has_ended(sequence) and len(session.sequences) > 1:

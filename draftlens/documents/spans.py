@@ -17,15 +17,13 @@ _LEAST_FOUND = 0.5
 
 TARGET = "target"
 ANSWER = "answer"
-"""Source of tokens repeated from the prompt or the answer; `TARGET` is that of tokens without a
-draft token."""
+"""Source of tokens repeated from the prompt or the answer; `TARGET` if no draft has the token."""
 
 Span = tuple[int, int]
 
 
 def spans_of(regions: Sequence[Region], answer: str) -> list[Span | None]:
-    """Start and end index of each region in an answer, without overlap; None where it was not
-    found."""
+    """Start and end index of each region in an answer, no overlaps; None where not found."""
     matches = list(_WORD.finditer(answer))
     words = [match.group().casefold() for match in matches]
     free = [True] * len(words)

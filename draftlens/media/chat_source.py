@@ -34,8 +34,7 @@ class Processing:
 
 @dataclass(frozen=True)
 class ChatSource:
-    """The messages of a request and what makes inputs of them; `target` writes captions, if
-    known."""
+    """The messages of a request and what makes inputs of them; `target` can write captions."""
 
     conversations: tuple[Conversation, ...]
     process: Process

@@ -126,8 +126,7 @@ def _open_failure(error: OSError | ValueError) -> str:
 
 
 def guess_content(path: str) -> str | None:
-    """A file that no decoder recognises, as a clause such as "it is a PDF document"; None if
-    unknown."""
+    """Content of an unrecognised file, such as "it is a PDF document"; None if unknown."""
     try:
         head = _read_head(path)
     except OSError as error:
@@ -171,8 +170,7 @@ def _read_head(path: str) -> bytes:
 
 
 def lacks_mp4_index(path: str) -> bool:
-    """Whether the `moov` box of an MP4 or MOV is absent or cut off, as after an interrupted
-    download."""
+    """Whether an MP4's `moov` box is absent or cut off, as after an interrupted download."""
     try:
         size = os.path.getsize(path)
         with open(path, "rb") as file:

@@ -131,8 +131,7 @@ class MediaReader:
         return answer
 
     def _excess(self, request: MediaRequest) -> str | None:
-        """Wait for the answer; a clause that names an exceeded bound, or None if it has
-        answered."""
+        """Wait for the answer; a clause that names an exceeded bound, None if answered."""
         assert self._connection is not None
         assert self._process is not None
         if not self._connection.poll(START_SECONDS):

@@ -16,8 +16,7 @@ from draftlens.media.source import OpenClip, TimedFrame, Unseekable, open_source
 
 @dataclass(frozen=True)
 class Extent:
-    """The extent of a clip: the ticks of its start and of its last frame's end, and its number of
-    frames."""
+    """Ticks of a clip's start and of its last frame's end, and its number of frames."""
 
     start: int
     end: int
@@ -25,8 +24,7 @@ class Extent:
 
 
 def midpoints(start: int, end: int, count: int) -> list[int]:
-    """Ticks in the middle of `count` equal parts of the time from `start` to `end`, rounded
-    down."""
+    """Ticks in the middle of `count` equal parts from `start` to `end`, rounded down."""
     return [start + (2 * i + 1) * (end - start) // (2 * count) for i in range(count)]
 
 
@@ -47,8 +45,7 @@ class Cursor:
         return latest.tick
 
     def at(self, tick: int) -> TimedFrame | None:
-        """The frame shown at `tick`: the last one at or before it, else the first frame, or None
-        without frames."""
+        """The last frame at or before `tick`, else the first frame, or None without frames."""
         while self._upcoming is not None:
             if self._current is not None and self._upcoming.tick > tick:
                 break

@@ -106,8 +106,7 @@ class OpenClip:
             self._check_tail(last)
 
     def keyframe_before(self, tick: int) -> int:
-        """Tick of the keyframe at which decoding must begin to reach `tick`. Moves the reading
-        position."""
+        """Tick of the keyframe to decode from to reach `tick`; moves the position."""
         # Indexes use decoding time, which is ahead of presentation time: step back until the
         # keyframe is early enough.
         start = self.header.start or 0
@@ -119,8 +118,7 @@ class OpenClip:
         raise Unseekable
 
     def find_end(self) -> int:
-        """Tick at which the last readable frame ends, from packets after the last keyframe, without
-        decoding."""
+        """Tick at which the last readable frame ends, from its packets, without decoding."""
         header = self.header
         start = header.start or 0
         self._seek(start + round((header.stated_duration or 0) / header.tick))
@@ -167,8 +165,7 @@ class OpenClip:
             yield packet
 
     def _demux(self) -> Iterator[Packet[VideoStream] | None]:
-        """The stream's remaining packets, then None, which makes a decoder return its last
-        frames."""
+        """The remaining packets, then None, which makes a decoder return its last frames."""
         try:
             for packet in self._all_packets():
                 # A decoder takes an empty packet as the end of the stream.

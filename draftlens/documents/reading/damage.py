@@ -17,8 +17,7 @@ _FAILURES = (pikepdf.PdfError, zlib.error, ValueError, TypeError, LookupError, A
 
 
 def content_damage(path: str, password: str | None, number: int) -> str | None:
-    """The damage of page `number` (from 1), as a clause, or None; `path` is a PDF that pdfium
-    opens."""
+    """The damage of page `number` (from 1) of a PDF that pdfium opens, as a clause, or None."""
     try:
         with pikepdf.open(_readable(path), password=password or "") as pdf:
             pdf.get_warnings()  # what concerns the whole file, such as spaces in its table

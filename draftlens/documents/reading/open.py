@@ -39,8 +39,7 @@ class PageNumbers:
 
     @classmethod
     def parse(cls, text: str | None) -> PageNumbers:
-        """From text such as `1-3,7` or `5-`; None for all pages. Raises ConfigError for another
-        form."""
+        """From text such as `1-3,7` or `5-`; None for all pages. Raises ConfigError."""
         if text is None:
             return cls()
         if not isinstance(text, str):
@@ -77,8 +76,7 @@ def _range(part: str, text: str) -> tuple[int, int | None]:
 
 
 def find_files(inputs: Iterable[str | Path]) -> list[Path]:
-    """Files as they are, and folders searched recursively; raises MediaError for a folder without
-    documents."""
+    """Files, and folders searched recursively; raises MediaError for one without documents."""
     files: list[Path] = []
     for given in inputs:
         if not isinstance(given, str | Path):

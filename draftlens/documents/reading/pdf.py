@@ -1,5 +1,4 @@
-"""PDF files, read in a separate process, which is killed if a page takes too long or too much
-memory."""
+"""PDF files, read in a process that is killed if a page takes too much time or memory."""
 
 from __future__ import annotations
 

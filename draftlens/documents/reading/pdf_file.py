@@ -97,8 +97,7 @@ class PdfFile:
                 raise refusal(name, f"its characters cannot be read ({error})") from error
 
     def _page(self, number: int) -> closing[Any]:
-        """pdfium's page until the block ends, so that memory does not grow with the pages. Raises
-        MediaError."""
+        """pdfium's page until the block ends, to bound the memory. Raises MediaError."""
         try:
             return closing(self._pdf[number - 1])
         except pypdfium2.PdfiumError as error:
@@ -106,8 +105,7 @@ class PdfFile:
             raise refusal(page_name(self._path, number), f"{stated} or damaged") from error
 
     def _damage(self, page: Any, number: int) -> str | None:
-        """Why a page that shows nothing may have shown something, as a clause; None if it is
-        blank."""
+        """Why an empty page may have shown something, as a clause; None if it is blank."""
         for picture in page.get_objects([raw.FPDF_PAGEOBJ_IMAGE], max_depth=_FORM_DEPTH):
             try:
                 picture.get_bitmap().close()

@@ -47,8 +47,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Reading:
-    """The words of a page by one reader, in its order; `fault` is why they are not trusted, as a
-    clause."""
+    """The words of a page in a reader's order; `fault` is why they are not trusted, as a clause."""
 
     source: str
     pieces: tuple[Piece, ...]

@@ -37,8 +37,7 @@ _WAYS = 2
 
 @dataclass(frozen=True)
 class Canvas:
-    """The target's picture, for formats with places: the page in points, width and height in
-    pixels."""
+    """The target's picture, for formats with places: page in points, width and height in pixels."""
 
     page: Box
     width: int
@@ -137,8 +136,7 @@ def draft_sources(
 def _whole_pages(
     form: DraftFormat, regions: Sequence[Region], canvas: Canvas
 ) -> list[tuple[str, str]]:
-    """The page and the reader's name, by each reader, with broken words closed and with their
-    hyphens."""
+    """The page by each reader, with broken words closed and with hyphens, and the reader's name."""
     names = dict.fromkeys(text.source for region in regions for text in region.texts)
     pages = []
     for source in names:
